@@ -7,7 +7,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis::ir::route::{
-    Action, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts, ValueMatch,
+    Action, BackendTarget, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts, ValueMatch,
     WeightedBackend,
 };
 use portcullis::ir::{
@@ -51,7 +51,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         filters: Vec::new(),
         action: Action::Forward(vec![WeightedBackend {
             weight: 1,
-            target: Target::Backend(backend()),
+            target: BackendTarget::Backend(backend()),
             filters: Vec::new(),
         }]),
         timeouts: Timeouts::default(),

@@ -17,7 +17,7 @@ use portcullis::provider::file::FileProvider;
 use portcullis::snapshot::Snapshot;
 use portcullis::table::Table;
 use portcullis::translate::closure::Closures;
-use portcullis::translate::{CONTROLLER_NAME, Options, Translator, translate};
+use portcullis::translate::{CONTROLLER_NAME, Mode, Options, Translator, translate};
 use serde_json::{Value, json};
 
 /// The program's own.
@@ -267,7 +267,106 @@ fn one_object_in_closures(c: &mut Criterion, gateways: usize, routes_each: usize
     group.finish();
 }
 
+/// A certificate of this host with its key, as PEM.
+fn pair(host: &str) -> (String, String) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let parameters = rcgen::CertificateParams::new(vec![host.to_owned()]).unwrap();
+    (
+        parameters.self_signed(&key).unwrap().pem(),
+        key.serialize_pem(),
+    )
+}
+
+fn secret(index: usize, (certificate, key): &(String, String)) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": format!("cert-{index}"), "namespace": "default"},
+        "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": certificate, "tls.key": key},
+    })
+}
+
+fn listener_set(index: usize) -> Value {
+    json!({
+        "apiVersion": GATEWAY_API,
+        "kind": "ListenerSet",
+        "metadata": {"name": format!("set-{index}"), "namespace": "default"},
+        "spec": {
+            "parentRef": {"name": format!("edge-{index}")},
+            "listeners": [{"name": "http", "port": 8080, "protocol": "HTTP"}],
+        },
+    })
+}
+
+/// What translating one changed object costs the controller, apart from the differences of closures: each Gateway has a
+/// certificate, a ListenerSet and its part of the routes.
+fn one_object_among_gateways(c: &mut Criterion, gateways: usize, count: usize) {
+    let (first, second) = (pair("a.example.com"), pair("b.example.com"));
+    let edge = |index: usize, annotation: &str| {
+        let mut gateway = gateway();
+        gateway["metadata"]["name"] = format!("edge-{index}").into();
+        gateway["metadata"]["annotations"] = json!({"note": annotation});
+        gateway["spec"]["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
+        let https = json!({
+            "name": "https", "port": 443, "protocol": "HTTPS",
+            "tls": {"certificateRefs": [{"name": format!("cert-{index}")}]},
+        });
+        let listeners = gateway["spec"]["listeners"].as_array_mut();
+        listeners.unwrap().push(https);
+        gateway
+    };
+    let of_gateway = |index: usize, weight| {
+        let mut route = route(index, 100, weight);
+        route["spec"]["parentRefs"][0]["name"] = format!("edge-{}", index % gateways).into();
+        route
+    };
+    let mut before = Snapshot::default();
+    let class = json!({
+        "apiVersion": GATEWAY_API, "kind": "GatewayClass", "metadata": {"name": "portcullis"},
+        "spec": {"controllerName": CONTROLLER_NAME},
+    });
+    put(&mut before, &class);
+    for index in 0..gateways {
+        let objects = [edge(index, "1"), secret(index, &first), listener_set(index)];
+        objects.iter().for_each(|it| put(&mut before, it));
+    }
+    for index in 0..count {
+        for object in [of_gateway(index, 1), service(index), slice(index, 2)] {
+            put(&mut before, &object);
+        }
+    }
+    put(&mut before, &slice(count, 2));
+    let name = format!("one object among {gateways} Gateways with {count} routes");
+    let mut group = c.benchmark_group(name);
+    let middle = gateways / 2;
+    let changes = [
+        ("unrelated slice", slice(count, 3)),
+        ("slice", slice(count / 2, 3)),
+        ("route", of_gateway(count / 2, 2)),
+        ("annotation of a Gateway", edge(middle, "2")),
+        ("Secret", secret(middle, &second)),
+    ];
+    for (name, object) in changes {
+        let mut after = before.clone();
+        put(&mut after, &object);
+        let mut versions = [&after, &before].into_iter().cycle();
+        let mut translator = Translator::new(Options {
+            mode: Mode::Dedicated,
+            ..Options::default()
+        });
+        let mut last = translator.translate(&before, None);
+        group.bench_function(name, |b| {
+            b.iter(|| last = translator.translate(versions.next().unwrap(), Some(&last.ir)));
+        });
+    }
+    group.finish();
+}
+
 fn changes(c: &mut Criterion) {
+    for gateways in [50, 500] {
+        one_object_among_gateways(c, gateways, 5000);
+    }
     for (gateways, routes_each) in [(1, 3000), (200, 15)] {
         one_object_in_closures(c, gateways, routes_each);
     }

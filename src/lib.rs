@@ -1,35 +1,50 @@
 //! Portcullis: a Kubernetes Gateway API data plane.
 //!
-//! Configuration flows one way: a [`provider`] publishes an immutable [`snapshot`] of Gateway API objects,
-//! [`translate`] turns it into the [`ir`] and a [`status`] report, [`table`] indexes the IR for matching, and the
-//! [`proxy`] serves traffic from the table that is current when a request arrives. `controller` is the loop that
-//! drives those steps; `tests/layering/layers.rs` pins which module may import which.
+//! Configuration flows one way: a provider publishes an immutable snapshot of Gateway API objects, which is translated
+//! into the intermediate representation (IR) and a status report. The table indexes the IR for matching, and the proxy
+//! serves each request from the table that is current when it arrives. `tests/layering/layers.rs` pins which module may
+//! import which.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`api`] | types of the watched kinds, their defaults and validation |
+//! | [`snapshot`] | all objects at one time |
+//! | [`provider`] | where objects come from: a folder, a cluster, a controller's stream |
+//! | [`translate`] | from a snapshot to the IR and the status report |
+//! | [`ir`] | the configuration of a data plane as validated values |
+//! | [`table`] | the IR, indexed for requests |
+//! | [`filter`] | changes of heads: pure functions |
+//! | [`tls`] | TLS configurations from the IR |
+//! | [`proxy`] | ports, connections and requests of clients |
+//! | [`upstream`] | connections and responses of backends |
+//! | `http2`, [`byte_chain`] | bodies that wait in memory, and frames that h2 does not report |
+//! | [`dns`] | addresses of backends with a hostname |
+//! | [`status`] | conditions, and how they are written |
+//! | [`provision`] | the pods and other objects of a Gateway in a cluster |
+//! | [`stream`], [`wire`] | the stream from the controller to pods, and its messages |
+//! | [`cluster`] | what all requests to an API server share |
+//! | [`control`] | the two control loops |
+//! | [`process`] | the two processes and their threads |
+//! | [`admin`], [`telemetry`] | the admin server; logs and metrics |
+//! | [`settings`], [`cli`] | settings at start, and the commands that read them |
+//! | [`runtime`] | clocks, shutdown, values per worker |
 
 pub mod admin;
 pub mod api;
-pub mod api_server;
-pub mod backoff;
 pub mod byte_chain;
 pub mod cli;
-pub mod clock;
-pub mod controller;
-pub mod data_plane;
-pub mod descriptors;
+pub mod cluster;
+pub mod control;
 pub mod dns;
-pub mod events;
 pub mod filter;
 mod http2;
 pub mod ir;
-pub mod location;
-pub mod per_worker;
-pub mod permissions;
+pub mod process;
 pub mod provider;
 pub mod provision;
 pub mod proxy;
-pub mod server;
-pub mod session_key;
+pub mod runtime;
 pub mod settings;
-pub mod shutdown;
 pub mod snapshot;
 pub mod status;
 pub mod stream;
@@ -38,4 +53,4 @@ pub mod telemetry;
 pub mod tls;
 pub mod translate;
 pub mod upstream;
-pub mod uptime;
+pub mod wire;

@@ -2,6 +2,9 @@
 //! `cli::flags` reads, and nothing that can change while the process runs.
 
 mod access_log;
+pub mod location;
+pub mod permissions;
+pub mod session_key;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,8 +15,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use self::access_log::{AccessLog, AccessLogFilter, AccessLogTarget};
-use crate::location::Location;
-use crate::permissions::Permissions;
+use crate::settings::location::Location;
+use crate::settings::permissions::Permissions;
 
 /// Settings of a data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +127,7 @@ impl FromStr for ControllerUrl {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const SHAPE: &str = "must be https://HOST[:PORT], such as https://portcullis-controller-stream.portcullis.svc:19443";
+        const SHAPE: &str = "must be https://HOST[:PORT], such as https://portcullis-controller-stream.portcullis-system.svc:19443";
         let rest = text.strip_prefix("https://").ok_or(SHAPE)?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let authority: http::uri::Authority = rest.parse().map_err(|_| SHAPE)?;
@@ -264,9 +267,10 @@ pub struct Limits {
     /// Idle timeout of connections to endpoints. Default: 60 s.
     pub upstream_idle_timeout: Duration,
     /// Idle time after which a client connection releases its buffers. Default: 1 s.
-    pub park_after: Duration,
-    /// Maximum client connections of the process; at the limit, a new one replaces an idle one. Default: 65,536.
-    pub max_connections: usize,
+    pub idle_buffer_timeout: Duration,
+    /// Maximum client connections of the process; at the limit, a new one replaces an idle one. Default: 65,536, or as
+    /// many as the file descriptors of the process allow.
+    pub max_connections: Option<usize>,
     /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest. Default: 4,096.
     pub max_handshakes: usize,
     /// Maximum size of a request or response head, in bytes. Default: 64 KiB.
@@ -291,8 +295,8 @@ impl Default for Limits {
             tunnel_idle_timeout: Duration::from_secs(60 * 60),
             connect_timeout: Duration::from_secs(5),
             upstream_idle_timeout: Duration::from_secs(60),
-            park_after: Duration::from_secs(1),
-            max_connections: 65_536,
+            idle_buffer_timeout: Duration::from_secs(1),
+            max_connections: None,
             max_handshakes: 4096,
             max_header_bytes: 64 * 1024,
             max_headers: 100,

@@ -63,7 +63,10 @@ impl<T> Objects<T> {
     }
 
     /// Returns the objects of one namespace, ordered by name.
-    pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+    pub fn in_namespace<'a, 'n>(
+        &'a self,
+        namespace: &'n str,
+    ) -> impl Iterator<Item = &'a Arc<T>> + use<'a, 'n, T> {
         // The keys of a namespace are neighbours, since their text begins with it, and the empty name is the least.
         let objects = self.0.range(Key::new(namespace, "")..);
         let within = objects.take_while(move |(key, _)| key.namespace == namespace);
@@ -93,42 +96,55 @@ impl<T> Objects<T> {
 }
 
 impl<T: Eq> Objects<T> {
-    /// Returns the differences from `before`, in key order. `imbl` skips parts of the maps that both sides share, so
+    /// Returns the differences from `previous`, in key order. `imbl` skips parts of the maps that both sides share, so
     /// the cost follows the number of changes when one side is derived from the other.
-    pub fn changes_since<'a>(&'a self, before: &'a Self) -> Vec<Change<'a, T>> {
-        let changes = before.0.diff(&self.0).map(|item| match item {
-            DiffItem::Add(key, after) => Change {
+    pub fn changes_since<'a>(&'a self, previous: &'a Self) -> Vec<Change<'a, T>> {
+        let changes = previous.0.diff(&self.0).map(|item| match item {
+            DiffItem::Add(key, now) => Change {
                 key,
-                before: None,
-                after: Some(after),
+                previous: None,
+                now: Some(now),
             },
             DiffItem::Update { old, new } => Change {
                 key: new.0,
-                before: Some(old.1),
-                after: Some(new.1),
+                previous: Some(old.1),
+                now: Some(new.1),
             },
-            DiffItem::Remove(key, before) => Change {
+            DiffItem::Remove(key, previous) => Change {
                 key,
-                before: Some(before),
-                after: None,
+                previous: Some(previous),
+                now: None,
             },
         });
         changes.collect()
     }
-
-    /// Returns the keys of objects that differ from `before`, in order.
-    pub fn keys_changed_since(&self, before: &Self) -> Vec<Key> {
-        let changes = self.changes_since(before).into_iter();
-        changes.map(|change| change.key.clone()).collect()
-    }
 }
 
 impl<T: Resource + Eq> Objects<T> {
-    /// Returns the names of objects that differ from `before`, in order.
-    pub fn names_changed_since(&self, before: &Self) -> impl Iterator<Item = ObjectRef> + use<T> {
-        let keys = self.keys_changed_since(before).into_iter();
-        keys.map(|key| ObjectRef::new(T::GROUP, T::KIND, &key.namespace, &key.name))
+    /// Returns the names of objects that differ from `previous`, in order.
+    pub fn names_changed_since(&self, previous: &Self) -> impl Iterator<Item = ObjectRef> + use<T> {
+        let changes = self.changes_since(previous).into_iter();
+        let names = changes.map(|change| {
+            let Key { namespace, name } = change.key;
+            ObjectRef::new(T::GROUP, T::KIND, namespace, name)
+        });
+        names.collect::<Vec<_>>().into_iter()
     }
+}
+
+/// A kind whose objects have a map of their own in a snapshot.
+pub trait Listed: Resource + Eq + Sized + 'static {
+    /// Returns the objects of the kind.
+    fn all(snapshot: &Snapshot) -> &Objects<Self>;
+}
+
+/// The name of an object that was added, changed or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedName {
+    /// The object.
+    pub object: ObjectRef,
+    /// Whether it was added or removed.
+    pub is_new_or_gone: bool,
 }
 
 /// One added, changed or removed object.
@@ -136,16 +152,23 @@ impl<T: Resource + Eq> Objects<T> {
 pub struct Change<'a, T> {
     /// Key.
     pub key: &'a Key,
-    /// The object before; `None` if it was added.
-    pub before: Option<&'a Arc<T>>,
-    /// The object after; `None` if it was removed.
-    pub after: Option<&'a Arc<T>>,
+    /// The previous version; `None` if it was added.
+    pub previous: Option<&'a Arc<T>>,
+    /// The present version; `None` if it was removed.
+    pub now: Option<&'a Arc<T>>,
 }
 
 impl<'a, T> Change<'a, T> {
-    /// Returns the old and the new object, as far as they exist.
+    fn named(&self, object: ObjectRef) -> ChangedName {
+        ChangedName {
+            object,
+            is_new_or_gone: self.previous.is_none() || self.now.is_none(),
+        }
+    }
+
+    /// Returns the previous and the present version, as far as they exist.
     pub fn versions(&self) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
-        self.before.into_iter().chain(self.after)
+        self.previous.into_iter().chain(self.now)
     }
 }
 
@@ -167,15 +190,6 @@ impl<T: Resource + PartialEq> Objects<T> {
     }
 }
 
-impl Snapshot {
-    /// Returns the names of ConfigMaps and Secrets that differ from `before`. These kinds hold certificates and keys.
-    pub fn tls_objects_changed_since(&self, before: &Self) -> BTreeSet<ObjectRef> {
-        let maps = self.config_maps.names_changed_since(&before.config_maps);
-        let secrets = self.secrets.names_changed_since(&before.secrets);
-        maps.chain(secrets).collect()
-    }
-}
-
 /// Declares [`Snapshot`] from one list of kinds. Each kind is named like its variant of [`Object`].
 macro_rules! snapshot {
     ($($(#[$doc:meta])+ $objects:ident: $kind:ident,)+) => {
@@ -188,6 +202,14 @@ macro_rules! snapshot {
             /// Objects that the source has, and that never had a valid version.
             pub invalid: Arc<BTreeSet<ObjectRef>>,
         }
+
+        $(
+            impl Listed for $kind {
+                fn all(snapshot: &Snapshot) -> &Objects<Self> {
+                    &snapshot.$objects
+                }
+            }
+        )+
 
         impl Snapshot {
             /// Inserts an object and replaces the one of the same kind and key. Returns whether the
@@ -238,19 +260,28 @@ macro_rules! snapshot {
                 }
             }
 
-            /// Returns references of all objects that were added, changed or removed since `before`.
-            pub fn names_changed_since(&self, before: &Self) -> Vec<ObjectRef> {
+            /// Returns the names of all objects that were added, changed or removed since `previous`, grouped by kind.
+            pub fn changes_since(&self, previous: &Self) -> Vec<ChangedName> {
                 let mut names = Vec::new();
                 $(
-                    names.extend(self.$objects.names_changed_since(&before.$objects));
+                    let changes = self.$objects.changes_since(&previous.$objects).into_iter();
+                    names.extend(changes.map(|change| {
+                        let Key { namespace, name } = change.key;
+                        change.named(ObjectRef::new($kind::GROUP, $kind::KIND, namespace, name))
+                    }));
                 )+
-                let changes = self.unserved_routes.changes_since(&before.unserved_routes);
-                let versions = changes.iter().filter_map(|change| change.after.or(change.before));
-                names.extend(versions.map(|route| {
-                    let ObjectMeta { namespace, name, .. } = &route.metadata;
-                    ObjectRef::gateway_api(&route.kind, namespace, name)
+                let changes = self.unserved_routes.changes_since(&previous.unserved_routes);
+                names.extend(changes.iter().filter_map(|change| {
+                    let route = change.versions().next()?;
+                    Some(change.named(route.object_ref()))
                 }));
                 names
+            }
+
+            /// Returns the names of all objects that were added, changed or removed since `previous`.
+            pub fn names_changed_since(&self, previous: &Self) -> Vec<ObjectRef> {
+                let changes = self.changes_since(previous).into_iter();
+                changes.map(|change| change.object).collect()
             }
 
             /// Returns the keys of all objects of a kind.
@@ -376,7 +407,7 @@ mod tests {
             then.into_iter().for_each(|step| change(&mut now, step));
             for (before, now) in [(&before, &now), (&now, &before)] {
                 let changes = now.changes_since(before).into_iter();
-                let changes = changes.map(|it| (it.key.clone(), [it.before.cloned(), it.after.cloned()]));
+                let changes = changes.map(|it| (it.key.clone(), [it.previous.cloned(), it.now.cloned()]));
                 prop_assert_eq!(changes.collect::<Vec<_>>(), naive(before, now));
             }
         }

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "memory/hostile.rs"]
+mod hostile;
 #[path = "harness/ports.rs"]
 mod ports;
 
@@ -47,8 +49,12 @@ impl Drop for Running {
 
 impl Running {
     fn start(directory: &Path) -> Self {
+        Self::start_with(directory, "1")
+    }
+
+    fn start_with(directory: &Path, workers: &str) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"))
-            .args(["run", "--workers", "1", "--access-log", "off"])
+            .args(["run", "--workers", workers, "--access-log", "off"])
             .args(["--admin", "127.0.0.1:0", "--config-dir"])
             .arg(directory)
             .stdout(Stdio::null())
@@ -62,7 +68,7 @@ impl Running {
     /// Waits until the next configuration is served.
     fn served(&mut self) {
         let mut lines = self.1.by_ref().map(Result::unwrap);
-        assert!(lines.any(|line| line.contains("is served")));
+        assert!(lines.any(|line| line.contains("is active")));
     }
 
     /// Resident anonymous memory in bytes: the heap, without the program's own pages.

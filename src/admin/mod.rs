@@ -5,15 +5,15 @@ mod config;
 mod connections;
 mod host;
 mod page;
+mod state;
 mod thread;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -26,12 +26,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use self::connections::RequestSeen;
+pub use self::state::AdminState;
 pub use self::thread::AdminThread;
-use crate::shutdown::Shutdown;
-use crate::status::StatusReport;
-use crate::table::Table;
+use crate::runtime::shutdown::Shutdown;
 use crate::telemetry::metrics;
-use crate::telemetry::{AccessLog, ProcessStats};
 
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
@@ -39,37 +37,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum lifetime of a connection, which serves one request. It closes connections of clients that
 /// do not read the response: hyper has no write timeout.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// State that the admin server shows.
-#[derive(Debug)]
-pub struct AdminState {
-    /// The table in service.
-    pub table: Arc<ArcSwap<Table>>,
-    /// Whether the first configuration is complete, and its ports are bound as far as they must be.
-    pub ready: AtomicBool,
-    /// Why the process is not ready, if known.
-    pub waiting: ArcSwapOption<String>,
-    /// Conditions of all objects, after binding.
-    pub report: ArcSwap<StatusReport>,
-    /// Counters of the process.
-    pub stats: ProcessStats,
-    /// The access log, for its count of dropped records.
-    pub access_log: AccessLog,
-}
-
-impl AdminState {
-    /// The state before the first configuration.
-    pub fn new(table: Arc<ArcSwap<Table>>, stats: ProcessStats, access_log: AccessLog) -> Self {
-        Self {
-            table,
-            ready: AtomicBool::new(false),
-            waiting: ArcSwapOption::empty(),
-            report: ArcSwap::default(),
-            stats,
-            access_log,
-        }
-    }
-}
 
 /// Binds an address. `[::]` falls back to `0.0.0.0` on hosts without IPv6.
 ///
@@ -252,8 +219,12 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::runtime::shutdown;
     use crate::settings::Drain;
-    use crate::shutdown;
+    use crate::table::Table;
+    use crate::telemetry::access_log::AccessLog;
+    use crate::telemetry::metrics::ProcessStats;
+    use arc_swap::ArcSwap;
 
     fn state() -> AdminState {
         let table = Arc::new(ArcSwap::from_pointee(Table::empty()));

@@ -3,8 +3,7 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
-use super::AdminState;
-use crate::status::{Condition, ListenerStatus};
+use super::state::AdminState;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
     table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem .2rem 0;vertical-align:top;\
@@ -58,49 +57,22 @@ fn ports(page: &mut String, state: &AdminState) {
 fn conditions(page: &mut String, state: &AdminState) {
     let report = state.report.load();
     page.push_str("<h2>Conditions</h2><table><tr><th>Object<th>Part<th>Condition");
-    for (object, status) in &report.gateways {
-        rows(page, object, "", &status.conditions);
-        listeners(page, object, &status.listeners);
-    }
-    for (object, status) in &report.listener_sets {
-        rows(page, object, "", &status.conditions);
-        listeners(page, object, &status.listeners);
-    }
-    for (object, parents) in report.routes.iter() {
-        for parent in parents.iter() {
-            let to = &parent.parent_ref;
-            let place = format!("on {} {}", to.kind, to.name);
-            rows(page, object, &place, &parent.conditions);
+    for placed in report.conditions() {
+        for condition in placed.conditions {
+            page.push_str(match placed.is_problem(condition) {
+                true => "<tr class=\"bad\">",
+                false => "<tr>",
+            });
+            cells(page, &[placed.object, &placed.place, condition]);
         }
     }
     page.push_str("</table>");
     if !report.notes.is_empty() {
         page.push_str("<h2>Notes</h2><table><tr><th>Object<th>Note");
-        for note in &report.notes {
+        for note in report.notes.iter() {
             row(page, &[&note.object, &note.message]);
         }
         page.push_str("</table>");
-    }
-}
-
-fn listeners(page: &mut String, object: &impl Display, listeners: &[ListenerStatus]) {
-    for listener in listeners {
-        let place = format!("listener {}", listener.name);
-        rows(page, object, &place, &listener.conditions);
-    }
-}
-
-fn rows(page: &mut String, object: &impl Display, place: &str, conditions: &[Condition]) {
-    for condition in conditions {
-        let class = if condition.is_problem() {
-            " class=\"bad\""
-        } else {
-            ""
-        };
-        page.push_str("<tr");
-        page.push_str(class);
-        page.push('>');
-        cells(page, &[object, &place, condition]);
     }
 }
 
@@ -125,7 +97,34 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arc_swap::ArcSwap;
+
     use super::*;
+    use crate::ir::ObjectRef;
+    use crate::status::{Condition, ConditionType, Reason, StatusMap, StatusReport};
+    use crate::table::Table;
+    use crate::telemetry::{AccessLog, ProcessStats};
+
+    #[test]
+    fn shows_conditions_of_kinds_other_than_gateways_and_routes() {
+        let state = AdminState::new(
+            Arc::new(ArcSwap::from_pointee(Table::empty())),
+            ProcessStats::default(),
+            AccessLog::disabled(),
+        );
+        let class = ObjectRef::gateway_api("GatewayClass", "", "edge");
+        let failed = Condition::fails(ConditionType::Accepted, Reason::Unsupported, "why", 1);
+        state.report.store(Arc::new(StatusReport {
+            gateway_classes: StatusMap::unit(class, [failed].into()),
+            ..StatusReport::default()
+        }));
+        let page = html(&state);
+        let row =
+            "<tr class=\"bad\"><td>GatewayClass edge<td><td>Accepted is False (Unsupported): why";
+        assert!(page.contains(row), "{page}");
+    }
 
     #[test]
     fn escapes_markup_from_objects() {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{AdminState, bind, serve};
-use crate::shutdown::Shutdown;
+use super::state::AdminState;
+use super::{bind, serve};
+use crate::runtime::shutdown::Shutdown;
 
 /// The running thread. It ends when this is dropped, or when shutdown is forced.
 pub struct AdminThread {

@@ -1,75 +1,18 @@
 //! Admission of an object as an API server does it: finds its kind, applies defaults, validates, and returns the typed
 //! object or findings. Must not know where the object comes from.
 
-use std::fmt;
-
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::object::{Kind, Object};
 use super::{legacy, parameters, schema};
+use crate::api::finding::{Finding, Severity};
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
 
 /// Maximum number of findings that are kept for one object.
 const MAX_FINDINGS: usize = 50;
 /// Maximum length of `apiVersion`: a group of 253 characters, `/`, and a version of 63.
 const MAX_WORD: usize = 317;
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Severity {
-    /// The object cannot be used.
-    Error,
-    /// The object is used nevertheless.
-    Warning,
-    /// Nothing has to change.
-    Note,
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Note => "note",
-        })
-    }
-}
-
-/// A problem of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// Path of the field, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
-    pub field: String,
-    /// Description, in the words of the API server where it has some.
-    pub message: String,
-    /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is sufficient.
-    pub rule: String,
-}
-
-impl Finding {
-    /// Creates an error without a rule.
-    pub fn error(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Error,
-            field: field.into(),
-            message: message.into(),
-            rule: String::new(),
-        }
-    }
-
-    /// Creates a warning without a rule.
-    pub fn warning(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Warning,
-            ..Self::error(field, message)
-        }
-    }
-}
 
 /// The result of admitting one object.
 #[derive(Clone, Debug)]
@@ -188,7 +131,7 @@ fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admis
             .map(|metadata| text(metadata, key))
             .unwrap_or_default()
     };
-    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let (group, _) = group_and_version(api_version);
     let name = part("name");
     let id = ObjectRef::new(group, kind, &part("namespace"), &name);
     let mut findings = legacy::kind(api_version, kind, value);

@@ -1,4 +1,4 @@
-//! BackendTLSOverride, a kind of ours: TLS settings for Services, chosen by the senders of requests (GEP-3875). Its CRD
+//! BackendTLSOverride, a CRD of Portcullis: TLS settings for Services, chosen by the senders of requests (GEP-3875). Its CRD
 //! is deploy/crds/backendtlsoverrides.yaml.
 
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,12 @@
-//! GRPCRoute, with the fields that Portcullis reads. Its filters have the type of an HTTPRoute's; the schema permits
-//! only some of their types.
+//! GRPCRoute, with the fields that Portcullis reads.
 
 use serde::{Deserialize, Serialize};
 
-use super::http_route::{HttpFilter, NameValueMatch};
+use super::filter::HttpFilter;
+use super::http_route::NameValueMatch;
 use super::meta::{ObjectMeta, resource};
-use super::reference::{BackendRef, ParentRef};
+use super::reference::BackendRef;
+use super::route::{RouteResource, RouteRule, RouteSpec};
 use super::session_persistence::SessionPersistence;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -16,22 +17,16 @@ pub struct GrpcRoute {
     pub metadata: ObjectMeta,
     /// Spec.
     #[serde(default)]
-    pub spec: GrpcRouteSpec,
+    pub spec: RouteSpec<GrpcRule>,
 }
 resource!(GrpcRoute, GATEWAY_GROUP, "GRPCRoute");
 
-/// Spec of a [`GrpcRoute`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct GrpcRouteSpec {
-    /// Parents, at most 32.
-    pub parent_refs: Vec<ParentRef>,
-    /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
-    pub use_default_gateways: Option<String>,
-    /// Hostnames, at most 16; empty means the listeners'.
-    pub hostnames: Vec<String>,
-    /// Rules, at most 16.
-    pub rules: Vec<GrpcRule>,
+impl RouteResource for GrpcRoute {
+    type Rule = GrpcRule;
+
+    fn spec(&self) -> &RouteSpec<GrpcRule> {
+        &self.spec
+    }
 }
 
 /// A rule.
@@ -48,6 +43,19 @@ pub struct GrpcRule {
     pub backend_refs: Vec<BackendRef<HttpFilter>>,
     /// Session persistence (GEP-1619).
     pub session_persistence: Option<SessionPersistence>,
+}
+
+impl RouteRule for GrpcRule {
+    fn references(&self) -> (&[HttpFilter], &[BackendRef<HttpFilter>]) {
+        let Self {
+            name: _,
+            matches: _,
+            filters,
+            backend_refs,
+            session_persistence: _,
+        } = self;
+        (filters, backend_refs)
+    }
 }
 
 /// Conditions that must all hold.

@@ -8,9 +8,9 @@ mod tests;
 
 use serde_json::{Map, Value, json};
 
-use super::admission::Finding;
+use super::finding::Finding;
 use super::object::Kind;
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
 
 /// Former and present groups of the Gateway API.
 const PAST_GROUPS: [&str; 3] = [
@@ -31,7 +31,7 @@ const MAX_SNIPPET: usize = 4000;
 
 /// Returns findings on an object of a former kind or version; none if it never was one.
 pub(super) fn kind(api_version: &str, kind: &str, value: &Map<String, Value>) -> Vec<Finding> {
-    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let (group, _) = group_and_version(api_version);
     if !PAST_GROUPS.contains(&group) {
         return Vec::new();
     }
@@ -76,7 +76,7 @@ pub(super) fn shapes(kind: &Kind, value: &Map<String, Value>) -> Vec<Finding> {
 
 /// Returns an error that shows the released equivalent.
 fn instead(field: &str, what: &str, snippet: &Value) -> Finding {
-    let yaml = serde_yaml::to_string(snippet).unwrap_or_default();
+    let yaml = serde_saphyr::to_string(snippet).unwrap_or_default();
     let mut lines = String::new();
     for line in yaml.lines() {
         if lines.len() + line.len() > MAX_SNIPPET {

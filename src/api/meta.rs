@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::by_text;
@@ -19,7 +19,8 @@ pub struct ObjectMeta {
     pub namespace: String,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotations, except the copy of the object that `kubectl apply` makes.
+    #[serde(deserialize_with = "without_last_applied")]
     pub annotations: BTreeMap<String, String>,
     /// Creation time (RFC 3339). In files it may be absent, which means oldest.
     pub creation_timestamp: Option<jiff::Timestamp>,
@@ -30,6 +31,17 @@ pub struct ObjectMeta {
     pub generation: i64,
     /// UID; empty in files.
     pub uid: String,
+}
+
+/// Annotation with a copy of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+fn without_last_applied<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let mut annotations = BTreeMap::deserialize(deserializer)?;
+    annotations.remove(LAST_APPLIED);
+    Ok(annotations)
 }
 
 /// Namespace and name: identifies an object among those of its kind. Orders by the text `namespace/name`, so that all

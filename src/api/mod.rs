@@ -6,17 +6,21 @@ pub(crate) mod annotation;
 pub mod backend_tls_override;
 pub mod core;
 pub mod duration;
+pub mod filter;
+mod finding;
 pub mod gateway;
 pub mod grpc_route;
 pub mod http_route;
 mod legacy;
 pub mod meta;
+mod nulls;
 pub mod object;
 pub mod parameters;
 pub mod pod;
 pub mod policy;
 pub mod reference;
 pub mod release_backend;
+pub mod route;
 mod schema;
 pub mod service_import;
 pub mod session_persistence;
@@ -26,8 +30,10 @@ pub mod xbackend;
 #[cfg(test)]
 mod tests;
 
-pub use admission::{Admission, Finding, Severity, admit, admit_at};
+pub use self::finding::{Finding, Severity};
+pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
 
 pub use crate::ir::ObjectRef;
+pub use crate::ir::object_ref::group_and_version;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -18,8 +19,9 @@ use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::traffic_policy::BackendTrafficPolicy;
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
+use crate::api::nulls::without_nulls;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::object_ref::{GATEWAY_GROUP, api_version, group_and_version};
 
 /// An object of a watched kind. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,18 +152,6 @@ impl Object {
     }
 }
 
-/// Removes fields that are null, because they mean the same as absent ones.
-pub(super) fn without_nulls(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(without_nulls);
-        }
-        Value::Array(values) => values.iter_mut().for_each(without_nulls),
-        _ => {}
-    }
-}
-
 /// A watched kind.
 #[derive(Debug)]
 pub struct Kind {
@@ -176,15 +166,22 @@ pub struct Kind {
     /// Schema of the kind, as compact JSON.
     pub(super) schema: &'static str,
     decode: fn(&Value) -> Result<Object, serde_json::Error>,
+    decode_event: fn(&[u8]) -> Result<Object, serde_json::Error>,
 }
 
 impl Kind {
     /// Returns the watched kind with this `apiVersion` and `kind`.
     pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let (group, version) = group_and_version(api_version);
         KINDS.iter().find(|known| {
             known.group == group && known.kind == kind && known.versions.contains(&version)
         })
+    }
+
+    /// Returns the watched kind of an object.
+    pub fn of(object: &ObjectRef) -> Option<&'static Self> {
+        let name = (&*object.group, &*object.kind);
+        KINDS.iter().find(|kind| (kind.group, kind.kind) == name)
     }
 
     /// Returns all watched kinds.
@@ -199,11 +196,7 @@ impl Kind {
 
     /// Returns the `apiVersion` for a version of the kind's group.
     pub fn group_version(&self, version: &str) -> String {
-        if self.group.is_empty() {
-            version.to_owned()
-        } else {
-            format!("{}/{version}", self.group)
-        }
+        api_version(self.group, version)
     }
 
     /// Returns the name of an object of this kind.
@@ -215,6 +208,17 @@ impl Kind {
     pub fn decode(&self, value: &Value) -> Result<Object, serde_json::Error> {
         (self.decode)(value)
     }
+
+    /// Decodes the object of a watch event, which is JSON. Faster than [`Kind::decode`], which needs a [`Value`].
+    pub fn decode_event(&self, event: &[u8]) -> Result<Object, serde_json::Error> {
+        (self.decode_event)(event)
+    }
+}
+
+/// A watch event, of which only the object is read.
+#[derive(Deserialize)]
+struct Event<T> {
+    object: T,
 }
 
 fn read<T: DeserializeOwned>(
@@ -222,6 +226,14 @@ fn read<T: DeserializeOwned>(
     wrap: fn(Arc<T>) -> Object,
 ) -> Result<Object, serde_json::Error> {
     T::deserialize(value).map(|object| wrap(Arc::new(object)))
+}
+
+fn read_event<T: DeserializeOwned>(
+    event: &[u8],
+    wrap: fn(Arc<T>) -> Object,
+) -> Result<Object, serde_json::Error> {
+    let Event { object } = serde_json::from_slice(event)?;
+    Ok(wrap(Arc::new(object)))
 }
 
 /// Creates an entry of [`KINDS`] that is decoded into a variant of [`Object`].
@@ -234,6 +246,7 @@ macro_rules! kind {
             namespaced: $namespaced,
             schema: include_str!(concat!("schema/", $schema, ".json")),
             decode: |value| read(value, Object::$variant),
+            decode_event: |event| read_event(event, Object::$variant),
         }
     };
 }

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     fn parameters(yaml: &str) -> Parameters {
-        serde_yaml::from_str(yaml).unwrap()
+        serde_saphyr::from_str(yaml).unwrap()
     }
 
     #[track_caller]

@@ -23,6 +23,13 @@ pub struct UnservedRoute {
     pub spec: UnservedRouteSpec,
 }
 
+impl UnservedRoute {
+    /// Returns its name.
+    pub fn object_ref(&self) -> ObjectRef {
+        ObjectRef::gateway_api(&self.kind, &self.metadata.namespace, &self.metadata.name)
+    }
+}
+
 /// The fields that all routes share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]

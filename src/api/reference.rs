@@ -1,5 +1,7 @@
 //! References between objects: one type for each shape, shared by all kinds that use it.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ir::ObjectRef;
@@ -25,7 +27,8 @@ fn one() -> u32 {
     1
 }
 
-/// A route's or ListenerSet's reference to its parent.
+/// A reference to a Gateway or ListenerSet: a route's or ListenerSet's to its parent, or a status entry's to the parent or
+/// ancestor that it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentRef {
@@ -46,6 +49,37 @@ pub struct ParentRef {
     /// Port of the listeners; absent means all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+}
+
+impl ParentRef {
+    /// Creates a reference to a whole object in any namespace.
+    pub fn to(object: &ObjectRef) -> Self {
+        Self {
+            group: object.group.to_string(),
+            kind: object.kind.to_string(),
+            namespace: Some(object.namespace.to_string()),
+            name: object.name.to_string(),
+            section_name: None,
+            port: None,
+        }
+    }
+}
+
+impl fmt::Display for ParentRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.kind)?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        f.write_str(&self.name)?;
+        if let Some(section) = &self.section_name {
+            write!(f, " listener {section}")?;
+        }
+        if let Some(port) = self.port {
+            write!(f, " port {port}")?;
+        }
+        Ok(())
+    }
 }
 
 /// A reference to a backend without weight or filters, used by mirrors and external authorization.

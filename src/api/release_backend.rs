@@ -1,4 +1,4 @@
-//! ReleaseBackend, a kind of ours: a backend whose endpoints are in releases that share the requests by weight. Its CRD
+//! ReleaseBackend, a CRD of Portcullis: a backend whose endpoints are in releases that share the requests by weight. Its CRD
 //! is deploy/crds/releasebackends.yaml.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::meta::{ObjectMeta, resource};
-use super::object::without_nulls;
+use super::nulls::without_nulls;
 use super::parameters::GROUP;
 
 /// A backend with releases.

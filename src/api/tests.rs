@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Kind, Object, Severity, admit};
+use super::finding::Severity;
+use super::{Kind, Object, admit};
 
 /// Returns a valid HTTPRoute with at least one value in every part.
 fn route() -> Value {

@@ -15,9 +15,11 @@ use super::flags::PermissionFlags;
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
 use crate::ir::ObjectRef;
-use crate::permissions::Permissions;
 use crate::provider::{FileProvider, Load, Problem};
-use crate::status::{Condition, ConditionStatus, ConditionType, PlacedConditions, StatusReport};
+use crate::settings::permissions::Permissions;
+use crate::status::{
+    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
+};
 use crate::translate::{Options, Translation, shadowed, translate};
 
 /// Check a folder of Gateway API YAML and print every problem and condition.
@@ -152,7 +154,7 @@ impl<'a> CheckResult<'a> {
             return Ok(());
         }
         let mut last = None;
-        for placed in self.report.all_conditions() {
+        for placed in self.report.conditions() {
             print_conditions(&placed, last, out)?;
             last = Some(placed.object);
         }
@@ -174,7 +176,7 @@ impl<'a> CheckResult<'a> {
     fn document(&self, quiet: bool) -> Document<'_> {
         let conditions = match quiet {
             true => Vec::new(),
-            false => self.report.all_conditions(),
+            false => self.report.conditions(),
         };
         let listed = |list: &'_ [(ObjectRef, String)]| {
             let list = list.iter();
@@ -230,7 +232,7 @@ struct Summary {
 fn accepted(report: &StatusReport) -> HashSet<ObjectRef> {
     let holds =
         |it: &Condition| it.kind == ConditionType::Accepted && it.status == ConditionStatus::True;
-    let placed = report.all_conditions().into_iter();
+    let placed = report.conditions().into_iter();
     let accepted = placed.filter(|placed| placed.conditions.iter().any(holds));
     accepted.map(|placed| placed.object.clone()).collect()
 }
@@ -256,8 +258,12 @@ fn print_conditions(
         writeln!(out, "{object}")?;
     }
     let mut indent = "  ";
-    if !place.is_empty() {
-        writeln!(out, "  {place}")?;
+    if *place != Place::Object {
+        write!(out, "  {place}")?;
+        if let Place::Listener(listener) = place {
+            write!(out, " ({} routes)", listener.attached_routes)?;
+        }
+        writeln!(out)?;
         indent = "    ";
     }
     conditions

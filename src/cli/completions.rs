@@ -20,7 +20,6 @@ pub struct Args {
 }
 
 /// Prints the script.
-pub fn run(args: &Args) {
-    let mut command = super::command();
+pub fn run(args: &Args, mut command: clap::Command) {
     clap_complete::generate(args.shell, &mut command, "portcullis", &mut io::stdout());
 }

@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use super::flags::{LogFlags, PermissionFlags};
 use super::infrastructure::InfrastructureFlags;
 use super::value::AdminAddress;
-use crate::permissions::Permissions;
+use crate::process::controller;
+use crate::process::controller::{ControllerSettings, StreamSettings};
 use crate::provision::RolloutOptions;
-use crate::server::controller::{self, ControllerSettings, StreamSettings};
+use crate::settings::permissions::Permissions;
 use crate::settings::{ControllerUrl, Settings};
 use crate::telemetry;
 
-/// Control the Gateways of a cluster: provision the pods that serve them, and write the status of all objects.
+/// Run the controller: provision the pods of Gateways and write status.
 ///
 /// For each Gateway whose GatewayClass has the controllerName portcullis.dev/gateway-controller it reconciles a
 /// Deployment, a Service and related objects in the Gateway's namespace. Several replicas may run: one is the leader,
@@ -29,7 +30,7 @@ Connects to the cluster of the pod's service account, or else of the kubeconfig.
 Signals: SIGTERM and SIGINT stop it and release the Lease, so that another replica leads at once.
 Exit codes: 0 after a signal, 1 if it cannot start, 2 for wrong usage.")]
 pub struct Args {
-    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
+    /// Admin address: /healthz, /readyz and /metrics; /config and the status page for clients on loopback; `off` disables it
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,

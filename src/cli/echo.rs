@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
         tokio::select! {
             () = serve_with(listener, &args.name, tls) => {}
-            result = super::stopped() => result?,
+            result = super::signals::stopped() => result?,
         }
         Ok(())
     })

@@ -18,8 +18,8 @@ use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::ir::{Ir, PortProtocol};
-use crate::location::Location;
 use crate::provider::FileProvider;
+use crate::settings::location::Location;
 use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
 use crate::translate::{Options, Translator};
 

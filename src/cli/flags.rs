@@ -8,8 +8,8 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::value::{AdminAddress, Size, Span};
-use crate::location::Location;
-use crate::permissions::{BackendKinds, InsecureBackend, Permissions, PolicyLevel};
+use crate::settings::location::Location;
+use crate::settings::permissions::{BackendKinds, InsecureBackend, Permissions, PolicyLevel};
 use crate::settings::{
     AccessLog, AccessLogFilter, AccessLogTarget, Drain, Limits, LogFormat, Ports, Settings, Source,
 };
@@ -72,7 +72,7 @@ pub struct PermissionFlags {
         value_parser = super::value::backend_kind
     )]
     pub backend_kinds: Vec<&'static str>,
-    /// Whether policies may verify backends by pins alone (pins-only), or also not at all (skip-verify)
+    /// Weakest verification that policies may request: none (CA and name required), pins-only, skip-verify
     #[arg(long, value_name = "none|pins-only|skip-verify", env = "PORTCULLIS_ALLOW_INSECURE_BACKEND",
           default_value_t = InsecureBackend::default())]
     pub allow_insecure_backend: InsecureBackend,
@@ -210,6 +210,10 @@ macro_rules! limit_flags {
         #[derive(Args, Debug)]
         #[command(next_help_heading = "Limits")]
         pub struct LimitFlags {
+            /// Maximum client connections of the process; at the limit, a new one replaces an idle one [default: 65536, or
+            /// what the file descriptors allow]
+            #[arg(long, value_name = "N", env = "PORTCULLIS_MAX_CONNECTIONS")]
+            pub max_connections: Option<usize>,
             $(
                 $(#[doc = $help])*
                 #[arg(long, value_name = $value, env = $env, default_value_t = Limits::default().$name.into())]
@@ -219,7 +223,10 @@ macro_rules! limit_flags {
 
         impl From<&LimitFlags> for Limits {
             fn from(flags: &LimitFlags) -> Self {
-                Self { $($name: flags.$name.into(),)* }
+                Self {
+                    max_connections: flags.max_connections,
+                    $($name: flags.$name.into(),)*
+                }
             }
         }
     };
@@ -245,9 +252,7 @@ limit_flags! {
     /// Idle timeout of connections to endpoints
     upstream_idle_timeout: Span, "TIME", "PORTCULLIS_UPSTREAM_IDLE_TIMEOUT";
     /// Idle time after which a client connection releases its buffers
-    park_after: Span, "TIME", "PORTCULLIS_PARK_AFTER";
-    /// Maximum client connections of the process; at the limit, a new one replaces an idle one
-    max_connections: usize, "N", "PORTCULLIS_MAX_CONNECTIONS";
+    idle_buffer_timeout: Span, "TIME", "PORTCULLIS_IDLE_BUFFER_TIMEOUT";
     /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
     /// Maximum size of a request or response head, in HTTP/1.1 and HTTP/2

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::permissions::{AllowList, HostNetwork, InfrastructurePermissions};
+use crate::settings::permissions::{AllowList, HostNetwork, InfrastructurePermissions};
 
 /// What GatewayParameters and `spec.infrastructure` of Gateways may set. The defaults permit what any pod of the namespace
 /// may have under the Pod Security Standard `restricted`, and no key that a component of the cluster interprets.

@@ -13,14 +13,13 @@ pub mod output;
 pub mod quickstart;
 pub mod run;
 pub mod shift;
+mod signals;
 pub mod value;
 
 use std::ffi::OsString;
-use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::telemetry::log;
 
@@ -82,10 +81,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
-        Command::Shift(args) => shift::run(args),
+        Command::Shift(args) => shift::run(args, command()),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => {
-            completions::run(args);
+            completions::run(args, command());
             Ok(ExitCode::SUCCESS)
         }
     };
@@ -95,15 +94,4 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     });
     log::finish();
     code
-}
-
-/// Waits for SIGTERM or SIGINT.
-async fn stopped() -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
 }

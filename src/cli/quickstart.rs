@@ -13,8 +13,9 @@ use super::certificate::self_signed;
 use super::echo;
 use super::flags::{AccessLogFlags, LogFlags};
 use super::value::AdminAddress;
+use crate::process::data_plane;
 use crate::settings::{AccessLog, Drain, Settings};
-use crate::{server, telemetry};
+use crate::telemetry;
 
 const GATEWAY: &str = include_str!("../../config/quickstart/gateway.yaml");
 const ROUTE: &str = include_str!("../../config/quickstart/route.yaml");
@@ -44,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "PORT", default_value_t = HTTPS, env = "PORTCULLIS_QUICKSTART_HTTPS_PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     https_port: u16,
-    /// Address of /healthz, /readyz and /metrics, and of /config and the status page for those on loopback; or `off`
+    /// Admin address: /healthz, /readyz and /metrics; /config and the status page for clients on loopback; `off` disables it
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,
@@ -68,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
         move || greet(address, &greeting)
     })?;
-    server::run(&Settings {
+    data_plane::run(&Settings {
         admin: args.admin.0,
         log_format: args.log.log_format,
         access_log: AccessLog::from(&args.access_log),
@@ -234,7 +235,7 @@ fn certificate() -> anyhow::Result<String> {
         "type": "kubernetes.io/tls",
         "stringData": { "tls.crt": demo.certificate, "tls.key": demo.key },
     });
-    serde_yaml::to_string(&secret).context("the demo certificate cannot be written")
+    serde_saphyr::to_string(&secret).context("the demo certificate cannot be written")
 }
 
 #[cfg(test)]

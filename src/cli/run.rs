@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
+use crate::process::data_plane;
 use crate::settings::{ControllerUrl, NamespacedName, Ports, Source, StreamSource, is_name};
-use crate::{server, telemetry};
+use crate::telemetry;
 
-/// Serve the Gateways of a folder of Gateway API YAML, of a cluster, or the one that a controller streams.
+/// Serve Gateways from a folder of YAML, a cluster, or a controller's stream.
 ///
 /// With --config-dir: reads every *.yaml, *.yml and *.json below the folder, serves the valid objects and reloads on
 /// change or SIGHUP. With --kubernetes: watches the API server of the pod's service account, or else of the kubeconfig;
@@ -19,8 +20,8 @@ Examples:
   portcullis run --config-dir config/quickstart
   portcullis run --kubernetes --gateway infra/edge --admin [::]:19000
   portcullis run --kubernetes --namespaces infra,apps
-  portcullis run --controller https://portcullis-controller-stream.portcullis.svc:19443 \\
-      --gateway infra/edge --provisioned service --state-dir /var/lib/portcullis
+  portcullis run --controller https://portcullis-controller-stream.portcullis-system.svc:19443 \\
+      --gateway infra/edge --state-dir /var/lib/portcullis
   portcullis run --config-dir /etc/portcullis --admin [::]:19000 --log-format json \\
       --trusted-proxies 10.0.0.0/8,fd00::/8 --body-timeout 1m
 
@@ -123,6 +124,7 @@ struct StreamFlags {
         long,
         value_name = "service|host",
         env = "PORTCULLIS_PROVISIONED",
+        hide = true,
         conflicts_with_all = OTHER_SOURCES
     )]
     provisioned: Option<Provisioned>,
@@ -149,7 +151,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.stream.provisioned == Some(Provisioned::Service) {
         settings.ports = Ports::Unprivileged;
     }
-    server::run(&settings)
+    data_plane::run(&settings)
 }
 
 impl Args {

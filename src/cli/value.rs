@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::api::duration;
 use crate::translate;
 
 /// Parses the address of a name server. The default port is 53.
@@ -45,43 +46,21 @@ impl From<Span> for Duration {
     }
 }
 
-const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-
 impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is not a duration; write one like 500ms, 10s, 5m or 1h30m");
-        let mut rest = text;
-        let mut total: u64 = 0;
-        while !rest.is_empty() {
-            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let (number, tail) = rest.split_at(digits);
-            let unit_length = tail.len() - tail.trim_start_matches(char::is_alphabetic).len();
-            let (unit, tail) = tail.split_at(unit_length);
-            let (_, factor) = UNITS
-                .into_iter()
-                .find(|(name, _)| *name == unit)
-                .ok_or_else(wrong)?;
-            let number: u64 = number.parse().map_err(|_| wrong())?;
-            total = number
-                .checked_mul(factor)
-                .and_then(|part| part.checked_add(total))
-                .ok_or_else(wrong)?;
-            rest = tail;
-        }
-        if text.is_empty() {
-            return Err(wrong());
-        }
-        Ok(Self(Duration::from_millis(total)))
+        let parsed = duration::parse_unlimited(text).map(Self);
+        parsed.ok_or_else(|| {
+            format!("`{text}` is not a duration; write one like 500ms, 10s, 5m or 1h30m")
+        })
     }
 }
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
-        let whole = UNITS
+        let whole = duration::UNITS
             .into_iter()
             .rev()
             .find(|(_, factor)| millis > 0 && millis.is_multiple_of(u128::from(*factor)));

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 pub use self::guard::AllowedAddresses;
 pub use self::lookup::SystemLookup;
 
-use crate::backoff::Backoff;
+use crate::runtime::backoff::Backoff;
 use crate::telemetry::metrics::{DnsStats, LookupResult};
 
 /// Minimum and maximum time until a name is resolved again, regardless of its TTL.

@@ -12,10 +12,10 @@ use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, EXPIRES, LAST_MODIFIED, MaxSizeReached, ORIGIN, PRAGMA,
     SET_COOKIE, VARY,
 };
-use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use super::{FilterError, LocalResponse, Scheme};
+use super::Scheme;
+use super::facts::{FilterError, LocalResponse};
 use crate::ir::cors::{AllowedHost, AllowedOrigin, AllowedOrigins, Cors, CorsValue};
 
 /// The headers that only a CORS filter sets.
@@ -57,14 +57,6 @@ pub(super) fn sharing(cors: &Arc<Cors>, request: &HeaderMap) -> Sharing {
         cors: cors.clone(),
         origin: allowed_origin(cors, request),
     }
-}
-
-/// Reports whether a request is a preflight request (Fetch, 4.8).
-pub(super) fn is_preflight(parts: &Parts) -> bool {
-    let headers = &parts.headers;
-    parts.method == Method::OPTIONS
-        && headers.contains_key(ORIGIN)
-        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 impl Sharing {

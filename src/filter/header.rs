@@ -4,8 +4,8 @@
 use http::header::{COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::FilterError;
 use super::alias::{is_alias, remove_aliases};
+use super::facts::FilterError;
 use crate::ir::filter::HeaderChanges;
 
 /// Applies all changes to a request. Removes other spellings of headers that are overwritten or deleted, so that an

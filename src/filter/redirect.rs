@@ -7,7 +7,8 @@ use http::header::LOCATION;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 
-use super::{FilterError, LocalResponse, RequestFacts, Scheme, path};
+use super::facts::{FilterError, LocalResponse, RequestFacts};
+use super::{Scheme, path};
 use crate::ir::filter::Redirect;
 
 /// Returns the response to a request.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::cors::Sharing;
-use super::{Level, header};
+use super::facts::Level;
+use super::header;
 use crate::ir::filter::HeaderChanges;
 
 /// The steps for a response: those of the backendRef that served the request, then those of the rule, each in the

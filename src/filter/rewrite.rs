@@ -5,7 +5,8 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderValue, Uri};
 
-use super::{FilterError, path};
+use super::facts::FilterError;
+use super::path;
 use crate::ir::filter::{PathChange, Rewrite};
 
 /// Applies the rewrite.

@@ -13,6 +13,7 @@ use h2::RecvStream;
 use http::HeaderMap;
 use slab::Slab;
 
+use super::header_blocks::HeaderBlocks;
 use super::held;
 use super::wire::{Arrived, Counts, EmptyFrames, Wire};
 use crate::byte_chain::ByteChain;
@@ -53,6 +54,8 @@ pub(crate) struct Windows {
 pub(crate) struct Bodies {
     streams: RefCell<Slab<Stream>>,
     counts: Rc<Counts>,
+    /// The header blocks that were received.
+    blocks: Rc<RefCell<HeaderBlocks>>,
     /// Allocated bytes of what was collected.
     held: Cell<usize>,
     /// Time of the last collection.
@@ -63,6 +66,7 @@ pub(crate) struct Bodies {
     window: Cell<u32>,
     /// Whether a smaller window is not acknowledged yet.
     is_shrinking: Cell<bool>,
+    is_server: bool,
     key: usize,
 }
 
@@ -90,11 +94,13 @@ pub(crate) struct Body {
 }
 
 impl Bodies {
-    /// Creates the bodies of a connection.
-    pub(crate) fn new(windows: Windows) -> Rc<Self> {
+    /// Creates the bodies of a connection, of which this process may be the server.
+    pub(crate) fn new(windows: Windows, is_server: bool) -> Rc<Self> {
         Rc::new_cyclic(|this| Self {
             streams: RefCell::default(),
             counts: Rc::default(),
+            blocks: Rc::new(RefCell::new(HeaderBlocks::new(is_server))),
+            is_server,
             held: Cell::new(0),
             collected: Cell::new(held::now()),
             taken: Cell::new(0),
@@ -106,8 +112,19 @@ impl Bodies {
     }
 
     /// Wraps the byte stream from which h2 reads the frames of the connection.
-    pub(crate) fn wire<T>(&self, io: T, is_server: bool, empty: EmptyFrames) -> Wire<T> {
-        Wire::new(io, is_server, empty, self.counts.clone())
+    pub(crate) fn wire<T>(&self, io: T, empty: EmptyFrames) -> Wire<T> {
+        let (counts, blocks) = (self.counts.clone(), self.blocks.clone());
+        Wire::new(io, self.is_server, empty, counts, blocks)
+    }
+
+    /// Reports whether the head of a response is malformed.
+    pub(crate) fn is_head_malformed(&self, stream: u32) -> bool {
+        self.blocks.borrow().is_head_malformed(stream)
+    }
+
+    /// Reports whether the trailers of a stream are malformed.
+    pub(crate) fn are_trailers_malformed(&self, stream: u32) -> bool {
+        self.blocks.borrow().are_trailers_malformed(stream)
     }
 
     /// Returns the stream window that the connection has.
@@ -149,6 +166,9 @@ impl Bodies {
         }
         if self.counts.has_empty() {
             self.limit_empty_frames();
+        }
+        if self.blocks.borrow_mut().take_news() {
+            self.wake_malformed();
         }
         let current = self.window.get();
         let next = self.next_window();
@@ -211,10 +231,21 @@ impl Bodies {
         }
     }
 
+    /// Wakes the readers of bodies with malformed trailers, which may not have come to these yet.
+    fn wake_malformed(&self) {
+        let mut readers = Vec::new();
+        for (_, stream) in self.streams.borrow_mut().iter_mut() {
+            let id = stream.incoming.as_ref().map(RecvStream::stream_id);
+            if id.is_some_and(|id| self.are_trailers_malformed(id.as_u32())) {
+                readers.extend(stream.reader.take());
+            }
+        }
+        readers.into_iter().for_each(Waker::wake);
+    }
+
     /// Returns the stream window that the connection should have.
     fn next_window(&self) -> u32 {
-        let is_much = held::total() > held::HIGH;
-        let max = self.windows.max_unread / if is_much { 16 } else { 1 };
+        let max = self.windows.max_unread / if held::is_much() { 16 } else { 1 };
         let (held, current) = (self.held.get(), self.window.get());
         if held > max {
             MIN_WINDOW
@@ -257,6 +288,29 @@ impl Bodies {
         drop((incoming, collected));
         if let Some(reader) = reader {
             reader.wake();
+        }
+    }
+
+    /// Adds a body of which this many bytes were collected.
+    #[cfg(test)]
+    pub(super) fn add_collected(self: &Rc<Self>, bytes: usize) -> Body {
+        let mut collected = ByteChain::default();
+        collected.push(&vec![b'x'; bytes]);
+        self.held.set(self.held.get() + collected.allocated());
+        held::add(collected.allocated());
+        let key = self.streams.borrow_mut().insert(Stream {
+            incoming: None,
+            collected,
+            has_ended: true,
+            error: None,
+            read: held::advance(),
+            reader: None,
+            is_awaited: false,
+            empty: 0,
+        });
+        Body {
+            bodies: self.clone(),
+            key,
         }
     }
 

@@ -8,22 +8,54 @@ use slab::Slab;
 
 use super::bodies::{Bodies, BodyError};
 
-/// Bytes of a worker above which connections that hold some of them get small windows.
-pub(super) const HIGH: usize = 16 * 1024 * 1024;
-/// Maximum bytes of a worker.
-const MAX: usize = 48 * 1024 * 1024;
-/// What is left when they were exceeded.
-const AFTER: usize = MAX / 8 * 7;
+/// Maximum bytes of the process, divided among its workers, and bounds for a worker.
+const PROCESS: usize = 80 * 1024 * 1024;
+const OF_WORKER: (usize, usize) = (16 * 1024 * 1024, 48 * 1024 * 1024);
 
 thread_local!(static WORKER: Worker = Worker::default());
 
 /// A worker is a thread.
-#[derive(Default)]
 struct Worker {
+    max: Cell<usize>,
     held: Cell<usize>,
     /// Number of collections so far: the time of a read, as far as it matters here.
     now: Cell<u64>,
     connections: RefCell<Slab<Weak<Bodies>>>,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self {
+            max: Cell::new(OF_WORKER.1),
+            held: Cell::default(),
+            now: Cell::default(),
+            connections: RefCell::default(),
+        }
+    }
+}
+
+/// Makes the thread one of `workers` workers, which share the memory of the process.
+pub(crate) fn divide(workers: usize) {
+    let (least, most) = OF_WORKER;
+    WORKER.with(|worker| {
+        let max = PROCESS / workers.max(1);
+        worker.max.set(max.clamp(least, most));
+    });
+}
+
+/// Returns the maximum bytes of the worker.
+fn max() -> usize {
+    WORKER.with(|worker| worker.max.get())
+}
+
+/// Returns what is left after the maximum was exceeded.
+fn after() -> usize {
+    max() / 8 * 7
+}
+
+/// Reports whether the worker holds so much that connections with a part of it get small windows.
+pub(super) fn is_much() -> bool {
+    total() > max() / 3
 }
 
 /// Adds a connection; returns its key.
@@ -38,7 +70,7 @@ pub(super) fn unregister(key: usize) {
 }
 
 /// Returns the bytes that the worker holds.
-pub(super) fn total() -> usize {
+fn total() -> usize {
     WORKER.with(|worker| worker.held.get())
 }
 
@@ -67,7 +99,7 @@ pub(super) fn advance() -> u64 {
 /// Fails bodies if the worker holds too much: those of the connection that holds most first, and of
 /// these the ones whose readers have been idle longest.
 pub(super) fn enforce() {
-    if total() <= MAX {
+    if total() <= max() {
         return;
     }
     let mut connections: Vec<Rc<Bodies>> = WORKER.with(|worker| {
@@ -79,7 +111,7 @@ pub(super) fn enforce() {
     let mut failed = 0;
     for bodies in &connections {
         for key in bodies.by_idle_time() {
-            if total() <= AFTER {
+            if total() <= after() {
                 break;
             }
             bodies.fail(key, BodyError::TooSlow);
@@ -90,4 +122,118 @@ pub(super) fn enforce() {
         failed,
         "ended HTTP/2 streams that are not read: they hold too much memory"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::super::{Body, Windows};
+    use super::*;
+
+    const KIB: usize = 1024;
+    const MIB: usize = 1024 * KIB;
+    const WINDOWS: Windows = Windows {
+        initial: 64 * 1024,
+        full: 256 * 1024,
+        max_unread: MIB,
+    };
+    /// What connections announce that hold too much.
+    const SMALL: u32 = 16 * 1024;
+
+    fn connection() -> Rc<Bodies> {
+        Bodies::new(WINDOWS, true)
+    }
+
+    /// Returns the stream windows of connections after their next turn.
+    fn windows<const N: usize>(connections: [&Rc<Bodies>; N]) -> [u32; N] {
+        connections.map(|bodies| {
+            bodies.on_driven(|_| Ok(()));
+            bodies.window()
+        })
+    }
+
+    /// Reads a body to its end. `None` if it fails.
+    fn read(body: &mut Body) -> Option<usize> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut length = 0;
+        while let Poll::Ready(Some(data)) = body.poll_data(&mut cx) {
+            length += data.ok()?.len();
+        }
+        Some(length)
+    }
+
+    #[test]
+    fn connection_that_holds_much_gets_a_small_window_and_its_neighbour_does_not() {
+        let [holder, neighbour] = [connection(), connection()];
+        let mut much = holder.add_collected(MIB);
+        let _little = neighbour.add_collected(KIB);
+        assert_eq!(windows([&holder, &neighbour]), [SMALL, WINDOWS.initial]);
+        assert_eq!(read(&mut much), Some(MIB));
+        // Its reader has taken enough for the full window.
+        assert_eq!(
+            windows([&holder, &neighbour]),
+            [WINDOWS.full, WINDOWS.initial]
+        );
+    }
+
+    #[test]
+    fn above_the_first_level_a_connection_that_holds_a_little_gets_a_small_window() {
+        let [holder, neighbour, idle] = [connection(), connection(), connection()];
+        let _bodies = [
+            holder.add_collected(100 * KIB),
+            neighbour.add_collected(20 * KIB),
+        ];
+        let all = [&holder, &neighbour, &idle];
+        assert_eq!(windows(all), [WINDOWS.initial; 3]);
+        // What other connections hold.
+        let others = max() / 3;
+        add(others);
+        assert_eq!(windows(all), [SMALL, WINDOWS.initial, WINDOWS.initial]);
+        remove(others);
+        assert_eq!(windows(all), [WINDOWS.initial; 3]);
+    }
+
+    #[test]
+    fn workers_share_the_memory_of_the_process() {
+        for (workers, expected) in [(1, 48), (2, 40), (4, 20), (5, 16), (64, 16)] {
+            divide(workers);
+            assert_eq!(max(), expected * MIB, "{workers} workers");
+        }
+    }
+
+    #[test]
+    fn above_the_maximum_the_idlest_bodies_of_the_largest_connection_fail() {
+        let [holder, neighbour] = [connection(), connection()];
+        let mut oldest = neighbour.add_collected(MIB);
+        let mut idle = holder.add_collected(7 * MIB);
+        let mut recent = holder.add_collected(2 * MIB);
+        let others = max() - total();
+        add(others);
+        enforce();
+        assert_eq!(total(), max(), "the maximum is allowed");
+        add(KIB);
+        enforce();
+        // Its bytes are freed before it is read.
+        assert!(total() <= after() && holder.held() < 3 * MIB);
+        assert_eq!(read(&mut idle), None);
+        assert_eq!(read(&mut recent), Some(2 * MIB));
+        assert_eq!(read(&mut oldest), Some(MIB));
+        remove(others + KIB);
+        assert_eq!((total(), holder.held(), neighbour.held()), (0, 0, 0));
+    }
+
+    #[test]
+    fn above_the_maximum_bodies_fail_until_enough_is_free() {
+        let [holder, neighbour] = [connection(), connection()];
+        let mut many: Vec<_> = (0..10).map(|_| holder.add_collected(MIB)).collect();
+        let mut other = neighbour.add_collected(4 * MIB);
+        let others = max() - total() + KIB;
+        add(others);
+        enforce();
+        let failed = many.iter_mut().map(read).filter(Option::is_none).count();
+        assert_eq!(failed, (max() - after()) / MIB + 1);
+        assert_eq!(read(&mut other), Some(4 * MIB));
+        remove(others);
+    }
 }

@@ -1,11 +1,14 @@
 //! What HTTP/2 connections to clients and to backends share: bodies that their readers have not
-//! taken yet, in bounded memory, and frames on the wire that h2 does not report.
+//! taken yet, in bounded memory, and frames and fields on the wire that h2 does not report.
 
 mod bodies;
+mod header_blocks;
 mod held;
+mod hpack;
 mod wire;
 
 pub(crate) use self::bodies::{Bodies, Body, BodyError, Windows};
+pub(crate) use self::held::divide as divide_memory;
 pub(crate) use self::wire::{EmptyFrames, Wire};
 
 /// Limit for h2's own count of small frames. That count spans all streams of a connection, ends

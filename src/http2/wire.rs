@@ -1,21 +1,24 @@
 //! Counts received frames on the wire, and yields to the task that drives the connection before
-//! too many wait in h2.
+//! too many wait in h2, and to other tasks before too many were read without a pause.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::yield_now;
+
+use super::header_blocks::{END_STREAM, HeaderBlocks, PADDED};
 
 /// Size of a frame header (RFC 9113, 4.1).
 const HEADER: usize = 9;
-/// Offset of the type in a frame header.
+/// Offsets of type and flags in a frame header.
 const TYPE: usize = 3;
+const FLAGS: usize = 4;
 const DATA: u8 = 0;
-const END_STREAM: u8 = 1;
-const PADDED: u8 = 8;
 /// A frame type that no specification defines. Receivers ignore such frames (RFC 9113, 5.5).
 const UNDEFINED: u8 = 0xef;
 /// Size of the client's preface (RFC 9113, 3.4).
@@ -26,7 +29,12 @@ const SMALL: usize = 1024;
 /// Small frames, or bytes, that may wait in h2 before they are collected.
 const MAX_SMALL_FRAMES: usize = 128;
 const MAX_BYTES: usize = 256 * 1024;
-/// Small frames in a read after which reads are of [`SMALL_READ`], so that h2 gets few at once.
+/// Work of h2 after which other tasks and sockets get their turn. One for each frame, which costs
+/// h2 a few hundred nanoseconds, and one for each 4 KiB.
+const TURN: usize = 128;
+const BYTES_PER_WORK: usize = 4 * 1024;
+/// Small DATA frames, or work, in a read after which reads are of [`SMALL_READ`], so that h2 gets
+/// few frames at once.
 const MANY_SMALL_FRAMES: usize = 32;
 const SMALL_READ: usize = 4 * 1024;
 /// Maximum number of streams with empty frames that are remembered between two collections.
@@ -110,12 +118,21 @@ pub(crate) struct Wire<T> {
     io: T,
     frames: Frames,
     counts: Rc<Counts>,
+    blocks: Rc<RefCell<HeaderBlocks>>,
+    /// Work since the last pause.
+    work: usize,
     /// Whether the last read had many small frames.
     is_careful: bool,
 }
 
 impl<T> Wire<T> {
-    pub(super) fn new(io: T, is_server: bool, empty: EmptyFrames, counts: Rc<Counts>) -> Self {
+    pub(super) fn new(
+        io: T,
+        is_server: bool,
+        empty: EmptyFrames,
+        counts: Rc<Counts>,
+        blocks: Rc<RefCell<HeaderBlocks>>,
+    ) -> Self {
         Self {
             io,
             frames: Frames {
@@ -124,8 +141,24 @@ impl<T> Wire<T> {
                 ..Frames::default()
             },
             counts,
+            blocks,
+            work: 0,
             is_careful: false,
         }
+    }
+}
+
+impl<T: AsyncRead + Unpin> Wire<T> {
+    fn read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.is_careful {
+            return Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
+        let length = SMALL_READ.min(buffer.remaining());
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(length));
+        let outcome = Pin::new(&mut self.io).poll_read(cx, &mut part);
+        let count = part.filled().len();
+        buffer.advance(count);
+        outcome
     }
 }
 
@@ -136,6 +169,8 @@ struct Frames {
     head_length: usize,
     /// Bytes up to the next header.
     skip: usize,
+    /// Whether these bytes are a part of a header block.
+    is_in_block: bool,
     empty: EmptyFrames,
 }
 
@@ -145,35 +180,56 @@ impl Default for Frames {
             head: [0; HEADER],
             head_length: 0,
             skip: 0,
+            is_in_block: false,
             empty: EmptyFrames::Pass,
         }
     }
 }
 
 impl Frames {
-    /// Counts the frames whose headers end in `bytes`.
-    fn scan(&mut self, bytes: &mut [u8], counts: &Counts) {
-        let mut at = 0;
+    /// Counts the frames whose headers end in `bytes`, and reads header blocks. Returns the number
+    /// of frames.
+    fn scan(&mut self, bytes: &mut [u8], counts: &Counts, blocks: &mut HeaderBlocks) -> usize {
+        let (mut at, mut frames) = (0, 0);
         loop {
             let skipped = self.skip.min(bytes.len() - at);
             self.skip -= skipped;
+            if self.is_in_block {
+                blocks.add(&bytes[at..at + skipped]);
+                if self.skip == 0 {
+                    self.is_in_block = false;
+                    blocks.end_frame(self.head[TYPE], self.head[FLAGS]);
+                }
+            }
             at += skipped;
             if at == bytes.len() {
-                return;
+                return frames;
             }
             let known = self.head_length;
             let count = (HEADER - known).min(bytes.len() - at);
             self.head[known..known + count].copy_from_slice(&bytes[at..at + count]);
             if known + count < HEADER {
                 self.head_length += count;
-                return;
+                return frames;
             }
             self.head_length = 0;
             // h2 has already got the type if the header is cut behind it.
             let kind = (known <= TYPE).then(|| &mut bytes[at + TYPE - known]);
             self.on_head(kind, counts);
+            if HeaderBlocks::are_in(self.head[TYPE]) {
+                self.is_in_block = true;
+                blocks.begin_frame(self.head[TYPE], self.head[FLAGS], self.stream());
+            }
             at += count;
+            frames += 1;
         }
+    }
+
+    /// Returns the stream of the frame.
+    fn stream(&self) -> u32 {
+        let head = &self.head;
+        // The first bit is reserved.
+        u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]])
     }
 
     /// Counts a frame, and hides it if it is an empty DATA frame.
@@ -184,7 +240,7 @@ impl Frames {
         if head[TYPE] != DATA {
             return;
         }
-        let flags = head[4];
+        let flags = head[FLAGS];
         counts.bytes.set(counts.bytes.get() + length);
         // A stream has one last frame, so that their number is limited.
         if length >= SMALL || flags & END_STREAM != 0 {
@@ -199,8 +255,7 @@ impl Frames {
         match kind {
             Some(kind) if length == 0 => {
                 *kind = UNDEFINED;
-                let id = u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]);
-                counts.on_empty(id);
+                counts.on_empty(self.stream());
             }
             _ => counts.counted.set(counts.counted.get() + 1),
         }
@@ -214,26 +269,26 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.counts.is_due() {
-            // The driver collects once h2 returns, and then reads on.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        if this.work >= TURN || this.counts.is_due() {
+            this.work = 0;
+            // The driver collects once h2 returns. It reads on after the tasks that are ready and
+            // the sockets that have become readable: a waker alone would not let the runtime look
+            // at sockets.
+            return pin!(yield_now()).poll(cx).map(Ok);
         }
         let start = buffer.filled().len();
-        if this.is_careful {
-            let length = SMALL_READ.min(buffer.remaining());
-            let mut part = ReadBuf::new(buffer.initialize_unfilled_to(length));
-            ready!(Pin::new(&mut this.io).poll_read(cx, &mut part))?;
-            let count = part.filled().len();
-            buffer.advance(count);
-        } else {
-            ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
+        let outcome = this.read(cx, buffer);
+        if !matches!(outcome, Poll::Ready(Ok(()))) {
+            this.work = 0;
+            return outcome;
         }
-        let before = this.counts.small.get();
-        this.frames
-            .scan(&mut buffer.filled_mut()[start..], &this.counts);
-        this.is_careful = this.counts.small.get() - before > MANY_SMALL_FRAMES;
-        Poll::Ready(Ok(()))
+        let small = this.counts.small.get();
+        let bytes = &mut buffer.filled_mut()[start..];
+        let blocks = &mut this.blocks.borrow_mut();
+        let work = bytes.len() / BYTES_PER_WORK + this.frames.scan(bytes, &this.counts, blocks);
+        this.work += work;
+        this.is_careful = work > TURN || this.counts.small.get() - small > MANY_SMALL_FRAMES;
+        outcome
     }
 }
 
@@ -269,7 +324,20 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::task::ready;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::task::{coop, spawn_local};
+
+    use super::super::{Bodies, Windows};
     use super::*;
+
+    /// Size of h2's read buffer while frames are small.
+    const BUFFER: usize = 8 * 1024;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let length = (payload as u32).to_be_bytes();
@@ -278,15 +346,114 @@ mod tests {
     }
 
     fn scan(bytes: &mut [u8], step: usize, empty: EmptyFrames) -> Counts {
-        let counts = Counts::default();
+        let (counts, mut blocks) = (Counts::default(), HeaderBlocks::default());
         let mut frames = Frames {
             empty,
             ..Frames::default()
         };
         for part in bytes.chunks_mut(step) {
-            frames.scan(part, &counts);
+            frames.scan(part, &counts, &mut blocks);
         }
         counts
+    }
+
+    #[test]
+    fn reads_header_blocks_however_they_are_cut() {
+        let block = |kind, flags, payload: &[u8]| {
+            let mut frame = frame(kind, flags, payload.len());
+            frame.truncate(HEADER);
+            [&frame, payload].concat()
+        };
+        let frames = [
+            block(1, 4, &[0x88]),
+            frame(DATA, 0, 20),
+            block(1, END_STREAM, &[]),
+            block(9, 0, &[0x84]),
+            block(9, 4, &[]),
+        ];
+        for step in 1..60 {
+            let (counts, mut blocks) = (Counts::default(), HeaderBlocks::default());
+            let mut frames_of_server = Frames::default();
+            for part in frames.concat().chunks_mut(step) {
+                assert!(!blocks.are_trailers_malformed(5));
+                frames_of_server.scan(part, &counts, &mut blocks);
+            }
+            assert!(blocks.are_trailers_malformed(5), "cut by {step}");
+        }
+    }
+
+    /// An endless source of frames. Its first read makes the socket of a neighbour readable.
+    struct Burst {
+        frame: Vec<u8>,
+        neighbour: Option<UnixStream>,
+        frames: Rc<Cell<usize>>,
+    }
+
+    impl AsyncRead for Burst {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            // As a read of a socket does.
+            ready!(coop::poll_proceed(cx)).made_progress();
+            if let Some(mut neighbour) = self.neighbour.take() {
+                neighbour.write_all(b"x")?;
+            }
+            let count = buffer.remaining() / self.frame.len();
+            buffer.put_slice(&self.frame.repeat(count));
+            self.frames.set(self.frames.get() + count);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Reads a burst as h2 does. Returns the number of frames that were read when a neighbour, whose
+    /// data came during the first read, has got it.
+    fn frames_before_neighbour(frame: Vec<u8>) -> io::Result<usize> {
+        let (near, far) = UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        let frames = Rc::<Cell<usize>>::default();
+        let burst = Burst {
+            frame,
+            neighbour: Some(far.try_clone()?),
+            frames: frames.clone(),
+        };
+        let windows = Windows {
+            initial: 0,
+            full: 0,
+            max_unread: 0,
+        };
+        let bodies = Bodies::new(windows, false);
+        let mut wire = bodies.wire(burst, EmptyFrames::Pass);
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default())?;
+        runtime.block_on(async move {
+            let mut near = tokio::net::UnixStream::from_std(near)?;
+            let driver = spawn_local(poll_fn(move |cx| {
+                let mut bytes = [0; BUFFER];
+                let mut read = || Pin::new(&mut wire).poll_read(cx, &mut ReadBuf::new(&mut bytes));
+                while read().is_ready() {}
+                bodies.on_driven(|_| Ok(()));
+                Poll::<()>::Pending
+            }));
+            near.read_exact(&mut [0]).await?;
+            driver.abort();
+            Ok(frames.get())
+        })
+    }
+
+    #[test]
+    fn burst_of_small_frames_leaves_turns_to_others() {
+        const PING: u8 = 6;
+        for frame in [frame(DATA, 0, 1), frame(DATA, 0, 20), frame(PING, 0, 8)] {
+            let in_buffer = BUFFER / frame.len();
+            let frames = frames_before_neighbour(frame).unwrap();
+            assert!(
+                frames <= 2 * in_buffer,
+                "{frames} frames, {in_buffer} per read"
+            );
+        }
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::{HeaderMap, HeaderValue, Method};
 use serde::{Serialize, Serializer};
 
-use super::filter::Scheme;
+use super::scheme::Scheme;
 
 /// A CORS filter (Gateway API, HTTPCORSFilter).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -28,6 +29,13 @@ pub struct Cors {
     /// `Vary` of responses to preflight requests, if they depend on the request.
     #[serde(serialize_with = "optional_text")]
     pub preflight_vary: Option<HeaderValue>,
+}
+
+/// Reports whether a request is a preflight request (Fetch, 4.8).
+pub fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    *method == Method::OPTIONS
+        && headers.contains_key(ORIGIN)
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 impl Cors {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::HeaderName;
 use serde::{Serialize, Serializer};
 
-use super::route::Target;
+use super::target::BackendTarget;
 
 /// Authorization of requests by another backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ExternalAuth {
     /// The authorization server. With an invalid target every request is refused.
-    pub target: Target,
+    pub target: BackendTarget,
     /// Protocol of the authorization server.
     pub protocol: AuthProtocol,
     /// Maximum size of a request body, in bytes, that is sent to the server; 0 sends no body.

@@ -9,7 +9,8 @@ use serde::{Serialize, Serializer};
 use super::BackendId;
 use super::cors::Cors;
 use super::external_auth::ExternalAuth;
-use super::route::Target;
+pub use super::scheme::Scheme;
+use super::target::BackendTarget;
 
 /// One filter of a rule or of a backendRef.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -24,6 +25,8 @@ pub enum Filter {
     Rewrite(Rewrite),
     /// Cross-origin resource sharing. Shared, because each request clones it for its response.
     Cors(Arc<Cors>),
+    /// Responds to preflight requests only. Other responses get their headers from [`Self::ResponseHeaders`].
+    Preflight(Arc<Cors>),
     /// Sends a copy of the request to another backend.
     Mirror(Arc<Mirror>),
     /// Asks another backend whether the request may go on.
@@ -32,7 +35,7 @@ pub enum Filter {
 
 impl Filter {
     /// Returns the target of the requests that the filter sends, if it sends any.
-    pub fn target(&self) -> Option<&Target> {
+    pub fn target(&self) -> Option<&BackendTarget> {
         match self {
             Self::Mirror(mirror) => Some(&mirror.target),
             Self::ExternalAuth(auth) => Some(&auth.target),
@@ -40,13 +43,14 @@ impl Filter {
             | Self::ResponseHeaders(_)
             | Self::Redirect(_)
             | Self::Rewrite(_)
-            | Self::Cors(_) => None,
+            | Self::Cors(_)
+            | Self::Preflight(_) => None,
         }
     }
 
     /// Returns the backend of [`Self::target`].
     pub fn backend(&self) -> Option<&BackendId> {
-        self.target().and_then(Target::backend)
+        self.target().and_then(BackendTarget::backend)
     }
 }
 
@@ -80,15 +84,6 @@ pub struct Redirect {
     pub status: StatusCode,
 }
 
-/// A scheme that a redirect can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum Scheme {
-    /// `http`
-    Http,
-    /// `https`
-    Https,
-}
-
 /// A rewrite of the forwarded request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rewrite {
@@ -103,7 +98,7 @@ pub struct Rewrite {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Mirror {
     /// Where copies go. With an invalid target no copies are sent.
-    pub target: Target,
+    pub target: BackendTarget,
     /// The fraction of requests to copy.
     pub share: Fraction,
 }

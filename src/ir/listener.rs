@@ -220,20 +220,20 @@ impl AttachedRoutes {
         self.0.is_empty()
     }
 
-    /// Returns the routes that differ from `before`, by object: the old route and the new one, as far as they exist.
+    /// Returns the routes that differ from `previous`, by object: the previous route and the present one, as far as they exist.
     pub fn changes_since<'a>(
         &'a self,
-        before: &'a Self,
+        previous: &'a Self,
     ) -> impl Iterator<
         Item = (
             Option<&'a Arc<AttachedRoute>>,
             Option<&'a Arc<AttachedRoute>>,
         ),
     > {
-        before.0.diff(&self.0).map(|item| match item {
+        previous.0.diff(&self.0).map(|item| match item {
             DiffItem::Add(_, after) => (None, Some(after)),
             DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
-            DiffItem::Remove(_, before) => (Some(before), None),
+            DiffItem::Remove(_, previous) => (Some(previous), None),
         })
     }
 }

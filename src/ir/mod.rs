@@ -7,13 +7,16 @@ pub mod external_auth;
 pub mod filter;
 pub mod fingerprint;
 pub mod grpc;
+pub mod hex;
 pub mod hop_by_hop;
 pub mod listener;
 pub mod object_ref;
 pub mod pattern;
 pub mod precedence;
 pub mod route;
+mod scheme;
 pub mod session;
+mod target;
 pub mod tls;
 pub mod traffic;
 

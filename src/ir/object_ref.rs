@@ -9,6 +9,19 @@ use serde::{Serialize, Serializer};
 /// Group of the Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
+/// Returns the `apiVersion` of a version of a group. That of the core group, which is empty, is the version.
+pub fn api_version(group: &str, version: &str) -> String {
+    match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    }
+}
+
+/// Splits an `apiVersion` into group and version. The core group is empty.
+pub fn group_and_version(api_version: &str) -> (&str, &str) {
+    api_version.split_once('/').unwrap_or(("", api_version))
+}
+
 /// Frequent groups and kinds. Names share these strings, because a process may hold many thousands of names.
 static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
     let words = [
@@ -64,6 +77,31 @@ impl ObjectRef {
     pub fn core(kind: &str, namespace: &str, name: &str) -> Self {
         Self::new("", kind, namespace, name)
     }
+
+    /// Reports whether this is an object of the core group with this kind.
+    pub fn is_core(&self, kind: &str) -> bool {
+        self.group.is_empty() && *self.kind == *kind
+    }
+
+    /// Creates a reference to an object like [`Self::new`]. Shares the strings of `last`, which is often of the same
+    /// kind and namespace.
+    pub fn after(
+        last: Option<&Self>,
+        group: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Self {
+        let is_alike =
+            |it: &&Self| *it.kind == *kind && *it.namespace == *namespace && *it.group == *group;
+        match last.filter(is_alike) {
+            Some(alike) => Self {
+                name: name.into(),
+                ..alike.clone()
+            },
+            None => Self::new(group, kind, namespace, name),
+        }
+    }
 }
 
 impl Ord for ObjectRef {
@@ -75,11 +113,12 @@ impl Ord for ObjectRef {
         };
         part(&self.group, &other.group)
             .then_with(|| part(&self.kind, &other.kind))
-            .then_with(|| {
-                by_text(
+            .then_with(|| match Arc::ptr_eq(&self.namespace, &other.namespace) {
+                true => self.name.cmp(&other.name),
+                false => by_text(
                     (&self.namespace, &self.name),
                     (&other.namespace, &other.name),
-                )
+                ),
             })
     }
 }

@@ -9,7 +9,7 @@ use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
 /// The order of the fields is the order of the API's lists, because `Ord` is derived.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
-    /// Priority of the route, an extension of ours; greater is first. 0 leaves the order to the API.
+    /// Priority of the route, a Portcullis extension; greater is first. 0 leaves the order to the API.
     pub priority: Reverse<i16>,
     /// How specific the match is.
     pub specificity: Specificity,

@@ -7,6 +7,7 @@ use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
 use super::session::SessionPersistence;
+pub use super::target::BackendTarget;
 use super::{BackendId, Filter, ObjectRef, Pattern};
 
 /// A route. All listeners that it is attached to share it.
@@ -93,7 +94,7 @@ pub struct WeightedBackend {
     /// Share, 0 to 1,000,000, relative to the sum of all weights.
     pub weight: u32,
     /// Where requests go.
-    pub target: Target,
+    pub target: BackendTarget,
     /// Filters of requests to this backend only, applied after the rule's.
     pub filters: Vec<Filter>,
 }
@@ -111,25 +112,6 @@ impl Rule {
         });
         let of_filters = self.filters.iter().filter_map(Filter::backend);
         of_shares.chain(of_filters)
-    }
-}
-
-/// Where requests go.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum Target {
-    /// A backend of [`super::Ir::backends`].
-    Backend(BackendId),
-    /// Nowhere: requests get 500, for this reason.
-    Invalid(Arc<str>),
-}
-
-impl Target {
-    /// Returns the backend, unless the target is invalid.
-    pub fn backend(&self) -> Option<&BackendId> {
-        match self {
-            Self::Backend(id) => Some(id),
-            Self::Invalid(_) => None,
-        }
     }
 }
 
@@ -158,7 +140,7 @@ pub struct Retry {
 pub struct Match {
     /// Path.
     pub path: PathMatch,
-    /// Set in GRPCRoutes: only gRPC requests match.
+    /// Set in GRPCRoutes: only gRPC requests match, and the preflight requests of browsers for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
     /// Method.

@@ -209,11 +209,11 @@ impl FileProvider {
         let mut files = BTreeMap::new();
         self.progress.reading(scan.files.len());
         for (path, real) in &scan.files {
-            let before = self.files.get(path);
+            let previous = self.files.get(path);
             let entry = if unfinished.contains(real) {
-                before.cloned()
+                previous.cloned()
             } else {
-                read_entry(path, real, before)
+                read_entry(path, real, previous)
             };
             files.extend(entry.map(|entry| (path.clone(), entry)));
             self.progress.has_read();
@@ -341,13 +341,13 @@ impl<'a> Merge<'a> {
 }
 
 /// Reads a file and reuses unchanged documents. `None` if the file was deleted.
-fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
+fn read_entry(path: &Path, real: &Path, previous: Option<&Arc<Entry>>) -> Option<Arc<Entry>> {
     let failed = |failure: String| {
-        let before = before.map(|before| Entry::clone(before));
+        let previous = previous.map(|previous| Entry::clone(previous));
         Some(Arc::new(Entry {
             digest: 0,
             failure: Some(failure),
-            ..before.unwrap_or_default()
+            ..previous.unwrap_or_default()
         }))
     };
     let text = match read(real) {
@@ -356,15 +356,17 @@ fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<A
         Err(error) => return failed(format!("cannot be read: {error}")),
     };
     let digest = parse::digest(text.as_bytes());
-    if let Some(before) =
-        before.filter(|before| before.failure.is_none() && before.digest == digest)
+    if let Some(previous) =
+        previous.filter(|previous| previous.failure.is_none() && previous.digest == digest)
     {
-        return Some(Arc::clone(before));
+        return Some(Arc::clone(previous));
     }
     let is_json = path
         .extension()
         .is_some_and(|extension| extension == "json");
-    let known = before.into_iter().flat_map(|before| &before.documents);
+    let known = previous
+        .into_iter()
+        .flat_map(|previous| &previous.documents);
     let known: HashMap<u64, &Document> =
         known.map(|document| (document.digest, document)).collect();
     let sources = if is_json {
@@ -382,8 +384,8 @@ fn read_entry(path: &Path, real: &Path, before: Option<&Arc<Entry>>) -> Option<A
         .into_iter()
         .map(|source| read_document(source, is_json, &known))
         .collect();
-    let objects = before
-        .map(|before| before.objects.clone())
+    let objects = previous
+        .map(|previous| previous.objects.clone())
         .unwrap_or_default();
     let mut entry = Entry {
         digest,

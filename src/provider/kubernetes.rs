@@ -4,14 +4,19 @@
 
 pub mod bundle;
 mod client;
+mod events;
 mod fetch;
+mod head;
 pub mod observer;
 mod parsed;
 mod pods;
 mod referenced;
+mod references;
+mod requests;
 mod retry;
 mod scope;
 mod store;
+mod timing;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +32,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use self::fetch::Fetches;
 use self::observer::Observer;
 use self::pods::ScopeChange;
-use self::referenced::{Referenced, is_held_by_reference};
+use self::referenced::Referenced;
+use self::references::is_held_by_reference;
 use self::scope::Scope;
 use self::store::{Message, Store};
+pub use self::timing::Timing;
 use self::watch::Watch;
 use super::Load;
 use crate::api::{Key, Kind};
@@ -39,8 +46,8 @@ const DEBOUNCE: Duration = Duration::from_millis(2);
 /// A change after this idle time is published at once: related changes have already arrived or are
 /// too far off.
 const IDLE: Duration = Duration::from_millis(10);
-/// Maximum debounce of a change.
-const MAX_DEBOUNCE: Duration = Duration::from_millis(100);
+/// Maximum debounce of a change, also while others keep changing.
+const MAX_DEBOUNCE: Duration = Duration::from_millis(10);
 /// Capacity of the queue of watch events. A full queue blocks the watches.
 const QUEUE: usize = 128;
 /// Interval of log messages that name missing kinds until the first configuration is complete.
@@ -49,28 +56,6 @@ const READINESS_LOG_INTERVAL: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Interval of log messages while the API server does not respond.
 const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Timeouts for the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// Duration of a watch in seconds. A connection that died silently is detected 5 s later.
-    pub watch: u32,
-    /// Timeout of a response, such as one page of a list.
-    pub response_timeout: Duration,
-    /// Time for which lists are rejected that are older than the served state.
-    pub stale_list_timeout: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self {
-            watch: 45,
-            // The API server itself gives up after 60 s.
-            response_timeout: Duration::from_secs(65),
-            stale_list_timeout: Duration::from_secs(60),
-        }
-    }
-}
 
 /// Watches a cluster.
 #[derive(Clone)]
@@ -199,10 +184,7 @@ impl KubernetesProvider {
             if store.has_all_referrers() {
                 later.drain(..).for_each(|scope| drop(start(scope)));
             }
-            if let Some(wanted) = store.take_wanted() {
-                fetches.follow(wanted);
-            }
-            fetches.finish(&store.take_fetched());
+            fetches.follow(&store.take_fetched(), store.take_wanted());
             for change in store.follow_pods(is_published) {
                 match change {
                     ScopeChange::Added(number, scope) => {

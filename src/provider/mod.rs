@@ -18,7 +18,7 @@ pub use progress::Progress;
 pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 
 use crate::snapshot::Snapshot;
-use crate::stream::message::Position;
+use crate::wire::Position;
 
 /// State published by a provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

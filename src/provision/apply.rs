@@ -10,14 +10,14 @@ use kube::api::{
 };
 use serde_json::{Value, json};
 
+use super::child::{Child, ChildKind};
 use super::desired::{Failure, FailureReason};
 use super::inventory::{ChildKey, Existing, PartialObject, resource};
 use super::managed_fields::{take_over, take_over_fields};
 use super::ownership::{is_applied_by_us, is_owned_by, owner};
 use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
 use super::response::{Response, failure, is_taken, refusal, unreachable};
-use super::{Child, ChildKind};
-use crate::api_server::{FIELD_MANAGER, request};
+use crate::cluster::api_server::{FIELD_MANAGER, request};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 

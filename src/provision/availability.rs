@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::{Child, ChildKind, Plan, set};
+use super::child::{Child, ChildKind};
+use super::child_plan::{Plan, set};
 use crate::api::parameters::{Autoscaling, WorkloadKind};
 
 /// Default number of replicas.

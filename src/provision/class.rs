@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::api_server::{describe, request};
+use crate::cluster::api_server::{describe, request};
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The finalizer defined by the Gateway API (GatewayClass, `GatewayClassFinalizerGatewaysExist`).

@@ -1,15 +1,10 @@
 //! Reports failures in three ways: as data for conditions, as events on Gateways, and in the log.
 //! Logs each failure once until it changes.
 
-use crate::events::{Events, Warning};
+use crate::cluster::events::{EventReason, Events, Warning};
 use crate::ir::ObjectRef;
 
 use super::desired::{Failure, FailureReason, Failures};
-
-/// Event reasons.
-const NAME_TAKEN: &str = "NameTaken";
-const REFUSED: &str = "ProvisioningRefused";
-const STALLED: &str = "RolloutStalled";
 
 /// Current failures.
 pub(super) struct FailureReporter {
@@ -39,8 +34,8 @@ impl FailureReporter {
     pub(super) fn clear(&mut self, gateway: &ObjectRef) {
         if self.failures.remove(gateway).is_some() {
             tracing::info!("{gateway}: all objects are applied");
-            self.events.clear(gateway, NAME_TAKEN);
-            self.events.clear(gateway, REFUSED);
+            self.events.clear(gateway, EventReason::NameTaken);
+            self.events.clear(gateway, EventReason::ProvisioningRefused);
         }
     }
 
@@ -53,8 +48,8 @@ impl FailureReporter {
             return;
         };
         let reason = match failure.reason {
-            FailureReason::NameTaken => Some(NAME_TAKEN),
-            FailureReason::Refused => Some(REFUSED),
+            FailureReason::NameTaken => Some(EventReason::NameTaken),
+            FailureReason::Refused => Some(EventReason::ProvisioningRefused),
             FailureReason::Unreachable => None,
         };
         if let Some(reason) = reason {
@@ -67,20 +62,26 @@ impl FailureReporter {
     pub(super) fn stall(&self, gateway: &ObjectRef, uid: Option<&str>, message: &str) {
         tracing::warn!("{gateway}: {message}");
         if let Some(uid) = uid {
-            self.warn(gateway, uid, STALLED, "Rollout", message);
+            self.warn(
+                gateway,
+                uid,
+                EventReason::RolloutStalled,
+                "Rollout",
+                message,
+            );
         }
     }
 
     /// Clears the event about an overdue rollout.
     pub(super) fn end_stall(&self, gateway: &ObjectRef) {
-        self.events.clear(gateway, STALLED);
+        self.events.clear(gateway, EventReason::RolloutStalled);
     }
 
     /// Forgets a deleted Gateway.
     pub(super) fn forget(&mut self, gateway: &ObjectRef) {
         if self.failures.remove(gateway).is_some() {
-            self.events.clear(gateway, NAME_TAKEN);
-            self.events.clear(gateway, REFUSED);
+            self.events.clear(gateway, EventReason::NameTaken);
+            self.events.clear(gateway, EventReason::ProvisioningRefused);
         }
     }
 
@@ -88,7 +89,7 @@ impl FailureReporter {
         &self,
         gateway: &ObjectRef,
         uid: &str,
-        reason: &'static str,
+        reason: EventReason,
         action: &'static str,
         message: &str,
     ) {

@@ -12,11 +12,12 @@ use kube::core::Object;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 
+use super::child::{Child, ChildKind};
 use super::ownership::{is_applied_by_us, owner};
 use super::partial::{PartialSpec, PartialStatus};
 use super::rollout::Record;
-use super::{Child, ChildKind, MANAGED_BY, MANAGED_BY_LABEL};
-use crate::api_server::{FIELD_MANAGER, describe};
+use super::{MANAGED_BY, MANAGED_BY_LABEL};
+use crate::cluster::api_server::{FIELD_MANAGER, describe};
 use crate::ir::{ObjectRef, fingerprint};
 
 /// Timeout of a watch in seconds (`timeoutSeconds`).

@@ -7,8 +7,8 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Preconditions};
 
 use super::ownership::is_applied_by_us;
-use crate::api_server::{describe, request};
-use crate::backoff::Backoff;
+use crate::cluster::api_server::{describe, request};
+use crate::runtime::backoff::Backoff;
 use tokio::time::Instant;
 
 /// Name of both objects.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::desired::Failure;
 use super::inventory::ChildKey;
 use super::response::{refusal, unreachable};
-use crate::api_server::{FIELD_MANAGER, request};
+use crate::cluster::api_server::{FIELD_MANAGER, request};
 
 /// Maximum number of attempts while other clients write the same object.
 const TAKE_OVER_ATTEMPTS: u32 = 5;

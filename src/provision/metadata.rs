@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Child, ChildKind, Plan, name};
+use super::child::{Child, ChildKind};
+use super::child_plan::Plan;
+use super::name;
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -55,7 +57,7 @@ impl Plan<'_> {
                 }],
             },
         });
-        super::set(
+        super::child_plan::set(
             &mut object["metadata"],
             "annotations",
             self.annotations(annotations),

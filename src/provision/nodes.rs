@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 
 use super::inventory::WATCH_SECONDS;
-use crate::api_server::describe;
+use crate::cluster::api_server::describe;
 
 /// Addresses by node name.
 type Nodes = BTreeMap<String, Addresses>;

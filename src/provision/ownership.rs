@@ -3,15 +3,15 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::api_server::FIELD_MANAGER;
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::cluster::api_server::FIELD_MANAGER;
+use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
 
 /// Returns the Gateway in the controller owner reference.
 pub(super) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = metadata.owner_references.iter().flatten();
     owners.find(|owner| {
-        let group = owner.api_version.split('/').next();
-        owner.controller == Some(true) && owner.kind == "Gateway" && group == Some(GATEWAY_GROUP)
+        let (group, _) = group_and_version(&owner.api_version);
+        owner.controller == Some(true) && owner.kind == "Gateway" && group == GATEWAY_GROUP
     })
 }
 

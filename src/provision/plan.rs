@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::Child;
+use super::child::Child;
 use super::inventory::{ChildKey, Existing, Inventory};
 use super::rollout::{Permission, Record};
 use crate::ir::{ObjectRef, fingerprint};
@@ -123,7 +123,10 @@ pub(super) fn plan(
     let superfluous = inventory
         .of(gateway)
         .filter(|(key, existing)| !needed.contains(key) && !existing.is_deleting);
-    let deletes = superfluous.map(|(key, existing)| {
+    // In reverse of the order in which they are applied: pods must not outlive their ServiceAccount. One with the same
+    // name that replaces it does not make their tokens valid again.
+    let superfluous: Vec<_> = superfluous.collect();
+    let deletes = superfluous.into_iter().rev().map(|(key, existing)| {
         Step::Delete(Delete {
             key: key.clone(),
             uid: existing.uid.clone(),

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Plan, certificates_name, set};
+use super::child_plan::{Plan, certificates_name, set};
+use super::data_plane::FIRST_UNPRIVILEGED_PORT;
 use crate::api::duration;
-use crate::data_plane::FIRST_UNPRIVILEGED_PORT;
 use crate::settings::{self, Settings};
-use crate::stream::message::AUDIENCE;
+use crate::wire::AUDIENCE;
 
 /// File name of the controller's CA bundle.
 pub(super) const CA_FILE: &str = "ca.crt";

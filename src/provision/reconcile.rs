@@ -14,16 +14,19 @@ use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::Revision;
 use super::apply::{Job, JobResult};
-use super::desired::{DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions};
+use super::child::{Child, ChildKind};
+use super::desired::{
+    DesiredChange, DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions,
+};
 use super::failure_reporter::FailureReporter;
 use super::inventory::{ChildKey, Existing, Inventory, PartialObject, follow};
 use super::legacy_rbac::{self, LegacyRbac};
 use super::plan::{AppliedObjects, Plan, plan};
-use super::queue::{Outcome, Queue};
+use super::queue::{Queue, Reconciled};
 use super::rollout::{Permission, RolloutEnd, Rollouts, WorkloadState};
-use super::{Child, ChildKind, Revision};
-use crate::events::Events;
+use crate::cluster::events::Events;
 use crate::ir::ObjectRef;
 
 const ROLLOUT_GIVEN_UP: &str = "the new pods do not serve, and neither did the previous ones: the rollout continues with other Gateways";
@@ -130,20 +133,27 @@ impl State {
     /// Replaces the desired state and queues the Gateways that it changes.
     fn set_desired(&mut self, new: &Arc<DesiredState>) {
         let old = self.desired.replace(new.clone()).unwrap_or_default();
-        for (gateway, children) in &new.children {
-            let is_same = |old: &Arc<[Child]>| Arc::ptr_eq(old, children) || old == children;
-            if !old.children.get(gateway).is_some_and(is_same) {
-                self.queue.push(gateway);
+        for change in new.changes_since(&old) {
+            let DesiredChange {
+                gateway,
+                previous,
+                now,
+            } = change;
+            if now.is_none() {
+                self.forget(gateway);
+            }
+            self.queue.push(gateway);
+            let now: BTreeSet<_> = keys(now).collect();
+            for gone in keys(previous).filter(|key| !now.contains(key)) {
+                self.applied.remove(&gone);
             }
         }
-        let gone = old.children.keys().chain(&old.retained);
-        for gateway in gone.filter(|gateway| !new.children.contains_key(gateway)) {
+        let released = old.retained.iter();
+        let released = released.filter(|it| !new.retained.contains(*it));
+        for gateway in released.filter(|it| !new.children.contains_key(*it)) {
             self.forget(gateway);
             self.queue.push(gateway);
         }
-        let needed = new.children.values().flat_map(|children| children.iter());
-        let needed: BTreeSet<_> = needed.map(ChildKey::of).collect();
-        self.applied.retain(|key, _| needed.contains(key));
     }
 
     /// Forgets a Gateway that is no longer desired.
@@ -220,7 +230,7 @@ impl State {
                         work.push(Box::pin(async { Finished::Gateway(job.run().await) }));
                     }
                     None => {
-                        self.queue.finish(&gateway, Outcome::Unchanged);
+                        self.queue.finish(&gateway, Reconciled::Unchanged);
                         if !desired.children.contains_key(&gateway) {
                             self.queue.forget(&gateway);
                         }
@@ -322,7 +332,7 @@ impl State {
             Finished::LegacyRbac(removed) => return self.legacy_rbac.finish(removed),
         };
         let gateway = &done.gateway;
-        let outcome = self.outcome(&done);
+        let result = self.result(&done);
         for (key, applied, existing) in done.written {
             if let Some(existing) = existing {
                 self.inventory.record(&key, &existing);
@@ -332,7 +342,7 @@ impl State {
         for key in &done.deleted {
             self.inventory.forget(key);
         }
-        let is_contended = self.queue.finish(gateway, outcome);
+        let is_contended = self.queue.finish(gateway, result);
         if is_contended {
             tracing::warn!(
                 "{gateway}: another client keeps changing its objects; repairing them less often"
@@ -344,7 +354,7 @@ impl State {
             None if done.is_blocked => {}
             None if done.is_gateway_gone => self.failure_reporter.forget(gateway),
             None => {
-                if outcome == Outcome::Written {
+                if result == Reconciled::Written {
                     self.queue.touch(gateway);
                 }
                 self.failure_reporter.clear(gateway);
@@ -352,9 +362,9 @@ impl State {
         }
     }
 
-    fn outcome(&self, done: &JobResult) -> Outcome {
+    fn result(&self, done: &JobResult) -> Reconciled {
         if done.failure.is_some() || done.is_blocked {
-            return Outcome::Failed;
+            return Reconciled::Failed;
         }
         let version = |existing: &Existing| existing.resource_version.clone();
         let is_changed = done.written.iter().any(|(key, _, existing)| {
@@ -363,8 +373,8 @@ impl State {
                 || self.inventory.get(key).map(version) != existing.as_ref().map(version)
         });
         match is_changed || !done.deleted.is_empty() {
-            true => Outcome::Written,
-            false => Outcome::Unchanged,
+            true => Reconciled::Written,
+            false => Reconciled::Unchanged,
         }
     }
 
@@ -414,6 +424,12 @@ impl State {
         ];
         deadlines.into_iter().flatten().min()
     }
+}
+
+/// Returns the keys of desired objects.
+fn keys(children: Option<&Arc<[Child]>>) -> impl Iterator<Item = ChildKey> {
+    let children = children.into_iter().flat_map(|children| children.iter());
+    children.map(ChildKey::of)
 }
 
 /// Returns the UID of a Gateway with desired objects.

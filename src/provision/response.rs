@@ -2,7 +2,7 @@
 
 use super::desired::{Failure, FailureReason};
 use super::inventory::ChildKey;
-use crate::api_server::describe;
+use crate::cluster::api_server::describe;
 
 /// Status codes that do not depend on the object: timeout, conflict and too many requests.
 const TRANSIENT: [u16; 3] = [408, 409, 429];

@@ -3,7 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Plan, name};
+use super::child_plan::Plan;
+use super::name;
 
 /// Version of a workload's pods. Hashes are stable across processes and across versions of this
 /// program while the hashed content is the same.

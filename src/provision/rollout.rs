@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use imbl::OrdSet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -121,7 +122,7 @@ pub(super) struct Rollouts {
     options: RolloutOptions,
     rolling: BTreeMap<ObjectRef, ActiveRollout>,
     waiting: VecDeque<ObjectRef>,
-    serving: BTreeSet<ObjectRef>,
+    serving: OrdSet<ObjectRef>,
     /// Whether a Gateway serves with the version that is rolled out.
     has_succeeded: bool,
     /// Number of rollouts that were overdue or given up, by namespace. Namespaces with fewer have precedence.
@@ -165,14 +166,14 @@ impl Rollouts {
             },
             rolling: BTreeMap::new(),
             waiting: VecDeque::new(),
-            serving: BTreeSet::new(),
+            serving: OrdSet::new(),
             has_succeeded: false,
             failed: BTreeMap::new(),
             baseline: BTreeMap::new(),
         }
     }
 
-    pub(super) fn set_serving(&mut self, serving: BTreeSet<ObjectRef>) {
+    pub(super) fn set_serving(&mut self, serving: OrdSet<ObjectRef>) {
         self.serving = serving;
     }
 
@@ -448,7 +449,7 @@ mod tests {
         for name in ["a", "b", "c"] {
             rollouts.enqueue(&gateway(name), &revision("1", "1"));
         }
-        rollouts.set_serving([gateway("a"), gateway("b")].into());
+        rollouts.set_serving([gateway("a"), gateway("b")].into_iter().collect());
         let now = Timestamp::now();
         assert_eq!(rollouts.start(now), [gateway("a"), gateway("b")]);
         assert_eq!(rollouts.start(now), []);
@@ -524,7 +525,7 @@ mod tests {
         for name in ["served", "broken"] {
             rollouts.enqueue(&gateway(name), &revision("1", "1"));
         }
-        rollouts.set_serving([gateway("served")].into());
+        rollouts.set_serving(OrdSet::unit(gateway("served")));
         let now = Timestamp::now();
         rollouts.start(now);
         let busy = |_: &ObjectRef| WorkloadState::InProgress;

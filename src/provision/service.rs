@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Child, ChildKind, Plan, name, set};
+use super::child::{Child, ChildKind};
+use super::child_plan::{Plan, set};
+use super::name;
 use crate::api::parameters::ServiceType;
 use crate::settings::container_port;
 

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::{Child, ChildKind, Plan, Revision, pod, set};
+use super::child::{Child, ChildKind};
+use super::child_plan::{Plan, set};
+use super::{Revision, pod};
 
 /// Builds the workload.
 pub(super) fn workload(plan: &Plan<'_>) -> Child {

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::idle::{Registered, Registration};
-use crate::clock::{Clock, Deadline};
+use crate::runtime::clock::{Clock, Deadline};
 use crate::settings::Limits;
 use crate::telemetry::metrics::TimeoutKind;
 
@@ -48,6 +47,24 @@ pub(crate) enum BodyPace {
     Any,
 }
 
+/// A list of connections.
+pub(super) trait Registry {
+    /// Removes the entry of a connection.
+    fn remove(&self, key: usize);
+}
+
+/// The entry of a connection in a list, removed on drop.
+pub(super) struct Registration {
+    pub(super) registry: Rc<dyn Registry>,
+    pub(super) key: usize,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.registry.remove(self.key);
+    }
+}
+
 /// State of one connection, or of one stream of an HTTP/2 connection.
 pub(crate) struct Activity {
     deadline: Deadline,
@@ -65,7 +82,7 @@ pub(crate) struct Activity {
     expiry: RefCell<Option<Pin<Box<Sleep>>>>,
     multiplexed: bool,
     evicted: Cell<bool>,
-    registration: Registration,
+    registration: Cell<Option<Registration>>,
 }
 
 impl Activity {
@@ -90,7 +107,7 @@ impl Activity {
             expiry: RefCell::new(None),
             multiplexed,
             evicted: Cell::new(false),
-            registration: Registration::default(),
+            registration: Cell::default(),
         };
         activity.deadline.set(limits.header_timeout);
         Rc::new(activity)
@@ -134,8 +151,8 @@ impl Activity {
     }
 
     /// Remembers the entry of this connection among those of its worker.
-    pub(super) fn set_registration(&self, registered: Registered) {
-        self.registration.set(Some(registered));
+    pub(super) fn set_registration(&self, registration: Registration) {
+        self.registration.set(Some(registration));
     }
 
     /// Returns the time since which this connection is idle: no request is in progress, and none is
@@ -338,7 +355,7 @@ impl Activity {
         self.deadline.set(match phase {
             Phase::Head => self.limits.header_timeout,
             Phase::Idle if self.multiplexed => self.limits.keep_alive_timeout,
-            Phase::Idle => self.limits.park_after,
+            Phase::Idle => self.limits.idle_buffer_timeout,
             Phase::RequestBody => self.limits.body_timeout,
             Phase::Backend => self.limits.stream_idle_timeout,
             Phase::Write => self.limits.write_timeout,
@@ -351,7 +368,7 @@ impl Activity {
         self.deadline.set(
             self.limits
                 .keep_alive_timeout
-                .saturating_sub(self.limits.park_after),
+                .saturating_sub(self.limits.idle_buffer_timeout),
         );
     }
 }

@@ -1,6 +1,11 @@
 //! A client connection as its requests see it: port, addresses, TLS server name, and the state that
 //! its requests share.
 
+pub(super) mod client_certificate;
+pub(super) mod forwarding;
+pub(super) mod host;
+pub(super) mod injection;
+
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,13 +14,12 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 use super::activity::{Activity, Phase};
-use super::budget::Share;
-use super::forwarding::Forwarding;
-use super::headers::{Host, LastHost};
-use super::injection::Injection;
-use super::port::PortState;
-use super::upgrade::Tunnel;
-use super::worker::OpenConnection;
+use super::client::forwarding::Forwarding;
+use super::client::host::{Host, LastHost};
+use super::client::injection::Injection;
+use super::worker_state::OpenConnection;
+use super::worker_state::budget::Share;
+use super::worker_state::port::PortState;
 use crate::filter::Scheme;
 use crate::table::{Listener, Port};
 
@@ -31,8 +35,6 @@ pub(crate) struct Client {
     pub(crate) forwarding: Forwarding,
     /// Server name of the TLS handshake; `None` for plain text.
     pub(crate) tls: Option<Sni>,
-    /// The tunnel to relay after the 101 response is written.
-    pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
     /// Host of the last request.
     pub(crate) host: RefCell<LastHost>,
     /// Bytes to write between messages or frames.
@@ -84,7 +86,6 @@ impl Client {
             peer: SocketAddr::new(address, peer.port()),
             forwarding,
             tls,
-            tunnel: RefCell::new(None),
             host: RefCell::default(),
             injection: Rc::default(),
         })

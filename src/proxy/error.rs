@@ -110,9 +110,10 @@ impl Error {
             }
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
-                UpstreamFault::NoEndpoint | UpstreamFault::Connect | UpstreamFault::Descriptors => {
-                    StatusCode::SERVICE_UNAVAILABLE
-                }
+                UpstreamFault::NoEndpoint
+                | UpstreamFault::Connect
+                | UpstreamFault::Descriptors
+                | UpstreamFault::Local => StatusCode::SERVICE_UNAVAILABLE,
                 UpstreamFault::ConnectTimeout | UpstreamFault::Timeout => {
                     StatusCode::GATEWAY_TIMEOUT
                 }

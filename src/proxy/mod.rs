@@ -1,53 +1,17 @@
 //! The downstream side of the data plane: ports, connections, requests. Serves the current table
 //! and opens its ports.
 
-mod access_log;
 mod activity;
-mod attempts;
-mod body_copy;
-mod budget;
+mod body;
 mod client;
-mod client_certificate;
 mod connection;
-mod current_table;
-mod date;
 mod error;
-mod error_response;
-mod external_auth;
-mod filters;
-mod forwarding;
 mod grpc;
 mod grpc_web;
-mod grpc_web_body;
-mod handshakes;
-mod headers;
-mod http;
-mod http1;
-mod http2;
-mod idle;
-mod in_place;
-mod incoming;
-mod injection;
-mod interim;
-mod io;
-mod listener;
-mod mirror;
-mod port;
-mod record;
 mod request;
-mod request_body;
-mod response_body;
-mod retries;
-mod session;
-mod socket;
-mod spelling;
-mod stream;
-mod stream_io;
-mod subrequest;
-pub mod target;
-mod upgrade;
-mod websocket;
+mod response;
 mod worker;
+mod worker_state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,16 +21,19 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
-use self::listener::Listeners;
-use self::worker::{Command, Common};
-use crate::descriptors::Descriptors;
+use self::connection::listener::Listeners;
+use self::worker::SharedState;
+use self::worker_state::Command;
 use crate::ir::{Bind, BindReport, PortProtocol};
-use crate::session_key::SessionKey;
+use crate::runtime::descriptors::Descriptors;
+use crate::runtime::shutdown::Shutdown;
+use crate::settings::session_key::SessionKey;
 use crate::settings::{Ports, Settings};
-use crate::shutdown::Shutdown;
 use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
+
+pub use self::request::target;
 
 /// The running data plane. Dropping it does not stop it; a [`Shutdown`] does.
 pub struct Proxy {
@@ -96,10 +63,7 @@ impl Proxy {
         // Fails only if the workers were started before, which sets the same counters again.
         let _ = stats.by_worker.set(loads.clone());
         let descriptors = Descriptors::claim(settings.limits.max_connections, count);
-        if let Some(shortage) = descriptors.shortage() {
-            tracing::warn!("{shortage}");
-        }
-        let common = Common {
+        let shared = SharedState {
             table,
             descriptors: Arc::new(descriptors),
             limits: settings.limits.clone(),
@@ -111,7 +75,7 @@ impl Proxy {
             loads,
             queues: queues.clone(),
         };
-        let start = |(index, commands)| worker::start(index, common.clone(), commands);
+        let start = |(index, commands)| worker::start(index, shared.clone(), commands);
         let workers = receivers
             .into_iter()
             .enumerate()

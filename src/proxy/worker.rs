@@ -3,14 +3,12 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -19,22 +17,24 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-use super::access_log::RequestLog;
-use super::budget::Budget;
-use super::connection;
-use super::current_table::CurrentTable;
-use super::date::Date;
-use super::handshakes::Handshakes;
-use super::idle::Connections;
-use super::listener::Listener;
-use super::port::Ports;
-use crate::clock::Clock;
-use crate::descriptors::{self, Descriptors};
+use super::connection::connection;
+use super::connection::listener::Listener;
+use super::worker_state::access_log::RequestLog;
+use super::worker_state::budget::Budget;
+use super::worker_state::current_table::CurrentTable;
+use super::worker_state::date::Date;
+use super::worker_state::handshakes::Handshakes;
+use super::worker_state::port::Ports;
+use crate::http2::divide_memory;
 use crate::ir::Bind;
-use crate::per_worker::WorkerId;
-use crate::session_key::SessionKey;
+use crate::proxy::worker_state::{Command, Counted, OpenConnection, Worker};
+use crate::runtime::clock::Clock;
+use crate::runtime::descriptors;
+use crate::runtime::descriptors::Descriptors;
+use crate::runtime::per_worker::WorkerId;
+use crate::runtime::shutdown::Shutdown;
 use crate::settings::Limits;
-use crate::shutdown::Shutdown;
+use crate::settings::session_key::SessionKey;
 use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
@@ -52,7 +52,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State shared by all workers.
 #[derive(Clone)]
-pub(super) struct Common {
+pub(super) struct SharedState {
     pub(super) table: Arc<ArcSwap<Table>>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) limits: Limits,
@@ -67,66 +67,10 @@ pub(super) struct Common {
     pub(super) queues: Arc<[mpsc::UnboundedSender<Command>]>,
 }
 
-/// A command to a worker.
-pub(super) enum Command {
-    /// Accept from this socket.
-    Listen(Bind, std::net::TcpListener),
-    /// Stop accepting from the socket of this port.
-    Close(Bind),
-    /// Follow the current table. With `closes`, drain connections of ports that it does not have.
-    Follow { closes: bool },
-    /// Assign this connection to a worker, like an accepted one.
-    Accept(Bind, std::net::TcpStream, SocketAddr),
-    /// Serve this connection instead of an idle one. The number of workers that have none.
-    Replace(Bind, std::net::TcpStream, SocketAddr, usize),
-    /// Serve this connection, which is already counted.
-    Serve(Counted, Bind, std::net::TcpStream, SocketAddr),
-}
-
-/// A worker as seen by its connections.
-pub(crate) struct Worker {
-    /// Identity among the workers of the process.
-    pub(crate) id: WorkerId,
-    /// Current table, loaded once per request and per handshake.
-    pub(crate) table: CurrentTable,
-    /// Clock of the worker.
-    pub(crate) clock: Rc<Clock>,
-    /// Cached `Date` header.
-    pub(crate) date: Date,
-    /// Connection pools.
-    pub(crate) upstream: Upstream,
-    /// Memory for request bodies that are kept.
-    pub(super) kept_bytes: Rc<Budget>,
-    /// TLS handshakes in progress.
-    pub(crate) handshakes: Handshakes,
-    /// Timeouts and limits.
-    pub(crate) limits: Rc<Limits>,
-    /// Networks of trusted proxies, whose forwarding headers are accepted.
-    pub(crate) trusted_proxies: Vec<IpNet>,
-    /// Access log.
-    pub(super) access_log: RequestLog,
-    /// Key of session tokens.
-    pub(crate) session_key: Arc<SessionKey>,
-    /// Connection counters.
-    pub(crate) stats: Arc<ConnectionStats>,
-    /// Whether shutdown has begun, so that clients should reconnect elsewhere.
-    pub(crate) terminating: Cell<bool>,
-    /// Whether connections must end.
-    pub(crate) draining: Cell<bool>,
-    /// Client connections, some of which may be idle.
-    pub(super) connections: Rc<Connections>,
-    descriptors: Arc<Descriptors>,
-    /// The worker that evicts next.
-    turn: Cell<usize>,
-    ports: Ports,
-    loads: Arc<[AtomicUsize]>,
-    queues: Arc<[mpsc::UnboundedSender<Command>]>,
-}
-
 /// Starts the thread of worker `index`, which runs until draining is complete.
 pub(super) fn start(
     index: usize,
-    common: Common,
+    shared: SharedState,
     commands: mpsc::UnboundedReceiver<Command>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let (started, outcome) = std::sync::mpsc::channel();
@@ -142,40 +86,41 @@ pub(super) fn start(
                 Err(error) => return drop(started.send(error)),
             };
             drop(started);
-            runtime.block_on(run(index, common, commands));
+            runtime.block_on(run(index, shared, commands));
         })?;
     outcome.recv().map_or(Ok(thread), Err)
 }
 
-async fn run(index: usize, common: Common, mut commands: mpsc::UnboundedReceiver<Command>) {
+async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedReceiver<Command>) {
     let clock = Clock::new();
+    divide_memory(shared.loads.len());
     let worker = Rc::new(Worker {
-        upstream: Upstream::new(&clock, &common.limits, &common.descriptors),
+        upstream: Upstream::new(&clock, &shared.limits, &shared.descriptors),
         connections: Rc::default(),
-        descriptors: common.descriptors,
+        descriptors: shared.descriptors,
         turn: Cell::new(0),
-        kept_bytes: Budget::of_worker(common.loads.len()),
-        handshakes: Handshakes::new(common.limits.max_handshakes / common.loads.len()),
+        kept_bytes: Budget::of_worker(shared.loads.len()),
+        handshakes: Handshakes::new(shared.limits.max_handshakes / shared.loads.len()),
         date: Date::default(),
-        id: WorkerId::new(index, common.loads.len()),
-        table: CurrentTable::new(common.table),
+        id: WorkerId::new(index, shared.loads.len()),
+        table: CurrentTable::new(shared.table),
         clock: clock.clone(),
-        limits: Rc::new(common.limits),
-        trusted_proxies: common.trusted_proxies,
-        access_log: RequestLog::new(&common.access_log),
-        session_key: common.session_key,
-        stats: common.stats,
+        limits: Rc::new(shared.limits),
+        trusted_proxies: shared.trusted_proxies,
+        access_log: RequestLog::new(&shared.access_log),
+        session_key: shared.session_key,
+        stats: shared.stats,
         terminating: Cell::new(false),
         draining: Cell::new(false),
         ports: Ports::default(),
-        loads: common.loads,
-        queues: common.queues,
+        loads: shared.loads,
+        queues: shared.queues,
     });
     spawn_local(async move { clock.run().await });
     spawn_local(worker.clone().sweep());
     spawn_local(worker.clone().write_access_log());
-    let (mut terminating, mut draining) = (common.shutdown.clone(), common.shutdown.clone());
-    let mut forced = common.shutdown;
+    let (mut terminating, mut draining) = (shared.shutdown.clone(), shared.shutdown.clone());
+    let mut forced = shared.shutdown;
     let mut accepting = BTreeMap::new();
     loop {
         tokio::select! {
@@ -410,7 +355,7 @@ impl Worker {
 
     /// Waits until all connections are closed.
     async fn drained(&self) {
-        let mut ticks = tokio::time::interval(crate::clock::TICK);
+        let mut ticks = tokio::time::interval(crate::runtime::clock::TICK);
         while self.loads[self.id.index()].load(Relaxed) > 0 {
             ticks.tick().await;
         }
@@ -426,45 +371,6 @@ enum Assigned {
     ByEviction,
     /// The same, and many that are to close are still open.
     TooSoon,
-}
-
-/// An open connection of this worker.
-pub(crate) struct OpenConnection {
-    worker: Rc<Worker>,
-    _counted: Counted,
-}
-
-impl Deref for OpenConnection {
-    type Target = Rc<Worker>;
-
-    fn deref(&self) -> &Rc<Worker> {
-        &self.worker
-    }
-}
-
-/// Counts an open connection of a worker until dropped.
-pub(super) struct Counted {
-    worker: usize,
-    loads: Arc<[AtomicUsize]>,
-    stats: Arc<ConnectionStats>,
-}
-
-impl Counted {
-    fn new(worker: usize, loads: &Arc<[AtomicUsize]>, stats: &Arc<ConnectionStats>) -> Self {
-        loads[worker].fetch_add(1, Relaxed);
-        Self {
-            worker,
-            loads: loads.clone(),
-            stats: stats.clone(),
-        }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.loads[self.worker].fetch_sub(1, Relaxed);
-        self.stats.closed.fetch_add(1, Relaxed);
-    }
 }
 
 /// Reports whether the error affects only one connection, before it was accepted.

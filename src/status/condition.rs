@@ -185,7 +185,6 @@ pub enum Reason {
     NameTaken,
     NoMatchingListenerHostname,
     NoMatchingParent,
-    NoResources,
     NoValidCACertificate,
     NotAllowed,
     NotAllowedByListeners,

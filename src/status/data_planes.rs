@@ -1,10 +1,10 @@
-//! Merges the state of data planes into a report: Gateways and listeners are Programmed only where
+//! Merges the state of data planes into statuses: Gateways and listeners are Programmed only where
 //! replicas serve them, and have the addresses that the cluster assigned. Pure.
 
 use std::collections::BTreeMap;
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
-use super::report::{Address, GatewayStatus, ListenerStatus, StatusReport};
+use super::report::{Address, GatewayStatus, ListenerSetStatus, ListenerStatus};
 use crate::ir::ObjectRef;
 
 /// State of a Gateway's data plane.
@@ -24,51 +24,37 @@ pub struct DataPlaneState {
     pub unbound: BTreeMap<u16, String>,
 }
 
-impl StatusReport {
-    /// Returns the report as confirmed by the data planes. `gateway_of` returns the Gateway of a
-    /// ListenerSet.
-    #[must_use]
-    pub fn with_data_planes(
-        mut self,
-        states: &BTreeMap<ObjectRef, DataPlaneState>,
-        gateway_of: impl Fn(&ObjectRef) -> Option<ObjectRef>,
-    ) -> Self {
-        let none = DataPlaneState::default();
-        for (name, gateway) in &mut self.gateways {
-            let state = states.get(name).unwrap_or(&none);
-            gateway.addresses.clone_from(&state.addresses);
-            set_listeners_programmed(&mut gateway.listeners, state);
-            let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
-            let fault = fault.as_ref().or(state.address_fault.as_ref());
-            set_false(&mut gateway.conditions, ConditionType::Programmed, fault);
-            let refusal = state.refusal.as_ref();
-            set_false(&mut gateway.conditions, ConditionType::Accepted, refusal);
-            set_notice(&mut gateway.conditions, state.notice.as_ref());
-        }
-        for (name, set) in &mut self.listener_sets {
-            let Some(gateway) = gateway_of(name) else {
-                continue;
-            };
-            let Some((state, status)) = states.get(&gateway).zip(self.gateways.get(&gateway))
-            else {
-                continue;
-            };
-            set_listeners_programmed(&mut set.listeners, state);
-            let fault = state.fault.clone().or_else(|| unbound(&set.listeners));
-            let refused = is_refused(status).then(|| parent_fault(&gateway, "accepted"));
-            let unprogrammed = state.address_fault.as_ref();
-            let unprogrammed = unprogrammed.map(|_| parent_fault(&gateway, "programmed"));
-            let unprogrammed = refused.clone().or(unprogrammed);
-            let unprogrammed = unprogrammed.map(|why| (Reason::ParentNotProgrammed, why));
-            let fault = fault.or(unprogrammed);
-            let conditions = &mut set.conditions;
-            set_false(conditions, ConditionType::Programmed, fault.as_ref());
-            let refused = refused.map(|why| (Reason::ParentNotAccepted, why));
-            set_false(conditions, ConditionType::Accepted, refused.as_ref());
-        }
-        self.apply_gateways_to_release_backends();
-        self
-    }
+/// Applies the state of a data plane to the status of its Gateway.
+pub(super) fn confirm_gateway(gateway: &mut GatewayStatus, state: &DataPlaneState) {
+    gateway.addresses.clone_from(&state.addresses);
+    set_listeners_programmed(&mut gateway.listeners, state);
+    let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
+    let fault = fault.as_ref().or(state.address_fault.as_ref());
+    set_false(&mut gateway.conditions, ConditionType::Programmed, fault);
+    let refusal = state.refusal.as_ref();
+    set_false(&mut gateway.conditions, ConditionType::Accepted, refusal);
+    set_notice(&mut gateway.conditions, state.notice.as_ref());
+}
+
+/// Applies the state of a data plane to a ListenerSet of its Gateway.
+pub(super) fn confirm_listener_set(
+    set: &mut ListenerSetStatus,
+    gateway: &ObjectRef,
+    state: &DataPlaneState,
+    of_gateway: &GatewayStatus,
+) {
+    set_listeners_programmed(&mut set.listeners, state);
+    let fault = state.fault.clone().or_else(|| unbound(&set.listeners));
+    let refused = is_refused(of_gateway).then(|| parent_fault(gateway, "accepted"));
+    let unprogrammed = state.address_fault.as_ref();
+    let unprogrammed = unprogrammed.map(|_| parent_fault(gateway, "programmed"));
+    let unprogrammed = refused.clone().or(unprogrammed);
+    let unprogrammed = unprogrammed.map(|why| (Reason::ParentNotProgrammed, why));
+    let fault = fault.or(unprogrammed);
+    let conditions = &mut set.conditions;
+    set_false(conditions, ConditionType::Programmed, fault.as_ref());
+    let refused = refused.map(|why| (Reason::ParentNotAccepted, why));
+    set_false(conditions, ConditionType::Accepted, refused.as_ref());
 }
 
 /// Reports whether a Gateway itself is not accepted. Its own listeners do not concern its ListenerSets.
@@ -153,7 +139,6 @@ fn set_false(conditions: &mut [Condition], kind: ConditionType, fault: Option<&(
 mod tests {
     use super::*;
     use crate::ir::Bind;
-    use crate::status::{GatewayStatus, ListenerSetStatus};
 
     fn listener(port: u16) -> ListenerStatus {
         let programmed = Condition::holds(ConditionType::Programmed, Reason::Programmed, 1);
@@ -167,19 +152,13 @@ mod tests {
     }
 
     /// Reasons of `Programmed` of a Gateway and of its two listeners on ports 80 and 443.
-    fn reasons(state: DataPlaneState) -> [Reason; 3] {
-        let name = ObjectRef::gateway_api("Gateway", "infra", "edge");
-        let gateway = GatewayStatus {
+    fn reasons(state: &DataPlaneState) -> [Reason; 3] {
+        let mut gateway = GatewayStatus {
             conditions: listener(0).conditions,
             listeners: vec![listener(80), listener(443)],
             ..GatewayStatus::default()
         };
-        let report = StatusReport {
-            gateways: [(name.clone(), gateway)].into(),
-            ..StatusReport::default()
-        };
-        let report = report.with_data_planes(&[(name.clone(), state)].into(), |_| None);
-        let gateway = &report.gateways[&name];
+        confirm_gateway(&mut gateway, state);
         let of_listeners = gateway.listeners.iter().map(|one| one.conditions[0].reason);
         let mut all = vec![gateway.conditions[0].reason];
         all.extend(of_listeners);
@@ -199,46 +178,34 @@ mod tests {
     #[test]
     fn listener_on_unbound_port_is_not_programmed() {
         use Reason::{Invalid, PortUnavailable, Programmed};
-        assert_eq!(reasons(unbound(&[])), [Programmed, Programmed, Programmed]);
+        assert_eq!(reasons(&unbound(&[])), [Programmed, Programmed, Programmed]);
         assert_eq!(
-            reasons(unbound(&[80])),
+            reasons(&unbound(&[80])),
             [Programmed, PortUnavailable, Programmed]
         );
         assert_eq!(
-            reasons(unbound(&[80, 443])),
+            reasons(&unbound(&[80, 443])),
             [Invalid, PortUnavailable, PortUnavailable]
         );
     }
 
     /// Reasons of `Accepted` and `Programmed` of a ListenerSet, all of whose listeners are served.
-    fn reasons_of_set(state: DataPlaneState) -> [Reason; 2] {
+    fn reasons_of_set(state: &DataPlaneState) -> [Reason; 2] {
         let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
-        let set = ObjectRef::gateway_api("ListenerSet", "infra", "set");
         let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
         let conditions = [vec![accepted], listener(0).conditions].concat();
-        let report = StatusReport {
-            gateways: [(
-                gateway.clone(),
-                GatewayStatus {
-                    conditions: conditions.clone(),
-                    listeners: vec![listener(80)],
-                    ..GatewayStatus::default()
-                },
-            )]
-            .into(),
-            listener_sets: [(
-                set.clone(),
-                ListenerSetStatus {
-                    conditions,
-                    listeners: vec![listener(81)],
-                },
-            )]
-            .into(),
-            ..StatusReport::default()
+        let mut status = GatewayStatus {
+            conditions: conditions.clone(),
+            listeners: vec![listener(80)],
+            ..GatewayStatus::default()
         };
-        let states = [(gateway.clone(), state)].into();
-        let report = report.with_data_planes(&states, |_| Some(gateway.clone()));
-        let reasons: Vec<_> = report.listener_sets[&set]
+        let mut set = ListenerSetStatus {
+            conditions,
+            listeners: vec![listener(81)],
+        };
+        confirm_gateway(&mut status, state);
+        confirm_listener_set(&mut set, &gateway, state, &status);
+        let reasons: Vec<_> = set
             .conditions
             .iter()
             .map(|condition| condition.reason)
@@ -253,14 +220,14 @@ mod tests {
             Programmed,
         };
         let fault = |reason| Some((reason, "why".to_owned()));
-        let fine = reasons_of_set(DataPlaneState::default());
+        let fine = reasons_of_set(&DataPlaneState::default());
         assert_eq!(fine, [Accepted, Programmed]);
-        let without_address = reasons_of_set(DataPlaneState {
+        let without_address = reasons_of_set(&DataPlaneState {
             address_fault: fault(AddressNotAssigned),
             ..DataPlaneState::default()
         });
         assert_eq!(without_address, [Accepted, ParentNotProgrammed]);
-        let refused = reasons_of_set(DataPlaneState {
+        let refused = reasons_of_set(&DataPlaneState {
             refusal: fault(NameTaken),
             ..DataPlaneState::default()
         });
@@ -269,21 +236,16 @@ mod tests {
 
     #[test]
     fn failure_beside_serving_pods_is_the_message_of_programmed() {
-        let name = ObjectRef::gateway_api("Gateway", "infra", "edge");
-        let gateway = GatewayStatus {
+        let mut gateway = GatewayStatus {
             conditions: listener(0).conditions,
             ..GatewayStatus::default()
-        };
-        let report = StatusReport {
-            gateways: [(name.clone(), gateway)].into(),
-            ..StatusReport::default()
         };
         let state = DataPlaneState {
             notice: Some("exceeded quota".to_owned()),
             ..DataPlaneState::default()
         };
-        let report = report.with_data_planes(&[(name.clone(), state)].into(), |_| None);
-        let programmed = &report.gateways[&name].conditions[0];
+        confirm_gateway(&mut gateway, &state);
+        let programmed = &gateway.conditions[0];
         assert_eq!(programmed.status, ConditionStatus::True);
         assert_eq!(programmed.message, "exceeded quota");
     }
@@ -296,11 +258,14 @@ mod tests {
             fault: fault(Pending),
             ..DataPlaneState::default()
         };
-        assert_eq!(reasons(state), [Pending, Pending, Pending]);
+        assert_eq!(reasons(&state), [Pending, Pending, Pending]);
         let state = DataPlaneState {
             address_fault: fault(AddressNotAssigned),
             ..DataPlaneState::default()
         };
-        assert_eq!(reasons(state), [AddressNotAssigned, Programmed, Programmed]);
+        assert_eq!(
+            reasons(&state),
+            [AddressNotAssigned, Programmed, Programmed]
+        );
     }
 }

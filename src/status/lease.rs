@@ -17,7 +17,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::api_server::describe;
+use crate::cluster::api_server::describe;
 
 /// Duration of a Lease without renewal, and so the longest time without a leader after the leader
 /// dies.

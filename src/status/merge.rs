@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 use super::condition::{Condition, ConditionType};
 use super::release_backend::ReleaseBackendStatus;
 use super::report::{
-    AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentRef, ParentStatus,
+    AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentStatus,
 };
+use crate::api::reference::ParentRef;
 
 /// Maximum length of a condition's message (`maxLength` 32768 in the CRDs).
 const MAX_MESSAGE: usize = 32_768;
@@ -274,9 +275,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::status::{
-        Address, ConditionStatus, ParentRef, Percent, Reason, ReleaseStatus, RouteKind,
-    };
+    use crate::status::{Address, ConditionStatus, Percent, Reason, ReleaseStatus, RouteKind};
 
     const OURS: &str = "portcullis.dev/gateway-controller";
     const BEFORE: &str = "2026-01-01T00:00:00Z";

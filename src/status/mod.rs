@@ -2,25 +2,32 @@
 //! stores statuses in a cluster.
 
 pub mod condition;
+mod confirmed;
 mod data_planes;
 mod features;
+mod held;
 pub mod lease;
 pub mod merge;
 mod placed;
-mod queue;
+mod problems;
 mod release_backend;
 pub mod report;
+mod status_map;
 pub mod stored;
 mod unreadable;
 pub mod writer;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
+pub use confirmed::{Confirmation, ConfirmedReport};
 pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
+pub use held::Held;
 pub use merge::merge;
-pub use placed::PlacedConditions;
+pub use placed::{Place, PlacedConditions};
 pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::{
-    Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentRef,
-    ParentStatus, Released, RouteKind, RouteStatuses, StatusReport,
+    Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus,
+    Released, RouteKind, RouteStatuses, StatusReport,
 };
+pub use status_map::{StatusMap, names_changed_since};
+pub use unreadable::Unreadable;

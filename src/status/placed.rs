@@ -1,9 +1,19 @@
-//! All conditions of a report in one list, each with its object and its place in the object's status.
+//! All conditions of a report in one list, each with its object and its place in the object's status. `check`, the status
+//! page and the log take them from here.
 
-use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
 
-use super::condition::Condition;
-use super::report::{AncestorStatus, ListenerStatus, ParentRef, ParentStatus, StatusReport};
+use serde::{Serialize, Serializer};
+
+use super::condition::{Condition, ConditionType};
+use super::release_backend::ReleaseBackendStatus;
+use super::report::{
+    AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentStatus, Released,
+    StatusReport,
+};
+use super::status_map::{StatusMap, changed_since, names_changed_since};
+use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
 
 /// Conditions of an object, or of a part of its status.
@@ -11,15 +21,32 @@ use crate::ir::ObjectRef;
 pub struct PlacedConditions<'a> {
     /// The object.
     pub object: &'a ObjectRef,
-    /// The part of its status, such as `listener http`; empty for the object itself.
-    pub place: String,
+    /// The part of its status.
+    pub place: Place<'a>,
     /// The conditions.
     pub conditions: &'a [Condition],
 }
 
+/// A part of an object's status that has conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// The object itself; shown as an empty text.
+    Object,
+    /// A listener of a Gateway or ListenerSet.
+    Listener(&'a ListenerStatus),
+    /// The Gateway or ListenerSet for which a route, a policy or a backend has the conditions.
+    Parent(&'a ParentRef),
+}
+
 impl StatusReport {
-    /// Returns the conditions of all objects. Those of one object follow each other, its own first.
-    pub fn all_conditions(&self) -> Vec<PlacedConditions<'_>> {
+    /// Returns the conditions of all objects that this controller manages. Those of one object follow each other, its own
+    /// first.
+    pub fn conditions(&self) -> Vec<PlacedConditions<'_>> {
+        self.conditions_unlike(&Self::default())
+    }
+
+    /// Returns the conditions of the objects whose status differs from that in another report. Skips what both share.
+    pub(super) fn conditions_unlike(&self, other: &Self) -> Vec<PlacedConditions<'_>> {
         // Destructured, so that a new kind fails to compile until it is handled here.
         let Self {
             gateway_classes,
@@ -31,80 +58,316 @@ impl StatusReport {
             release_backends,
             // Of objects that this controller does not manage.
             released: _,
+            // Not conditions.
             notes: _,
         } = self;
         let mut all = Vec::new();
-        for (object, conditions) in gateway_classes {
-            all.push(placed(object, String::new(), conditions));
-        }
-        for (object, status) in gateways {
-            all.push(placed(object, String::new(), &status.conditions));
-            of_listeners(object, &status.listeners, &mut all);
-        }
-        for (object, status) in listener_sets {
-            all.push(placed(object, String::new(), &status.conditions));
-            of_listeners(object, &status.listeners, &mut all);
-        }
-        for (object, parents) in routes {
-            of_parents(object, "on", parents, &mut all);
-        }
-        for (object, ancestors) in policies {
-            let of = |it: &'_ AncestorStatus| format!("for {}", shown(&it.ancestor_ref));
-            let entries = ancestors.iter();
-            all.extend(entries.map(|it| placed(object, of(it), &it.conditions)));
-        }
-        for (object, parents) in backends {
-            of_parents(object, "for", parents, &mut all);
-        }
-        for (object, status) in release_backends {
-            all.push(placed(object, String::new(), &status.conditions));
-        }
+        place(gateway_classes, &other.gateway_classes, &mut all);
+        place(gateways, &other.gateways, &mut all);
+        place(listener_sets, &other.listener_sets, &mut all);
+        place(routes, &other.routes, &mut all);
+        place(policies, &other.policies, &mut all);
+        place(backends, &other.backends, &mut all);
+        place(release_backends, &other.release_backends, &mut all);
         all
     }
-}
 
-fn placed<'a>(
-    object: &'a ObjectRef,
-    place: String,
-    conditions: &'a [Condition],
-) -> PlacedConditions<'a> {
-    PlacedConditions {
-        object,
-        place,
-        conditions,
+    /// Returns the names of all objects whose status differs from that in another report, also of those that this
+    /// controller does not manage. Skips what both reports share.
+    pub fn objects_unlike(&self, other: &Self) -> Vec<ObjectRef> {
+        // Destructured, as above.
+        let Self {
+            gateway_classes,
+            gateways,
+            listener_sets,
+            routes,
+            policies,
+            backends,
+            release_backends,
+            released:
+                Released {
+                    gateways: released_gateways,
+                    listener_sets: released_sets,
+                },
+            notes: _,
+        } = self;
+        let mut names = names_changed_since(gateway_classes, &other.gateway_classes);
+        names.extend(names_changed_since(gateways, &other.gateways));
+        names.extend(names_changed_since(listener_sets, &other.listener_sets));
+        names.extend(names_changed_since(routes, &other.routes));
+        names.extend(names_changed_since(policies, &other.policies));
+        names.extend(names_changed_since(backends, &other.backends));
+        names.extend(names_changed_since(
+            release_backends,
+            &other.release_backends,
+        ));
+        names.extend(names_changed_since(
+            released_gateways,
+            &other.released.gateways,
+        ));
+        names.extend(names_changed_since(
+            released_sets,
+            &other.released.listener_sets,
+        ));
+        names
     }
 }
 
-fn of_listeners<'a>(
-    object: &'a ObjectRef,
+impl<'a> PlacedConditions<'a> {
+    /// Returns the conditions that are problems, each message once: Accepted and Programmed often fail for the same cause.
+    pub fn problems(&self) -> Vec<&'a Condition> {
+        let mut problems: Vec<&Condition> = Vec::new();
+        for condition in self.conditions.iter().filter(|it| self.is_problem(it)) {
+            if !problems.iter().any(|it| it.message == condition.message) {
+                problems.push(condition);
+            }
+        }
+        problems
+    }
+
+    /// Reports whether one of the conditions is a problem.
+    pub fn is_problem(&self, condition: &Condition) -> bool {
+        // `Programmed` of a ReleaseBackend repeats other conditions, or only says that nothing refers to it yet.
+        let repeats =
+            &*self.object.kind == "ReleaseBackend" && condition.kind == ConditionType::Programmed;
+        condition.is_problem() && !repeats
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object => Ok(()),
+            Self::Listener(listener) => write!(f, "listener {}", listener.name),
+            Self::Parent(parent) => write!(f, "for {parent}"),
+        }
+    }
+}
+
+impl Serialize for Place<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A status with conditions.
+trait Status {
+    /// Returns the conditions of each place, those of the object first.
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])>;
+}
+
+impl Status for [Condition] {
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+        vec![(Place::Object, self)]
+    }
+}
+
+impl Status for GatewayStatus {
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+        with_listeners(&self.conditions, &self.listeners)
+    }
+}
+
+impl Status for ListenerSetStatus {
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+        with_listeners(&self.conditions, &self.listeners)
+    }
+}
+
+impl Status for [ParentStatus] {
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+        let places = self.iter();
+        places
+            .map(|it| (Place::Parent(&it.parent_ref), &*it.conditions))
+            .collect()
+    }
+}
+
+impl Status for [AncestorStatus] {
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+        let places = self.iter();
+        places
+            .map(|it| (Place::Parent(&it.ancestor_ref), &*it.conditions))
+            .collect()
+    }
+}
+
+impl Status for ReleaseBackendStatus {
+    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+        vec![(Place::Object, &self.conditions)]
+    }
+}
+
+fn with_listeners<'a>(
+    own: &'a [Condition],
     listeners: &'a [ListenerStatus],
+) -> Vec<(Place<'a>, &'a [Condition])> {
+    let listeners = listeners.iter();
+    let listeners = listeners.map(|it| (Place::Listener(it), &*it.conditions));
+    [(Place::Object, own)]
+        .into_iter()
+        .chain(listeners)
+        .collect()
+}
+
+fn place<'a, T: Status + Eq + ?Sized>(
+    statuses: &'a StatusMap<T>,
+    others: &StatusMap<T>,
     all: &mut Vec<PlacedConditions<'a>>,
 ) {
-    for listener in listeners {
-        let routes = listener.attached_routes;
-        let place = format!("listener {} ({routes} routes)", listener.name);
-        all.push(placed(object, place, &listener.conditions));
+    for (object, status) in changed_since(statuses, others) {
+        let placed = |(place, conditions)| PlacedConditions {
+            object,
+            place,
+            conditions,
+        };
+        all.extend(Arc::as_ref(status).places().into_iter().map(placed));
     }
 }
 
-fn of_parents<'a>(
-    object: &'a ObjectRef,
-    preposition: &str,
-    parents: &'a [ParentStatus],
-    all: &mut Vec<PlacedConditions<'a>>,
-) {
-    for parent in parents {
-        let place = format!("{preposition} {}", shown(&parent.parent_ref));
-        all.push(placed(object, place, &parent.conditions));
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Note, Reason};
 
-fn shown(parent: &ParentRef) -> String {
-    let listeners = match (&parent.section_name, parent.port) {
-        (Some(section), None) => format!("listener {section}"),
-        (Some(section), Some(port)) => format!("listener {section}, port {port}"),
-        (None, Some(port)) => format!("port {port}"),
-        (None, None) => "all listeners".to_owned(),
-    };
-    format!("{} {} ({listeners})", parent.kind, parent.name)
+    fn name(kind: &str) -> ObjectRef {
+        ObjectRef::gateway_api(kind, "shop", "one")
+    }
+
+    fn failed() -> Vec<Condition> {
+        vec![Condition::fails(
+            ConditionType::Accepted,
+            Reason::Invalid,
+            "why",
+            1,
+        )]
+    }
+
+    fn to_gateway() -> ParentRef {
+        ParentRef {
+            group: String::new(),
+            kind: "Gateway".to_owned(),
+            namespace: Some("infra".to_owned()),
+            name: "edge".to_owned(),
+            section_name: Some("http".to_owned()),
+            port: Some(80),
+        }
+    }
+
+    /// A report with one failed condition in every place that can have one. Without defaults, so that a new map fails to
+    /// compile until it is here.
+    fn full() -> StatusReport {
+        let listeners = || {
+            vec![ListenerStatus {
+                name: "http".into(),
+                attached_routes: 1,
+                supported_kinds: Vec::new(),
+                conditions: failed(),
+                binds: Vec::new(),
+            }]
+        };
+        let parents = || -> Arc<[ParentStatus]> {
+            Arc::new([ParentStatus {
+                parent_ref: to_gateway(),
+                controller_name: "example.com/ours".into(),
+                conditions: failed(),
+            }])
+        };
+        let ancestor = AncestorStatus {
+            ancestor_ref: to_gateway(),
+            controller_name: "example.com/ours".into(),
+            conditions: failed(),
+        };
+        let gateway = GatewayStatus {
+            conditions: failed(),
+            listeners: listeners(),
+            ..GatewayStatus::default()
+        };
+        let set = ListenerSetStatus {
+            conditions: failed(),
+            listeners: listeners(),
+        };
+        let release_backend = ReleaseBackendStatus {
+            conditions: failed(),
+            ..ReleaseBackendStatus::default()
+        };
+        StatusReport {
+            gateway_classes: StatusMap::unit(name("GatewayClass"), failed().into()),
+            gateways: StatusMap::unit(name("Gateway"), gateway.into()),
+            listener_sets: StatusMap::unit(name("ListenerSet"), set.into()),
+            routes: StatusMap::unit(name("HTTPRoute"), parents()),
+            policies: StatusMap::unit(name("BackendTLSPolicy"), [ancestor].into()),
+            backends: StatusMap::unit(name("XBackend"), parents()),
+            release_backends: StatusMap::unit(name("ReleaseBackend"), release_backend.into()),
+            released: Released {
+                gateways: StatusMap::unit(name("Gateway"), GatewayStatus::default().into()),
+                listener_sets: StatusMap::new(),
+            },
+            notes: vec![Note {
+                object: name("Service"),
+                message: "a note".to_owned(),
+            }]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn every_condition_is_listed_with_its_place_and_is_a_problem() {
+        let report = full();
+        let places: Vec<_> = report
+            .conditions()
+            .iter()
+            .map(|it| format!("{}: {}", it.object.kind, it.place))
+            .collect();
+        let expected = [
+            "GatewayClass: ",
+            "Gateway: ",
+            "Gateway: listener http",
+            "ListenerSet: ",
+            "ListenerSet: listener http",
+            "HTTPRoute: for Gateway infra/edge listener http port 80",
+            "BackendTLSPolicy: for Gateway infra/edge listener http port 80",
+            "XBackend: for Gateway infra/edge listener http port 80",
+            "ReleaseBackend: ",
+        ];
+        assert_eq!(places, expected);
+        assert_eq!(report.problems().count(), expected.len() + 1);
+        let changes = report.problem_changes(&StatusReport::default());
+        assert_eq!(changes.increase, expected.len() as isize + 1);
+        assert!(changes.resolved.is_empty());
+    }
+
+    #[test]
+    fn every_object_of_another_status_is_named() {
+        let names = full().objects_unlike(&StatusReport::default());
+        let kinds: Vec<_> = names.iter().map(|name| &*name.kind).collect();
+        let expected = [
+            "GatewayClass",
+            "Gateway",
+            "ListenerSet",
+            "HTTPRoute",
+            "BackendTLSPolicy",
+            "XBackend",
+            "ReleaseBackend",
+            "Gateway",
+        ];
+        assert_eq!(kinds, expected);
+        assert!(full().objects_unlike(&full()).is_empty());
+    }
+
+    #[test]
+    fn messages_are_problems_once() {
+        let mut conditions = failed();
+        conditions.push(Condition {
+            kind: ConditionType::Programmed,
+            ..conditions[0].clone()
+        });
+        let name = name("Gateway");
+        let placed = PlacedConditions {
+            object: &name,
+            place: Place::Object,
+            conditions: &conditions,
+        };
+        assert_eq!(placed.problems(), [&conditions[0]]);
+    }
 }

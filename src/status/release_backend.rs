@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use serde::{Serialize, Serializer};
 
-use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
-use super::report::StatusReport;
+use super::condition::Condition;
+use super::status_map::StatusMap;
 use crate::ir::ObjectRef;
 
-/// Statuses of ReleaseBackends, by name. Backed by a persistent map: clones share unchanged entries.
-pub type ReleaseBackendStatuses = OrdMap<ObjectRef, Arc<ReleaseBackendStatus>>;
+/// Statuses of ReleaseBackends.
+pub type ReleaseBackendStatuses = StatusMap<ReleaseBackendStatus>;
 
 /// Status of a ReleaseBackend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,49 +62,11 @@ impl Serialize for Percent {
     }
 }
 
-impl StatusReport {
-    /// Sets `Programmed` of ReleaseBackends to False while no Gateway that sends requests to them is programmed.
-    pub(super) fn apply_gateways_to_release_backends(&mut self) {
-        let is_programmed = |gateway: &ObjectRef| {
-            let status = self.gateways.get(gateway);
-            let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-            conditions.any(|it| holds(it, ConditionType::Programmed))
-        };
-        let waiting = |status: &&ReleaseBackendStatus| {
-            let mut conditions = status.conditions.iter();
-            conditions.any(|it| holds(it, ConditionType::Programmed))
-                && !status.gateways.iter().any(is_programmed)
-        };
-        let all = self.release_backends.iter();
-        let waiting = all.filter(|(_, status)| waiting(&&***status));
-        let waiting: Vec<_> = waiting
-            .map(|(name, it)| (name.clone(), it.clone()))
-            .collect();
-        for (name, status) in waiting {
-            let mut status = ReleaseBackendStatus::clone(&status);
-            for condition in &mut status.conditions {
-                if condition.kind == ConditionType::Programmed {
-                    let message = "no Gateway that sends requests to it is programmed yet";
-                    let generation = condition.observed_generation;
-                    *condition =
-                        Condition::fails(condition.kind, Reason::Pending, message, generation);
-                }
-            }
-            self.release_backends.insert(name, Arc::new(status));
-        }
-    }
-}
-
-fn holds(condition: &Condition, kind: ConditionType) -> bool {
-    condition.kind == kind && condition.status == ConditionStatus::True
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::status::GatewayStatus;
 
     #[test]
     fn percents_are_rounded_to_two_decimals() {
@@ -117,42 +78,5 @@ mod tests {
         assert_eq!(shown(1, 20_000), json!(0.01));
         assert_eq!(shown(0, 0), json!(0));
         assert_eq!(shown(u64::MAX, u64::MAX), json!(100));
-    }
-
-    #[test]
-    fn is_programmed_once_one_of_its_gateways_is() {
-        let (web, other) = (
-            ObjectRef::gateway_api("Gateway", "infra", "web"),
-            ObjectRef::gateway_api("Gateway", "infra", "other"),
-        );
-        let programmed = || Condition::holds(ConditionType::Programmed, Reason::Programmed, 1);
-        let pending = || Condition::fails(ConditionType::Programmed, Reason::Pending, "", 1);
-        let name = ObjectRef::new("portcullis.dev", "ReleaseBackend", "shop", "shop");
-        let status = ReleaseBackendStatus {
-            conditions: vec![programmed()],
-            gateways: vec![web.clone(), other.clone()],
-            ..ReleaseBackendStatus::default()
-        };
-        let reason = |web_condition: Condition| {
-            let gateway = |condition| GatewayStatus {
-                conditions: vec![condition],
-                ..GatewayStatus::default()
-            };
-            let mut report = StatusReport {
-                gateways: [
-                    (web.clone(), gateway(web_condition)),
-                    (other.clone(), gateway(pending())),
-                ]
-                .into(),
-                release_backends: [(name.clone(), Arc::new(status.clone()))]
-                    .into_iter()
-                    .collect(),
-                ..StatusReport::default()
-            };
-            report.apply_gateways_to_release_backends();
-            report.release_backends[&name].conditions[0].reason
-        };
-        assert_eq!(reason(programmed()), Reason::Programmed);
-        assert_eq!(reason(pending()), Reason::Pending);
     }
 }

@@ -1,15 +1,13 @@
 //! Writes statuses to the API server: only differences, never over a newer status, with bounded
 //! concurrency and rate.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::{GroupVersionKind, ResourceExt};
@@ -17,17 +15,26 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use super::held::Held;
 use super::merge::{DesiredStatus, merge};
-use super::queue::Queue;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
-use crate::api_server::{FIELD_MANAGER, describe, is_status_ours, request, retry_after};
+use crate::cluster::api_server::{FIELD_MANAGER, describe, is_status_ours, request, retry_after};
+use crate::cluster::work_queue::{Limits, WorkQueue};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::runtime::backoff::Backoff;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
-/// Maximum number of concurrent writes.
-const CONCURRENT: usize = 8;
+/// Limits of concurrent writes.
+const LIMITS: Limits = Limits {
+    total: 8,
+    in_namespace: 8,
+};
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    longest: Duration::from_secs(10),
+};
 /// Interval between writes: at most 100 per second, to leave capacity for other clients of the API
 /// server.
 const SPACING: Duration = Duration::from_millis(10);
@@ -40,8 +47,8 @@ pub struct Statuses {
     /// Desired statuses of all objects. Routes, policies and XBackends that are not in it must not
     /// have entries of this controller.
     pub report: Arc<StatusReport>,
-    /// Objects whose status must not change for now.
-    pub held: Arc<HashSet<ObjectRef>>,
+    /// Which of them must not be written for now.
+    pub held: Arc<Held>,
 }
 
 /// Keeps the stored statuses equal to the desired ones.
@@ -109,14 +116,16 @@ impl Writer {
         mut desired: watch::Receiver<Option<Statuses>>,
         changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
     ) {
-        let mut queue = Queue::default();
+        let mut queue = WorkQueue::new(LIMITS, BACKOFF);
+        // Objects whose turn came while their status was held back.
+        let mut deferred = HashSet::new();
         // Before the first report, a missing entry does not mean that it has to be removed.
         let mut statuses = match desired.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(first)) => first.clone(),
             _ => return,
         };
         for object in self.stored.objects() {
-            queue.push(object);
+            queue.push(&object);
         }
         let mut writes = FuturesUnordered::new();
         let mut spacing = interval(SPACING);
@@ -131,17 +140,17 @@ impl Writer {
                     let Some(new) = desired.borrow_and_update().clone() else {
                         return;
                     };
-                    differing(&statuses, &new, |object| queue.push(object.clone()));
+                    enqueue(&mut queue, &mut deferred, &statuses, &new);
                     statuses = new;
                 }
-                Some(object) = changes.recv() => queue.push(object),
+                Some(object) = changes.recv() => queue.push(&object),
                 Some((write, outcome)) = writes.next() => {
                     self.finish(&mut queue, &mut spacing, &write, outcome);
                 }
                 // A write is computed only when its turn has come, from the latest state. Other events drop the future:
                 // `Interval::tick` is cancel safe, so no tick is lost.
-                () = turn(&queue, &mut spacing), if writes.len() < CONCURRENT => {
-                    if let Some(write) = self.next(&mut queue, &statuses) {
+                () = turn(&queue, &mut spacing) => {
+                    if let Some(write) = self.next(&mut queue, &mut deferred, &statuses) {
                         writes.push(self.make(write));
                     }
                 }
@@ -150,9 +159,19 @@ impl Writer {
     }
 
     /// Returns the next write that is needed.
-    fn next(&self, queue: &mut Queue, statuses: &Statuses) -> Option<Write> {
+    fn next(
+        &self,
+        queue: &mut WorkQueue,
+        deferred: &mut HashSet<ObjectRef>,
+        statuses: &Statuses,
+    ) -> Option<Write> {
         loop {
             let object = queue.pop()?;
+            if statuses.held.holds(&object, &statuses.report) {
+                queue.done(&object);
+                deferred.insert(object);
+                continue;
+            }
             match self.pending(&object, statuses) {
                 Some((stored, status)) => {
                     return Some(Write {
@@ -170,9 +189,6 @@ impl Writer {
     /// Returns the status to write for an object and the stored status that it replaces; `None` if nothing
     /// differs.
     fn pending(&self, object: &ObjectRef, statuses: &Statuses) -> Option<(StoredStatus, Value)> {
-        if statuses.held.contains(object) {
-            return None;
-        }
         let stored = self.stored.get(object)?;
         let desired = self.desired(object, &statuses.report);
         let desired = desired.or_else(|| released(object, &stored, &statuses.report))?;
@@ -197,17 +213,23 @@ impl Writer {
                 let conditions = report.gateway_classes.get(object)?;
                 Some(DesiredStatus::GatewayClass(conditions, self.features))
             }
-            "Gateway" => report.gateways.get(object).map(DesiredStatus::Gateway),
+            "Gateway" => report
+                .gateways
+                .get(object)
+                .map(|it| DesiredStatus::Gateway(it)),
             "ListenerSet" => report
                 .listener_sets
                 .get(object)
-                .map(DesiredStatus::ListenerSet),
+                .map(|it| DesiredStatus::ListenerSet(it)),
             kind if kind.ends_with("Route") => {
                 let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
                 Some(DesiredStatus::Parents(&self.controller, parents))
             }
             "XBackend" => {
-                let parents = report.backends.get(object).map_or(&[][..], Vec::as_slice);
+                let parents = report
+                    .backends
+                    .get(object)
+                    .map_or(&[][..], |parents| parents);
                 Some(DesiredStatus::Parents(&self.controller, parents))
             }
             "ReleaseBackend" => {
@@ -215,7 +237,7 @@ impl Writer {
                 Some(DesiredStatus::ReleaseBackend(status))
             }
             "BackendTLSPolicy" | "BackendTLSOverride" | "XBackendTrafficPolicy" => {
-                let ancestors = report.policies.get(object).map_or(&[][..], Vec::as_slice);
+                let ancestors = report.policies.get(object).map_or(&[][..], |it| it);
                 Some(DesiredStatus::Policy(&self.controller, ancestors))
             }
             _ => None,
@@ -231,7 +253,13 @@ impl Writer {
         }
     }
 
-    fn finish(&self, queue: &mut Queue, spacing: &mut Interval, write: &Write, outcome: Outcome) {
+    fn finish(
+        &self,
+        queue: &mut WorkQueue,
+        spacing: &mut Interval,
+        write: &Write,
+        outcome: Outcome,
+    ) {
         let object = &write.object;
         self.stats.wrote(outcome.result());
         match outcome {
@@ -260,6 +288,21 @@ impl Writer {
     }
 }
 
+/// Queues what differs, then what is no longer held back: a Gateway says that a replica lags before statuses that waited
+/// for the replica are written.
+fn enqueue(
+    queue: &mut WorkQueue,
+    deferred: &mut HashSet<ObjectRef>,
+    previous: &Statuses,
+    statuses: &Statuses,
+) {
+    let changed = statuses.report.objects_unlike(&previous.report);
+    changed.into_iter().for_each(|object| queue.push(&object));
+    if statuses.held != previous.held {
+        deferred.drain().for_each(|object| queue.push(&object));
+    }
+}
+
 /// Returns the status of an object that this controller no longer manages, if it wrote the present one.
 fn released<'a>(
     object: &ObjectRef,
@@ -271,12 +314,12 @@ fn released<'a>(
     }
     let gateway = report.released.gateways.get(object);
     let set = report.released.listener_sets.get(object);
-    let gateway = gateway.map(DesiredStatus::Gateway);
-    gateway.or_else(|| set.map(DesiredStatus::ListenerSet))
+    let gateway = gateway.map(|it| DesiredStatus::Gateway(it));
+    gateway.or_else(|| set.map(|it| DesiredStatus::ListenerSet(it)))
 }
 
-/// Completes when an object is queued and the rate limit allows a write.
-async fn turn(queue: &Queue, spacing: &mut Interval) {
+/// Completes when an object may be processed and the rate limit allows a write.
+async fn turn(queue: &WorkQueue, spacing: &mut Interval) {
     queue.ready().await;
     spacing.tick().await;
 }
@@ -318,7 +361,7 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
 
 fn stored(object: &DynamicObject) -> StoredStatus {
     let version = object.resource_version().unwrap_or_default();
-    let is_ours = is_status_ours(&object.metadata);
+    let is_ours = is_status_ours(object.managed_fields());
     StoredStatus::new(&version, &object.data["status"]).with_owner(is_ours)
 }
 
@@ -337,57 +380,6 @@ fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
     } else {
         Api::namespaced_with(client.clone(), &object.namespace, &resource)
     }
-}
-
-/// Calls `visit` with each object whose desired status differs.
-fn differing(old: &Statuses, new: &Statuses, mut visit: impl FnMut(&ObjectRef)) {
-    differing_entries(
-        &old.report.gateway_classes,
-        &new.report.gateway_classes,
-        &mut visit,
-    );
-    differing_entries(&old.report.gateways, &new.report.gateways, &mut visit);
-    differing_entries(
-        &old.report.listener_sets,
-        &new.report.listener_sets,
-        &mut visit,
-    );
-    let (before, now) = (&old.report.released, &new.report.released);
-    differing_entries(&before.gateways, &now.gateways, &mut visit);
-    differing_entries(&before.listener_sets, &now.listener_sets, &mut visit);
-    differing_nodes(&old.report.routes, &new.report.routes, &mut visit);
-    differing_entries(&old.report.policies, &new.report.policies, &mut visit);
-    differing_entries(&old.report.backends, &new.report.backends, &mut visit);
-    let (before, now) = (&old.report.release_backends, &new.report.release_backends);
-    differing_nodes(before, now, &mut visit);
-    old.held.difference(&new.held).for_each(visit);
-}
-
-fn differing_nodes<T: PartialEq>(
-    old: &OrdMap<ObjectRef, T>,
-    new: &OrdMap<ObjectRef, T>,
-    visit: &mut impl FnMut(&ObjectRef),
-) {
-    for item in old.diff(new) {
-        match item {
-            DiffItem::Add(object, _) | DiffItem::Remove(object, _) => visit(object),
-            DiffItem::Update {
-                new: (object, _), ..
-            } => visit(object),
-        }
-    }
-}
-
-fn differing_entries<T: PartialEq>(
-    old: &BTreeMap<ObjectRef, T>,
-    new: &BTreeMap<ObjectRef, T>,
-    visit: &mut impl FnMut(&ObjectRef),
-) {
-    let changed = new
-        .iter()
-        .filter(|(object, status)| old.get(*object) != Some(*status));
-    let gone = old.iter().filter(|(object, _)| !new.contains_key(*object));
-    changed.chain(gone).for_each(|(object, _)| visit(object));
 }
 
 /// Returns the hash of a status without timestamps, which differ in each attempt. `serde_json::Map` is sorted, so equal
@@ -419,57 +411,31 @@ fn hash_without_timestamps(status: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{ParentRef, ParentStatus};
-
-    fn route(name: &str) -> ObjectRef {
-        ObjectRef::gateway_api("HTTPRoute", "shop", name)
-    }
-
-    /// Statuses with these routes, each with the given number of parents.
-    fn statuses(routes: &[(&str, usize)], held: &[&str]) -> Statuses {
-        let parent = ParentStatus {
-            parent_ref: ParentRef {
-                group: GATEWAY_GROUP.to_owned(),
-                kind: "Gateway".to_owned(),
-                namespace: None,
-                name: "edge".to_owned(),
-                section_name: None,
-                port: None,
-            },
-            controller_name: "example.com/ours".into(),
-            conditions: Vec::new(),
-        };
-        let of_route = |(name, parents): &(&str, usize)| {
-            (route(name), Arc::from(vec![parent.clone(); *parents]))
-        };
-        Statuses {
-            report: Arc::new(StatusReport {
-                routes: routes.iter().map(of_route).collect(),
-                ..StatusReport::default()
-            }),
-            held: Arc::new(held.iter().map(|name| route(name)).collect()),
-        }
-    }
-
-    fn names(old: &Statuses, new: &Statuses) -> Vec<String> {
-        let mut names = Vec::new();
-        differing(old, new, |object| names.push(object.name.to_string()));
-        names
-    }
 
     #[test]
-    fn visits_added_changed_and_removed_routes() {
-        let old = statuses(&[("b", 1), ("c", 1), ("d", 1)], &[]);
-        let new = statuses(&[("a", 1), ("b", 1), ("c", 2), ("e", 1)], &[]);
-        assert_eq!(names(&old, &new), ["a", "c", "d", "e"]);
-        assert_eq!(names(&new, &old), ["a", "c", "d", "e"]);
-        assert!(names(&new, &new).is_empty());
-    }
-
-    #[test]
-    fn visits_objects_that_are_no_longer_held() {
-        let old = statuses(&[("a", 1), ("b", 1)], &["a", "b"]);
-        let new = statuses(&[("a", 1), ("b", 1)], &["b"]);
-        assert_eq!(names(&old, &new), ["a"]);
+    fn what_differs_comes_before_what_was_held() {
+        let route = |name: &str| ObjectRef::gateway_api("HTTPRoute", "shop", name);
+        let held = Held {
+            gateways: [ObjectRef::gateway_api("Gateway", "shop", "edge")].into(),
+            ..Held::default()
+        };
+        let previous = Statuses {
+            held: Arc::new(held),
+            ..Statuses::default()
+        };
+        let mut report = StatusReport::default();
+        report.routes.insert(route("changed"), Arc::new([]));
+        let statuses = Statuses {
+            report: Arc::new(report),
+            ..Statuses::default()
+        };
+        let (mut queue, mut deferred) = (
+            WorkQueue::new(LIMITS, BACKOFF),
+            HashSet::from([route("held")]),
+        );
+        enqueue(&mut queue, &mut deferred, &previous, &statuses);
+        assert_eq!(queue.pop(), Some(route("changed")));
+        assert_eq!(queue.pop(), Some(route("held")));
+        assert!(deferred.is_empty());
     }
 }

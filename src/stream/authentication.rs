@@ -18,12 +18,12 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::keys::{KeySet, Keys, Verdict};
-use super::message::AUDIENCE;
 use super::reviews::{Remembered, Reviews};
 use super::token::{self, Bound, Claims};
 use crate::api::gateway::Gateway;
-use crate::api_server::{describe, request};
+use crate::cluster::api_server::{describe, request};
 use crate::provision;
+use crate::wire::AUDIENCE;
 
 /// Maximum number of concurrent requests for owners of pods, so that many pods do not overload the API server.
 const MAX_CONCURRENT: usize = 16;

@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::session_key::random_secret;
+use crate::settings::session_key::random_secret;
 
 /// Secret key with all trusted CA certificates.
 const BUNDLE: &str = "ca.crt";

@@ -2,26 +2,30 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::message::{Deleted, Update};
 use crate::api::Object;
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 use crate::translate::closure::ObjectChange;
+use crate::wire::{Deleted, Update};
 
 /// Target size of a chunk in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Encodes changes and their commit.
-pub(super) fn changes(changes: &[ObjectChange], revision: u64) -> Bytes {
+/// Encodes a change. Returns it with its object.
+pub(super) fn change(change: &ObjectChange) -> (ObjectRef, Bytes) {
     let mut lines = BytesMut::new();
-    for change in changes {
-        match change {
-            ObjectChange::Put(object) => put(&mut lines, object),
-            ObjectChange::Delete(name) => line(&mut lines, &delete(name)),
+    let name = match change {
+        ObjectChange::Put(object) => {
+            put(&mut lines, object);
+            let meta = object.meta();
+            object.kind().object_ref(&meta.namespace, &meta.name)
         }
-    }
-    line(&mut lines, &Update::Commit { revision });
-    lines.freeze()
+        ObjectChange::Delete(name) => {
+            line(&mut lines, &delete(name));
+            name.clone()
+        }
+    };
+    (name, lines.freeze())
 }
 
 /// Encodes a single update.

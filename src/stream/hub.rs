@@ -6,11 +6,11 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use imbl::OrdMap;
 use tokio::sync::{oneshot, watch};
 
 use super::encode;
 use super::log::Log;
-use super::message::{Position, Serves};
 use crate::api::core::EndpointSlice;
 use crate::api::gateway::Gateway;
 use crate::api::pod::Pod;
@@ -19,12 +19,13 @@ use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 use crate::translate::Options;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
+use crate::wire::{Position, Serves};
 
 /// Reports of one Gateway's pods, by pod name.
 pub type PodReports = BTreeMap<String, PodReport>;
 
 /// Reports of connected pods, by Gateway.
-pub type Reports = BTreeMap<ObjectRef, PodReports>;
+pub type Reports = OrdMap<ObjectRef, Arc<PodReports>>;
 
 /// The last report of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,24 +42,19 @@ pub struct PodReport {
 }
 
 impl PodReport {
+    /// Creates a report of a revision, without problems.
+    pub fn of_revision(revision: u64) -> Self {
+        Self {
+            revision: Some(revision),
+            ..Self::none(0)
+        }
+    }
+
     /// Returns the report of a session before its first one.
     fn none(session: u64) -> Self {
         Self {
             session,
             revision: None,
-            unbound: BTreeMap::new(),
-            problems: Vec::new(),
-        }
-    }
-}
-
-#[cfg(test)]
-impl PodReport {
-    /// Creates a report of a revision.
-    pub(crate) fn of_revision(revision: u64) -> Self {
-        Self {
-            session: 0,
-            revision: Some(revision),
             unbound: BTreeMap::new(),
             problems: Vec::new(),
         }
@@ -84,6 +80,8 @@ struct Feeds {
     /// revision of a deleted feed must not count as only slightly behind.
     floor: u64,
     by_gateway: BTreeMap<ObjectRef, Feed>,
+    /// The revision of each feed's last change to anything but endpoints.
+    configured: OrdMap<ObjectRef, u64>,
 }
 
 /// The objects and changes of one Gateway.
@@ -91,8 +89,6 @@ struct Feeds {
 struct Feed {
     gateway: Arc<Gateway>,
     log: Log,
-    /// Revision of the last change to anything but endpoints.
-    configured: u64,
     revision: watch::Sender<u64>,
 }
 
@@ -101,7 +97,7 @@ struct Feed {
 pub(super) enum Next {
     /// Nothing, until the next revision.
     Current,
-    /// Changes up to the revision.
+    /// Changes up to the revision, without the commit.
     Lines(Vec<Bytes>, u64),
     /// The full state.
     FullState(Box<Snapshot>, u64),
@@ -144,6 +140,7 @@ impl Hub {
             connected: HashMap::new(),
             floor: 0,
             by_gateway: BTreeMap::new(),
+            configured: OrdMap::new(),
         };
         Self {
             instance,
@@ -176,7 +173,7 @@ impl Hub {
     /// Feeds the differences in a snapshot. Returns, for each Gateway of this controller, the
     /// revision that its pods must reach to serve the current configuration. Later revisions change
     /// only endpoints, which do not count as configuration.
-    pub(super) fn follow(&self, cluster: &Snapshot) -> BTreeMap<ObjectRef, u64> {
+    pub fn follow(&self, cluster: &Snapshot) -> OrdMap<ObjectRef, u64> {
         let mut feeds = self.feeds();
         for (name, difference) in feeds.closures.follow(cluster) {
             let gateway = cluster.gateways.get(&name.namespace, &name.name);
@@ -188,8 +185,7 @@ impl Hub {
             }
         }
         feeds.is_synced = true;
-        let configured = |(name, feed): (&ObjectRef, &Feed)| (name.clone(), feed.configured);
-        feeds.by_gateway.iter().map(configured).collect()
+        feeds.configured.clone()
     }
 
     /// Returns the Gateway of this name, if it belongs to this controller.
@@ -220,7 +216,7 @@ impl Hub {
         let previous = feeds.connected.insert(pod_uid.to_owned(), current);
         // Within the lock, so that sessions and reports change in the same order.
         self.reports.send_modify(|reports| {
-            let pods = reports.entry(gateway.clone()).or_default();
+            let pods = Arc::make_mut(reports.entry(gateway.clone()).or_default());
             let known = pods.get_mut(pod);
             let known = known.filter(|known| {
                 previous
@@ -258,13 +254,11 @@ impl Hub {
             problems: serves.problems,
         };
         self.reports.send_if_modified(|reports| {
-            let pods = reports.get_mut(&session.gateway);
-            let Some(known) = pods.and_then(|pods| pods.get_mut(&session.pod)) else {
-                return false;
-            };
-            let is_changed = known.session == session.number && *known != report;
-            if is_changed {
-                *known = report;
+            let known = reports.get(&session.gateway);
+            let known = known.and_then(|pods| pods.get(&session.pod));
+            let is_changed = known.is_some_and(|it| it.session == session.number && *it != report);
+            if is_changed && let Some(pods) = reports.get_mut(&session.gateway) {
+                Arc::make_mut(pods).insert(session.pod.clone(), report);
             }
             is_changed
         });
@@ -278,13 +272,15 @@ impl Hub {
             feeds.connected.remove(&session.pod_uid);
         }
         self.reports.send_if_modified(|reports| {
-            let Some(pods) = reports.get_mut(&session.gateway) else {
-                return false;
-            };
-            let known = pods.get(&session.pod);
+            let known = reports.get(&session.gateway);
+            let known = known.and_then(|pods| pods.get(&session.pod));
             if known.is_none_or(|known| known.session != session.number) {
                 return false;
             }
+            let Some(pods) = reports.get_mut(&session.gateway) else {
+                return false;
+            };
+            let pods = Arc::make_mut(pods);
             pods.remove(&session.pod);
             if pods.is_empty() {
                 reports.remove(&session.gateway);
@@ -300,10 +296,10 @@ impl Hub {
             return Next::Gone;
         };
         let revision = feed.log.revision();
-        match have.map(|have| feed.log.since(have)) {
-            Some(Some(lines)) if lines.is_empty() => Next::Current,
-            Some(Some(lines)) => Next::Lines(lines, revision),
-            _ => match feeds.closures.get(gateway) {
+        match have.and_then(|have| feed.log.since(have)) {
+            Some(_) if have == Some(revision) => Next::Current,
+            Some(lines) => Next::Lines(lines, revision),
+            None => match feeds.closures.get(gateway) {
                 Some(objects) => Next::FullState(Box::new(objects.clone()), revision),
                 None => Next::Gone,
             },
@@ -318,17 +314,17 @@ impl Feeds {
         let new = || Feed {
             gateway: gateway.clone(),
             log: Log::after(floor),
-            configured: floor,
             revision: watch::Sender::new(floor),
         };
         let feed = self.by_gateway.entry(name.clone()).or_insert_with(new);
         let revision = feed.log.revision() + 1;
-        feed.log.push(encode::changes(changes, revision));
+        feed.log.push(changes.iter().map(encode::change).collect());
         feed.gateway = gateway.clone();
-        if !changes.iter().all(is_of_endpoints) {
-            feed.configured = revision;
-        }
         feed.revision.send_replace(revision);
+        let is_known = self.configured.contains_key(name);
+        if !is_known || !changes.iter().all(is_of_endpoints) {
+            self.configured.insert(name.clone(), revision);
+        }
     }
 
     /// Removes a Gateway that is deleted or belongs to another controller.
@@ -336,6 +332,7 @@ impl Feeds {
         // Dropping the feed closes the channels of its sessions.
         if let Some(feed) = self.by_gateway.remove(gateway) {
             self.floor = self.floor.max(feed.log.revision() + 1);
+            self.configured.remove(gateway);
         }
     }
 }

@@ -128,9 +128,9 @@ mod tests {
     };
     use serde_json::{Value, json};
 
-    use super::super::message::AUDIENCE;
     use super::super::token;
     use super::*;
+    use crate::wire::AUDIENCE;
 
     fn encode(bytes: impl AsRef<[u8]>) -> String {
         URL_SAFE_NO_PAD.encode(bytes)

@@ -8,7 +8,6 @@ mod encode;
 pub mod hub;
 mod keys;
 mod log;
-pub mod message;
 mod pending;
 mod reviews;
 mod server;
@@ -16,9 +15,9 @@ mod session;
 mod token;
 pub mod trust;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use imbl::OrdMap;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -39,7 +38,7 @@ pub struct Published {
     /// The load.
     pub load: Arc<Load>,
     /// Revision that the pods of each Gateway must reach. Contains only Gateways of this controller.
-    pub revisions: BTreeMap<ObjectRef, u64>,
+    pub revisions: OrdMap<ObjectRef, u64>,
 }
 
 /// Inputs of the stream.

@@ -28,14 +28,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::authentication::{Authenticator, Identity, Refusal};
 use super::hub::{Connected, Hub, Session};
-use super::message::{POSITION, Position, Report};
 use super::pending::{Pending, Place};
 use super::reviews;
 use super::session::{self, SessionInputs};
 use crate::ir::ObjectRef;
-use crate::session_key::derived_secret;
+use crate::settings::session_key::derived_secret;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
+use crate::wire::{POSITION, Position, Report};
 
 /// Timeout of the TLS and HTTP/2 handshake, and maximum time of a connection without a session.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn parses_gateway_paths() {
-        let path = super::super::message::path("infra", "edge");
+        let path = crate::wire::path("infra", "edge");
         let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
         assert_eq!(gateway_of(&path), Some(gateway));
         for other in [

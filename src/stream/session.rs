@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::encode;
 use super::hub::{Hub, Next, Session};
-use super::message::Update;
 use crate::status::lease::Leadership;
+use crate::wire::Update;
 
 /// How long a pod may not read while there is something to send. It keeps what it was sent, and resumes from there.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,6 +69,7 @@ impl Sender<'_> {
                     for change in changes {
                         self.send(change).await?;
                     }
+                    self.send_update(&Update::Commit { revision }).await?;
                     Some(revision)
                 }
                 Next::FullState(objects, revision) => {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::message::AUDIENCE;
+use crate::wire::AUDIENCE;
 
 /// Maximum size of a token in bytes. Real tokens have about 1,100.
 const MAX_TOKEN: usize = 8 << 10;

@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::authority::Authority;
-use crate::api_server::{FIELD_MANAGER, describe, request};
-use crate::backoff::Backoff;
+use crate::cluster::api_server::{FIELD_MANAGER, describe, request};
+use crate::runtime::backoff::Backoff;
 
 /// Name of the Secret in the controller's namespace.
 pub const SECRET: &str = "portcullis-controller-ca";

@@ -1,25 +1,25 @@
 //! Backends and their endpoints at run time. The endpoints are in their own `ArcSwap`, so that they change without a
 //! new table and without losing in-flight counts. Must not know how the proxy chooses an endpoint or connects to it.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroU64;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
 use super::default_retry_budget::DefaultRetryBudget;
+use super::endpoint::Endpoint;
 use super::releases::{Release, Releases};
 use super::staleness;
 use super::stats::BackendStats;
 use super::traffic::{Traffic, TrafficCell};
 use crate::ir;
 use crate::ir::{BackendId, UpstreamProtocol};
+use crate::runtime::monotonic;
 use crate::tls::client_config;
-use crate::uptime;
 
 /// One port of one referenced object.
 #[derive(Debug)]
@@ -122,8 +122,8 @@ impl Backend {
     }
 
     /// Takes over the retry counts of a backend that this one replaces.
-    pub(super) fn replacing(mut self, former: &Self, ir: &ir::Backend) -> Self {
-        self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&former.traffic));
+    pub(super) fn replacing(mut self, previous: &Self, ir: &ir::Backend) -> Self {
+        self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&previous.traffic));
         self
     }
 
@@ -167,17 +167,18 @@ impl Backend {
     /// Counts a retry if the default retry budget permits it. Returns whether it does.
     pub fn try_default_retry(&self) -> bool {
         self.default_budget
-            .try_retry(self.sent(), uptime::now().get())
+            .try_retry(self.sent(), monotonic::now().get())
     }
 
     /// Counts a retry that needs no permission for the default retry budget.
     pub fn count_default_retry(&self) {
-        self.default_budget.count(self.sent(), uptime::now().get());
+        self.default_budget
+            .count(self.sent(), monotonic::now().get());
     }
 
     /// Undoes the count of a retry that got a response.
     pub fn refund_default_retry(&self) {
-        self.default_budget.refund(uptime::now().get());
+        self.default_budget.refund(monotonic::now().get());
     }
 
     /// Returns the number of attempts at the present endpoints so far.
@@ -275,7 +276,7 @@ impl Endpoints {
                 .cloned()
         };
         // Endpoints that join others start slowly. The first endpoints of a backend start with equal shares.
-        let added_at = (!self.is_empty()).then(uptime::now);
+        let added_at = (!self.is_empty()).then(monotonic::now);
         let added = |address| Arc::new(Endpoint::new(address, added_at));
         addresses
             .iter()
@@ -318,104 +319,6 @@ impl Deref for Endpoints {
 
     fn deref(&self) -> &Self::Target {
         &self.all
-    }
-}
-
-/// One address of one backend.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// Unique in the process and never reused; the key of connection pools.
-    pub id: u64,
-    /// Its address.
-    pub address: SocketAddr,
-    /// The name to resolve for each connection instead; only for fallbacks.
-    pub hostname: Option<Arc<str>>,
-    /// When it joined other endpoints, in milliseconds of [`uptime`]; `None` if there were none.
-    pub added_at: Option<NonZeroU64>,
-    /// Its requests, over all workers.
-    pub load: Load,
-    /// Results of recent requests.
-    pub health: Health,
-}
-
-/// The requests of an endpoint: those in flight in the lower half, and all that were sent, modulo 2^32, in the upper
-/// half. One word, so that counting both costs one atomic operation.
-#[derive(Debug, Default)]
-pub struct Load(AtomicU64);
-
-impl Load {
-    const SENT: u64 = 1 << 32;
-
-    /// Counts a request.
-    #[inline]
-    pub fn begin(&self) {
-        self.0.fetch_add(Self::SENT + 1, Relaxed);
-    }
-
-    /// Ends a request.
-    #[inline]
-    pub fn end(&self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-
-    /// Undoes the count of a request that was not sent.
-    pub fn withdraw(&self) {
-        self.0.fetch_sub(Self::SENT + 1, Relaxed);
-    }
-
-    /// Returns the number of requests in flight.
-    #[inline]
-    pub fn in_flight(&self) -> u32 {
-        self.0.load(Relaxed) as u32
-    }
-
-    /// Returns the number of requests that were sent, modulo 2^32.
-    pub fn sent(&self) -> u32 {
-        (self.0.load(Relaxed) >> 32) as u32
-    }
-}
-
-/// Passive health of an endpoint, shared by all workers. The proxy updates it. The loads and stores are relaxed: a late
-/// view only delays an ejection.
-#[derive(Debug, Default)]
-pub struct Health {
-    /// End of the current ejection, in milliseconds of [`uptime`]; 0 without one.
-    pub avoided_until: AtomicU64,
-    /// Consecutive ejections.
-    pub ejections: AtomicU32,
-    /// Consecutive failed requests.
-    pub strikes: AtomicU32,
-    /// Earliest time of the next probe after an ejection, on the same clock.
-    pub next_probe: AtomicU64,
-}
-
-impl Health {
-    /// Reports whether the endpoint is ejected or still needs a successful probe.
-    #[inline]
-    pub fn is_avoided(&self) -> bool {
-        self.avoided_until.load(Relaxed) != 0
-    }
-}
-
-impl Endpoint {
-    /// Returns an endpoint whose name is resolved for each connection.
-    fn named(hostname: Arc<str>, port: u16) -> Self {
-        Self {
-            hostname: Some(hostname),
-            ..Self::new((Ipv4Addr::UNSPECIFIED, port).into(), None)
-        }
-    }
-
-    fn new(address: SocketAddr, added_at: Option<NonZeroU64>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self {
-            id: NEXT.fetch_add(1, Relaxed),
-            address,
-            hostname: None,
-            added_at,
-            load: Load::default(),
-            health: Health::default(),
-        }
     }
 }
 
@@ -481,12 +384,12 @@ mod tests {
     fn records_when_an_endpoint_joins_others() {
         let ir = backend_ir(&[1]);
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());
-        let began = uptime::now();
+        let began = monotonic::now();
         backend.set_endpoints(&[address(1), address(2)]);
         let endpoints = backend.endpoints();
         assert_eq!(endpoints[0].added_at, None);
         let added_at = endpoints[1].added_at.unwrap();
-        assert!((began..=uptime::now()).contains(&added_at));
+        assert!((began..=monotonic::now()).contains(&added_at));
 
         backend.set_endpoints(&[address(2)]);
         assert_eq!(backend.endpoints()[0].added_at, Some(added_at));

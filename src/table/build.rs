@@ -1,22 +1,32 @@
 //! Builds a table from an IR and the previous table, bottom-up: backends, routes, listeners, ports. Reuses a node when
 //! its IR is equal and everything below it is the same node. Must not know how a node is searched.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Table;
-use super::backend::{Backend, Transport};
+use super::backends::Backends;
 use super::listener::{Changes, Listener, Port};
+use super::node::same_nodes;
 use super::route::Routes;
-use super::same_nodes;
 use crate::ir;
-use crate::ir::{BackendId, Bind, Ir, ListenerKey};
+use crate::ir::{Bind, Ir, ListenerKey};
 use crate::tls::ServerConfigs;
 
-pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
-    let backends = Backends::new(&ir, previous);
+impl Table {
+    /// Indexes `ir`. `previous` must be the table that was built last: its nodes are reused where their IR is equal.
+    /// Backends keep their identity while their endpoints change, so new endpoints take effect at once, in both tables.
+    pub fn build(ir: Arc<Ir>, previous: Option<&Self>) -> Self {
+        match previous {
+            Some(previous) => build(ir, previous),
+            None => build(ir, &Self::empty()),
+        }
+    }
+}
+
+fn build(ir: Arc<Ir>, previous: &Table) -> Table {
+    let backends = Backends::new(&ir, &previous.ir, &previous.backends);
     let generation = previous.generation + 1;
     if backends.are_those_before() && same_nodes(&ir.ports, &previous.ir.ports) {
         return Table {
@@ -40,105 +50,6 @@ pub(super) fn build(ir: Arc<Ir>, previous: &Table) -> Table {
         backends: backends.nodes,
         server_configs,
         ir,
-    }
-}
-
-/// The backends of the table under construction, and how they differ from those of the previous table.
-#[derive(Default)]
-pub(super) struct Backends {
-    nodes: Arc<[Arc<Backend>]>,
-    /// Nodes of the previous table that are not in this one. Addresses identify them safely: `previous` keeps every
-    /// node alive while this value exists, so no address is reused.
-    gone: FxHashSet<*const Backend>,
-    /// Whether this table has nodes that the previous one does not have.
-    has_new: bool,
-}
-
-impl Backends {
-    fn new(ir: &Ir, previous: &Table) -> Self {
-        let mut backends = Self {
-            nodes: previous.backends.clone(),
-            gone: FxHashSet::default(),
-            has_new: false,
-        };
-        if Arc::ptr_eq(&ir.backends, &previous.ir.backends) {
-            return backends;
-        }
-        // Merge join: both IRs are in order of identity, and the nodes of a table are in the order of its IR.
-        let mut former = previous
-            .ir
-            .backends
-            .iter()
-            .zip(&*previous.backends)
-            .peekable();
-        let mut nodes = Vec::with_capacity(ir.backends.len());
-        for ir in &*ir.backends {
-            let mut same_id = None;
-            while let Some((old, node)) = former.next_if(|(old, _)| compare_ids(old, ir).is_le()) {
-                if compare_ids(old, ir).is_eq() {
-                    same_id = Some((old, node));
-                    break;
-                }
-                backends.gone.insert(Arc::as_ptr(node));
-            }
-            nodes.push(match same_id {
-                Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
-                Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
-                    // Keeps the addresses that a hostname has resolved to, unless the hostname changes.
-                    if old.endpoints != ir.endpoints {
-                        node.configure_endpoints(&ir.endpoints);
-                    }
-                    node.set_slow_start(ir.slow_start);
-                    if old.fallback != ir.fallback {
-                        node.set_fallback(ir.fallback.as_ref());
-                    }
-                    node.set_traffic(ir.traffic.as_ref());
-                    node.clone()
-                }
-                changed => {
-                    backends.has_new = true;
-                    backends
-                        .gone
-                        .extend(changed.map(|(_, node)| Arc::as_ptr(node)));
-                    let stats = changed.map(|(_, node)| node.stats.clone());
-                    let stats = stats.unwrap_or_default();
-                    let node = Backend::new(ir, Transport::new(ir.tls.as_ref()), stats);
-                    Arc::new(match changed {
-                        Some((_, former)) => node.replacing(former, ir),
-                        None => node,
-                    })
-                }
-            });
-        }
-        backends
-            .gone
-            .extend(former.map(|(_, node)| Arc::as_ptr(node)));
-        backends.nodes = nodes.into();
-        backends
-    }
-
-    /// Returns the backend of this identity.
-    pub(super) fn get(&self, id: &BackendId) -> Option<&Arc<Backend>> {
-        let at = self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()?;
-        self.nodes.get(at)
-    }
-
-    /// Reports whether a node of the previous table is missing in this one.
-    pub(super) fn is_gone(&self, node: &Arc<Backend>) -> bool {
-        self.gone.contains(&Arc::as_ptr(node))
-    }
-
-    /// Reports whether all nodes are those of the previous table.
-    pub(super) fn are_those_before(&self) -> bool {
-        self.gone.is_empty() && !self.has_new
-    }
-}
-
-fn compare_ids(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
-    if Arc::ptr_eq(old, new) {
-        Ordering::Equal
-    } else {
-        old.id.cmp(&new.id)
     }
 }
 

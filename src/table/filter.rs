@@ -2,8 +2,8 @@
 
 use rand::{Rng, RngExt};
 
-use super::build::Backends;
-use super::rule::Target;
+use super::backends::Backends;
+use super::target::BackendTarget;
 use crate::ir;
 use crate::ir::filter::Fraction;
 
@@ -17,7 +17,7 @@ pub struct Filters<'a> {
 
 /// The targets of the filters that have one, in their order. Allocates nothing if no filter has one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Targets(Box<[Target]>);
+pub(super) struct Targets(Box<[BackendTarget]>);
 
 impl<'a> Filters<'a> {
     pub(super) fn new(all: &'a [ir::Filter], targets: &'a Targets) -> Self {
@@ -25,7 +25,7 @@ impl<'a> Filters<'a> {
     }
 
     /// Returns the targets of the filters that have one, in their order.
-    pub fn targets(&self) -> impl Iterator<Item = &'a Target> + use<'a> {
+    pub fn targets(&self) -> impl Iterator<Item = &'a BackendTarget> + use<'a> {
         self.targets.0.iter()
     }
 }
@@ -33,7 +33,11 @@ impl<'a> Filters<'a> {
 impl Targets {
     pub(super) fn new(filters: &[ir::Filter], backends: &Backends) -> Self {
         let targets = filters.iter().filter_map(ir::Filter::target);
-        Self(targets.map(|one| Target::new(one, backends)).collect())
+        Self(
+            targets
+                .map(|one| BackendTarget::new(one, backends))
+                .collect(),
+        )
     }
 
     /// Reports whether building these targets again would yield the same nodes.

@@ -9,10 +9,10 @@ use rustls::ServerConfig;
 
 use super::hostname::HostIndex;
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
+use super::node::same_nodes;
 use super::route::Route;
 use super::router::{Candidate, Router};
 use super::rule::Rule;
-use super::same_nodes;
 use crate::ir;
 use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
 use crate::tls::Server;
@@ -113,14 +113,14 @@ impl Listener {
         let mut routes = old.map_or_else(OrdMap::new, |old| old.routes.clone());
         let mut edits: FxHashMap<&Hostname, (Vec<Candidate>, Vec<Candidate>)> =
             FxHashMap::default();
-        for (before, after) in &changes.0 {
-            for (hostname, candidate) in before.iter().flat_map(Attached::candidates) {
+        for (previous, now) in &changes.0 {
+            for (hostname, candidate) in previous.iter().flat_map(Attached::candidates) {
                 edits.entry(hostname).or_default().0.push(candidate);
             }
-            if let Some(before) = before {
-                routes.remove(&before.node.ir.object);
+            if let Some(previous) = previous {
+                routes.remove(&previous.node.ir.object);
             }
-            let Some(ir) = after else { continue };
+            let Some(ir) = now else { continue };
             let node = attach(&ir.route);
             for (hostname, candidate) in candidates(ir, &node) {
                 edits.entry(hostname).or_default().1.push(candidate);
@@ -152,11 +152,13 @@ impl Listener {
         self.routes.values()
     }
 
-    /// Returns the rule for a request: the first by precedence, of the most specific hostname that has a match.
+    /// Returns the rule for a request: the first by precedence, of the most specific hostname that has a match. A preflight
+    /// request has the rule of the calls that it asks for, and none if that rule permits none.
     #[inline]
     pub fn find(&self, request: &RequestView<'_>) -> Option<&Arc<Rule>> {
         self.routers
             .find(request.host, |router| router.find(request))
+            .filter(|rule| !rule.refuses_preflight(request))
     }
 
     /// Returns every match whose hostname contains the request's host, in the order in which they are tried, with the
@@ -185,6 +187,9 @@ impl Listener {
             let verdict = match mismatch {
                 Some(mismatch) => MatchVerdict::Differs(mismatch),
                 None if std::mem::replace(&mut chosen, true) => MatchVerdict::Outranked,
+                None if rule.refuses_preflight(request) => {
+                    MatchVerdict::Differs(Mismatch::Preflight)
+                }
                 None => MatchVerdict::Chosen,
             };
             all.push(Considered {
@@ -268,16 +273,16 @@ impl<'a> Changes<'a> {
         outdated: &[ObjectRef],
     ) -> Self {
         let Some(old) = old else {
-            return Self(ir.routes.iter().map(|after| (None, Some(after))).collect());
+            return Self(ir.routes.iter().map(|now| (None, Some(now))).collect());
         };
         let changes = ir.routes.changes_since(&old.ir.routes);
         let mut changes: Vec<_> = changes
-            .map(|(before, after)| (before.and_then(|before| old.of(before)), after))
+            .map(|(previous, now)| (previous.and_then(|previous| old.of(previous)), now))
             .collect();
         let unchanged = outdated.iter().filter_map(|object| {
-            let (before, after) = (old.ir.routes.get(object)?, ir.routes.get(object)?);
-            let attached = old.of(before)?;
-            (before == after).then_some((Some(attached), Some(after)))
+            let (previous, now) = (old.ir.routes.get(object)?, ir.routes.get(object)?);
+            let attached = old.of(previous)?;
+            (previous == now).then_some((Some(attached), Some(now)))
         });
         changes.extend(unchanged);
         Self(changes)
@@ -290,7 +295,7 @@ impl<'a> Changes<'a> {
 
     /// Returns the nodes that the listener had for the changed routes.
     pub(super) fn detached(&self) -> impl Iterator<Item = &'a Arc<Route>> {
-        let before = self.0.iter().filter_map(|(before, _)| before.as_ref());
-        before.map(|attached| attached.node)
+        let previous = self.0.iter().filter_map(|(previous, _)| previous.as_ref());
+        previous.map(|attached| attached.node)
     }
 }

@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
 use crate::ir::route::{GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
@@ -30,6 +31,8 @@ pub enum Mismatch<'a> {
     Path,
     /// It is not a gRPC request.
     Grpc,
+    /// It is a preflight request for gRPC requests that no origin may send.
+    Preflight,
     /// The method.
     Method,
     /// The header of this name.
@@ -84,7 +87,11 @@ pub(super) fn mismatch<'a>(
         headers,
         query,
     } = condition;
-    if grpc.is_some() && !grpc::is_request(request.method, request.headers) {
+    let is_grpc = || {
+        grpc::is_request(request.method, request.headers)
+            || is_preflight(request.method, request.headers)
+    };
+    if grpc.is_some() && !is_grpc() {
         return Some(Mismatch::Grpc);
     }
     if method

@@ -3,12 +3,16 @@
 //! Must not know Kubernetes, sockets or HTTP connections.
 
 mod backend;
+mod backends;
 mod build;
 mod default_retry_budget;
+mod endpoint;
+mod fault;
 mod filter;
 mod hostname;
 mod listener;
 mod matcher;
+mod node;
 mod releases;
 mod request_stats;
 mod retry_budget;
@@ -18,20 +22,24 @@ mod rule;
 mod sliding_window;
 mod staleness;
 mod stats;
+mod target;
 mod traffic;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use backend::{Backend, ClientTls, Endpoint, Endpoints, Health, TlsIdentity, Transport};
+pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
+pub use endpoint::{Endpoint, Health};
+pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
 pub use request_stats::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, ReleaseStats, RuleStats};
-pub use rule::{Draw, Rule, RuleState, Target, WeightedBackend};
+pub use rule::{Draw, Rule, RuleState, WeightedBackend};
 pub use staleness::set_stale;
-pub use stats::{AuthResult, BackendStats, MirrorResult, TlsFailure, UpstreamFault};
+pub use stats::{AuthResult, BackendStats, MirrorResult, TlsFailure};
+pub use target::BackendTarget;
 pub use traffic::Traffic;
 
 use self::route::Routes;
@@ -66,15 +74,6 @@ impl Table {
             backends: Arc::default(),
             server_configs: Arc::default(),
             new_patterns: Vec::new(),
-        }
-    }
-
-    /// Indexes `ir`. `previous` must be the table that was built last: its nodes are reused where their IR is equal.
-    /// Backends keep their identity while their endpoints change, so new endpoints take effect at once, in both tables.
-    pub fn build(ir: Arc<Ir>, previous: Option<&Self>) -> Self {
-        match previous {
-            Some(previous) => build::build(ir, previous),
-            None => build::build(ir, &Self::empty()),
         }
     }
 
@@ -117,9 +116,4 @@ impl Table {
     pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         self.backends.iter()
     }
-}
-
-/// Reports whether both slices hold the same nodes, by address.
-fn same_nodes<T>(one: &[Arc<T>], two: &[Arc<T>]) -> bool {
-    one.len() == two.len() && one.iter().zip(two).all(|(one, two)| Arc::ptr_eq(one, two))
 }

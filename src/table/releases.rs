@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 use rand::RngExt;
 
-use super::backend::Endpoint;
+use super::endpoint::Endpoint;
 use super::request_stats::ReleaseStats;
 use super::stats::BackendStats;
 use crate::ir;
@@ -104,9 +104,9 @@ impl Releases {
         })
     }
 
-    /// Returns the present version of `former`, unless the release is gone or has weight 0.
-    pub fn current(&self, former: &Release) -> Option<&Arc<Release>> {
-        let is_same = |release: &&Arc<Release>| Arc::ptr_eq(&release.stats, &former.stats);
+    /// Returns the present version of `previous`, unless the release is gone or has weight 0.
+    pub fn current(&self, previous: &Release) -> Option<&Arc<Release>> {
+        let is_same = |release: &&Arc<Release>| Arc::ptr_eq(&release.stats, &previous.stats);
         self.iter()
             .find(is_same)
             .filter(|release| release.weight > 0)

@@ -1,12 +1,11 @@
-//! Counters of requests by rule and by release: plain atomics of which each worker has its own, summed when they are
-//! read.
+//! Counters of requests by rule and by release: each worker has its own, and they are summed when they are read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::stats::UpstreamFault;
-use crate::per_worker::{PerWorker, WorkerId};
+use super::fault::UpstreamFault;
+use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
 /// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
 pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
@@ -26,11 +25,11 @@ pub struct RuleStats(PerWorker<RuleCounts>);
 #[derive(Debug, Default)]
 #[repr(C)]
 struct RuleCounts {
-    classes: [AtomicU64; 5],
-    total_micros: AtomicU64,
-    in_flight: AtomicI64,
-    durations: [AtomicU64; DURATION_BUCKETS],
-    retries: AtomicU64,
+    classes: [Count; 5],
+    total_micros: Count,
+    in_flight: Count,
+    durations: [Count; DURATION_BUCKETS],
+    retries: Count,
 }
 
 impl RuleStats {
@@ -40,26 +39,26 @@ impl RuleStats {
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         let counts = self.0.of(worker);
-        counts.classes[class(status)].fetch_add(1, Relaxed);
-        counts.durations[bucket].fetch_add(1, Relaxed);
-        counts.total_micros.fetch_add(micros, Relaxed);
+        counts.classes[class(status)].add(1);
+        counts.durations[bucket].add(1);
+        counts.total_micros.add(micros);
     }
 
     /// Counts a request in.
     #[inline]
     pub fn enter(&self, worker: WorkerId) {
-        self.0.of(worker).in_flight.fetch_add(1, Relaxed);
+        self.0.of(worker).in_flight.add(1);
     }
 
     /// Counts a request out.
     #[inline]
     pub fn leave(&self, worker: WorkerId) {
-        self.0.of(worker).in_flight.fetch_sub(1, Relaxed);
+        self.0.of(worker).in_flight.subtract_one();
     }
 
     /// Counts a retry that the rule allowed.
     pub fn retried(&self, worker: WorkerId) {
-        self.0.of(worker).retries.fetch_add(1, Relaxed);
+        self.0.of(worker).retries.add(1);
     }
 
     /// Retries that the rule allowed.
@@ -83,15 +82,14 @@ impl RuleStats {
     }
 
     /// Requests that have entered and not left.
-    pub fn in_flight(&self) -> i64 {
-        let counts = self.0.iter();
-        counts.map(|counts| counts.in_flight.load(Relaxed)).sum()
+    pub fn in_flight(&self) -> u64 {
+        self.sum(|counts| &counts.in_flight)
     }
 
-    fn sum(&self, counter: impl Fn(&RuleCounts) -> &AtomicU64) -> u64 {
+    fn sum(&self, counter: impl Fn(&RuleCounts) -> &Count) -> u64 {
         let counts = self.0.iter();
         counts.fold(0, |sum: u64, counts| {
-            sum.wrapping_add(counter(counts).load(Relaxed))
+            sum.wrapping_add(counter(counts).get())
         })
     }
 }
@@ -109,7 +107,7 @@ fn class(status: u16) -> usize {
 pub struct ReleaseStats {
     /// Name of the release.
     pub name: Arc<str>,
-    classes: PerWorker<[AtomicU64; 5]>,
+    classes: PerWorker<[Count; 5]>,
     faults: [AtomicU64; UpstreamFault::ALL.len()],
 }
 
@@ -124,7 +122,7 @@ impl ReleaseStats {
 
     /// Counts a completed request by status. A status outside 100 to 599 counts as 5xx.
     pub fn record(&self, worker: WorkerId, status: u16) {
-        self.classes.of(worker)[class(status)].fetch_add(1, Relaxed);
+        self.classes.of(worker)[class(status)].add(1);
     }
 
     /// Counts a failed attempt.
@@ -134,7 +132,7 @@ impl ReleaseStats {
 
     /// Requests by status class, 1xx to 5xx.
     pub fn classes(&self) -> [u64; 5] {
-        let sum = |class: usize| self.classes.iter().map(|it| it[class].load(Relaxed)).sum();
+        let sum = |class: usize| self.classes.iter().map(|it| it[class].get()).sum();
         std::array::from_fn(sum)
     }
 

@@ -24,11 +24,11 @@ struct Counts {
 }
 
 impl RetryBudget {
-    /// Creates a budget. It takes over the counts of `former` if the intervals are the same.
-    pub(super) fn new(limits: ir::traffic::RetryBudget, former: Option<&Self>) -> Self {
+    /// Creates a budget. It takes over the counts of `previous` if the intervals are the same.
+    pub(super) fn new(limits: ir::traffic::RetryBudget, previous: Option<&Self>) -> Self {
         let intervals = |limits: &ir::traffic::RetryBudget| (limits.interval, limits.min_interval);
-        let former = former.filter(|it| intervals(&it.limits) == intervals(&limits));
-        let counts = former.map(|it| it.counts.clone());
+        let previous = previous.filter(|it| intervals(&it.limits) == intervals(&limits));
+        let counts = previous.map(|it| it.counts.clone());
         Self {
             limits,
             counts: counts.unwrap_or_else(|| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::build::Backends;
+use super::backends::Backends;
 use super::rule::Rule;
 use crate::ir;
 use crate::ir::{ObjectRef, Pattern};

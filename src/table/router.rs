@@ -257,9 +257,9 @@ impl Paths {
         }
         for (slot, edit) in edits {
             let mut candidates = edit.new;
-            let former = self.of(&slot).iter();
+            let previous = self.of(&slot).iter();
             candidates.extend(
-                former
+                previous
                     .filter(|it| !edit.gone.contains(&it.identity()))
                     .cloned(),
             );

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
-use super::backend::Backend;
-use super::build::Backends;
+use super::backends::Backends;
 use super::filter::{Filters, Targets};
+use super::matcher::RequestView;
 use super::request_stats::RuleStats;
+use super::target::BackendTarget;
 use crate::ir;
+use crate::ir::cors::is_preflight;
 use crate::ir::route::Action;
 use crate::ir::{Precedence, RouteKind};
 
@@ -53,7 +55,7 @@ pub struct WeightedBackend {
     /// Filters of this backendRef, which run after those of the rule.
     pub filters: Arc<[ir::Filter]>,
     /// Its backend.
-    pub target: Target,
+    pub target: BackendTarget,
     /// Whether it can be selected. With weight 0, only requests of its sessions reach it (GEP-1619, "Traffic Splitting").
     pub has_weight: bool,
     filter_targets: Targets,
@@ -71,15 +73,6 @@ impl WeightedBackend {
 #[derive(Clone, Copy, Debug)]
 pub struct Draw(u64);
 
-/// The target of a backendRef.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// A backend.
-    Backend(Arc<Backend>),
-    /// None, for this reason: requests get a 500.
-    Invalid(Arc<str>),
-}
-
 impl Rule {
     pub(super) fn new(
         ir: Arc<ir::Rule>,
@@ -93,7 +86,7 @@ impl Rule {
             sums.push(sum);
             all.push(WeightedBackend {
                 filters: reference.filters.as_slice().into(),
-                target: Target::new(&reference.target, backends),
+                target: BackendTarget::new(&reference.target, backends),
                 has_weight: reference.weight > 0,
                 filter_targets: Targets::new(&reference.filters, backends),
             });
@@ -116,6 +109,15 @@ impl Rule {
             created: route.created,
             priority: route.priority,
         }
+    }
+
+    /// Reports whether a request asks to send requests of another origin that the rule does not permit. Only GRPCRoutes
+    /// decide about that: HTTPRoutes forward preflight requests.
+    pub(super) fn refuses_preflight(&self, request: &RequestView<'_>) -> bool {
+        let permits = |filter: &ir::Filter| matches!(filter, ir::Filter::Preflight(_));
+        self.kind == RouteKind::Grpc
+            && is_preflight(request.method, request.headers)
+            && !self.ir.filters.iter().any(permits)
     }
 
     /// Reports whether this node equals one that would be built from `ir`, a rule of `route`.
@@ -211,27 +213,6 @@ fn references(ir: &ir::Rule) -> &[ir::route::WeightedBackend] {
     }
 }
 
-impl Target {
-    pub(super) fn new(ir: &ir::route::Target, backends: &Backends) -> Self {
-        match ir {
-            ir::route::Target::Backend(id) => backends.get(id).cloned().map_or_else(
-                || Self::Invalid("the backend is not part of the configuration".into()),
-                Self::Backend,
-            ),
-            ir::route::Target::Invalid(reason) => Self::Invalid(reason.clone()),
-        }
-    }
-
-    /// Whether this target, of the previous table or this one, would be the same node again.
-    pub(super) fn is_current(&self, ir: &ir::route::Target, backends: &Backends) -> bool {
-        match (self, ir) {
-            (Self::Backend(node), _) => !backends.is_gone(node),
-            (Self::Invalid(_), ir::route::Target::Backend(id)) => backends.get(id).is_none(),
-            (Self::Invalid(_), ir::route::Target::Invalid(_)) => true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,7 +221,7 @@ mod tests {
     fn rule(weights: &[u32]) -> Rule {
         let reference = |(index, weight): (usize, &u32)| ir::route::WeightedBackend {
             weight: *weight,
-            target: ir::route::Target::Invalid(index.to_string().into()),
+            target: ir::route::BackendTarget::Invalid(index.to_string().into()),
             filters: Vec::new(),
         };
         let ir = ir::Rule {
@@ -269,7 +250,7 @@ mod tests {
     fn selected(rule: &Rule, key: Option<u64>) -> Option<usize> {
         match rule.select(rule.draw(key)) {
             Some(WeightedBackend {
-                target: Target::Invalid(name),
+                target: BackendTarget::Invalid(name),
                 ..
             }) => Some(name.parse().unwrap()),
             _ => None,

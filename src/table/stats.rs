@@ -4,56 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::fault::UpstreamFault;
 use super::request_stats::ReleaseStats;
-
-/// Why an attempt at a backend failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum UpstreamFault {
-    /// The connection was refused or unreachable.
-    Connect,
-    /// The connection was not established in time.
-    ConnectTimeout,
-    /// The connection closed before the end of the response.
-    Reset,
-    /// The endpoint did not process the request, which may be sent again.
-    Refused,
-    /// The endpoint violated the protocol.
-    Protocol,
-    /// The response did not arrive in time.
-    Timeout,
-    /// There was no endpoint to send to.
-    NoEndpoint,
-    /// The process had no file descriptor left for a connection.
-    Descriptors,
-}
-
-impl UpstreamFault {
-    /// Every fault, in the order of their counters.
-    pub const ALL: [Self; 8] = [
-        Self::Connect,
-        Self::ConnectTimeout,
-        Self::Reset,
-        Self::Refused,
-        Self::Protocol,
-        Self::Timeout,
-        Self::NoEndpoint,
-        Self::Descriptors,
-    ];
-
-    /// Its name in metrics and logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::ConnectTimeout => "connect_timeout",
-            Self::Reset => "reset",
-            Self::Refused => "refused",
-            Self::Protocol => "protocol",
-            Self::Timeout => "timeout",
-            Self::NoEndpoint => "no_endpoint",
-            Self::Descriptors => "descriptors",
-        }
-    }
-}
 
 /// Why TLS to an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

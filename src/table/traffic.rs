@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use super::retry_budget::RetryBudget;
 use crate::ir::session::SessionPersistence;
 use crate::ir::traffic::TrafficPolicy;
-use crate::uptime;
+use crate::runtime::monotonic;
 
 /// The traffic policy of a backend.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Traffic {
     /// Counts the first attempt of a request, if there is a retry budget.
     pub fn count_request(&self) {
         if let Some(budget) = &self.budget {
-            budget.count_request(uptime::now().get());
+            budget.count_request(monotonic::now().get());
         }
     }
 
@@ -33,7 +33,7 @@ impl Traffic {
     /// Counts a retry if the retry budget permits it. Returns whether it does.
     pub fn try_retry(&self) -> bool {
         let budget = self.budget.as_ref();
-        budget.is_none_or(|budget| budget.try_retry(uptime::now().get()))
+        budget.is_none_or(|budget| budget.try_retry(monotonic::now().get()))
     }
 
     /// Returns the session persistence for rules that do not configure it.
@@ -50,11 +50,11 @@ pub(super) struct TrafficCell {
 }
 
 impl TrafficCell {
-    /// Creates the cell of a backend that replaces one with the cell `former`.
-    pub(super) fn new(ir: Option<&Arc<TrafficPolicy>>, former: Option<&Self>) -> Self {
+    /// Creates the cell of a backend that replaces one with the cell `previous`.
+    pub(super) fn new(ir: Option<&Arc<TrafficPolicy>>, previous: Option<&Self>) -> Self {
         let cell = Self::default();
-        if let Some(former) = former {
-            cell.policy.store(former.policy.load_full());
+        if let Some(previous) = previous {
+            cell.policy.store(previous.policy.load_full());
         }
         cell.set(ir);
         cell
@@ -63,19 +63,21 @@ impl TrafficCell {
     /// Replaces the policy. The budget keeps its counts if the intervals are the same. Only one thread at a time may
     /// call this.
     pub(super) fn set(&self, ir: Option<&Arc<TrafficPolicy>>) {
-        let former = self.policy.load();
-        if former.as_ref().map(|former| &former.ir) != ir {
-            let former = former.as_ref().and_then(|former| former.budget.as_ref());
+        let previous = self.policy.load();
+        if previous.as_ref().map(|previous| &previous.ir) != ir {
+            let previous = previous
+                .as_ref()
+                .and_then(|previous| previous.budget.as_ref());
             let traffic = |ir: &Arc<TrafficPolicy>| {
                 let limits = ir.retry_budget;
                 Arc::new(Traffic {
                     ir: ir.clone(),
-                    budget: limits.map(|limits| RetryBudget::new(limits, former)),
+                    budget: limits.map(|limits| RetryBudget::new(limits, previous)),
                 })
             };
             self.policy.store(ir.map(traffic));
         }
-        // The two stores need no order: a reader between them sees the former policy or none.
+        // The two stores need no order: a reader between them sees the previous policy or none.
         self.is_set.store(ir.is_some(), Relaxed);
     }
 

@@ -7,14 +7,15 @@ mod time;
 
 use std::cell::RefCell;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use http::request;
 use rand::RngExt;
 
-pub use self::line::{Completion, RequestTexts};
-use self::line::{LONGEST_LINE, write_line};
+use self::line::LONGEST_LINE;
+pub use self::line::{Completion, Line};
 use self::time::{TimestampText, WallClock};
 use super::lines::{BUFFER, LineWriter, Sink};
 use crate::settings::{self, AccessLogFilter, AccessLogTarget};
@@ -23,7 +24,7 @@ use crate::settings::{self, AccessLogFilter, AccessLogTarget};
 const NAME: &str = "access log";
 /// Length at which a buffer is full: another line could exceed its size.
 const FULL: usize = BUFFER - LONGEST_LINE;
-/// Maximum number of unused [`RequestTexts`] that a worker keeps for reuse.
+/// Maximum number of unused [`Line`]s that a worker keeps for reuse.
 const MAX_UNUSED: usize = 256;
 
 /// Handle to the access log. Clones share one writer. Dropping the last clone and the last
@@ -70,6 +71,7 @@ impl AccessLog {
         Some(WorkerLog {
             writer,
             clock: WallClock::new(),
+            times: RefCell::default(),
             lines: RefCell::default(),
             unused: RefCell::default(),
         })
@@ -102,56 +104,57 @@ impl AccessLog {
 pub struct WorkerLog {
     writer: Arc<Writer>,
     clock: WallClock,
-    lines: RefCell<Lines>,
+    times: RefCell<TimestampText>,
+    lines: RefCell<Vec<u8>>,
     #[expect(
         clippy::vec_box,
         reason = "records hold the boxes, so that they are small"
     )]
-    unused: RefCell<Vec<Box<RequestTexts>>>,
-}
-
-#[derive(Debug, Default)]
-struct Lines {
-    text: Vec<u8>,
-    times: TimestampText,
+    unused: RefCell<Vec<Box<Line>>>,
 }
 
 impl WorkerLog {
-    /// Copies what the line of a request needs of its head, which was read at `start`. `tick` is the
-    /// worker's coarse time.
-    pub fn open(&self, parts: &request::Parts, start: Instant, tick: u64) -> Box<RequestTexts> {
-        let mut texts = self.unused.borrow_mut().pop().unwrap_or_default();
-        texts.read(self.clock.at(start, tick), parts);
-        texts
+    /// Begins the line of a request of `client`, whose head was read at `start`. `tick` is the worker's coarse time.
+    pub fn open(
+        &self,
+        client: SocketAddr,
+        parts: &request::Parts,
+        start: Instant,
+        tick: u64,
+    ) -> Box<Line> {
+        let mut line = self.unused.borrow_mut().pop().unwrap_or_default();
+        let time = self.clock.at(start, tick);
+        line.begin(time, &mut self.times.borrow_mut(), client, parts);
+        line
     }
 
-    /// Writes the line of a request, if the filter admits it. Returns true if the caller must
+    /// Completes the line of a request and writes it, if the filter admits it. Returns true if the caller must
     /// [`flush`](Self::flush) the buffer later, since this is its first line.
-    pub fn close(&self, texts: Box<RequestTexts>, end: &Completion<'_>) -> bool {
+    pub fn close(&self, mut line: Box<Line>, end: &Completion<'_>) -> bool {
         let mut is_first = false;
         if self.admits(end) {
-            let Lines { text, times } = &mut *self.lines.borrow_mut();
-            is_first = text.is_empty();
-            if text.capacity() < BUFFER {
-                text.reserve_exact(BUFFER);
+            let mut lines = self.lines.borrow_mut();
+            is_first = lines.is_empty();
+            if lines.capacity() < BUFFER {
+                lines.reserve_exact(BUFFER);
             }
-            write_line(text, &texts, end, times);
-            if text.len() >= FULL {
-                self.writer.lines.push(text);
+            lines.extend_from_slice(line.end(end));
+            if lines.len() >= FULL {
+                self.writer.lines.push(&mut lines);
             }
         }
         let mut unused = self.unused.borrow_mut();
-        if unused.len() < MAX_UNUSED {
-            unused.push(texts);
+        if unused.len() < MAX_UNUSED && line.is_usual() {
+            unused.push(line);
         }
         is_first
     }
 
     /// Passes on the lines of the buffer.
     pub fn flush(&self) {
-        let text = &mut self.lines.borrow_mut().text;
-        if !text.is_empty() {
-            self.writer.lines.push(text);
+        let mut lines = self.lines.borrow_mut();
+        if !lines.is_empty() {
+            self.writer.lines.push(&mut lines);
         }
     }
 

@@ -13,7 +13,7 @@ use http::StatusCode;
 pub use dns::{DnsStats, LookupResult};
 pub use text::{CONTENT_TYPE, encode};
 
-use crate::per_worker::{PerWorker, WorkerId};
+use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
 /// Counters of client connections.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub struct ConnectionStats {
 /// Response counters by status, for the statuses of requests without a rule. All other statuses
 /// share one counter.
 #[derive(Debug, Default)]
-pub struct StatusCounts(PerWorker<[AtomicU64; Self::KNOWN.len() + 1]>);
+pub struct StatusCounts(PerWorker<[Count; Self::KNOWN.len() + 1]>);
 
 impl StatusCounts {
     const KNOWN: [(u16, &str); 8] = [
@@ -62,18 +62,15 @@ impl StatusCounts {
     pub fn record(&self, worker: WorkerId, status: u16) {
         let known = Self::KNOWN.iter().position(|(known, _)| *known == status);
         let counts = self.0.of(worker);
-        counts[known.unwrap_or(Self::KNOWN.len())].fetch_add(1, Ordering::Relaxed);
+        counts[known.unwrap_or(Self::KNOWN.len())].add(1);
     }
 
     /// Responses by status name.
     pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = Self::KNOWN.iter().map(|(_, name)| *name).chain(["other"]);
         names.enumerate().map(|(index, name)| {
-            let counts = self.0.iter();
-            (
-                name,
-                counts.map(|it| it[index].load(Ordering::Relaxed)).sum(),
-            )
+            let counts = self.0.iter().map(|counts| counts[index].get());
+            (name, counts.sum())
         })
     }
 }

@@ -1,21 +1,27 @@
 //! Filters of HTTPRoutes and GRPCRoutes, parsed into values that need no further checks. A filter that cannot be
 //! applied as written is a fault and never skipped. Must not know rules, except for their path prefix.
 
+mod backend;
+pub(super) mod cors;
+mod external_auth;
+mod fault;
+mod mirror;
+
 use std::sync::Arc;
 
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, TRAILER};
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::api::http_route::{
+use crate::api::filter::{
     HeaderModifier, HeaderValue as Field, HttpFilter, PathModifier, RequestRedirect, UrlRewrite,
 };
 use crate::ir::Filter;
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 
-use super::mirror::{self, ResolveBackend};
+use super::filter::backend::ResolveBackend;
 use super::reason::{Fault, Reason};
-use super::{cors, external_auth};
+use crate::translate::filter::fault::unsupported;
 
 /// Headers, beside the hop-by-hop ones, that frame a message or belong to one connection. Changing them would break the
 /// exchange.
@@ -120,13 +126,9 @@ fn one(
         }
         kind => Err(unsupported(
             field,
-            &format!("filter type {kind} is not served by this version"),
+            &format!("filter type {kind} is not supported"),
         )),
     }
-}
-
-pub(super) fn unsupported(field: &str, message: &str) -> Fault {
-    Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
 }
 
 /// The message that a header modifier changes.

@@ -3,56 +3,48 @@
 
 use crate::api::gateway::ReferenceGrant;
 use crate::ir::ObjectRef;
-use crate::snapshot::{Objects, Snapshot};
 
+use super::input::Input;
 use super::reason::{Fault, Reason};
 
-/// All ReferenceGrants.
-pub(super) struct Grants<'a>(&'a Objects<ReferenceGrant>);
-
-impl<'a> Grants<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
-        Self(&snapshot.reference_grants)
+/// Checks whether `from` may refer to `to`: always within a namespace, otherwise if a grant of the target's namespace
+/// permits it. `field` is the path of the reference in `from`.
+pub(super) fn check(
+    input: &Input<'_>,
+    from: &ObjectRef,
+    to: &ObjectRef,
+    field: &str,
+) -> Result<(), Fault> {
+    if from.namespace == to.namespace || permitting(input, from, to).next().is_some() {
+        return Ok(());
     }
+    Err(Fault::new(
+        Reason::RefNotPermitted,
+        format!(
+            "{field} refers to {to}, and no ReferenceGrant in namespace {} permits it; add one there with from \
+             {{group: \"{}\", kind: {}, namespace: {}}} to {{group: \"{}\", kind: {}}}",
+            to.namespace, from.group, from.kind, from.namespace, to.group, to.kind
+        ),
+    ))
+}
 
-    /// Checks whether `from` may refer to `to`: always within a namespace, otherwise if a grant of the target's
-    /// namespace permits it. `field` is the path of the reference in `from`.
-    pub(super) fn check(&self, from: &ObjectRef, to: &ObjectRef, field: &str) -> Result<(), Fault> {
-        if from.namespace == to.namespace || self.permits(from, to) {
-            return Ok(());
-        }
-        Err(Fault::new(
-            Reason::RefNotPermitted,
-            format!(
-                "{field} refers to {to}, and no ReferenceGrant in namespace {} permits it; add one there with from \
-                 {{group: \"{}\", kind: {}, namespace: {}}} to {{group: \"{}\", kind: {}}}",
-                to.namespace, from.group, from.kind, from.namespace, to.group, to.kind
-            ),
-        ))
-    }
-
-    fn permits(&self, from: &ObjectRef, to: &ObjectRef) -> bool {
-        self.permitting(from, to).next().is_some()
-    }
-
-    /// Returns the grants that permit `from` to refer to `to`, an object of another namespace.
-    pub(super) fn permitting(
-        &self,
-        from: &ObjectRef,
-        to: &ObjectRef,
-    ) -> impl Iterator<Item = &'a ReferenceGrant> {
-        let grants = self.0.in_namespace(&to.namespace);
-        grants.map(AsRef::as_ref).filter(move |grant| {
-            grant.spec.from.iter().any(|source| {
-                source.group == *from.group
-                    && source.kind == *from.kind
-                    && source.namespace == *from.namespace
-            }) && grant.spec.to.iter().any(|target| {
-                let named = target.name.as_deref().filter(|name| !name.is_empty());
-                target.group == *to.group
-                    && target.kind == *to.kind
-                    && named.is_none_or(|name| name == &*to.name)
-            })
+/// Returns the grants that permit `from` to refer to `to`, an object of another namespace.
+pub(super) fn permitting<'a>(
+    input: &Input<'a>,
+    from: &ObjectRef,
+    to: &ObjectRef,
+) -> impl Iterator<Item = &'a ReferenceGrant> {
+    let grants = input.grants_of(&to.namespace);
+    grants.map(AsRef::as_ref).filter(move |grant| {
+        grant.spec.from.iter().any(|source| {
+            source.group == *from.group
+                && source.kind == *from.kind
+                && source.namespace == *from.namespace
+        }) && grant.spec.to.iter().any(|target| {
+            let named = target.name.as_deref().filter(|name| !name.is_empty());
+            target.group == *to.group
+                && target.kind == *to.kind
+                && named.is_none_or(|name| name == &*to.name)
         })
-    }
+    })
 }

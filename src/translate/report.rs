@@ -1,331 +1,67 @@
-//! The status report of everything but routes and policies, composed from the faults that all steps found. Decides only
-//! how the validity of listeners determines that of their Gateway or ListenerSet.
+//! The report while the steps update it: statuses by object, and notes. Must not know who finds what.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::api::Resource;
-use crate::api::reference::ParentRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::{Bind, ObjectRef};
-use crate::status::{
-    Address, Condition, GatewayStatus, ListenerSetStatus, ListenerStatus, Note,
-    ReleaseBackendStatuses, RouteKind, RouteStatuses, StatusReport,
-};
+use crate::ir::ObjectRef;
+use crate::status::{Note, StatusMap, StatusReport};
 
-use super::attachment::DEFAULT_SCOPE;
-use super::gateway::{self, Classes, GatewayDraft};
-use super::listener::ListenerDraft;
-use super::listener_set::{SetDraft, parent_not_accepted};
-use super::reason::{ConditionType, Fault, Reason, judge};
-use super::{Input, Mode, attachment, parameters, released};
+/// The report of a translator.
+#[derive(Default)]
+pub(super) struct Report {
+    pub(super) statuses: StatusReport,
+    pub(super) notes: Notes,
+}
 
-/// Composes the report.
-pub(super) fn compose(
-    input: &Input<'_>,
-    classes: Classes,
-    gateways: &[GatewayDraft<'_>],
-    sets: &[SetDraft],
-) -> StatusReport {
-    let mut notes = Vec::new();
-    if input.options.mode == Mode::Standalone {
-        notes.extend(gateway::unserved(input, &classes));
-        notes.extend(orphans(input));
-        notes.extend(parameters::without_effect(input));
-    }
-    let set_statuses: BTreeMap<_, _> = sets
-        .iter()
-        .map(|set| (set.name.clone(), of_set(set, &gateways[set.gateway])))
-        .collect();
-    let of_gateway = |(index, gateway): (usize, &GatewayDraft<'_>)| {
-        let attached = sets
-            .iter()
-            .filter(|set| set.gateway == index && is_attached(set, gateway));
-        (gateway.name.clone(), of_gateway(gateway, attached.count()))
-    };
-    StatusReport {
-        released: released::statuses(input, &classes, sets),
-        gateway_classes: classes.conditions,
-        gateways: gateways.iter().enumerate().map(of_gateway).collect(),
-        listener_sets: set_statuses,
-        routes: RouteStatuses::new(),
-        policies: BTreeMap::new(),
-        backends: BTreeMap::new(),
-        release_backends: ReleaseBackendStatuses::new(),
-        notes,
+impl Report {
+    /// Returns the report as it is now.
+    pub(super) fn current(&mut self) -> StatusReport {
+        self.statuses.notes = self.notes.list();
+        self.statuses.clone()
     }
 }
 
-fn of_gateway(gateway: &GatewayDraft<'_>, attached_listener_sets: usize) -> GatewayStatus {
-    let generation = gateway.object.metadata.generation;
-    let listeners = gateway.own_listeners();
-    let total = Validity::of(listeners, ListenerDraft::is_accepted);
-    let accepted = match (&gateway.fault, &total.fault) {
-        (Some(fault), _) => fault.against(ConditionType::Accepted, generation),
-        (None, fault) => total.accepted(fault.as_ref(), generation),
-    };
-    let served = listeners.iter().any(|listener| gateway.serves(listener));
-    let unprogrammed = match (&gateway.fault, &gateway.address_fault) {
-        (Some(fault), _) => Some(Fault::new(Reason::Invalid, fault.message.clone())),
-        (None, Some(fault)) => Some(fault.clone()),
-        (None, None) if served => None,
-        (None, None) => Some(Fault::new(
-            Reason::Invalid,
-            "none of its listeners can be served: see their conditions",
-        )),
-    };
-    let programmed = judge(
-        ConditionType::Programmed,
-        Reason::Programmed,
-        unprogrammed.as_ref(),
-        generation,
-    );
-    let mut conditions = vec![accepted, programmed];
-    conditions.extend(gateway.client_certificate.as_ref().map(|identity| {
-        let fault = identity.fault.as_ref();
-        judge(
-            ConditionType::ResolvedRefs,
-            Reason::ResolvedRefs,
-            fault,
-            generation,
-        )
-    }));
-    conditions.extend(gateway.insecure_frontend.as_ref().map(|message| {
-        let kind = ConditionType::InsecureFrontendValidationMode;
-        Condition::holds(kind, Reason::ConfigurationChanged, generation).with_message(message)
-    }));
-    conditions.extend(attachment::is_default(gateway.object).then(|| {
-        let message = format!("Gateway has default scope {DEFAULT_SCOPE}");
-        let kind = ConditionType::DefaultGateway;
-        Condition::holds(kind, Reason::DefaultGateway, generation).with_message(message)
-    }));
-    GatewayStatus {
-        conditions,
-        addresses: gateway
-            .usable
-            .iter()
-            .copied()
-            .map(Address::IPAddress)
-            .collect(),
-        attached_listener_sets,
-        listeners: listeners
-            .iter()
-            .map(|listener| of_listener(listener, gateway))
-            .collect(),
-    }
-}
-
-/// Returns the status of a ListenerSet. Its conditions do not depend on those of the Gateway's listeners, nor the other
-/// way round. They depend on faults of the Gateway itself, also while dedicated data planes keep serving its listeners.
-fn of_set(set: &SetDraft, gateway: &GatewayDraft<'_>) -> ListenerSetStatus {
-    let generation = set.generation;
-    let name = &gateway.name;
-    if let Some(fault) = &set.fault {
-        let programmed = match fault.reason {
-            Reason::ParentNotAccepted => parent_not_programmed(name),
-            _ => fault.clone(),
-        };
-        return ListenerSetStatus {
-            conditions: vec![
-                fault.against(ConditionType::Accepted, generation),
-                programmed.against(ConditionType::Programmed, generation),
-            ],
-            listeners: Vec::new(),
-        };
-    }
-    let listeners = &gateway.listeners[set.listeners.clone()];
-    // Unlike in a Gateway, a listener that cannot be served is invalid here (conformance test
-    // ListenerSetReferenceGrant).
-    let total = Validity::of(listeners, ListenerDraft::is_servable);
-    let served = listeners.iter().any(|listener| gateway.serves(listener));
-    let unserved = (!served).then(|| {
-        total.fault.clone().unwrap_or_else(|| {
-            let message = "none of its listeners can be served: see their conditions";
-            Fault::new(Reason::ListenersNotValid, message)
-        })
-    });
-    let parent_fault = gateway.fault.as_ref().or(gateway.address_fault.as_ref());
-    let unprogrammed = parent_fault
-        .map(|_| parent_not_programmed(name))
-        .or(unserved);
-    let accepted = match &gateway.fault {
-        Some(_) => parent_not_accepted(name).against(ConditionType::Accepted, generation),
-        None => total.accepted(total.fault.as_ref(), generation),
-    };
-    ListenerSetStatus {
-        conditions: vec![
-            accepted,
-            judge(
-                ConditionType::Programmed,
-                Reason::Programmed,
-                unprogrammed.as_ref(),
-                generation,
-            ),
-        ],
-        listeners: listeners
-            .iter()
-            .map(|listener| of_listener(listener, gateway))
-            .collect(),
-    }
-}
-
-fn parent_not_programmed(gateway: &ObjectRef) -> Fault {
-    let message = format!("{gateway} is not programmed: see its conditions");
-    Fault::new(Reason::ParentNotProgrammed, message)
-}
-
-fn is_attached(set: &SetDraft, gateway: &GatewayDraft<'_>) -> bool {
-    let is_accepted = set.fault.is_none() && gateway.fault.is_none();
-    is_accepted
-        && gateway.listeners[set.listeners.clone()]
-            .iter()
-            .any(ListenerDraft::is_servable)
-}
-
-/// Whether some listeners of an object are valid, and the fault of the others.
-struct Validity {
-    some: bool,
-    fault: Option<Fault>,
-}
-
-impl Validity {
-    fn of<'a>(listeners: &[ListenerDraft<'a>], is_valid: fn(&ListenerDraft<'a>) -> bool) -> Self {
-        let (good, bad): (Vec<&ListenerDraft<'a>>, Vec<_>) =
-            listeners.iter().partition(|listener| is_valid(listener));
-        let names: Vec<&str> = bad.iter().map(|listener| &*listener.key.name).collect();
-        let message = || {
-            format!(
-                "invalid listeners: {}; see their conditions",
-                names.join(", ")
-            )
-        };
-        Self {
-            some: !good.is_empty(),
-            fault: (!bad.is_empty()).then(|| Fault::new(Reason::ListenersNotValid, message())),
-        }
-    }
-
-    /// Returns `Accepted`: True while one listener is valid, with a reason that reports the others.
-    fn accepted(&self, fault: Option<&Fault>, generation: i64) -> Condition {
-        match fault {
-            Some(fault) if self.some => {
-                Condition::holds(ConditionType::Accepted, fault.reason, generation)
-                    .with_message(&fault.message)
-            }
-            fault => judge(ConditionType::Accepted, Reason::Accepted, fault, generation),
-        }
-    }
-}
-
-fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> ListenerStatus {
-    let why = || format!("{} is not served: see its conditions", gateway.name);
-    let blocked = gateway.fault.is_some() || gateway.addresses.is_empty();
-    let fault = blocked.then(|| Fault::new(Reason::Invalid, why()));
-    let (port, transport) = listener.port();
-    let bind = |address: &Option<_>| Bind {
-        address: *address,
-        port,
-        transport,
-    };
-    let binds = if gateway.serves(listener) {
-        gateway.addresses.iter().map(bind).collect()
-    } else {
-        Vec::new()
-    };
-    let kind = |kind: &&str| RouteKind {
-        group: GATEWAY_GROUP.to_owned(),
-        kind: (*kind).to_owned(),
-    };
-    ListenerStatus {
-        name: listener.key.name.clone(),
-        attached_routes: 0,
-        supported_kinds: listener.kinds.iter().map(kind).collect(),
-        conditions: listener.conditions(fault.as_ref()),
-        binds,
-    }
-}
-
-/// Returns notes on ListenerSets and on routes of unserved kinds whose parent does not exist.
-fn orphans(input: &Input<'_>) -> Vec<Note> {
-    let mut notes = Vec::new();
-    for set in input.snapshot.listener_sets.iter() {
-        notes.extend(orphan(
-            input,
-            &set.object_ref(),
-            &set.spec.parent_ref,
-            "spec.parentRef",
-        ));
-    }
-    for route in input.snapshot.unserved_routes.iter() {
-        let metadata = &route.metadata;
-        let name = ObjectRef::gateway_api(&route.kind, &metadata.namespace, &metadata.name);
-        notes.extend(orphan_route(input, &name, &route.spec.parent_refs));
-    }
-    notes
-}
-
-/// Returns notes on a route that requests default Gateways while there is none.
-pub(super) fn without_default(input: &Input<'_>, route: &ObjectRef) -> Vec<Note> {
-    if input.options.mode != Mode::Standalone {
-        return Vec::new();
-    }
-    let message = format!(
-        "spec.useDefaultGateways is {DEFAULT_SCOPE}, but no Gateway has spec.defaultScope {DEFAULT_SCOPE}: the route is \
-         attached to its parentRefs only"
-    );
-    vec![Note {
-        object: route.clone(),
-        message,
-    }]
-}
-
-/// Returns notes on a route whose parents do not exist. In a folder, no other controller can have them.
-pub(super) fn orphan_route(
-    input: &Input<'_>,
-    route: &ObjectRef,
-    parents: &[ParentRef],
-) -> Vec<Note> {
-    if input.options.mode != Mode::Standalone {
-        return Vec::new();
-    }
-    if parents.is_empty() {
-        return vec![Note {
-            object: route.clone(),
-            message: "spec.parentRefs is empty: nothing serves this route".to_owned(),
-        }];
-    }
-    let note = |(index, reference): (usize, &ParentRef)| {
-        orphan(
-            input,
-            route,
-            reference,
-            &format!("spec.parentRefs[{index}]"),
-        )
-    };
-    parents.iter().enumerate().filter_map(note).collect()
-}
-
-fn orphan(
-    input: &Input<'_>,
+/// Replaces the status of an object; `None` removes it. An equal status stays the same `Arc`, so that later comparisons
+/// see the same pointer.
+pub(super) fn put<T: Eq + ?Sized>(
+    statuses: &mut StatusMap<T>,
     object: &ObjectRef,
-    reference: &ParentRef,
-    field: &str,
-) -> Option<Note> {
-    let parent = attachment::parent_name(reference, &object.namespace);
-    let (namespace, name) = (&parent.namespace, &parent.name);
-    let exists = match &*parent.kind {
-        _ if &*parent.group != GATEWAY_GROUP => true,
-        "Gateway" => input.snapshot.gateways.get(namespace, name).is_some(),
-        "ListenerSet" => input.snapshot.listener_sets.get(namespace, name).is_some(),
-        _ => false,
-    };
-    (!exists).then(|| {
-        let why = match input.snapshot.invalid.contains(&parent) {
-            true => "is invalid",
-            false => "does not exist",
-        };
-        Note {
-            object: object.clone(),
-            message: format!("{field} names {parent}, which {why}: nothing is served through it"),
+    status: Option<Arc<T>>,
+) {
+    let known = statuses.get(object);
+    match status {
+        Some(status) if known.is_none_or(|known| **known != *status) => {
+            statuses.insert(object.clone(), status);
         }
-    })
+        None if known.is_some() => drop(statuses.remove(object)),
+        Some(_) | None => {}
+    }
+}
+
+/// The notes of all steps. Each object has notes of one step.
+#[derive(Default)]
+pub(super) struct Notes {
+    by_object: BTreeMap<ObjectRef, Vec<Note>>,
+    /// All notes in order; `None` after a change.
+    listed: Option<Arc<[Note]>>,
+}
+
+impl Notes {
+    /// Replaces the notes on an object.
+    pub(super) fn replace(&mut self, object: &ObjectRef, mut notes: Vec<Note>) {
+        notes.sort();
+        let previous = match notes.is_empty() {
+            true => self.by_object.remove(object),
+            false => self.by_object.insert(object.clone(), notes),
+        };
+        if previous.as_ref() != self.by_object.get(object) {
+            self.listed = None;
+        }
+    }
+
+    /// Returns all notes, in order.
+    fn list(&mut self) -> Arc<[Note]> {
+        let all = || self.by_object.values().flatten().cloned().collect();
+        self.listed.get_or_insert_with(all).clone()
+    }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Options, Translation, Translator, translate};
+use super::input::Options;
+use super::{Translation, Translator, translate};
 use crate::api::Kind;
 use crate::ir::{Certificate, Ir};
 use crate::snapshot::Snapshot;
@@ -445,7 +446,7 @@ fn problems_name_the_object_and_state_each_cause_once() {
          spec.listeners[https].tls.certificateRefs[0]: Secret default/cert does not exist\n\
          Gateway default/web: listener https: ResolvedRefs is False (InvalidCertificateRef): \
          spec.listeners[https].tls.certificateRefs[0]: Secret default/cert does not exist\n\
-         HTTPRoute default/r: parent Gateway web: ResolvedRefs is False (BackendNotFound): \
+         HTTPRoute default/r: for Gateway web: ResolvedRefs is False (BackendNotFound): \
          spec.rules[0].backendRefs[0]: Service default/app does not exist\n"
     );
 }

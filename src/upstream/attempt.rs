@@ -11,11 +11,15 @@ use tokio::time::{Sleep, sleep};
 
 use super::attempts::{Attempts, Resend};
 use super::balance::InFlight;
-use super::connect::{ConnectFailure, Target, connect};
-use super::exchange::{Exchange, Head};
+use super::connect::{ConnectFailure, connect};
+use super::connector::Connector;
+use super::exchange::Exchange;
 use super::exchange_error::ExchangeError;
+use super::outgoing::{Outgoing, Replay};
 use super::pool::{Pool, Ready};
-use super::{Outgoing, Replay, Response, SendError, Upstream, http1, http2};
+use super::response_head::Head;
+use super::send_error::SendError;
+use super::{Response, Upstream, http1, http2};
 use crate::table::{Backend, UpstreamFault};
 
 /// A failed attempt.
@@ -101,7 +105,7 @@ impl<'a, B: Replay> State<'a, B> {
             });
         };
         match pool.take(
-            Target::key_of(backend, in_flight.endpoint()),
+            Connector::key_of(backend, in_flight.endpoint()),
             attempts.avoid(),
         ) {
             Some(ready) => Self::begin(pool, backend, attempts, request, (ready, in_flight), body),
@@ -216,7 +220,7 @@ impl<B: Replay> Attempt<'_, B> {
                 in_flight.on_response();
                 self.attempts
                     .on_response(self.backend, in_flight.endpoint());
-                let key = Target::key_of(self.backend, in_flight.endpoint());
+                let key = Connector::key_of(self.backend, in_flight.endpoint());
                 Ok(Response::new(
                     head,
                     exchange,

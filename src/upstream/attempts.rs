@@ -8,15 +8,14 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue};
 
 use super::balance::{self, InFlight};
-use super::connect::Restrictions;
-use super::pool::Avoid;
+use super::health;
 use super::release::{self, SelectedRelease, candidates};
+use super::restrictions::{Avoid, Restrictions};
+use super::send_error::SendError;
 use super::slow_start::SlowStart;
-use super::{SendError, health};
 use crate::table::{Backend, Endpoint, Endpoints, Release, ReleaseStats, UpstreamFault};
+use crate::upstream::restrictions::{EXCLUDED, MAX_ENDPOINTS};
 
-/// Maximum number of endpoints that one request tries to connect to.
-const MAX_ENDPOINTS: usize = 3;
 /// Maximum number of times that one request is sent again because an HTTP/2 backend refused its stream, or because a
 /// reused connection closed, over all retries.
 const MAX_RESENDS: u8 = 3;
@@ -25,9 +24,6 @@ const MAX_RESENDS: u8 = 3;
 const MAX_UNPROCESSED_RESENDS: u8 = 12;
 /// Maximum number of attempts of one request that a GOAWAY leaves unprocessed, including the retries of its rule.
 const MAX_UNPROCESSED: u8 = 16;
-
-/// Maximum number of excluded endpoints: the unreachable ones and the one that refused the request.
-pub(super) const EXCLUDED: usize = MAX_ENDPOINTS + 1;
 
 /// Whether a failed request may be sent again, apart from the `retry` of its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

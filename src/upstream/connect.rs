@@ -1,230 +1,30 @@
-//! Connects to an endpoint, with TLS if configured. If the first endpoint is slow, also connects to
-//! a second one (hedging).
+//! Connects to the selected endpoint. If it is slow, also connects to a second one (hedging).
 
-use std::cell::Cell;
-use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::CertificateError;
-use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsConnector;
+use tokio::time::sleep;
 
-use super::SendError;
-use super::attempts::EXCLUDED;
 use super::balance::{self, InFlight};
 use super::health;
-use super::io::Io;
-use super::pool::{Avoid, ConnectionKey, Pool, Ready};
+use super::pool::{Pool, Ready};
 use super::release::candidates;
+use super::send_error::SendError;
 use super::slow_start::SlowStart;
-use crate::descriptors::{BackendDescriptor, are_exhausted};
-use crate::ir::UpstreamProtocol;
-use crate::table::{
-    Backend, BackendStats, Endpoint, Release, TlsFailure, Transport, UpstreamFault,
-};
+use crate::table::{Backend, BackendStats, UpstreamFault};
+use crate::upstream::connector::Connector;
+use crate::upstream::restrictions::Restrictions;
 
 /// Delay before a hedged connect to a second endpoint: a multiple of the backend's usual connect
 /// time, within these bounds.
 const HEDGE_FACTOR: u32 = 8;
 const HEDGE_DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// Protocol of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
-    Http1,
-    Http2,
-}
-
-/// An endpoint with all that is needed to connect to it.
-#[derive(Clone)]
-pub(super) struct Target {
-    endpoint: Arc<Endpoint>,
-    transport: Transport,
-    declared: UpstreamProtocol,
-    stats: Arc<BackendStats>,
-    /// Start of the connect that is currently awaited.
-    awaited_since: Cell<Option<Instant>>,
-}
-
-impl Target {
-    pub(super) fn new(backend: &Backend, endpoint: &Arc<Endpoint>) -> Self {
-        Self {
-            endpoint: endpoint.clone(),
-            transport: backend.transport.clone(),
-            declared: backend.protocol,
-            stats: backend.stats.clone(),
-            awaited_since: Cell::new(None),
-        }
-    }
-
-    pub(super) fn key(&self) -> ConnectionKey {
-        ConnectionKey {
-            endpoint: self.endpoint.id,
-            identity: self.transport.identity(),
-        }
-    }
-
-    /// Returns the pool key of the backend's connections to an endpoint.
-    pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint) -> ConnectionKey {
-        ConnectionKey {
-            endpoint: endpoint.id,
-            identity: backend.transport.identity(),
-        }
-    }
-
-    /// Returns the protocol of new connections; `None` if ALPN decides.
-    pub(super) fn protocol(&self) -> Option<Protocol> {
-        match &self.transport {
-            Transport::Plain if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
-            // appProtocol declares HTTP/2, which takes precedence over the result of ALPN.
-            Transport::Tls(_) if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
-            Transport::Tls(tls) if tls.config.alpn_protocols.iter().any(|name| name == b"h2") => {
-                None
-            }
-            Transport::Plain | Transport::Tls(_) | Transport::Unusable => Some(Protocol::Http1),
-        }
-    }
-
-    /// Returns the protocol of a connection: what is configured, or else what its ALPN selected.
-    pub(super) fn protocol_of(&self, io: &Io) -> Protocol {
-        let negotiated = match io.has_negotiated_http2() {
-            true => Protocol::Http2,
-            false => Protocol::Http1,
-        };
-        self.protocol().unwrap_or(negotiated)
-    }
-
-    /// Records the start of the awaited connect.
-    pub(super) fn await_since(&self, begin: Instant) {
-        self.awaited_since.set(Some(begin));
-    }
-
-    /// Returns the duration of the awaited connect so far, without queueing time.
-    fn elapsed(&self) -> Duration {
-        let since = self.awaited_since.get();
-        since.map_or(Duration::ZERO, |begin| begin.elapsed())
-    }
-
-    /// Connects within `limit`, including TLS.
-    pub(super) async fn connect(
-        &self,
-        limit: Duration,
-        descriptor: BackendDescriptor,
-    ) -> Result<Io, SendError> {
-        let begin = Instant::now();
-        let io = timeout(limit, self.establish(descriptor))
-            .await
-            .map_err(|_| {
-                SendError::Backend(
-                    UpstreamFault::ConnectTimeout,
-                    "connecting to the backend timed out",
-                )
-            })??;
-        self.stats.connected(begin.elapsed());
-        Ok(io)
-    }
-
-    async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {
-        if matches!(self.transport, Transport::Unusable) {
-            return Err(SendError::Backend(
-                UpstreamFault::Connect,
-                "TLS to the backend cannot be configured",
-            ));
-        }
-        let address = self.endpoint.address;
-        let io = match &self.endpoint.hostname {
-            None => TcpStream::connect(address).await,
-            Some(hostname) => TcpStream::connect((&**hostname, address.port())).await,
-        };
-        let io = io.map_err(|error| match are_exhausted(&error) {
-            true => SendError::NO_DESCRIPTOR,
-            false => SendError::Backend(UpstreamFault::Connect, "cannot connect to the backend"),
-        })?;
-        // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
-        // works.
-        let _ = io.set_nodelay(true);
-        let Transport::Tls(tls) = &self.transport else {
-            return Ok(Io::plain(io, descriptor));
-        };
-        let connector = TlsConnector::from(tls.config.clone());
-        match connector.connect(tls.server_name.clone(), io).await {
-            Ok(io) => Ok(Io::tls(io, descriptor)),
-            Err(error) => {
-                tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
-                let failure = tls_failure(&error);
-                self.stats.tls_failed(failure);
-                Err(SendError::Backend(
-                    UpstreamFault::Connect,
-                    tls_problem(failure),
-                ))
-            }
-        }
-    }
-}
-
-/// Classifies a failed TLS handshake.
-fn tls_failure(error: &io::Error) -> TlsFailure {
-    let error = error.get_ref().and_then(|inner| inner.downcast_ref());
-    match error {
-        Some(rustls::Error::InvalidCertificate(problem)) => match problem {
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                TlsFailure::Name
-            }
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                TlsFailure::Expired
-            }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                TlsFailure::NotYetValid
-            }
-            // A wrong signature results from a different CA with the same name.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                TlsFailure::UnknownAuthority
-            }
-            CertificateError::ApplicationVerificationFailure => TlsFailure::Pin,
-            _ => TlsFailure::Certificate,
-        },
-        Some(rustls::Error::AlertReceived(_)) => TlsFailure::Refused,
-        Some(_) => TlsFailure::Protocol,
-        None => TlsFailure::Ended,
-    }
-}
-
-fn tls_problem(failure: TlsFailure) -> &'static str {
-    match failure {
-        TlsFailure::Name => {
-            "the backend's certificate has none of the names that its BackendTLSPolicy requires"
-        }
-        TlsFailure::Expired => "the backend's certificate has expired",
-        TlsFailure::NotYetValid => "the backend's certificate is not valid yet",
-        TlsFailure::UnknownAuthority => {
-            "the backend's certificate is from an authority that its BackendTLSPolicy does not trust"
-        }
-        TlsFailure::Pin => "the backend's key is not among those that its BackendTLSPolicy pins",
-        TlsFailure::Certificate => "the backend's certificate cannot be verified",
-        TlsFailure::Refused => "the backend refused the TLS handshake",
-        TlsFailure::Protocol => "the backend does not speak TLS as its BackendTLSPolicy requires",
-        TlsFailure::Ended => "the backend ended the TLS handshake",
-    }
-}
-
 /// Why connecting failed, and to which endpoints; 0 stands for none.
 pub(super) struct ConnectFailure {
     pub(super) error: SendError,
     pub(super) endpoints: [u64; 2],
-}
-
-/// What an attempt may use.
-pub(super) struct Restrictions {
-    /// The release of the request, if the backend has releases.
-    pub(super) release: Option<Arc<Release>>,
-    /// Ids of endpoints that must not be connected to; 0 stands for none.
-    pub(super) excluded: [u64; EXCLUDED],
-    /// Connections that must not be used.
-    pub(super) avoid: Avoid,
 }
 
 /// Connects to the selected endpoint, or to another one within `restrictions` if that is faster.
@@ -241,8 +41,8 @@ pub(super) async fn connect(
     } = restrictions;
     let release = release.as_deref();
     let delay = hedge_delay(&backend.stats);
-    let target = Target::new(backend, selected.endpoint());
-    let mut first = pin!(pool.ready(&target, avoid));
+    let connector = Connector::new(backend, selected.endpoint());
+    let mut first = pin!(pool.ready(&connector, avoid));
     // Endpoints that are out of date may all be gone, so that a slow one is hedged with what answers for them.
     let fallback = release.is_none().then(|| backend.fallback()).flatten();
     if fallback.is_some() || candidates(&backend.endpoints(), release).len() > 1 {
@@ -274,8 +74,8 @@ pub(super) async fn connect(
         backend.fell_back();
     }
     let hedge_begin = Instant::now();
-    let hedge_target = Target::new(backend, hedge.endpoint());
-    let mut second = pin!(pool.ready(&hedge_target, avoid));
+    let hedge_connector = Connector::new(backend, hedge.endpoint());
+    let mut second = pin!(pool.ready(&hedge_connector, avoid));
     tokio::select! {
         biased;
         outcome = &mut first => match outcome {
@@ -291,7 +91,7 @@ pub(super) async fn connect(
                 // A slow worker delays both connects, so the first one must be much slower to count
                 // as failed.
                 let least = delay.max(hedge_begin.elapsed() * HEDGE_FACTOR);
-                if target.elapsed() >= least {
+                if connector.elapsed() >= least {
                     health::on_connect_failure(backend, selected.endpoint());
                 }
                 Ok((ready, hedge))
@@ -307,10 +107,11 @@ pub(super) async fn connect(
     }
 }
 
-/// Counts a failed connect against its endpoint, unless the process is the cause.
+/// Counts a failed connect against its endpoint, unless the process or its host is the cause.
 fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) {
-    if error != SendError::NO_DESCRIPTOR {
-        health::on_connect_failure(backend, in_flight.endpoint());
+    match error {
+        SendError::Backend(UpstreamFault::Descriptors | UpstreamFault::Local, _) => {}
+        _ => health::on_connect_failure(backend, in_flight.endpoint()),
     }
 }
 
@@ -341,7 +142,40 @@ fn hedge_delay(stats: &BackendStats) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::health::tests::backend;
     use super::*;
+    use crate::upstream::connector::connect_error;
+    use rustix::io::Errno;
+
+    #[test]
+    fn only_failures_of_the_endpoint_eject_it() {
+        let is_ejected = |cause: Errno| {
+            let backend = backend(2);
+            let in_flight = InFlight::new(&backend.endpoints()[0]);
+            on_failure(&backend, &in_flight, connect_error(&cause.into()));
+            in_flight.endpoint().health.is_avoided()
+        };
+        for cause in [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::ADDRNOTAVAIL,
+            Errno::NOBUFS,
+            Errno::NOMEM,
+            Errno::ACCESS,
+            Errno::PERM,
+        ] {
+            assert!(!is_ejected(cause), "{cause}");
+        }
+        for cause in [
+            Errno::CONNREFUSED,
+            Errno::CONNRESET,
+            Errno::HOSTUNREACH,
+            Errno::NETUNREACH,
+            Errno::TIMEDOUT,
+        ] {
+            assert!(is_ejected(cause), "{cause}");
+        }
+    }
 
     #[test]
     fn hedges_after_a_multiple_of_the_usual_connect_time() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use crate::runtime::monotonic;
 use crate::table::{Backend, Endpoint, Health};
-use crate::uptime;
 
 /// Consecutive failures of requests that eject an endpoint.
 const MAX_FAILURES: u32 = 3;
@@ -24,7 +24,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the current time on the clock of [`Health`] in milliseconds; never 0.
 pub(super) fn now() -> u64 {
-    uptime::now().get()
+    monotonic::now().get()
 }
 
 /// Returns the maximum number of ejected endpoints: half of them, so that the others are not overloaded and no client
@@ -136,13 +136,14 @@ fn backoff(ejections: u32) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::ir;
     use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
     use crate::table::Transport;
 
-    fn backend(endpoints: u16) -> Backend {
+    /// Returns a backend with endpoints on loopback.
+    pub(crate) fn backend(endpoints: u16) -> Backend {
         let ir = ir::Backend {
             id: BackendId {
                 object: ObjectRef::core("Service", "ns", "one"),

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::descriptors::BackendDescriptor;
+use crate::runtime::descriptors::BackendDescriptor;
 
 /// A connected stream.
 #[derive(Debug)]

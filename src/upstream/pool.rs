@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use super::connect::{Protocol, Target};
+use super::connector::{Connector, Protocol};
 use super::http1::{Buffers, Connection};
 use super::http2::{ASSUMED_STREAMS, Http2Connection, Slot};
 use super::io::Io;
-use super::{HeadLimits, SendError};
-use crate::clock::Clock;
-use crate::descriptors::{BackendDescriptor, Descriptors};
+use super::outgoing::HeadLimits;
+use super::send_error::SendError;
+use crate::runtime::clock::Clock;
+use crate::runtime::descriptors::{BackendDescriptor, Descriptors};
 use crate::settings::Limits;
-use crate::table::TlsIdentity;
+use crate::upstream::connector::ConnectionKey;
+use crate::upstream::restrictions::Avoid;
 
 /// Maximum number of HTTP/2 connections to one endpoint that are being opened.
 const MAX_OPENING: usize = 4;
@@ -27,26 +29,10 @@ const MAX_HTTP2: usize = 64;
 /// Idle timeout in milliseconds while few descriptors are left.
 const TIGHT_IDLE_TIMEOUT: u64 = 1000;
 
-/// Everything that distinguishes connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ConnectionKey {
-    pub(super) endpoint: u64,
-    pub(super) identity: TlsIdentity,
-}
-
 /// A connection that can carry a request now.
 pub(super) enum Ready {
     Http1(Connection),
     Http2(Slot),
-}
-
-/// Connections that a request must not use.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Avoid {
-    /// Whether to avoid idle connections: all may be as stale as the one that failed.
-    pub(super) idle: bool,
-    /// Id of the HTTP/2 connection that refused the request; 0 stands for none.
-    pub(super) refused: u64,
 }
 
 /// The connections of one worker.
@@ -166,50 +152,50 @@ impl Pool {
         self.buffers.sweep();
     }
 
-    /// Takes an open connection to the target or opens one. Requests share new connections that may
+    /// Takes an open connection to the endpoint or opens one. Requests share new connections that may
     /// speak HTTP/2.
     pub(super) async fn ready(
         self: &Rc<Self>,
-        target: &Target,
+        connector: &Connector,
         avoid: Avoid,
     ) -> Result<Ready, SendError> {
         loop {
-            if let Some(ready) = self.take(target.key(), avoid) {
+            if let Some(ready) = self.take(connector.key(), avoid) {
                 return Ok(ready);
             }
-            if self.is_http1(target) {
-                target.await_since(Instant::now());
-                let io = self.connect(target).await?;
-                if target.protocol_of(&io) == Protocol::Http1 {
+            if self.is_http1(connector) {
+                connector.await_since(Instant::now());
+                let io = self.connect(connector).await?;
+                if connector.protocol_of(&io) == Protocol::Http1 {
                     return Ok(Ready::Http1(Connection::new(io, self.buffers.clone())));
                 }
                 // The endpoint chose HTTP/1.1 before, and chooses HTTP/2 now.
-                self.add(target, io, ASSUMED_STREAMS).await?;
+                self.add(connector, io, ASSUMED_STREAMS).await?;
                 continue;
             }
-            let opening = match self.join(target, avoid) {
+            let opening = match self.join(connector, avoid) {
                 Ok(opening) => Waiting::new(opening),
                 Err(ready) => return Ok(ready),
             };
-            target.await_since(opening.0.begin);
+            connector.await_since(opening.0.begin);
             opening.outcome().await?;
         }
     }
 
-    /// Reports whether a new connection to the target is expected to speak HTTP/1.1, so that requests cannot share it.
-    fn is_http1(&self, target: &Target) -> bool {
+    /// Reports whether a new connection to the endpoint is expected to speak HTTP/1.1, so that requests cannot share it.
+    fn is_http1(&self, connector: &Connector) -> bool {
         let negotiated = || {
             let entries = self.entries.borrow();
-            entries.get(&target.key()).and_then(|it| it.negotiated)
+            entries.get(&connector.key()).and_then(|it| it.negotiated)
         };
-        target.protocol().or_else(negotiated) == Some(Protocol::Http1)
+        connector.protocol().or_else(negotiated) == Some(Protocol::Http1)
     }
 
     /// Joins a connection being opened that has assumed capacity, or starts a new one. Returns a slot on a full
     /// connection if the endpoint already has [`MAX_HTTP2`] connections.
-    fn join(self: &Rc<Self>, target: &Target, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
+    fn join(self: &Rc<Self>, connector: &Connector, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
         let mut entries = self.entries.borrow_mut();
-        let entry = entries.entry(target.key()).or_default();
+        let entry = entries.entry(connector.key()).or_default();
         let least_awaited = entry.opening.iter().min_by_key(|it| it.waiting.get());
         if let Some(opening) = least_awaited
             && (opening.waiting.get() < opening.capacity || entry.opening.len() == MAX_OPENING)
@@ -232,19 +218,19 @@ impl Pool {
             capacity,
         });
         entry.opening.push(opening.clone());
-        let (pool, target, opened) = (self.clone(), target.clone(), opening.clone());
+        let (pool, connector, opened) = (self.clone(), connector.clone(), opening.clone());
         // A task, so that the connection outlives the request that opens it.
-        tokio::task::spawn_local(async move { pool.open(&target, &opened).await });
+        tokio::task::spawn_local(async move { pool.open(&connector, &opened).await });
         Ok(opening)
     }
 
     /// Opens a connection for the waiting requests. Continues when some of them stop waiting.
-    async fn open(&self, target: &Target, opening: &Rc<Opening>) {
-        let outcome = match self.connect(target).await {
-            Ok(io) => self.add(target, io, opening.capacity).await,
+    async fn open(&self, connector: &Connector, opening: &Rc<Opening>) {
+        let outcome = match self.connect(connector).await {
+            Ok(io) => self.add(connector, io, opening.capacity).await,
             Err(error) => Err(error),
         };
-        if let Some(entry) = self.entries.borrow_mut().get_mut(&target.key()) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&connector.key()) {
             entry.opening.retain(|it| !Rc::ptr_eq(it, opening));
         }
         opening.outcome.set(Some(outcome));
@@ -252,14 +238,14 @@ impl Pool {
     }
 
     /// Connects, unless the process has no descriptor left.
-    async fn connect(&self, target: &Target) -> Result<Io, SendError> {
+    async fn connect(&self, connector: &Connector) -> Result<Io, SendError> {
         let descriptor = BackendDescriptor::take(&self.descriptors)
             .or_else(|| {
                 self.close_idle();
                 BackendDescriptor::take(&self.descriptors)
             })
             .ok_or(SendError::NO_DESCRIPTOR)?;
-        target.connect(self.connect_timeout, descriptor).await
+        connector.connect(self.connect_timeout, descriptor).await
     }
 
     /// Closes all idle connections.
@@ -270,8 +256,8 @@ impl Pool {
         }
     }
 
-    async fn add(&self, target: &Target, io: Io, assumed: usize) -> Result<(), SendError> {
-        let protocol = target.protocol_of(&io);
+    async fn add(&self, connector: &Connector, io: Io, assumed: usize) -> Result<(), SendError> {
+        let protocol = connector.protocol_of(&io);
         let (idle, http2) = match protocol {
             Protocol::Http1 => (Some(Connection::new(io, self.buffers.clone())), None),
             Protocol::Http2 => {
@@ -280,7 +266,7 @@ impl Pool {
             }
         };
         let mut entries = self.entries.borrow_mut();
-        let entry = entries.entry(target.key()).or_default();
+        let entry = entries.entry(connector.key()).or_default();
         entry.negotiated = Some(protocol);
         entry.http2.extend(http2);
         entry.idle.extend(idle.map(|connection| Idle {

@@ -25,19 +25,19 @@ impl SelectedRelease {
     }
 }
 
-/// Selects the release of an attempt. `former` is the release of the previous attempt. It is kept
+/// Selects the release of an attempt. `previous` is the release of the previous attempt. It is kept
 /// unless it was removed or has lost its weight.
 pub(super) fn select(
     releases: &Releases,
-    former: Option<SelectedRelease>,
+    previous: Option<SelectedRelease>,
     headers: &HeaderMap,
 ) -> Option<SelectedRelease> {
-    if let Some(former) = former
-        && let Some(release) = releases.current(&former.release)
+    if let Some(previous) = previous
+        && let Some(release) = releases.current(&previous.release)
     {
         return Some(SelectedRelease {
             release: release.clone(),
-            is_drawn: former.is_drawn,
+            is_drawn: previous.is_drawn,
         });
     }
     let kept = releases

@@ -12,10 +12,12 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::attempts::Attempts;
 use super::balance::InFlight;
-use super::exchange::{Exchange, Head};
+use super::connector::ConnectionKey;
+use super::exchange::Exchange;
 use super::io::Io;
-use super::pool::{ConnectionKey, Pool};
-use super::{BoxError, Replay};
+use super::outgoing::{BoxError, Replay};
+use super::pool::Pool;
+use super::response_head::Head;
 
 /// Maximum frames of a discarded response that are read so that its connection can be reused.
 const MAX_DISCARDED_FRAMES: usize = 16;

@@ -2,6 +2,7 @@
 //! failures of each. Each connection has a thread.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::thread;
@@ -257,6 +258,10 @@ impl Api {
             let Some(left) = left.filter(|_| state.cuts == cuts) else {
                 return write!(socket, "0\r\n\r\n").ok().filter(|()| !state.offline);
             };
+            let is_due = |(kind, _): &mut (String, String)| kind == request.kind.name;
+            for (_, line) in state.lines.extract_if(.., is_due) {
+                chunk(socket, &line)?;
+            }
             for event in state
                 .events
                 .iter()
@@ -342,7 +347,7 @@ fn respond_with(mut socket: &TcpStream, status: u16, content: &str, body: &str) 
     write!(socket, "{head}\r\n\r\n{body}").ok()
 }
 
-fn chunk(mut socket: &TcpStream, line: &Value) -> Option<()> {
+fn chunk(mut socket: &TcpStream, line: &impl Display) -> Option<()> {
     let line = format!("{line}\n");
     write!(socket, "{:x}\r\n{line}\r\n", line.len()).ok()
 }

@@ -139,6 +139,8 @@ struct State {
     /// Objects by kind, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     events: Vec<Event>,
+    /// Lines by kind that the next watch events follow.
+    lines: Vec<(String, String)>,
     version: u64,
     /// By kind.
     faults: BTreeMap<String, Fault>,
@@ -230,9 +232,8 @@ impl Api {
 
     /// Creates or replaces the objects of a YAML text.
     pub(crate) fn apply(&self, yaml: &str) {
-        for document in serde_yaml::Deserializer::from_str(yaml) {
-            self.put(serde::Deserialize::deserialize(document).unwrap());
-        }
+        let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+        objects.into_iter().for_each(|object| self.put(object));
     }
 
     /// Creates or replaces an object.
@@ -263,6 +264,12 @@ impl Api {
                 state.record(&kind, "MODIFIED", object);
             }
         });
+    }
+
+    /// Sends a line to the watch of a kind, once.
+    pub(crate) fn send_line(&self, kind: &str, line: &str) {
+        let line = (kind.to_owned(), line.to_owned());
+        self.change(|state| state.lines.push(line));
     }
 
     /// Returns the current object.

@@ -1,7 +1,7 @@
 //! Examples of objects that are in a closure, and of objects that are not.
 
 use portcullis::api::ObjectRef;
-use portcullis::permissions::BackendKinds;
+use portcullis::settings::permissions::BackendKinds;
 use portcullis::snapshot::Snapshot;
 use portcullis::translate::Options;
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};

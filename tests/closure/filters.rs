@@ -1,6 +1,6 @@
 //! Backends that filters refer to are in a closure in the same way as those of backendRefs.
 
-use portcullis::api::http_route::HttpFilter;
+use portcullis::api::filter::HttpFilter;
 use portcullis::api::reference::{BackendObjectRef, BackendRef};
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use portcullis::api::gateway::{Gateway, ListenerSet};
 use portcullis::api::{ObjectRef, Resource};
-use portcullis::data_plane::DataPlane;
 use portcullis::ir::{Backend, BackendId, Ir, Port};
+use portcullis::provision::data_plane::DataPlane;
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{
     AncestorStatus, Condition, ConditionType, GatewayStatus, ListenerSetStatus, ListenerStatus,
@@ -110,6 +110,22 @@ fn tls_of(cluster: &Snapshot) -> BTreeSet<String> {
     found
 }
 
+/// Returns how routes of different kinds conflict in a cluster, each way once.
+fn conflicts_of(cluster: &Snapshot) -> BTreeSet<String> {
+    let report = run(cluster).report;
+    let parents = report.routes.iter().flat_map(|(_, parents)| parents.iter());
+    let accepted = parents.map(|parent| &parent.conditions[0]);
+    let conflicts = accepted.filter_map(|accepted| {
+        let is_partial = accepted.message.contains("not attached to every listener");
+        match (accepted.reason, is_partial) {
+            (Reason::HostnameConflict, _) => Some("hostnames lost to another kind"),
+            (_, true) => Some("hostnames of some listeners lost to another kind"),
+            _ => None,
+        }
+    });
+    conflicts.map(str::to_owned).collect()
+}
+
 /// The part of a translation that concerns one Gateway.
 #[derive(Debug, PartialEq)]
 struct Part {
@@ -123,7 +139,7 @@ struct Part {
     xbackends: BTreeMap<ObjectRef, ParentStatus>,
     /// Without the condition Programmed, which depends on all Gateways.
     release_backends: BTreeMap<ObjectRef, (Vec<Condition>, Vec<ReleaseStatus>)>,
-    data_plane: Option<DataPlane>,
+    data_plane: Option<Arc<DataPlane>>,
 }
 
 impl Part {
@@ -139,7 +155,7 @@ impl Part {
         let ports = ir.ports.iter().filter(|port| port.gateway == name);
         let ports: Vec<_> = ports.cloned().collect();
         let class = ObjectRef::gateway_api("GatewayClass", "", &gateway.spec.gateway_class_name);
-        let is_set = |(set, _): &(&ObjectRef, &ListenerSetStatus)| sets.contains(*set);
+        let is_set = |(set, _): &(&ObjectRef, &Arc<ListenerSetStatus>)| sets.contains(*set);
         let listener_sets = report.listener_sets.iter().filter(is_set);
         Self {
             backends: backends(&ports, ir),
@@ -147,15 +163,16 @@ impl Part {
             class: report
                 .gateway_classes
                 .get(&class)
-                .cloned()
+                .map(|conditions| conditions.to_vec())
                 .unwrap_or_default(),
-            gateway: report.gateways.get(&name).cloned().map(|mut status| {
+            gateway: report.gateways.get(&name).map(|status| {
+                let mut status = GatewayStatus::clone(status);
                 leave_references_out(&mut status.listeners);
                 status
             }),
             listener_sets: listener_sets
                 .map(|(set, it)| {
-                    let mut status = it.clone();
+                    let mut status = ListenerSetStatus::clone(it);
                     leave_references_out(&mut status.listeners);
                     (set.clone(), status)
                 })
@@ -293,6 +310,14 @@ fn check_translations(cluster: &Snapshot, closures: &Closures) {
         let alone = run(closure);
         let expected = Part::new(&whole, cluster, gateway);
         assert_eq!(Part::new(&alone, cluster, gateway), expected, "{name}");
+        for (route, parents) in &alone.report.routes {
+            let lost =
+                |parent: &ParentStatus| parent.conditions[0].reason == Reason::HostnameConflict;
+            assert!(
+                !parents.iter().all(lost),
+                "{route} is in the closure of {name}"
+            );
+        }
         let own: BTreeSet<_> = expected.backends.into_keys().collect();
         let unknown = alone.ir.backends.iter().find(|it| !own.contains(&it.id));
         // Rules that respond with 500 have backends as well, which get no traffic.
@@ -349,7 +374,7 @@ fn closure_translates_to_the_same_as_the_cluster() {
     let seen = RefCell::new(BTreeMap::new());
     let result = runner(400).run(&cluster(10..80), |objects| {
         let cluster = snapshot(objects);
-        for what in tls_of(&cluster) {
+        for what in tls_of(&cluster).into_iter().chain(conflicts_of(&cluster)) {
             *seen.borrow_mut().entry(what).or_insert(0) += 1;
         }
         let mut closures = closures();
@@ -368,6 +393,8 @@ fn closure_translates_to_the_same_as_the_cluster() {
         "mode None",
         "broken policy",
         "client certificate",
+        "hostnames lost to another kind",
+        "hostnames of some listeners lost to another kind",
     ] {
         let count = seen.get(what).copied().unwrap_or(0);
         assert!(count >= 10, "{what}: in {count} of 400 clusters; {seen:?}");

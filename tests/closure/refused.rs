@@ -165,6 +165,46 @@ fn closure_excludes_routes_whose_patterns_exceed_the_limit_of_their_namespace() 
     assert_eq!(changes, [sorted(change)]);
 }
 
+#[test]
+fn closure_excludes_routes_that_lose_their_hostname_to_a_route_of_another_kind() {
+    let aged = |mut route: Value, kind: &str, day: u8, hostname: &str| {
+        route["kind"] = json!(kind);
+        route["metadata"]["creationTimestamp"] = json!(format!("2026-01-0{day}T00:00:00Z"));
+        route["spec"]["hostnames"] = json!([hostname]);
+        route
+    };
+    let of_shop = route("shop", "r", "g", external());
+    let of_shop = |day, hostname| aged(of_shop.clone(), "GRPCRoute", day, hostname);
+    let of_web = |name, day, hostname| {
+        let route = route("web", name, "g", json!({"name": "app", "port": 80}));
+        aged(route, "HTTPRoute", day, hostname)
+    };
+    let mut followed = Followed::new([class(), http("g"), of_web("a", 2, "a.test")]);
+    for object in shop() {
+        followed.put(&object);
+    }
+    followed.put(&of_shop(3, "*.test"));
+    assert_eq!(followed.of("g"), ["HTTPRoute web/a"]);
+    // It blocks no younger one.
+    followed.put(&of_web("b", 4, "b.test"));
+    assert_eq!(followed.of("g"), ["HTTPRoute web/a", "HTTPRoute web/b"]);
+    let options = Options {
+        mode: Mode::Dedicated,
+        ..Options::default()
+    };
+    let whole = translate(followed.cluster(), None, &options);
+    let alone = translate(followed.snapshot("g"), None, &options);
+    assert_eq!(alone.ir, whole.ir);
+    // When the older one leaves the hostname, it takes the place of the younger one.
+    let change = "g: -HTTPRoute web/b +GRPCRoute shop/r +XBackend shop/x +Secret shop/db";
+    let changes = followed.put(&of_web("a", 2, "other"));
+    assert_eq!(changes.len(), 1);
+    assert_eq!(
+        sorted(&changes[0]),
+        sorted(&format!("{change} +HTTPRoute web/a"))
+    );
+}
+
 /// Returns a shown change with its parts in order.
 fn sorted(change: &str) -> String {
     let mut parts: Vec<_> = change.split([':', '+', '-']).map(str::trim).collect();

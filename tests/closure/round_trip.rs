@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use portcullis::api::Kind;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::decode;
@@ -35,8 +34,7 @@ fn objects_of_goldens_survive_a_round_trip() {
     let mut tried = 0;
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
-        for document in serde_yaml::Deserializer::from_str(&text) {
-            let value = Value::deserialize(document).unwrap();
+        for value in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
             let text = |name: &str| value[name].as_str().unwrap_or_default();
             let Some(kind) = Kind::find(text("apiVersion"), text("kind")) else {
                 continue;

@@ -39,10 +39,50 @@ enum Asked {
 pub(crate) fn cluster(
     sizes: impl Into<proptest::collection::SizeRange>,
 ) -> impl Strategy<Value = Vec<Value>> {
-    let stories = vec(story(), 0..3);
-    (vec(objects::object(), sizes), stories).prop_map(|(mut objects, stories)| {
-        objects.extend(stories.into_iter().flatten());
+    let stories = (vec(story(), 0..3), vec(rivals(), 0..2));
+    (vec(objects::object(), sizes), stories).prop_map(|(mut objects, (stories, rivals))| {
+        objects.extend(stories.into_iter().chain(rivals).flatten());
         objects
+    })
+}
+
+/// A Gateway with two listeners, and routes of both kinds whose hostnames often intersect there.
+fn rivals() -> impl Strategy<Value = Vec<Value>> {
+    let hosts = select(vec![
+        &["a.example"][..],
+        &["b.test"],
+        &["a.example", "*.test"],
+        &[],
+    ]);
+    let route = (
+        select(vec!["HTTPRoute", "GRPCRoute"]),
+        0..3_u8,
+        1..4_u8,
+        hosts,
+    );
+    (0..3_u8, vec(route, 2..5)).prop_map(|(number, routes)| {
+        let all = json!({"namespaces": {"from": "All"}});
+        let listener = |name: &str, hostname: &str| {
+            json!({"name": name, "port": 80, "protocol": "HTTP", "hostname": hostname, "allowedRoutes": all})
+        };
+        let class = json!({"controllerName": CONTROLLER});
+        let gateway = json!({
+            "gatewayClassName": "ours", "listeners": [listener("l0", "a.example"), listener("l1", "*.test")],
+        });
+        let routes = routes.into_iter().map(|(kind, name, day, hosts)| {
+            let spec = json!({
+                "parentRefs": [{"name": format!("g{number}"), "namespace": "a"}], "hostnames": hosts,
+                "rules": [{"backendRefs": [{"name": "v0", "port": 80}]}],
+            });
+            let mut route = object(kind, "a", &format!("r{name}"), &spec);
+            route["metadata"]["creationTimestamp"] = json!(format!("2026-01-0{day}T00:00:00Z"));
+            route
+        });
+        let before = [
+            object("GatewayClass", "", "ours", &class),
+            object("Gateway", "a", &format!("g{number}"), &gateway),
+        ];
+        before.into_iter().chain(routes).collect()
     })
 }
 

@@ -150,15 +150,20 @@ class Api:
 
     def watch(self, kind: str, name: str, namespace: str = ""):
         """Yields each version of an object as it arrives, on a separate connection. Ends when the API server ends the watch."""
-        query = f"?watch=1&timeoutSeconds=600&fieldSelector=metadata.name={quote(name)}"
+        for line in self.watch_lines(kind, name, namespace):
+            yield json.loads(line)["object"]
+
+    def watch_lines(self, kind: str, name: str = "", namespace: str = ""):
+        """Yields each event as its line of JSON: of one object, or without a name of all. Otherwise like `watch`."""
+        selector = f"&fieldSelector=metadata.name={quote(name)}" if name else ""
         connection = http.client.HTTPSConnection(self._server, context=self._tls, timeout=600)
-        connection.request("GET", _path(kind, namespace) + query, headers=self._headers)
+        connection.request("GET", f"{_path(kind, namespace)}?watch=1&timeoutSeconds=600{selector}", headers=self._headers)
         answer = connection.getresponse()
         if answer.status != 200:
             raise Refused(answer.status, f"watch {kind}: {answer.read().decode(errors='replace')}")
         try:
             while line := answer.readline():
-                yield json.loads(line)["object"]
+                yield line
         finally:
             connection.close()
 

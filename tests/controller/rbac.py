@@ -39,11 +39,15 @@ def prepare(cluster):
     cluster.apply(edge, listener_set(NS, "more", "edge", 8081))
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         route = to_backend(NS, "any", ["edge"], "echo", kind)
+        # Routes of two kinds cannot share a hostname.
+        if kind in ("HTTPRoute", "GRPCRoute"):
+            route["spec"]["hostnames"] = [f"{kind.lower()}.test"]
         if kind == "TLSRoute":
             route["spec"]["hostnames"] = ["tls.test"]
         cluster.apply(route)
     cluster.gateway_is(NS, "edge")
     outside = to_backend(NS, "outside", ["edge"], "any")
+    outside["spec"]["hostnames"] = ["outside.test"]
     outside["spec"]["rules"][0]["backendRefs"] = [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "any"}]
     cluster.apply(external(NS, "any", "any.example.com"), outside)
     wait_for("XBackend has a status", lambda: cluster.api.get("XBackend", "any", NS).get("status", {}).get("parents"), 10)

@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use portcullis::api::{self, Object};
 use portcullis::ir::{Bind, BindReport};
-use portcullis::location::Location;
-use portcullis::permissions::{AllowList, BackendKinds, InfrastructurePermissions, Permissions};
+use portcullis::settings::location::Location;
+use portcullis::settings::permissions::{
+    AllowList, BackendKinds, InfrastructurePermissions, Permissions,
+};
 use portcullis::translate::{Mode, Options, backend_kinds};
 use serde_json::{Map, Value};
 
 use crate::certificates::with_certificates;
 
 /// Fields with which the last document can begin.
-const RESULT: [&str; 3] = ["dataPlanes:", "ir:", "status:"];
+const RESULT: [&str; 2] = ["dataPlanes:", "ir:"];
 
 /// A parsed golden.
 pub(crate) struct Golden<'a> {
@@ -40,9 +42,9 @@ impl<'a> Golden<'a> {
         };
         let mut values = Vec::new();
         let (mut options, mut binds) = (Options::default(), None);
-        for document in serde_yaml::Deserializer::from_str(input) {
-            let value: Value =
-                serde::Deserialize::deserialize(document).map_err(|error| error.to_string())?;
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(input).map_err(|error| error.to_string())?;
+        for value in documents {
             if let Some(test) = value.get("test") {
                 for key in test.as_object().into_iter().flat_map(Map::keys) {
                     match key.as_str() {

@@ -8,15 +8,17 @@ use portcullis::api::object::Kind;
 use portcullis::ir::{Hostname, Ir, ListenerKey, ObjectRef};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{Condition, ConditionType};
-use portcullis::translate::{Mode, Options, Translation, Translator, shadowed, translate};
+use portcullis::translate::{
+    CONTROLLER_NAME, Mode, Options, Translation, Translator, shadowed, translate,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
+use proptest::sample::{Index, select};
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use crate::properties::{corpus, corpus_of, decode};
-use crate::shown::{difference, shown};
+use crate::shown::{difference, shown, yaml};
 
 /// A change of one object.
 #[derive(Clone, Debug)]
@@ -51,8 +53,16 @@ struct World {
 }
 
 impl World {
-    fn new<'a>(goldens: impl Iterator<Item = &'a Vec<Value>>) -> Self {
+    fn new<'a>(goldens: impl Iterator<Item = &'a Vec<Value>>, mode: Mode) -> Self {
         let mut values: Vec<Value> = goldens.flatten().cloned().collect();
+        if mode != Mode::Standalone {
+            values.push(json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "GatewayClass",
+                "metadata": {"name": "portcullis"},
+                "spec": {"controllerName": CONTROLLER_NAME},
+            }));
+        }
         for value in &mut values {
             let is_namespaced = value["kind"] != "Namespace" && value["kind"] != "GatewayClass";
             if is_namespaced && value["metadata"].get("namespace").is_none() {
@@ -145,10 +155,7 @@ fn follow(world: &mut World, options: &Options, steps: &[(Index, Step)], burst: 
         let followed = translator.translate(snapshot, Some(&served));
         let expected = translate(snapshot, Some(&served), options);
         if followed != expected {
-            let text = |translation| {
-                let shown = shown(translation, &None);
-                serde_yaml::to_string(&shown).unwrap_or_default()
-            };
+            let text = |translation| yaml(&shown(translation, &None));
             let difference = difference(&text(&expected), &text(&followed));
             panic!("after {steps:?}:\n{difference}");
         }
@@ -191,34 +198,63 @@ fn assert_conditions_tell_shadowed_matches(translation: &Translation) {
     }
 }
 
-/// Follows sequences of changes in worlds of some of these goldens.
-fn follow_sequences(cases: u32, corpus: &[Vec<Value>]) {
+/// Follows sequences of changes in worlds of one of the goldens in `first` and some of the others.
+fn follow_sequences(cases: u32, first: &[&Vec<Value>], others: &[Vec<Value>]) {
     let steps = vec((any::<Index>(), step()), 150);
-    let worlds = (vec(any::<Index>(), 1..5), steps, 1..4_usize, any::<bool>());
+    let goldens = (any::<Index>(), vec(any::<Index>(), 0..4));
+    let modes = select(&[Mode::Standalone, Mode::Kubernetes, Mode::Dedicated][..]);
+    let worlds = (goldens, steps, 1..4_usize, modes);
     let mut runner = TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,
         max_shrink_iters: 200,
         ..ProptestConfig::default()
     });
-    let result = runner.run(&worlds, |(goldens, steps, burst, in_cluster)| {
-        let mut world = World::new(goldens.iter().map(|golden| golden.get(corpus)));
-        let mut options = Options::default();
-        if in_cluster {
-            options.mode = Mode::Kubernetes;
-        }
+    let result = runner.run(&worlds, |((one, more), steps, burst, mode)| {
+        let more = more.iter().map(|golden| golden.get(others));
+        let goldens = std::iter::once(*one.get(first)).chain(more);
+        let mut world = World::new(goldens, mode);
+        let options = Options {
+            mode,
+            ..Options::default()
+        };
         follow(&mut world, &options, &steps, burst);
         Ok(())
     });
     result.expect("every step is followed");
 }
 
+fn follow_among(cases: u32, corpus: &[Vec<Value>]) {
+    follow_sequences(cases, &corpus.iter().collect::<Vec<_>>(), corpus);
+}
+
 #[test]
 fn incremental_translation_equals_a_new_one() {
-    follow_sequences(300, &corpus());
+    follow_among(300, &corpus());
+}
+
+#[test]
+fn changes_of_every_watched_kind_are_translated_incrementally() {
+    let corpus = corpus();
+    let is_served = |kind: &&Kind| !["TLSRoute", "TCPRoute", "UDPRoute"].contains(&kind.kind);
+    for kind in Kind::all().iter().filter(is_served) {
+        let is_of_kind = |object: &Value| {
+            let text = |name: &str| object[name].as_str().unwrap_or_default();
+            Kind::find(text("apiVersion"), text("kind")).is_some_and(|it| it.kind == kind.kind)
+        };
+        let goldens = corpus.iter().filter(|golden| golden.iter().any(is_of_kind));
+        let goldens: Vec<_> = goldens.collect();
+        assert!(!goldens.is_empty(), "no golden has a {}", kind.kind);
+        follow_sequences(10, &goldens, &corpus);
+    }
 }
 
 #[test]
 fn a_sequence_of_changes_among_shadowed_routes_is_followed_exactly() {
-    follow_sequences(100, &corpus_of("shadow"));
+    follow_among(100, &corpus_of("shadow"));
+}
+
+#[test]
+fn a_sequence_of_changes_among_routes_of_both_kinds_is_followed_exactly() {
+    follow_among(100, &corpus_of("kind_conflict"));
 }

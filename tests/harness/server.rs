@@ -8,7 +8,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, panic, thread};
 
-use portcullis::server::Server;
+use portcullis::process::data_plane::Server;
 use portcullis::settings::{AccessLogTarget, Drain, Ports, Settings};
 use tempfile::TempDir;
 
@@ -65,15 +65,15 @@ impl TestServer {
 
     /// Replaces the documents and waits until the new ones are in service.
     pub(crate) fn replace(&self, documents: &[String]) {
-        let mut outcome = self.outcome();
-        let before = generation(&outcome.borrow_and_update());
+        let mut served = self.served();
+        let before = generation(&served.borrow_and_update());
         write(self.folder.path(), documents);
         self.reload();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .expect("a runtime");
-        let newer = outcome.wait_for(|outcome| generation(outcome) > before);
+        let newer = served.wait_for(|served| generation(served) > before);
         let newer = thread::scope(|scope| {
             let wait = || {
                 runtime.block_on(async { tokio::time::timeout(TEST_TIMEOUT, newer).await.is_ok() })
@@ -143,8 +143,8 @@ pub(crate) fn assert_no_panics() {
     );
 }
 
-fn generation(outcome: &Option<portcullis::controller::Outcome>) -> u64 {
-    outcome.as_ref().map_or(0, |outcome| outcome.generation)
+fn generation(served: &Option<portcullis::control::data_plane::ServedConfiguration>) -> u64 {
+    served.as_ref().map_or(0, |served| served.generation)
 }
 
 /// Writes one file and renames it into place.

@@ -1,6 +1,6 @@
 //! A data plane that watches a cluster: the program, an API server with every kind of failure, and a client of the data
-//! plane. `serving`, `order` and `invalid` test the program. `faults`, `namespaces` and `secrets` test what the
-//! provider publishes. `backend_kinds` tests both.
+//! plane. `serving`, `order` and `invalid` test the program. `events`, `faults`, `namespaces` and `secrets` test
+//! what the provider publishes. `backend_kinds` tests both.
 //! | fault | tests |
 //! |---|---|
 //! | the API server is unreachable, also at startup | `serving::keeps_serving_while_the_api_server_is_unreachable` |
@@ -12,6 +12,7 @@
 //! | repeated events, updates without changes | `order::publishes_repeated_events_once`, `secrets::unreferenced_secrets_*` |
 //! | objects in any order, revoked grants | `order` |
 //! | stale lists and events, lists that lack most objects, kinds that disappear | the last seven of `faults` |
+//! | events that are large, invalid, of unknown objects or without an object | `events` |
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
 //! | objects that no CRD would admit | `invalid` |
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
@@ -22,6 +23,7 @@
 #[path = "../api_server/mod.rs"]
 mod api;
 mod backend_kinds;
+mod events;
 mod faults;
 #[path = "../harness/mod.rs"]
 mod harness;

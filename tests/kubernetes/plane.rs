@@ -120,11 +120,13 @@ spec:
         lines.map(str::to_owned).collect()
     }
 
+    /// Waits for this answer and for readiness, which a new data plane reports just after it binds its ports.
     pub(crate) fn wait_for(&self, host: &str, expected: &str) {
         eventually(
             || self.answer(host),
             |answer| answer.as_deref() == Some(expected),
         );
+        eventually(|| self.is_ready(), |ready| *ready);
     }
 }
 

@@ -1,10 +1,14 @@
 //! Holds the module map: who may import whom, which outside crates a module may name, how long a file may be and that
-//! each says what it owns. Reads the sources as text and leaves `#[cfg(test)]` modules alone; how long files are and
+//! each says what it owns; `UPDATE_DOCS=1` writes the picture of docs/architecture.md. Reads the sources as text and leaves `#[cfg(test)]` modules alone; how long files are and
 //! what they say goes for tests and benches too.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod circles;
+#[path = "../harness/generated.rs"]
+mod generated;
 mod layers;
+mod picture;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -219,6 +223,35 @@ fn modules_import_only_what_lies_below_them() {
                     source.module
                 ));
             }
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn imports_have_no_circles() {
+    let files = circles::between_files(&sources());
+    let mut faults: Vec<String> = Vec::new();
+    for (folder, imports) in circles::between_folders(&files) {
+        let is_folder = |name: &String| {
+            let inside = format!("{}/", format!("{folder}/{name}").trim_start_matches('/'));
+            files.keys().any(|file| file.starts_with(&inside))
+        };
+        let found = circles::circles(&imports).into_iter();
+        faults.extend(
+            found
+                .filter(|circle| circle.iter().any(is_folder))
+                .map(|circle| format!("circle in src/{folder}: {}", circle.join(" "))),
+        );
+    }
+    let found = circles::circles(&files);
+    let accepted = |first: &str| circles::ACCEPTED.iter().any(|(known, _)| *known == first);
+    for circle in found.iter().filter(|circle| !accepted(&circle[0])) {
+        faults.push(format!("circle of files: {}", circle.join(" ")));
+    }
+    for (first, _) in circles::ACCEPTED {
+        if !found.iter().any(|circle| circle[0] == *first) {
+            faults.push(format!("no circle of files begins at {first} any more"));
         }
     }
     assert_none(&faults);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use portcullis::server::Server;
+use portcullis::process::data_plane::Server;
 use portcullis::settings::Settings;
 use portcullis::telemetry::metrics::TimeoutKind;
 

@@ -6,7 +6,7 @@ use http::{HeaderMap, Request};
 
 use crate::fixture::{Fixture, HOST};
 use crate::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Outcome, Raw, block, get,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Outcome, Raw, block, frame, get,
 };
 use crate::harness::h2::{self, block_on};
 use crate::harness::origin::Origin;
@@ -143,6 +143,60 @@ fn rejects_malformed_heads() {
         ],
         &BAD,
     );
+}
+
+#[test]
+fn resets_requests_with_pseudo_fields_in_trailers() {
+    let fixture = Fixture::new(Origin::hello());
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/x"),
+        (":authority", HOST),
+    ];
+    let with_length = [&fields[..], &[("content-length", "5")]].concat();
+    // `:path: /a` enters the dynamic table of HPACK with the head, and is an index in trailers.
+    let added = [
+        block(&fields[..2]),
+        b"\x44\x02/a".to_vec(),
+        block(&fields[3..]),
+    ]
+    .concat();
+    for (head, trailers) in [
+        (block(&fields), block(&[(":path", "/y")])),
+        (block(&fields), block(&[(":status", "200")])),
+        (block(&fields), block(&[(":method", "GET"), ("x", "y")])),
+        (block(&with_length), block(&[(":path", "/y")])),
+        (added, vec![0xbe]),
+    ] {
+        for cut in [0, trailers.len()] {
+            let mut raw = Raw::open(&fixture, &[]);
+            let (begin, rest) = trailers.split_at(cut);
+            // At once, so that no response precedes the trailers.
+            raw.client.send(
+                [
+                    frame(HEADERS, END_HEADERS, 1, &head),
+                    frame(DATA, 0, 1, b"hello"),
+                    frame(HEADERS, END_STREAM, 1, begin),
+                    frame(CONTINUATION, END_HEADERS, 1, rest),
+                ]
+                .concat(),
+            );
+            assert_eq!(
+                raw.outcome(1),
+                Outcome::Reset(PROTOCOL_ERROR),
+                "{trailers:?}"
+            );
+            // The connection serves others.
+            raw.request(3, &get(&[]), true);
+            assert!(matches!(raw.outcome(3), Outcome::Status(_)));
+        }
+    }
+    let mut raw = Raw::open(&fixture, &[]);
+    raw.request(1, &fields, false);
+    raw.send(HEADERS, END_HEADERS | END_STREAM, 1, &block(&[("x", "y")]));
+    assert_eq!(raw.outcome(1), Outcome::Status(200));
+    fixture.serves();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Goldens of the objects that a Gateway desired_objects in a cluster. Each `<rule>.yaml` contains a Gateway
+//! Goldens of the objects that a Gateway needs in a cluster. Each `<rule>.yaml` contains a Gateway
 //! with its class and parameters, and then the resulting objects, which `UPDATE_GOLDEN=1` rewrites.
 //! Also checks that the files in `deploy` match the program.
 
@@ -38,9 +38,7 @@ fn goldens() -> Vec<PathBuf> {
 }
 
 fn documents(text: &str) -> Vec<Value> {
-    let documents = serde_yaml::Deserializer::from_str(text);
-    let read = documents.map(|document| serde::Deserialize::deserialize(document).unwrap());
-    read.filter(|value: &Value| !value.is_null()).collect()
+    serde_saphyr::from_multiple(text).unwrap()
 }
 
 /// Returns the arguments of all pods, from the line of a golden that begins with [`ARGUMENTS`].
@@ -93,7 +91,7 @@ fn provisions_objects_as_in_goldens() {
         let (input, expected) = text.split_once(NEEDS).unwrap_or((&text, ""));
         let documents = desired_objects(documents(input), arguments(input))
             .iter()
-            .map(|child| serde_yaml::to_string(&child.object).unwrap())
+            .map(|child| serde_saphyr::to_string(&child.object).unwrap())
             .collect::<Vec<_>>();
         let actual = documents.join("---\n");
         if update {

@@ -267,6 +267,28 @@ fn controller_may_read_watched_kinds() {
     }
 }
 
+/// The roles that docs/kubernetes.md gives, cluster-wide and by namespace.
+#[test]
+fn documented_roles_may_read_watched_kinds() {
+    let page = read("docs/kubernetes.md");
+    let blocks = page.split("```yaml\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split_once("```").unwrap().0);
+    let mut seen = 0;
+    for block in blocks.filter(|block| block.contains("kind: ClusterRole")) {
+        let roles = documents(block);
+        let rules = roles.iter().flat_map(|role| role["rules"].as_array());
+        let rights = allowed(&rules.flatten().cloned().collect::<Vec<_>>());
+        for kind in Kind::all() {
+            for verb in ["list", "watch"] {
+                let right = format!("{} {verb}", resource(kind));
+                assert!(rights.contains(&right), "docs/kubernetes.md: {right}");
+            }
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 2);
+}
+
 #[test]
 fn controller_may_write_provisioned_kinds() {
     let rights = rights();

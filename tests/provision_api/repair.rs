@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::scene::{Scene, TestGateway, desired, gateway_key, test_gateway};
-use crate::server::{Server, key};
+use crate::server::{Fault, Server, key};
 
 #[tokio::test]
 async fn recreates_deleted_objects() {
@@ -207,6 +207,34 @@ async fn deletes_objects_of_a_gateway_of_another_class() {
     scene.has_all(&other).await;
 }
 
+/// Tokens of pods are invalid once their ServiceAccount is deleted, even if another one takes its name.
+#[tokio::test]
+async fn deletes_pods_before_their_service_account() {
+    let server = Server::start();
+    let (web, other) = (test_gateway("web"), test_gateway("other"));
+    let scene = Scene::start(&server, &[web.clone(), other.clone()]);
+    scene.has_all(&web).await;
+    scene.has_all(&other).await;
+    let (refused, mut refusals) = tokio::sync::mpsc::unbounded_channel();
+    server.rule(move |request| {
+        let is_deleted = request.verb == "DELETE" && request.plural == "deployments";
+        is_deleted.then(|| {
+            refused.send(()).unwrap();
+            Fault::Refuse(403, "Forbidden", "no")
+        })
+    });
+    scene.set_desired(std::slice::from_ref(&other));
+    refusals.recv().await.unwrap();
+    assert!(server.object(&web.key("serviceaccounts")).is_some());
+    server.lift_rule();
+    server
+        .until("no ServiceAccount", |state| {
+            (!state.objects.contains_key(&web.key("serviceaccounts"))).then_some(())
+        })
+        .await;
+    assert!(server.object(&web.key("deployments")).is_none());
+}
+
 #[tokio::test]
 async fn deletes_replaced_objects_after_creating_their_successors() {
     let server = Server::start();
@@ -215,7 +243,7 @@ async fn deletes_replaced_objects_after_creating_their_successors() {
     scene.has_all(&web).await;
     server.rule(|request| {
         let is_set = request.verb == "POST" && request.plural == "daemonsets";
-        is_set.then_some(crate::server::Fault::Refuse(403, "Forbidden", "no"))
+        is_set.then_some(Fault::Refuse(403, "Forbidden", "no"))
     });
     let everywhere = TestGateway {
         parameters: json!({"workload": {"kind": "DaemonSet"}}),

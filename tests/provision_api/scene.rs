@@ -1,15 +1,15 @@
 //! A controller's provisioning against an in-memory API server.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use imbl::OrdSet;
 use kube::{Client, Config};
 use portcullis::api::gateway::Gateway;
 use portcullis::api::parameters::Parameters;
-use portcullis::data_plane::DataPlane;
-use portcullis::events;
+use portcullis::cluster::events;
 use portcullis::ir::ObjectRef;
+use portcullis::provision::data_plane::DataPlane;
 use portcullis::provision::{
     self, Child, DesiredState, Failure, Failures, Inputs, RolloutOptions, StreamEndpoint,
 };
@@ -97,12 +97,15 @@ impl TestGateway {
 
 /// Desired state of these Gateways.
 pub(crate) fn desired(gateways: &[TestGateway]) -> Option<Arc<DesiredState>> {
-    let children = gateways
-        .iter()
-        .map(|test_gateway| (test_gateway.object_ref(), test_gateway.children().into()));
+    let children = gateways.iter().map(|test_gateway| {
+        (
+            test_gateway.object_ref(),
+            Arc::from(test_gateway.children()),
+        )
+    });
     Some(Arc::new(DesiredState {
         children: children.collect(),
-        retained: BTreeSet::new(),
+        retained: OrdSet::new(),
     }))
 }
 
@@ -110,7 +113,7 @@ pub(crate) fn desired(gateways: &[TestGateway]) -> Option<Arc<DesiredState>> {
 pub(crate) struct Scene {
     pub(crate) server: Server,
     pub(crate) desired: watch::Sender<Option<Arc<DesiredState>>>,
-    pub(crate) serving: watch::Sender<BTreeSet<ObjectRef>>,
+    pub(crate) serving: watch::Sender<OrdSet<ObjectRef>>,
     failures: watch::Receiver<Failures>,
     task: JoinHandle<()>,
 }
@@ -138,7 +141,7 @@ impl Scene {
             }
         });
         let (desired, desired_seen) = watch::channel(desired(gateways));
-        let (serving, serving_seen) = watch::channel(BTreeSet::new());
+        let (serving, serving_seen) = watch::channel(OrdSet::new());
         let (failing, failures) = watch::channel(Failures::new());
         let client = Client::try_from(Config::new(server.url().parse().unwrap())).unwrap();
         let options = RolloutOptions {

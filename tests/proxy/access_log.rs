@@ -52,7 +52,7 @@ impl Program {
         let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
         let listens = log.by_ref().map(|line| line.expect("text"));
         let last = listens
-            .take_while(|line| !line.contains("is served"))
+            .take_while(|line| !line.contains("is active"))
             .last();
         // Otherwise the program would block on a full pipe.
         std::thread::spawn(move || log.for_each(drop));

@@ -1,8 +1,8 @@
 //! TLS to backends without verification by a CA, and pins of their keys: responses and bytes on the
 //! wire.
 
-use portcullis::permissions::{InsecureBackend, PolicyLevel};
 use portcullis::settings::Settings;
+use portcullis::settings::permissions::{InsecureBackend, PolicyLevel};
 use rustls::version::{TLS12, TLS13};
 use serde_json::{Value, json};
 

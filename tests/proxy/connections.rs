@@ -81,7 +81,7 @@ async fn spreads_keep_alive_connections_evenly() {
 async fn parks_and_resumes_idle_connections() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
-        settings.limits.park_after = Duration::from_millis(200)
+        settings.limits.idle_buffer_timeout = Duration::from_millis(200)
     })
     .await;
     let config = tls::client(&["http/1.1"]);
@@ -113,7 +113,7 @@ async fn parks_and_resumes_idle_connections() {
 async fn parked_connections_close_after_the_keep_alive_timeout() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
-        settings.limits.park_after = Duration::from_millis(100);
+        settings.limits.idle_buffer_timeout = Duration::from_millis(100);
         settings.limits.keep_alive_timeout = Duration::from_millis(500);
     })
     .await;
@@ -147,7 +147,10 @@ async fn gated(gate: &Arc<Semaphore>) -> Origin {
 async fn closes_connections_over_the_limit() {
     let gate = Arc::new(Semaphore::new(0));
     let origin = gated(&gate).await;
-    let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
+    let scene = scene(&origin, |settings| {
+        settings.limits.max_connections = Some(4)
+    })
+    .await;
     let mut busy = JoinSet::new();
     for _ in 0..4 {
         let mut client = Client::http1(scene.at(80)).await;
@@ -165,7 +168,10 @@ async fn closes_connections_over_the_limit() {
 #[tokio::test]
 async fn new_connections_replace_idle_ones_at_the_limit() {
     let origin = origin().await;
-    let scene = scene(&origin, |settings| settings.limits.max_connections = 4).await;
+    let scene = scene(&origin, |settings| {
+        settings.limits.max_connections = Some(4)
+    })
+    .await;
     let config = tls::client(&["http/1.1"]);
     let mut http2 = Client::http2(scene.at(80)).await;
     assert_eq!(http2.get("a.com", "/").await.text(), "done");

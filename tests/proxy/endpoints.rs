@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portcullis::location::Location;
+use portcullis::settings::location::Location;
 
 use crate::client::Client;
 use crate::harness::tls::{self, Certificate};

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::client::{Answer, Client, get};
 use crate::harness::yaml;
 use crate::origin::{Origin, full};
-use crate::scene::{Objects, Scene, prefix, route, to};
+use crate::scene::{Objects, Scene, route, to};
 
 /// Returns a GRPCRoute of the Gateway for these hosts.
 pub(crate) fn grpc_route(name: &str, hosts: &[&str], rules: &[Value]) -> String {
@@ -131,13 +131,10 @@ async fn matches_services_methods_and_headers() {
 }
 
 #[tokio::test]
-async fn shares_a_hostname_with_an_http_route() {
+async fn shares_no_hostname_with_an_http_route() {
     let echo = Origin::echo("echo").await;
-    let http = |name: &str, kind: &str, path: &str| {
-        let mut rule = marked(name, &json!({"path": {"type": kind, "value": path}}));
-        rule["backendRefs"][0]["name"] = "h2c".into();
-        rule
-    };
+    let mut http = marked("http", &json!({"path": {"value": "/foo.Bar"}}));
+    http["backendRefs"][0]["name"] = "h2c".into();
     let objects = Objects::http()
         .service("echo", &[echo.address])
         .with(yaml::service_of(
@@ -145,49 +142,19 @@ async fn shares_a_hostname_with_an_http_route() {
             &[echo.address],
             "kubernetes.io/h2c",
         ))
-        .with(route(
-            "http",
-            &["a.com"],
-            &[
-                http("root", "PathPrefix", "/"),
-                http("prefix", "PathPrefix", "/foo.Bar"),
-                http("exact", "Exact", "/foo.Bar/Baz"),
-                http("special", "Exact", "/foo.Bar/Special"),
-            ],
-        ))
-        .with(grpc_route(
-            "grpc",
-            &["a.com"],
-            &[
-                marked("all gRPC", &json!({})),
-                marked("service", &json!({"method": {"service": "foo.Bar"}})),
-                marked(
-                    "method",
-                    &json!({"method": {"service": "foo.Bar", "method": "Baz"}}),
-                ),
-            ],
-        ));
+        // The first by name, because they are of the same age.
+        .with(route("a", &["a.com"], std::slice::from_ref(&http)))
+        .with(grpc_route("b", &["*.com"], &[marked("grpc", &json!({}))]))
+        // The one that lost blocks no other.
+        .with(route("c", &["b.com"], &[http]));
     let scene = Scene::start(&objects);
     let mut client = Client::http2(scene.at(80)).await;
-    for (path, expected) in [
-        ("/foo.Bar/Baz", "method"),
-        ("/foo.Bar/Other", "service"),
-        ("/foo.Bar/Special", "special"),
-        ("/other/Call", "all gRPC"),
-    ] {
+    for (path, expected) in [("/foo.Bar/Baz", "http"), ("/other/Call", "12")] {
         assert_eq!(rule(&mut client, path, &[]).await, expected, "{path}");
     }
-    // Other requests are for the HTTPRoute.
-    for (path, expected) in [
-        ("/foo.Bar/Baz", "exact"),
-        ("/foo.Bar/Other", "prefix"),
-        ("/other/Call", "root"),
-    ] {
-        let answer = client.post("a.com", path, "x").await;
-        assert_eq!(answer.received()["headers"]["x-rule"], expected, "{path}");
-        let grpc = [("content-type", "application/grpc")];
-        let answer = client.get_with("a.com", path, &grpc).await;
-        assert_eq!(answer.received()["headers"]["x-rule"], expected, "{path}");
+    for (host, status) in [("a.com", 200), ("b.com", 200), ("c.com", 404)] {
+        let answer = client.post(host, "/foo.Bar/Baz", "x").await;
+        assert_eq!(answer.status, status, "{host}");
     }
 }
 
@@ -196,15 +163,15 @@ async fn grpc_routes_use_http2_and_http_routes_http1_to_one_port() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http()
         .service("echo", &[echo.address])
-        .route("http", &[to("echo")])
-        .with(grpc_route("grpc", &[], &[to("echo")]));
+        .with(route("http", &["b.com"], &[to("echo")]))
+        .with(grpc_route("grpc", &["a.com"], &[to("echo")]));
     let scene = Scene::start(&objects);
     let mut client = Client::http2(scene.at(80)).await;
     for _ in 0..3 {
         let received = call(&mut client, "/foo.Bar/Baz", &[]).await.received();
         assert_eq!(received["version"], "HTTP/2.0");
         assert_eq!(received["headers"]["te"], "trailers");
-        let received = client.post("a.com", "/foo.Bar/Baz", "x").await.received();
+        let received = client.post("b.com", "/foo.Bar/Baz", "x").await.received();
         assert_eq!(received["version"], "HTTP/1.1");
     }
 }
@@ -259,8 +226,7 @@ async fn grpc_route_does_not_serve_other_requests() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http()
         .service("echo", &[echo.address])
-        .with(grpc_route("grpc", &[], &[to("echo")]))
-        .route("http", &[prefix("/other", "echo")]);
+        .with(grpc_route("grpc", &[], &[to("echo")]));
     let scene = Scene::start(&objects);
     let mut client = Client::http2(scene.at(80)).await;
     assert_eq!(client.post("a.com", "/foo.Bar/Baz", "x").await.status, 404);

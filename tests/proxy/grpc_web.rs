@@ -365,39 +365,58 @@ async fn http_route_forwards_calls_unchanged() {
     }
 }
 
+/// Asks for permission to call a method from a page of this origin.
+async fn preflight(client: &mut Client, method: &str, origin: &str) -> Answer {
+    let fields = [
+        (cors::ORIGIN, origin),
+        (cors::METHOD, "POST"),
+        ("access-control-request-headers", "content-type,x-grpc-web"),
+    ];
+    cors::fetch(client, "OPTIONS", &format!("/test.{method}"), &fields).await
+}
+
 /// The setup of docs/grpc.md for browsers on another origin.
 #[tokio::test]
 async fn serves_browsers_of_another_origin() {
     let origin = origin();
-    let cors = json!({
-        "allowOrigins": ["https://app.example.com"], "allowMethods": ["POST"],
-        "allowHeaders": ["content-type", "x-grpc-web", "grpc-timeout"],
-    });
-    let preflight = json!({
-        "matches": [{"method": "OPTIONS"}], "filters": [{"type": "CORS", "cors": cors}],
-    });
     let mut rule = to("origin");
     rule["filters"] = json!([{"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": [
         {"name": "access-control-allow-origin", "value": "https://app.example.com"},
+        {"name": "access-control-allow-headers", "value": "content-type, x-grpc-web, authorization"},
+        {"name": "access-control-max-age", "value": "600"},
         {"name": "vary", "value": "origin"},
     ]}}]);
+    let mut private = to("origin");
+    private["matches"] = json!([{"method": {"service": "test.Private"}}]);
     let objects = cors::gateway()
         .service("origin", &[origin.address])
-        .route("preflight", &[preflight])
-        .with(grpc_route("grpc", &[], &[rule]));
+        .with(grpc_route("grpc", &[], &[rule, private]));
     let scene = cors::start(objects);
+    let page = "https://app.example.com";
     for mut client in cors::clients(&scene).await {
-        let request = client
-            .request(Method::OPTIONS, "a.com", "/test.Service/Echo")
-            .header("origin", "https://app.example.com")
-            .header("access-control-request-method", "POST")
-            .header("access-control-request-headers", "content-type,x-grpc-web");
-        let answer = client
-            .fetch(request.body(empty()).expect("a request"))
-            .await;
-        assert_eq!(answer.status, 204);
         let allowed = "access-control-allow-origin";
-        assert_eq!(answer.header(allowed), "https://app.example.com");
+        let answer = preflight(&mut client, "Service/Echo", page).await;
+        assert_eq!(answer.status, 204);
+        assert_eq!(answer.header(allowed), page);
+        assert_eq!(answer.header("access-control-allow-methods"), "POST");
+        let headers = "content-type, x-grpc-web, authorization";
+        assert_eq!(answer.header("access-control-allow-headers"), headers);
+        assert_eq!(answer.header("access-control-max-age"), "600");
+        assert!(
+            !answer
+                .headers
+                .contains_key("access-control-allow-credentials")
+        );
+        // Other pages get no permission, and neither does this one for calls of a rule without the header.
+        let answer = preflight(&mut client, "Service/Echo", "https://evil.example.com").await;
+        assert_eq!(answer.status, 204);
+        assert!(!answer.headers.contains_key(allowed));
+        let answer = preflight(&mut client, "Private/Echo", page).await;
+        assert_eq!(answer.status, 404);
+        assert!(!answer.headers.contains_key(allowed));
+        // OPTIONS requests of other kinds are not for the route.
+        let answer = cors::fetch(&mut client, "OPTIONS", "/test.Service/Echo", &[]).await;
+        assert_eq!(answer.status, 404);
         let body = encoded(TEXT, &message(b"x"));
         let answer = call(&mut client, "Service/Echo", TEXT, body).await;
         assert_eq!(answer.header(allowed), "https://app.example.com");

@@ -167,7 +167,7 @@ impl Frames {
 async fn idle_connections_do_not_delay_shutdown() {
     let origin = Origin::new(|_| async { Response::new(full("done")) }).await;
     let mut scene = Scene::with(&objects(&origin), |settings| {
-        settings.limits.park_after = Duration::from_millis(100);
+        settings.limits.idle_buffer_timeout = Duration::from_millis(100);
         draining(Duration::ZERO, DEADLINE)(settings);
     });
     let (plain, secure) = (scene.at(80), scene.at(443));

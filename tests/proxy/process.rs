@@ -262,8 +262,23 @@ fn serves_neighbours_of_many_idle_clients_with_few_descriptors() {
             .await;
         program.terminate();
         let log = program.log();
-        assert!(log.contains("limit of 256 file descriptors"), "{log}");
+        let shortage = log.lines().find(|line| line.contains("limit of 256 file"));
+        assert!(shortage.is_some_and(|line| !line.contains("WARN")), "{log}");
         assert!(!log.contains("accept failed"), "{log}");
+    });
+}
+
+#[test]
+fn warns_if_descriptors_do_not_suffice_for_a_configured_maximum() {
+    block_on(async {
+        let (objects, _) = objects(&origin().await);
+        let arguments = ["--max-connections", "1000"];
+        let mut program = Program::start(&objects, "ulimit -n 256; ", &arguments);
+        program.until("/readyz", 200, "ready").await;
+        program.terminate();
+        let log = program.log();
+        let shortage = log.lines().find(|line| line.contains("limit of 256 file"));
+        assert!(shortage.is_some_and(|line| line.contains("WARN")), "{log}");
     });
 }
 

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
-use portcullis::ir::route::{Action, Target};
+use portcullis::ir::route::{Action, BackendTarget};
 
 use crate::client::Client;
 use crate::origin::Origin;
@@ -114,7 +114,7 @@ fn shares(scene: &Scene) -> BTreeMap<(String, String), f64> {
     let sum: u32 = references.iter().map(|reference| reference.weight).sum();
     let mut shares = BTreeMap::new();
     for reference in references {
-        let Target::Backend(id) = &reference.target else {
+        let BackendTarget::Backend(id) = &reference.target else {
             panic!("{:?}", reference.target)
         };
         let outer = f64::from(reference.weight) / f64::from(sum);

@@ -9,17 +9,16 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use portcullis::controller::Outcome;
-use portcullis::server::Server;
+use portcullis::control::data_plane::ServedConfiguration;
+use portcullis::process::data_plane::Server;
 use portcullis::settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::harness::TEST_TIMEOUT;
 use crate::harness::server::TestServer;
-use crate::harness::yaml;
+use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::Origin;
 
 pub(crate) use crate::harness::yaml::{http, https, secret, secret_of};
@@ -30,7 +29,7 @@ const FILE: &str = "objects.yaml";
 /// A running data plane.
 pub(crate) struct Scene {
     server: Option<TestServer>,
-    outcome: watch::Receiver<Option<Outcome>>,
+    served: watch::Receiver<Option<ServedConfiguration>>,
 }
 
 impl Scene {
@@ -56,16 +55,16 @@ impl Scene {
             settings.admin = Some(([127, 0, 0, 1], 0).into());
             tune(settings);
         });
-        let outcome = server.outcome();
+        let served = server.served();
         Self {
             server: Some(server),
-            outcome,
+            served,
         }
     }
 
     /// Returns the last outcome.
-    pub(crate) fn last(&self) -> Outcome {
-        self.outcome.borrow().clone().expect("an outcome")
+    pub(crate) fn last(&self) -> ServedConfiguration {
+        self.served.borrow().clone().expect("an outcome")
     }
 
     /// Returns address of the admin server.
@@ -74,7 +73,7 @@ impl Scene {
     }
 
     /// Replaces the objects and waits until the new ones are in service.
-    pub(crate) async fn replace(&mut self, objects: &Objects) -> Outcome {
+    pub(crate) async fn replace(&mut self, objects: &Objects) -> ServedConfiguration {
         let before = self.last().generation;
         write(self.folder(), FILE, &objects.text());
         self.outcome_with(|outcome| outcome.generation > before)
@@ -82,10 +81,10 @@ impl Scene {
     }
 
     /// Changes the folder and waits for the outcome.
-    pub(crate) async fn change(&mut self, change: impl FnOnce(&Path)) -> Outcome {
-        self.outcome.mark_unchanged();
+    pub(crate) async fn change(&mut self, change: impl FnOnce(&Path)) -> ServedConfiguration {
+        self.served.mark_unchanged();
         change(self.folder());
-        let changed = timeout(TEST_TIMEOUT, self.outcome.changed()).await;
+        let changed = timeout(TEST_TIMEOUT, self.served.changed()).await;
         changed.expect("in time").expect("alive");
         self.last()
     }
@@ -93,10 +92,10 @@ impl Scene {
     /// Waits for an outcome that matches.
     pub(crate) async fn outcome_with(
         &mut self,
-        mut condition: impl FnMut(&Outcome) -> bool,
-    ) -> Outcome {
+        mut condition: impl FnMut(&ServedConfiguration) -> bool,
+    ) -> ServedConfiguration {
         let found = self
-            .outcome
+            .served
             .wait_for(|outcome| outcome.as_ref().is_some_and(&mut condition));
         let found = timeout(TEST_TIMEOUT, found).await.expect("in time");
         found.expect("alive").clone().expect("an outcome")

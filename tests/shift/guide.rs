@@ -57,7 +57,7 @@ fn objects_of_the_guide_are_accepted() {
     for block in blocks(&fs::read_to_string(document).unwrap()) {
         // A part of an object of another project.
         if block.starts_with("- ") {
-            let steps: serde_json::Value = serde_yaml::from_str(&block).unwrap();
+            let steps: serde_json::Value = serde_saphyr::from_str(&block).unwrap();
             assert!(steps.is_array(), "{block}");
             continue;
         }

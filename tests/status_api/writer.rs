@@ -1,15 +1,15 @@
 //! The status writer: writes, retries and deletions.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use portcullis::api::reference::ParentRef;
 use portcullis::ir::ObjectRef;
 use portcullis::status::stored::{Stored, StoredStatus};
 use portcullis::status::writer::{Statuses, Writer};
 use portcullis::status::{
-    Condition, ConditionType, GatewayStatus, ParentRef, ParentStatus, Percent, Reason,
+    Condition, ConditionType, GatewayStatus, Held, ParentStatus, Percent, Reason,
     ReleaseBackendStatus, ReleaseStatus, SUPPORTED_FEATURES, StatusReport,
 };
 use portcullis::telemetry::metrics::ControllerStats;
@@ -87,12 +87,19 @@ impl Running {
     }
 
     fn want_but_hold(&self, names: &[&str], message: &str, held: &[&str]) {
-        let entries = names.iter().map(|name| (route(name), parents(message)));
+        let entry = |name: &&str| {
+            let gateway = if held.contains(name) { "slow" } else { "edge" };
+            (route(name), parents(gateway, message))
+        };
         let report = StatusReport {
-            routes: entries.collect(),
+            routes: names.iter().map(entry).collect(),
             ..StatusReport::default()
         };
-        let held: HashSet<_> = held.iter().map(|name| route(name)).collect();
+        let slow = ObjectRef::gateway_api("Gateway", "default", "slow");
+        let held = Held {
+            gateways: [slow].into(),
+            ..Held::default()
+        };
         self.statuses.send_replace(Some(Statuses {
             report: Arc::new(report),
             held: Arc::new(held),
@@ -128,14 +135,14 @@ fn route(name: &str) -> ObjectRef {
     ObjectRef::gateway_api("HTTPRoute", "default", name)
 }
 
-fn parents(message: &str) -> Arc<[ParentStatus]> {
+fn parents(gateway: &str, message: &str) -> Arc<[ParentStatus]> {
     let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
     Arc::new([ParentStatus {
         parent_ref: ParentRef {
             group: "gateway.networking.k8s.io".to_owned(),
             kind: "Gateway".to_owned(),
             namespace: None,
-            name: "edge".to_owned(),
+            name: gateway.to_owned(),
             section_name: None,
             port: None,
         },
@@ -237,7 +244,7 @@ fn released_gateway_loses_only_a_status_of_this_controller() {
             conditions: vec![Condition::unknown(kind, "another class", 2)],
             ..GatewayStatus::default()
         };
-        report.released.gateways.insert(name, released);
+        report.released.gateways.insert(name, released.into());
     }
     running.statuses.send_replace(Some(Statuses {
         report: Arc::new(report),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, Response};
-use portcullis::stream::message::{Deleted, POSITION, Report, Serves, Update};
+use portcullis::wire::{Deleted, POSITION, Report, Serves, Update};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portcullis::stream::message::MAX_LINE;
+use portcullis::wire::MAX_LINE;
 
 use crate::controller::Stream;
 use crate::eventually;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Returns the canonical JSON of an object.
 pub(crate) fn object(yaml: &str) -> Value {
-    let admission = admit(serde_yaml::from_str(yaml).unwrap());
+    let admission = admit(serde_saphyr::from_str(yaml).unwrap());
     let object = admission
         .object
         .unwrap_or_else(|| panic!("{:?}", admission.findings));

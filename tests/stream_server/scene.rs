@@ -18,10 +18,11 @@ use portcullis::provider::Load;
 use portcullis::snapshot::Snapshot;
 use portcullis::status::lease::Leadership;
 use portcullis::stream::hub::Reports;
-use portcullis::stream::message::{self, POSITION};
 use portcullis::stream::{self, Inputs, Outputs, Stream};
 use portcullis::telemetry::metrics::SessionStats;
 use portcullis::translate::Options;
+use portcullis::wire;
+use portcullis::wire::POSITION;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -203,7 +204,7 @@ impl Controller {
                 "authentication.kubernetes.io/pod-uid": [uid(&format!("Pod-{pod}"))],
             },
         });
-        let status = json!({"authenticated": true, "audiences": [message::AUDIENCE], "user": user});
+        let status = json!({"authenticated": true, "audiences": [wire::AUDIENCE], "user": user});
         self.api.review(token, status);
     }
 
@@ -233,7 +234,7 @@ impl Controller {
         token: &str,
         position: Option<&str>,
     ) -> Request<()> {
-        let path = message::path("infra", gateway);
+        let path = wire::path("infra", gateway);
         let mut request = Request::post(format!("https://{HOST}{path}"))
             .header("authorization", format!("Bearer {token}"));
         if let Some(position) = position {
@@ -381,7 +382,7 @@ pub(crate) fn summary(lines: &[Value]) -> Vec<String> {
 pub(crate) fn token(claims: &Value) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut payload = BTreeMap::from([
-        ("aud".to_owned(), json!([message::AUDIENCE])),
+        ("aud".to_owned(), json!([wire::AUDIENCE])),
         ("exp".to_owned(), json!(now.unwrap().as_secs() + 3600)),
     ]);
     for (key, value) in claims.as_object().unwrap() {

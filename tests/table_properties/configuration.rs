@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 use http::{HeaderName, Method};
 use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::route::{
-    Action, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Target, Timeouts,
-    ValueMatch, WeightedBackend,
+    Action, BackendTarget, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch,
+    Timeouts, ValueMatch, WeightedBackend,
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
@@ -144,7 +144,7 @@ pub(crate) fn named_route(
     let rule = |(index, (matches, shares)): (usize, RuleParts)| {
         let mirror = |backend| {
             Filter::Mirror(Arc::new(Mirror {
-                target: Target::Backend(backend_id(backend)),
+                target: BackendTarget::Backend(backend_id(backend)),
                 share: Fraction {
                     numerator: 1,
                     denominator: NonZeroU32::MIN,
@@ -156,7 +156,7 @@ pub(crate) fn named_route(
         let filters = unweighted.map(|(backend, _)| mirror(*backend)).collect();
         let share = |(backend, weight)| WeightedBackend {
             weight,
-            target: Target::Backend(backend_id(backend)),
+            target: BackendTarget::Backend(backend_id(backend)),
             filters: (backend == 2).then(|| mirror(3)).into_iter().collect(),
         };
         Arc::new(Rule {

@@ -55,7 +55,7 @@ pub(crate) fn by_hostname(one: &Hostname, two: &Hostname) -> Ordering {
 ///
 /// The text for GRPCRoutes (GRPCRouteRule.matches) counts characters of the service, then of the method, then headers.
 /// A complete service and method are an exact path, and a service is a prefix with one more character. Of equal matches
-/// the one of the GRPCRoute is first. The priority of a route, an extension of ours, is compared first within a
+/// the one of the GRPCRoute is first. The priority of a route, a Portcullis extension, is compared first within a
 /// hostname.
 pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
     let clauses: [fn(Ranked<'_>, Ranked<'_>) -> Ordering; 13] = [

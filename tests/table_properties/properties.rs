@@ -36,12 +36,12 @@ fn outcome(table: &Table, request: &Request) -> String {
         shares.flat_map(|share| [&share.target].into_iter().chain(share.filters().targets()));
     for target in shares.chain(rule.filters().targets()) {
         text += &match target {
-            table::Target::Backend(backend) => {
+            table::BackendTarget::Backend(backend) => {
                 let addresses = backend.endpoints();
                 let addresses: Vec<_> = addresses.iter().map(|it| it.address).collect();
                 format!(", {} {:?} {addresses:?}", backend.id, backend.protocol)
             }
-            table::Target::Invalid(reason) => format!(", {reason}"),
+            table::BackendTarget::Invalid(reason) => format!(", {reason}"),
         };
     }
     text

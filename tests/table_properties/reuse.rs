@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
 use portcullis::ir::{Backend, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
-use portcullis::per_worker::WorkerId;
+use portcullis::runtime::per_worker::WorkerId;
 use portcullis::table::{self, RequestView, Table};
 
 use crate::BIND;

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode, request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use portcullis::clock::Clock;
 use portcullis::ir;
 use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
+use portcullis::runtime::clock::Clock;
 use portcullis::settings::Limits;
 use portcullis::table::{Backend, Transport, UpstreamFault};
 use portcullis::upstream::{

@@ -15,8 +15,8 @@ class Portcullis(Proxy):
     """Started with one route that takes everything, or with the `routes` given (YAML documents)."""
 
     name = "portcullis"
-    program = str(REPOSITORY / "target" / "dist" / "portcullis")
-    install = "cargo build --profile dist"
+    program = str(REPOSITORY / "target" / "release" / "portcullis")
+    install = "cargo build --release"
 
     def __init__(self, program: str | None = None, routes: Iterable[str] | None = None, workers: int = 1):
         super().__init__(program)

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::api::{Severity, admit};
+use crate::api::admit;
+use crate::api::finding::Severity;
 
 const ROUTE: &str =
     "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a}\n";
@@ -141,13 +142,13 @@ const SHAPES: &[(&str, &str, &str, &str)] = &[
         POLICY,
         "targetRef: {name: svc, namespace: app, from: {kind: Gateway, name: g}}",
         "targetRef",
-        "spec:\n  targetRefs:\n  - from:\n      kind: Gateway\n      name: g\n    group: ''\n    kind: Service\n    name: svc\n    namespace: app",
+        "spec:\n  targetRefs:\n  - from:\n      kind: Gateway\n      name: g\n    group: \"\"\n    kind: Service\n    name: svc\n    namespace: app",
     ),
     (
         POLICY,
         "spec: {tls: {hostname: a.example, caCertRefs: [{group: '', kind: ConfigMap, name: ca}]}}",
         "spec.tls",
-        "validation:\n  caCertificateRefs:\n  - group: ''\n    kind: ConfigMap\n    name: ca\n  hostname: a.example",
+        "validation:\n  caCertificateRefs:\n  - group: \"\"\n    kind: ConfigMap\n    name: ca\n  hostname: a.example",
     ),
     (
         CLASS,
@@ -202,7 +203,7 @@ const KINDS: &[(&str, &str, &str)] = &[
 ];
 
 fn parse(text: &str) -> Value {
-    serde_yaml::from_str(text).expect("test YAML parses")
+    serde_saphyr::from_str(text).expect("test YAML parses")
 }
 
 #[test]

@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::node::{Node, Schema};
 use super::path::Path;
 use super::pattern;
-use crate::api::admission::Finding;
 use crate::api::duration;
+use crate::api::finding::Finding;
 
 /// Reserved words of CEL. Rules refer to a property with such a name as `__name__`.
 const RESERVED: [&str; 21] = [

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::hint;
 use super::node::{Node, Schema};
 use super::path::Path;
-use crate::api::admission::Finding;
+use crate::api::finding::Finding;
 
 /// Prunes a value and sets defaults. Reports unknown fields.
 pub(super) fn apply<'a>(

@@ -2,6 +2,7 @@
 //! violate a pattern. Only adds advice to messages: decides nothing.
 
 use super::node::Properties;
+use crate::api::duration;
 
 /// Returns the one of `known` names that resembles `name` most, if any does.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -41,9 +42,9 @@ pub(super) fn correction(pattern: &str, text: &str) -> String {
         // Advice repeats parts of the text.
         None
     } else if is_duration(pattern) {
-        duration(text)
+        duration_advice(text)
     } else if is_hostname(pattern) {
-        hostname(text)
+        hostname_advice(text)
     } else {
         None
     };
@@ -68,18 +69,16 @@ fn is_hostname(pattern: &str) -> bool {
     pattern.contains(r"(\.[a-z0-9](")
 }
 
-fn duration(text: &str) -> Option<String> {
+fn duration_advice(text: &str) -> Option<String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(unit_at);
     let value: f64 = number.parse().ok()?;
-    let milliseconds = match unit {
-        "ms" => value,
-        "s" => value * 1e3,
-        "m" => value * 6e4,
-        "h" => value * 3.6e6,
-        "d" => value * 8.64e7,
-        _ => return Some("the units of durations are h, m, s and ms".to_owned()),
+    let days = [("d", 86_400_000)];
+    let mut units = duration::UNITS.into_iter().chain(days);
+    let Some((_, factor)) = units.find(|(name, _)| *name == unit) else {
+        return Some("the units of durations are h, m, s and ms".to_owned());
     };
+    let milliseconds = value * factor as f64;
     if milliseconds.fract() != 0.0 {
         return Some("the smallest unit of a duration is ms".to_owned());
     }
@@ -94,7 +93,7 @@ fn duration(text: &str) -> Option<String> {
     Some(format!("{why}: write {written}"))
 }
 
-fn hostname(text: &str) -> Option<String> {
+fn hostname_advice(text: &str) -> Option<String> {
     let (part, rest) = match text.split_once("://") {
         Some((_, rest)) => ("scheme", rest),
         None if text.contains('/') => ("path", text),

@@ -20,8 +20,8 @@ use serde_json::{Map, Value};
 
 use self::node::Schema;
 use self::path::Path;
-use super::admission::{Finding, Severity};
 use super::annotation;
+use super::finding::{Finding, Severity};
 use super::object::Kind;
 
 /// Maximum size of all annotations of an object (`TotalAnnotationSizeLimitB` in Kubernetes).
@@ -116,9 +116,11 @@ fn metadata(object: &mut Map<String, Value>, schema: &Schema, findings: &mut Vec
 
 /// Checks the total size of annotations, since single annotations have no limit, and the names of those of Portcullis.
 fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
+    let Some(annotations) = metadata.get("annotations").and_then(Value::as_object) else {
+        return;
+    };
     let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
-    let annotations = metadata.get("annotations").and_then(Value::as_object);
-    let total: usize = annotations.into_iter().flatten().map(size).sum();
+    let total: usize = annotations.iter().map(size).sum();
     if total > MAX_ANNOTATIONS {
         findings.push(Finding {
             rule: format!("total size: {MAX_ANNOTATIONS}"),
@@ -128,12 +130,7 @@ fn annotations(metadata: &Value, findings: &mut Vec<Finding>) {
             )
         });
     }
-    for (key, _) in metadata
-        .get("annotations")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
+    for key in annotations.keys() {
         if let Some(message) = unknown_annotation(key) {
             findings.push(Finding::error(
                 format!("metadata.annotations[{key}]"),

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use super::cel;
 use super::node::{Node, Schema};
 use super::path::Path;
-use crate::api::{Admission, Kind, Object, Severity, admit};
+use crate::api::finding::Severity;
+use crate::api::{Admission, Kind, Object, admit};
 
 fn yaml(text: &str) -> Value {
-    serde_yaml::from_str(text).expect("test YAML parses")
+    serde_saphyr::from_str(text).expect("test YAML parses")
 }
 
 /// The findings of an object as `severity field: message`.
@@ -418,8 +419,7 @@ fn every_rule_compiles() {
 #[test]
 fn every_rule_is_evaluated_without_error() {
     let mut kinds = std::collections::BTreeSet::new();
-    for document in serde_yaml::Deserializer::from_str(REPRESENTATIVE) {
-        let value = <Value as serde::Deserialize>::deserialize(document).expect("parses");
+    for value in serde_saphyr::from_multiple::<Value>(REPRESENTATIVE).expect("parses") {
         kinds.insert(value["kind"].as_str().unwrap_or_default().to_owned());
         let admission = admit(value.clone());
         assert!(admission.findings.is_empty(), "{:?}", admission.findings);

@@ -9,7 +9,7 @@ use super::hint;
 use super::node::{ListType, Node, Schema, Type};
 use super::path::Path;
 use super::pattern::Pattern;
-use crate::api::admission::Finding;
+use crate::api::finding::Finding;
 
 /// Maximum number of characters of a value in a message.
 const SHOWN: usize = 200;

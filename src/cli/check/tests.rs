@@ -103,9 +103,9 @@ spec: {targetRefs: [{group: "", kind: Service, name: s, from: {kind: Gateway, na
         "\nGateway default/web\n  Accepted",
         "\n  listener http (1 routes)\n    Accepted",
         "\nListenerSet default/set\n  Accepted",
-        "\nHTTPRoute default/r\n  on Gateway web (listener http)\n    Accepted",
-        "\nBackendTLSOverride default/plain\n  for Gateway web (all listeners)\n    ",
-        "\nXBackend default/x\n  for Gateway web (all listeners)\n    ",
+        "\nHTTPRoute default/r\n  for Gateway web listener http\n    Accepted",
+        "\nBackendTLSOverride default/plain\n  for Gateway default/web\n    ",
+        "\nXBackend default/x\n  for Gateway default/web\n    ",
         "\nReleaseBackend default/rb\n  ",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
@@ -129,8 +129,8 @@ fn accepted_route_is_never_called_not_accepted() {
     let routes = routes.replacen("{name: web}", "{name: web, sectionName: x}", 1);
     let text = printed(&format!("{GATEWAY}{routes}"));
     for line in [
-        "problem: HTTPRoute default/wide: parent Gateway web: ResolvedRefs is False (BackendNotFound)",
-        "not accepted: HTTPRoute default/narrow: parent Gateway web listener x: Accepted is False",
+        "problem: HTTPRoute default/wide: for Gateway web: ResolvedRefs is False (BackendNotFound)",
+        "not accepted: HTTPRoute default/narrow: for Gateway web listener x: Accepted is False",
         "not accepted: 1, other problems: 1, warnings: ",
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
@@ -256,7 +256,7 @@ fn prints_json() {
     let conditions = value["conditions"].as_array().unwrap();
     let of_route = |it: &&Value| it["object"] == "HTTPRoute default/wide";
     let route = conditions.iter().find(of_route).unwrap();
-    assert_eq!(route["place"], "on Gateway web (all listeners)");
+    assert_eq!(route["place"], "for Gateway web");
     assert_eq!(route["conditions"][0]["status"], "True");
     let broken = check("kind: Gateway", |result| {
         serde_json::to_value(result.document(true)).unwrap()

@@ -8,7 +8,7 @@ use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::api::core::SERVICE_NAME_LABEL;
-use crate::ir::route::{Action, Target, WeightedBackend};
+use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, BackendId, Certificate, Filter, Hostname, Ir, Listener, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
 
@@ -73,8 +73,8 @@ fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
     };
     let used = shares.iter().filter(|share| share.weight > 0);
     let targets = used.filter_map(|share| match &share.target {
-        Target::Backend(id) => Some(id),
-        Target::Invalid(_) => None,
+        BackendTarget::Backend(id) => Some(id),
+        BackendTarget::Invalid(_) => None,
     });
     targets
         .filter_map(|id| {

@@ -5,7 +5,7 @@ use crate::ir::cors::{AllowedOrigins, Cors};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth};
 use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::{
-    Action, Match, PathMatch, Retry, Target, Timeouts, ValueMatch, WeightedBackend,
+    Action, BackendTarget, Match, PathMatch, Retry, Timeouts, ValueMatch, WeightedBackend,
 };
 use crate::ir::tls::{CipherPolicy, ClientValidationMode, TlsVersion};
 use crate::ir::{
@@ -39,7 +39,7 @@ pub(super) fn distance(one: &Considered<'_>, path: &str) -> usize {
     const PATH: usize = 1 << 16;
     match &one.verdict {
         MatchVerdict::Chosen | MatchVerdict::Outranked => 0,
-        MatchVerdict::Differs(Mismatch::Query(_)) => 1,
+        MatchVerdict::Differs(Mismatch::Query(_) | Mismatch::Preflight) => 1,
         MatchVerdict::Differs(Mismatch::Header(_)) => 2,
         MatchVerdict::Differs(Mismatch::Method) => 3,
         MatchVerdict::Differs(Mismatch::Grpc) => 4,
@@ -67,6 +67,10 @@ fn differs(mismatch: &Mismatch<'_>) -> String {
         Mismatch::Path => "the path does not match".to_owned(),
         Mismatch::Grpc => {
             "the request is not gRPC, which is a POST with content-type application/grpc or application/grpc-web"
+                .to_owned()
+        }
+        Mismatch::Preflight => {
+            "the rule permits no calls of other origins; set access-control-allow-origin with a ResponseHeaderModifier"
                 .to_owned()
         }
         Mismatch::Method => "the method does not match".to_owned(),
@@ -154,7 +158,7 @@ pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
             Filter::ResponseHeaders(changes) => header_changes("response header", changes),
             Filter::Redirect(to) => vec![redirect(to)],
             Filter::Rewrite(to) => vec![rewrite(to)],
-            Filter::Cors(cors) => vec![cross_origin(cors)],
+            Filter::Cors(cors) | Filter::Preflight(cors) => vec![cross_origin(cors)],
             Filter::Mirror(to) => vec![mirror(to)],
             Filter::ExternalAuth(auth) => vec![external_auth(auth)],
         })
@@ -228,8 +232,8 @@ fn mirror(Mirror { target, share }: &Mirror) -> String {
         _ => format!("{numerator} of {denominator} requests"),
     };
     match target {
-        Target::Backend(id) => format!("mirror {requests} to {id}"),
-        Target::Invalid(reason) => format!("mirror nothing: {reason}"),
+        BackendTarget::Backend(id) => format!("mirror {requests} to {id}"),
+        BackendTarget::Invalid(reason) => format!("mirror nothing: {reason}"),
     }
 }
 
@@ -239,8 +243,8 @@ fn external_auth(auth: &ExternalAuth) -> String {
         AuthProtocol::Grpc(_) => "gRPC",
     };
     match &auth.target {
-        Target::Backend(id) => format!("authorize requests with {id} over {protocol}"),
-        Target::Invalid(reason) => {
+        BackendTarget::Backend(id) => format!("authorize requests with {id} over {protocol}"),
+        BackendTarget::Invalid(reason) => {
             format!("respond 500, because the authorization server cannot be used: {reason}")
         }
     }
@@ -385,8 +389,8 @@ fn share_lines(share: &WeightedBackend, total: u64, rule: &Rule, ir: &Ir) -> Vec
     let refusals = refusals(rule);
     let percent = f64::from(share.weight) * 100.0 / total as f64;
     let target = match &share.target {
-        Target::Invalid(reason) => format!("{}: {reason}", refusals.invalid),
-        Target::Backend(id) => match ir.backend(id) {
+        BackendTarget::Invalid(reason) => format!("{}: {reason}", refusals.invalid),
+        BackendTarget::Backend(id) => match ir.backend(id) {
             Some(backend) if has_endpoints(&backend.endpoints) => {
                 let protocol = match backend.protocol {
                     UpstreamProtocol::Http1 => "HTTP/1.1",

@@ -1,11 +1,10 @@
 //! The lines on TLS policies.
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::*;
 use crate::api;
-use crate::permissions::{Permissions, PolicyLevel};
+use crate::settings::permissions::{Permissions, PolicyLevel};
 use crate::snapshot::Snapshot;
 use crate::translate::Options;
 
@@ -67,8 +66,8 @@ fn explained_request(
     permissions: Permissions,
 ) -> (String, bool) {
     let mut snapshot = Snapshot::default();
-    for document in serde_yaml::Deserializer::from_str(objects) {
-        let admission = api::admit(Value::deserialize(document).unwrap());
+    for object in serde_saphyr::from_multiple::<Value>(objects).unwrap() {
+        let admission = api::admit(object);
         assert!(admission.findings.is_empty(), "{:?}", admission.findings);
         snapshot.insert(admission.object.unwrap());
     }
@@ -104,6 +103,16 @@ fn shows_grpc_routes_of_grpc_requests() {
     let (text, found) = explained_request(&objects, &request, Permissions::default());
     assert!(!found, "{text}");
     let reason = "(path /a.B/C, gRPC; hostname *): the request is not gRPC, which is a POST with content-type";
+    assert!(text.contains(reason), "{text}");
+    let mut preflight: ExplainedRequest = "OPTIONS http://app.example/a.B/C".parse().unwrap();
+    let fields = [
+        "origin: https://x.example",
+        "access-control-request-method: POST",
+    ];
+    preflight.add_headers(&fields.map(|field| request::header(field).unwrap()));
+    let (text, found) = explained_request(&objects, &preflight, Permissions::default());
+    assert!(!found, "{text}");
+    let reason = "the rule permits no calls of other origins";
     assert!(text.contains(reason), "{text}");
     request.add_headers(&[request::header("content-type: application/grpc").unwrap()]);
     let (text, found) = explained_request(&objects, &request, Permissions::default());
@@ -238,7 +247,7 @@ fn shows_the_flag_that_forbids_a_policy() {
         "edge/skip (level consumer) applies but cannot be used, so that requests get 500: \
          spec.validation.insecureSkipVerify is not permitted",
         "--allow-insecure-backend=skip-verify",
-        "app/plain (level route) is ignored: spec.mode None is not permitted at the level route",
+        "app/plain (level route) is ignored: spec.mode None is not permitted at level route",
         "--backend-tls-floor=gateway",
     ] {
         assert!(text.contains(part), "{part}: {text}");

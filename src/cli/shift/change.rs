@@ -8,17 +8,17 @@ const MAX_RELEASE: usize = 63;
 /// Maximum of a weight (`maximum` in the CRD).
 pub(super) const MAX_WEIGHT: u32 = 1_000_000;
 
-/// A release and its requested weight or share.
+/// A release and its requested weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// The value of the label `splitBy`.
     pub(super) release: String,
-    pub(super) target: Target,
+    pub(super) target: RequestedWeight,
 }
 
-/// The requested weight or share of a release.
+/// The weight of a release on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum RequestedWeight {
     Weight(u32),
     /// A share of the requests to the listed releases.
     Share(Percent),
@@ -38,9 +38,9 @@ impl FromStr for Change {
             ));
         }
         let target = if target.ends_with('%') {
-            Target::Share(target.parse()?)
+            RequestedWeight::Share(target.parse()?)
         } else {
-            Target::Weight(weight(target)?)
+            RequestedWeight::Weight(weight(target)?)
         };
         Ok(Self {
             release: release.to_owned(),
@@ -127,7 +127,7 @@ impl fmt::Display for Percent {
 mod tests {
     use super::*;
 
-    fn change(release: &str, target: Target) -> Change {
+    fn change(release: &str, target: RequestedWeight) -> Change {
         Change {
             release: release.to_owned(),
             target,
@@ -137,17 +137,26 @@ mod tests {
     #[test]
     fn parses_weights_and_percentages() {
         let read = |text: &str| text.parse::<Change>().unwrap();
-        assert_eq!(read("v2=10"), change("v2", Target::Weight(10)));
-        assert_eq!(read("v2=1000000"), change("v2", Target::Weight(MAX_WEIGHT)));
+        assert_eq!(read("v2=10"), change("v2", RequestedWeight::Weight(10)));
+        assert_eq!(
+            read("v2=1000000"),
+            change("v2", RequestedWeight::Weight(MAX_WEIGHT))
+        );
         assert_eq!(
             read("shop-1.2_a=0"),
-            change("shop-1.2_a", Target::Weight(0))
+            change("shop-1.2_a", RequestedWeight::Weight(0))
         );
-        assert_eq!(read("v2=10%"), change("v2", Target::Share(Percent(10_000))));
-        assert_eq!(read("v2=0.125%"), change("v2", Target::Share(Percent(125))));
+        assert_eq!(
+            read("v2=10%"),
+            change("v2", RequestedWeight::Share(Percent(10_000)))
+        );
+        assert_eq!(
+            read("v2=0.125%"),
+            change("v2", RequestedWeight::Share(Percent(125)))
+        );
         assert_eq!(
             read("v2=100.0%"),
-            change("v2", Target::Share(Percent(100_000)))
+            change("v2", RequestedWeight::Share(Percent(100_000)))
         );
     }
 

@@ -14,12 +14,12 @@ use serde_json::json;
 
 use crate::api::parameters::GROUP;
 use crate::api::release_backend::ReleaseBackendSpec;
-use crate::api_server::{describe, request};
+use crate::cluster::api_server::{describe, request};
 use crate::provider::KubernetesProvider;
 use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 use crate::settings::{NamespacedName, Settings};
 
-use super::ObjectName;
+use super::object_name::ObjectName;
 
 /// Prefix of field managers. Each release has its own field manager, so that clients can shift different releases
 /// without conflicts.

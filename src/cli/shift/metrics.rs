@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::ObjectName;
+use super::object_name::ObjectName;
 
 /// The counter of requests per release.
 const COUNTER: &str = "portcullis_upstream_release_requests_total";

@@ -5,8 +5,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
@@ -15,9 +14,9 @@ use tokio::time::timeout;
 
 use crate::settings::NamespacedName;
 
-use super::ObjectName;
 use super::cluster::{Cluster, GatewayPod};
 use super::metrics::{Counts, parse};
+use super::object_name::ObjectName;
 
 /// Timeout of reading one page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);

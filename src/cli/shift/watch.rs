@@ -11,10 +11,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::change::Percent;
 use super::cluster::{Cluster, Mode, Observed};
 use super::metrics::{Count, Window};
+use super::object_name::ObjectName;
 use super::scrape::{AdminUrl, Scrape, Scraper};
+use super::steps::{apply_steps, command};
 use super::table::{Table, header, of_number};
 use super::weights::Step;
-use super::{ObjectName, apply_steps, command};
 use crate::cli::output::{self, OutputFormat};
 use crate::settings::NamespacedName;
 
@@ -72,7 +73,7 @@ pub(super) async fn watch(
     };
     tokio::select! {
         () = end => {}
-        stopped = super::super::stopped() => return Ok(stopped.map(|()| ExitCode::SUCCESS)?),
+        stopped = super::super::signals::stopped() => return Ok(stopped.map(|()| ExitCode::SUCCESS)?),
         code = watching.run() => return code,
     }
     if settings.abort.is_some() && watching.window.covered(Instant::now()).is_none() {

@@ -2,7 +2,7 @@
 
 use crate::api::release_backend::WeightedRelease;
 
-use super::change::{Change, MAX_WEIGHT, Percent, Target};
+use super::change::{Change, MAX_WEIGHT, Percent, RequestedWeight};
 use super::table::percent;
 
 /// The weights before and after a command.
@@ -65,8 +65,8 @@ impl Plan {
             };
             releases[at].is_named = true;
             match change.target {
-                Target::Weight(weight) => releases[at].after = weight,
-                Target::Share(share) => notes.extend(set_share(&mut releases, at, share)?),
+                RequestedWeight::Weight(weight) => releases[at].after = weight,
+                RequestedWeight::Share(share) => notes.extend(set_share(&mut releases, at, share)?),
             }
         }
         if releases.iter().all(|release| release.after == 0) {

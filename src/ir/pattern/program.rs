@@ -2,9 +2,8 @@
 //! simulation. What a thread keeps of its matches is limited over all patterns.
 
 use std::cell::RefCell;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use regex_automata::hybrid::dfa::{Cache as LazyCache, DFA};
 use regex_automata::nfa::thompson::pikevm::{Cache as VmCache, PikeVM};
@@ -88,8 +87,8 @@ impl Program {
             let kept = all.by_program.entry(self.id).or_default();
             let is_match = self.run(value, kept);
             let size = kept.size();
-            let former = std::mem::replace(&mut kept.bytes, size);
-            all.bytes = all.bytes - former + kept.bytes;
+            let previous = std::mem::replace(&mut kept.bytes, size);
+            all.bytes = all.bytes - previous + kept.bytes;
             if all.bytes > MAX_KEPT {
                 *all = AllKept::default();
             }

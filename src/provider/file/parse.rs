@@ -1,11 +1,12 @@
 //! Parses the text of a file to one JSON value per object: splits YAML or JSON documents, flattens
-//! lists, and resolves anchors and merge keys within limits.
+//! lists, and limits what anchors expand to.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use serde_saphyr::{DefaultMessageFormatter, MessageFormatter};
 
 use super::advice;
 
@@ -17,9 +18,8 @@ const MAX_DOCUMENT: usize = 8 << 20;
 const MAX_NODES: usize = 1_000_000;
 /// Maximum bytes of text in a document after anchor expansion.
 const MAX_TEXT: usize = 16 << 20;
-/// Maximum nesting of brackets and of list markers in a line. The YAML library rejects nesting
-/// beyond 128 levels only after reading all of it, in quadratic time.
-const MAX_OPEN: usize = 256;
+/// Maximum nesting of values. The schema of the CRD HTTPRoute has 24 levels.
+const MAX_DEPTH: usize = 64;
 
 /// The text of one document of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,51 +131,52 @@ pub(super) fn parse(document: DocumentText<'_>, json: bool) -> Result<Vec<Item>,
                 message: error.to_string(),
             })?
     } else {
-        if let Some(line) = too_deep(document.text) {
-            let message = format!("nested deeper than {MAX_OPEN} levels");
-            return Err(SyntaxError { line, message });
-        }
-        seed.deserialize(serde_yaml::Deserializer::from_str(document.text))
-            .map_err(|error| not_yaml(document.text, &error))?
+        let parsed = serde_saphyr::with_deserializer_from_str_with_options(
+            document.text,
+            options(),
+            |deserializer| seed.deserialize(deserializer),
+        );
+        parsed.map_err(|error| not_yaml(document.text, &error))?
     };
     let mut items = Vec::new();
     flatten(value, "", &mut items);
     Ok(items)
 }
 
-/// Returns why text is not YAML, in a sentence for frequent mistakes.
-fn not_yaml(text: &str, error: &serde_yaml::Error) -> SyntaxError {
-    let line = error.location().map_or(0, |location| location.line());
-    let explained = advice::explain(text, line);
-    let (line, message) = explained.unwrap_or_else(|| (line, error.to_string()));
-    SyntaxError { line, message }
+/// How Kubernetes objects are read: the core schema of YAML 1.2, merge keys, and no tags. Expansion is limited by
+/// [`Budget`], and before that by the library.
+fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_events: 2 * MAX_NODES,
+            max_nodes: MAX_NODES,
+            max_merge_keys: MAX_NODES,
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 2 * MAX_NODES },
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::PassThrough,
+        strict_booleans: true,
+        leading_zero_numbers_as_strings: true,
+        underscored_numbers_as_strings: true,
+        reject_unsupported_tags: true,
+        with_snippet: false,
+    }
 }
 
-/// Returns the line at which the nesting is too deep to parse. Counts quoted and block text as well
-/// if it could be YAML with open brackets.
-fn too_deep(text: &str) -> Option<usize> {
-    let mut open = 0_usize;
-    for (index, line) in text.lines().enumerate() {
-        let mut before = b' ';
-        let mut markers = Some(0);
-        for byte in line.bytes() {
-            match byte {
-                b'[' | b'{' if b" \t[{,:-?".contains(&before) => open += 1,
-                b']' | b'}' => open = open.saturating_sub(1),
-                _ => {}
-            }
-            markers = match byte {
-                b' ' | b'\t' => markers,
-                b'-' | b'?' | b':' if b" \t".contains(&before) => markers.map(|count| count + 1),
-                _ => None,
-            };
-            if open > MAX_OPEN || markers > Some(MAX_OPEN) {
-                return Some(index + 1);
-            }
-            before = byte;
-        }
-    }
-    None
+/// Returns why text is not YAML, in a sentence for frequent mistakes.
+fn not_yaml(text: &str, error: &serde_saphyr::Error) -> SyntaxError {
+    let line = error.location().map_or(0, |location| location.line());
+    let line = usize::try_from(line).unwrap_or(0);
+    let explained = advice::explain(text, line);
+    // Without the library's own position, which counts from the start of the document.
+    let plain = || {
+        let message = DefaultMessageFormatter.format_message(error);
+        message.replace(char::is_control, "\u{fffd}")
+    };
+    let (line, message) = explained.unwrap_or_else(|| (line, plain()));
+    SyntaxError { line, message }
 }
 
 /// Replaces a `List` (or a typed list such as `GatewayList`) with its items.
@@ -312,10 +313,6 @@ impl<'de> Visitor<'de> for Node<'_> {
         deserializer.deserialize_any(self)
     }
 
-    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
-        Err(de::Error::custom("YAML tags are not supported"))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element_seed(Node(self.0))? {
@@ -326,24 +323,16 @@ impl<'de> Visitor<'de> for Node<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        let mut merges = Vec::new();
         while let Some(key) = access.next_key_seed(Node(self.0))? {
             let key = key_text(key).map_err(de::Error::custom)?;
             let value = access.next_value_seed(Node(self.0))?;
-            if key == "<<" && !matches!(value, Value::String(_)) {
-                merges.push(value);
-            } else if map.contains_key(&key) {
+            if map.contains_key(&key) {
                 return Err(de::Error::custom(format_args!(
                     "the key {key:?} appears twice"
                 )));
-            } else {
-                map.insert(key, value);
             }
+            map.insert(key, value);
         }
-        merges
-            .into_iter()
-            .try_for_each(|value| merge(&mut map, value))
-            .map_err(de::Error::custom)?;
         Ok(Value::Object(map))
     }
 }
@@ -355,23 +344,6 @@ fn key_text(key: Value) -> Result<String, &'static str> {
         Value::Bool(key) => Ok(key.to_string()),
         Value::Number(key) => Ok(key.to_string()),
         Value::Null | Value::Array(_) | Value::Object(_) => Err("a key must be text"),
-    }
-}
-
-/// Resolves a YAML merge key: existing keys win, then earlier mappings.
-fn merge(map: &mut Map<String, Value>, value: Value) -> Result<(), &'static str> {
-    match value {
-        Value::Object(other) => {
-            for (key, value) in other {
-                map.entry(key).or_insert(value);
-            }
-            Ok(())
-        }
-        Value::Array(items) => items.into_iter().try_for_each(|item| match item {
-            Value::Object(_) => merge(map, item),
-            _ => Err("a merge key needs a mapping"),
-        }),
-        _ => Err("a merge key needs a mapping"),
     }
 }
 

@@ -9,7 +9,7 @@ use kube::{Client, Config};
 use tower::BoxError;
 use tower::util::MapResultLayer;
 
-use crate::api_server::RetryAfter;
+use crate::cluster::api_server::RetryAfter;
 
 /// Timeout of a connect, after which the next attempt may use another address.
 const CONNECT: Duration = Duration::from_secs(5);

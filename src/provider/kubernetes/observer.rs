@@ -1,15 +1,15 @@
 //! The data of an object that a status write needs: the stored status and metadata.
 
-use kube::api::DynamicObject;
 use serde_json::Value;
 
+use super::head::Head;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
-use crate::api_server::is_status_ours;
+use crate::cluster::api_server::is_status_ours;
 
 /// Observes every object that can have a status of this controller, including unparsable ones.
 ///
@@ -40,14 +40,17 @@ pub struct Observed {
 
 impl Observed {
     /// Extracts the observed data of an object.
-    pub(super) fn of(object: &DynamicObject) -> Self {
-        let metadata = &object.metadata;
-        let status = object.data.get("status").unwrap_or(&Value::Null);
+    pub(super) fn of(object: &Head) -> Self {
+        let Head { metadata, status } = object;
         Self {
-            resource_version: text(metadata.resource_version.as_deref()),
-            generation: metadata.generation.unwrap_or_default(),
-            uid: text(metadata.uid.as_deref()),
-            is_status_ours: is_status_ours(metadata),
+            resource_version: metadata
+                .resource_version
+                .as_deref()
+                .unwrap_or_default()
+                .into(),
+            generation: metadata.kept.generation,
+            uid: metadata.kept.uid.as_str().into(),
+            is_status_ours: is_status_ours(&metadata.managed_fields),
             status: status.to_string().into(),
         }
     }
@@ -56,10 +59,6 @@ impl Observed {
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.status).unwrap_or_default()
     }
-}
-
-fn text(text: Option<&str>) -> Box<str> {
-    text.unwrap_or_default().into()
 }
 
 /// Reports whether objects of a kind are observed.

@@ -4,18 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scope::Scope;
-use crate::api::pod::Pod;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::{Kind, Resource};
 use crate::snapshot::Snapshot;
 
 /// Selects Pods that can get requests: those that have not ended.
 const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
-
-/// Reports whether objects of a kind are watched only in the namespaces that need them.
-pub(super) fn is_watched_where_needed(kind: &Kind) -> bool {
-    (kind.group, kind.kind) == (Pod::GROUP, Pod::KIND)
-}
 
 /// Reports whether objects of a kind need the Pods of their namespace.
 pub(super) fn needs_pods(kind: &Kind) -> bool {

@@ -1,29 +1,14 @@
 //! Tracks which Secrets and ConfigMaps to hold in memory: those that a Gateway, a ListenerSet, a
-//! backend TLS policy or an XBackend references, whether permitted or not. Owns the fetch state of
-//! each. Does no I/O.
+//! backend TLS policy or an XBackend references, whether permitted or not. Counts references, so that a change costs only
+//! the references of the changed object. Owns the fetch state of each. Does no I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::api::gateway::{Gateway, Listener, ListenerSet};
-use crate::api::policy::TlsPolicy;
-use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
-use crate::api::xbackend::XBackend;
-use crate::api::{Kind, Object, ObjectRef};
-use crate::snapshot::Snapshot;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Reports whether objects of a kind are held only while referenced.
-pub(super) fn is_held_by_reference(kind: &Kind) -> bool {
-    kind.group.is_empty() && matches!(kind.kind, "Secret" | "ConfigMap")
-}
-
-/// Reports whether objects of a kind can reference Secrets and ConfigMaps.
-pub(super) fn can_reference(kind: &Kind) -> bool {
-    matches!(
-        kind.kind,
-        "Gateway" | "ListenerSet" | "BackendTLSPolicy" | "BackendTLSOverride" | "XBackend"
-    )
-}
+use super::references::References;
+use crate::api::ObjectRef;
 
 /// Fetch state of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +25,32 @@ enum FetchState {
 #[derive(Debug)]
 struct Entry {
     state: FetchState,
-    /// Namespaces of the objects that refer to it.
-    referrers: Vec<Arc<str>>,
+    /// Namespaces of the objects that refer to it, each with the number of references. Empty until the entry is dropped.
+    referrers: Vec<(Arc<str>, u32)>,
 }
 
-/// Objects to fetch, with the namespaces of the objects that refer to them.
-pub(super) type Wanted = BTreeMap<ObjectRef, Vec<Arc<str>>>;
+/// A version of an object with references: the stored one, or the previous one while it is still served.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Version {
+    object: ObjectRef,
+    is_previous: bool,
+}
+
+/// Objects for which the need of a fetch has changed, each with the namespaces of the objects that refer to it. Without
+/// namespaces, a fetch is no longer wanted.
+pub(super) type WantedChanges = Vec<(ObjectRef, Vec<Arc<str>>)>;
 
 /// The referenced Secrets and ConfigMaps.
 #[derive(Debug, Default)]
 pub(super) struct Referenced {
-    named: BTreeMap<ObjectRef, Entry>,
+    versions: FxHashMap<Version, References>,
+    /// The versions of ListenerSets, by their parent.
+    children: FxHashMap<ObjectRef, FxHashSet<Version>>,
+    named: FxHashMap<ObjectRef, Entry>,
+    /// Names that may have lost their last reference.
+    unreferenced: Vec<ObjectRef>,
+    /// Names for which the need of a fetch may have changed.
+    changed: Vec<ObjectRef>,
     /// The only watched namespaces; empty means all.
     namespaces: BTreeSet<String>,
 }
@@ -59,26 +59,170 @@ impl Referenced {
     /// Creates an empty set. Objects outside of `namespaces` are never held.
     pub(super) fn within(namespaces: BTreeSet<String>) -> Self {
         Self {
-            named: BTreeMap::new(),
             namespaces,
+            ..Self::default()
         }
     }
 
-    /// Recomputes the references of a snapshot and of `others`.
-    pub(super) fn update<'a>(
+    /// Replaces the references of an object. Those of the version before count until [`Self::forget_previous`] if
+    /// `keeps_previous`.
+    pub(super) fn replace(
         &mut self,
-        snapshot: &Snapshot,
-        others: impl Iterator<Item = &'a Object>,
+        object: &ObjectRef,
+        references: References,
+        keeps_previous: bool,
     ) {
-        let mut named = named(snapshot, others);
-        named.retain(|name, _| self.is_watched(name));
-        self.named.retain(|name, _| named.contains_key(name));
-        for (name, referrers) in named {
-            let entry = self.named.entry(name).or_insert(Entry {
-                state: FetchState::Unknown,
-                referrers: Vec::new(),
-            });
-            entry.referrers = referrers;
+        let version = Version::stored(object);
+        let former = self.versions.get(&version);
+        if !keeps_previous && former == Some(&references) {
+            return;
+        }
+        let former = self.take(&version);
+        let is_new = former.is_none();
+        // Add before removing, so that names of both versions do not seem unreferenced in between.
+        self.add(version, references);
+        if is_new {
+            self.count_children(object, true);
+        }
+        match former {
+            Some(former) if keeps_previous => {
+                let previous = Version::previous(object);
+                self.insert(previous, former);
+            }
+            Some(former) => self.count(object, &former, false),
+            None => {}
+        }
+    }
+
+    /// Forgets the references of the version of an object before the stored one.
+    pub(super) fn forget_previous(&mut self, object: &ObjectRef) {
+        if let Some(former) = self.take(&Version::previous(object)) {
+            self.count(object, &former, false);
+        }
+    }
+
+    /// Forgets the references of a deleted object.
+    pub(super) fn forget(&mut self, object: &ObjectRef) {
+        self.forget_previous(object);
+        if let Some(former) = self.take(&Version::stored(object)) {
+            self.count(object, &former, false);
+            self.count_children(object, false);
+        }
+    }
+
+    /// Returns the references of the stored ListenerSets of a Gateway, whether the Gateway exists or not.
+    pub(super) fn of_children(&self, gateway: &ObjectRef) -> impl Iterator<Item = &References> {
+        let children = self.children.get(gateway).into_iter().flatten();
+        let stored = children.filter(|child| !child.is_previous);
+        stored.filter_map(|child| self.versions.get(child))
+    }
+
+    /// Drops the names that are no longer referenced, and returns them.
+    pub(super) fn drop_unreferenced(&mut self) -> Vec<ObjectRef> {
+        let mut names = std::mem::take(&mut self.unreferenced);
+        names.retain(|name| {
+            let entry = self.named.get(name);
+            let Some(entry) = entry.filter(|entry| entry.referrers.is_empty()) else {
+                return false;
+            };
+            if entry.state == FetchState::Unknown {
+                self.changed.push(name.clone());
+            }
+            self.named.remove(name);
+            true
+        });
+        names
+    }
+
+    fn add(&mut self, version: Version, references: References) {
+        self.count(&version.object, &references, true);
+        self.insert(version, references);
+    }
+
+    /// Stores a version that is already counted.
+    fn insert(&mut self, version: Version, references: References) {
+        if let Some(parent) = &references.parent {
+            let children = self.children.entry(parent.clone()).or_default();
+            children.insert(version.clone());
+        }
+        self.versions.insert(version, references);
+    }
+
+    /// Removes a version that stays counted.
+    fn take(&mut self, version: &Version) -> Option<References> {
+        let references = self.versions.remove(version)?;
+        if let Some(parent) = &references.parent
+            && let Some(children) = self.children.get_mut(parent)
+        {
+            children.remove(version);
+            if children.is_empty() {
+                self.children.remove(parent);
+            }
+        }
+        Some(references)
+    }
+
+    /// Counts the ListenerSets of a Gateway that appears or disappears.
+    fn count_children(&mut self, gateway: &ObjectRef, is_added: bool) {
+        let children = self.children.get(gateway).into_iter().flatten();
+        let versions = children.filter_map(|child| {
+            let references = self.versions.get(child)?;
+            Some((child.object.namespace.clone(), references.names.clone()))
+        });
+        for (namespace, names) in versions.collect::<Vec<_>>() {
+            self.count_names(&namespace, &names, is_added);
+        }
+    }
+
+    fn count(&mut self, object: &ObjectRef, references: &References, is_added: bool) {
+        let parent = references.parent.as_ref();
+        if parent.is_none_or(|parent| self.versions.contains_key(&Version::stored(parent))) {
+            self.count_names(&object.namespace, &references.names, is_added);
+        }
+    }
+
+    fn count_names(&mut self, namespace: &Arc<str>, names: &[ObjectRef], is_added: bool) {
+        for name in names {
+            match is_added {
+                true if self.is_watched(name) => self.count_one(namespace, name),
+                true => {}
+                false => self.discount_one(namespace, name),
+            }
+        }
+    }
+
+    fn count_one(&mut self, namespace: &Arc<str>, name: &ObjectRef) {
+        let entry = self.named.entry(name.clone()).or_insert(Entry {
+            state: FetchState::Unknown,
+            referrers: Vec::new(),
+        });
+        let mut referrers = entry.referrers.iter_mut();
+        if let Some((_, count)) = referrers.find(|(of, _)| of == namespace) {
+            *count += 1;
+            return;
+        }
+        entry.referrers.push((namespace.clone(), 1));
+        if entry.state == FetchState::Unknown {
+            self.changed.push(name.clone());
+        }
+    }
+
+    fn discount_one(&mut self, namespace: &Arc<str>, name: &ObjectRef) {
+        let Some(Entry { state, referrers }) = self.named.get_mut(name) else {
+            return;
+        };
+        let Some(at) = referrers.iter().position(|(of, _)| of == namespace) else {
+            return;
+        };
+        referrers[at].1 -= 1;
+        if referrers[at].1 > 0 {
+            return;
+        }
+        referrers.swap_remove(at);
+        if referrers.is_empty() {
+            self.unreferenced.push(name.clone());
+        } else if *state == FetchState::Unknown {
+            self.changed.push(name.clone());
         }
     }
 
@@ -105,11 +249,12 @@ impl Referenced {
         let Some(Entry { state, .. }) = self.named.get_mut(name) else {
             return false;
         };
-        if let FetchState::Fetched(fetched) = *state
-            && version.is_some()
-            && version <= fetched
-        {
-            return false;
+        match *state {
+            FetchState::Fetched(fetched) if version.is_some() && version <= fetched => {
+                return false;
+            }
+            FetchState::Unknown => self.changed.push(name.clone()),
+            FetchState::Watched | FetchState::Fetched(_) => {}
         }
         *state = FetchState::Watched;
         true
@@ -118,10 +263,12 @@ impl Referenced {
     /// Records that a list does not contain an object. The object may be newer than the list.
     /// Returns whether it is referenced, so that a fetch decides.
     pub(super) fn record_unlisted(&mut self, name: &ObjectRef) -> bool {
-        let entry = self.named.get_mut(name);
-        entry
-            .map(|entry| entry.state = FetchState::Unknown)
-            .is_some()
+        let Some(entry) = self.named.get_mut(name) else {
+            return false;
+        };
+        entry.state = FetchState::Unknown;
+        self.changed.push(name.clone());
+        true
     }
 
     /// Records a fetched object. Returns whether to apply it: the object is referenced and the
@@ -135,306 +282,50 @@ impl Referenced {
         true
     }
 
-    /// Returns the objects to fetch.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = (&ObjectRef, &[Arc<str>])> {
-        self.named
-            .iter()
-            .filter(|(_, entry)| entry.state == FetchState::Unknown)
-            .map(|(name, entry)| (name, &*entry.referrers))
+    /// Declares that the need of every fetch may have changed.
+    pub(super) fn recheck(&mut self) {
+        let named = self.named.iter();
+        let unknown = named.filter(|(_, entry)| entry.state == FetchState::Unknown);
+        self.changed.extend(unknown.map(|(name, _)| name.clone()));
+    }
+
+    /// Returns for which objects the need of a fetch has changed since the last call. Objects that `is_listed` does not
+    /// accept need none.
+    pub(super) fn take_wanted(&mut self, is_listed: impl Fn(&ObjectRef) -> bool) -> WantedChanges {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let changes = changed.map(|name| {
+            let entry = self.named.get(&name);
+            let entry = entry.filter(|it| it.state == FetchState::Unknown && is_listed(&name));
+            let referrers = entry.map_or(&[][..], |entry| &entry.referrers);
+            let namespaces = referrers.iter().map(|(namespace, _)| namespace.clone());
+            let namespaces = namespaces.collect();
+            (name, namespaces)
+        });
+        changes.collect()
     }
 
     /// Reports whether any object has to be fetched.
     pub(super) fn is_waiting(&self) -> bool {
-        self.wanted().next().is_some()
+        let mut entries = self.named.values();
+        entries.any(|entry| entry.state == FetchState::Unknown)
     }
 }
 
-/// Returns all Secrets and ConfigMaps that a snapshot and other objects reference.
-fn named<'a>(snapshot: &Snapshot, others: impl Iterator<Item = &'a Object>) -> Wanted {
-    let mut named = Wanted::new();
-    let mut add = |namespace: &str, references: &mut dyn Iterator<Item = ObjectRef>| {
-        let mut shared: Option<Arc<str>> = None;
-        for reference in references {
-            let namespace = shared.get_or_insert_with(|| namespace.into());
-            let referrers = named.entry(reference).or_default();
-            if !referrers.contains(namespace) {
-                referrers.push(namespace.clone());
-            }
+impl Version {
+    fn stored(object: &ObjectRef) -> Self {
+        Self {
+            object: object.clone(),
+            is_previous: false,
         }
-    };
-    for gateway in snapshot.gateways.iter() {
-        add(&gateway.metadata.namespace, &mut of_gateway(gateway));
     }
-    for set in snapshot.listener_sets.iter() {
-        add(&set.metadata.namespace, &mut of_set(set, snapshot));
-    }
-    for policy in snapshot.backend_tls_policies.iter() {
-        add(&policy.metadata.namespace, &mut of_policy(&**policy));
-    }
-    for policy in snapshot.backend_tls_overrides.iter() {
-        add(&policy.metadata.namespace, &mut of_policy(&**policy));
-    }
-    for backend in snapshot.xbackends.iter() {
-        add(&backend.metadata.namespace, &mut of_xbackend(backend));
-    }
-    for object in others {
-        let references = references(object, snapshot, false);
-        add(&object.meta().namespace, &mut references.into_iter());
-    }
-    named
-}
 
-/// Returns the Secrets and ConfigMaps that an object references. A new Gateway brings those of its ListenerSets.
-pub(super) fn references(object: &Object, snapshot: &Snapshot, is_new: bool) -> Vec<ObjectRef> {
-    match object {
-        Object::Gateway(gateway) if is_new => {
-            let sets = snapshot.listener_sets.iter();
-            let own = (&*gateway.metadata.namespace, &*gateway.metadata.name);
-            let sets = sets.filter(|set| parent(set) == own);
-            let of_sets =
-                sets.flat_map(|set| of_listeners(&set.spec.listeners, &set.metadata.namespace));
-            of_gateway(gateway).chain(of_sets).collect()
+    fn previous(object: &ObjectRef) -> Self {
+        Self {
+            is_previous: true,
+            ..Self::stored(object)
         }
-        Object::Gateway(gateway) => of_gateway(gateway).collect(),
-        Object::ListenerSet(set) => of_set(set, snapshot).collect(),
-        Object::BackendTlsPolicy(policy) => of_policy(&**policy).collect(),
-        Object::BackendTlsOverride(policy) => of_policy(&**policy).collect(),
-        Object::XBackend(backend) => of_xbackend(backend).collect(),
-        _ => Vec::new(),
     }
-}
-
-fn of_set<'a>(
-    set: &'a ListenerSet,
-    snapshot: &Snapshot,
-) -> impl Iterator<Item = ObjectRef> + use<'a> {
-    let has_parent = has_parent(set, snapshot);
-    let listeners = has_parent.then_some(&*set.spec.listeners);
-    of_listeners(listeners.unwrap_or_default(), &set.metadata.namespace)
-}
-
-/// Reports whether the parent Gateway of a ListenerSet exists. A pod that serves one Gateway does
-/// not hold the keys of others.
-fn has_parent(set: &ListenerSet, snapshot: &Snapshot) -> bool {
-    let (namespace, name) = parent(set);
-    snapshot.gateways.get(namespace, name).is_some()
-}
-
-/// Returns namespace and name of the parent Gateway of a ListenerSet.
-fn parent(set: &ListenerSet) -> (&str, &str) {
-    let parent = &set.spec.parent_ref;
-    let namespace = parent.namespace.as_ref();
-    (namespace.unwrap_or(&set.metadata.namespace), &parent.name)
-}
-
-fn of_gateway(gateway: &Gateway) -> impl Iterator<Item = ObjectRef> {
-    let namespace = &gateway.metadata.namespace;
-    let tls = gateway.spec.tls.iter();
-    let client = tls
-        .clone()
-        .filter_map(|tls| tls.backend.as_ref()?.client_certificate_ref.as_ref());
-    let frontend = tls.filter_map(|tls| tls.frontend.as_ref());
-    let configs = frontend.flat_map(|frontend| {
-        let ports = frontend.per_port.iter().map(|port| &port.tls);
-        std::iter::once(&frontend.default).chain(ports)
-    });
-    let authorities = configs
-        .filter_map(|config| config.validation.as_ref())
-        .flat_map(|validation| &validation.ca_certificate_refs)
-        .filter_map(|reference| of_reference(reference, namespace));
-    of_listeners(&gateway.spec.listeners, namespace)
-        .chain(client.filter_map(|reference| of_secret_ref(reference, namespace)))
-        .chain(authorities)
-}
-
-fn of_listeners(listeners: &[Listener], namespace: &str) -> impl Iterator<Item = ObjectRef> {
-    listeners
-        .iter()
-        .filter_map(|listener| listener.tls.as_ref())
-        .flat_map(|tls| &tls.certificate_refs)
-        .filter_map(move |reference| of_secret_ref(reference, namespace))
-}
-
-fn of_policy<P: TlsPolicy>(policy: &P) -> impl Iterator<Item = ObjectRef> {
-    let namespace = &policy.meta().namespace;
-    of_authorities(&policy.spec().validation.ca_certificate_refs, namespace)
-}
-
-fn of_xbackend(backend: &XBackend) -> impl Iterator<Item = ObjectRef> {
-    let namespace = &backend.metadata.namespace;
-    let tls = backend.spec.tls.iter();
-    let client = tls
-        .clone()
-        .filter_map(|tls| tls.client_certificate_ref.as_ref());
-    let validations = tls.filter_map(|tls| tls.validation.as_ref());
-    validations
-        .flat_map(|validation| of_authorities(&validation.ca_certificate_refs, namespace))
-        .chain(client.filter_map(|reference| of_secret_ref(reference, namespace)))
-}
-
-fn of_authorities(
-    references: &[LocalObjectReference],
-    namespace: &str,
-) -> impl Iterator<Item = ObjectRef> {
-    references
-        .iter()
-        .filter_map(move |LocalObjectReference { group, kind, name }| {
-            held(group, kind, namespace, name)
-        })
-}
-
-fn of_secret_ref(reference: &SecretRef, namespace: &str) -> Option<ObjectRef> {
-    let SecretRef {
-        group,
-        kind,
-        name,
-        namespace: other,
-    } = reference;
-    held(group, kind, other.as_deref().unwrap_or(namespace), name)
-}
-
-fn of_reference(reference: &ObjectReference, namespace: &str) -> Option<ObjectRef> {
-    let ObjectReference {
-        group,
-        kind,
-        name,
-        namespace: other,
-    } = reference;
-    held(group, kind, other.as_deref().unwrap_or(namespace), name)
-}
-
-fn held(group: &str, kind: &str, namespace: &str, name: &str) -> Option<ObjectRef> {
-    let kind = Kind::all()
-        .iter()
-        .find(|known| known.group == group && known.kind == kind)?;
-    is_held_by_reference(kind).then(|| kind.object_ref(namespace, name))
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn snapshot(objects: &[Value]) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        for object in objects {
-            let mut kinds = Kind::all().iter();
-            let kind = kinds.find(|kind| object["kind"] == kind.kind).unwrap();
-            snapshot.insert(kind.decode(object).unwrap());
-        }
-        snapshot
-    }
-
-    fn gateway(certificate: &str) -> Value {
-        json!({
-            "kind": "Gateway", "metadata": {"namespace": "default", "name": "edge"},
-            "spec": {"gatewayClassName": "c", "listeners": [
-                {"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": certificate}]}}
-            ]},
-        })
-    }
-
-    fn shown<'a>(names: impl IntoIterator<Item = &'a ObjectRef>) -> Vec<String> {
-        names.into_iter().map(ToString::to_string).collect()
-    }
-
-    fn secret(name: &str) -> ObjectRef {
-        ObjectRef::core("Secret", "default", name)
-    }
-
-    #[test]
-    fn finds_references_in_every_field() {
-        let authority = |kind: &str, name: &str| json!({"validation": {"caCertificateRefs": [{"group": "", "kind": kind, "name": name}]}});
-        let mut edge = gateway("listener");
-        edge["spec"]["tls"] = json!({
-            "backend": {"clientCertificateRef": {"name": "client", "namespace": "other"}},
-            "frontend": {
-                "default": authority("ConfigMap", "authority"),
-                "perPort": [{"port": 443, "tls": authority("Secret", "port")}, {"port": 80, "tls": authority("Service", "no")}],
-            },
-        });
-        let set = |name: &str, parent: &str| {
-            json!({
-                "kind": "ListenerSet", "metadata": {"namespace": "apps", "name": name},
-                "spec": {"parentRef": {"name": parent, "namespace": "default"}, "listeners": [
-                    {"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": name}]}}
-                ]},
-            })
-        };
-        let policy = json!({
-            "kind": "BackendTLSPolicy", "metadata": {"namespace": "default", "name": "p"},
-            "spec": {"targetRefs": [], "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "backend"}]}},
-        });
-        let external = json!({
-            "kind": "XBackend", "metadata": {"namespace": "default", "name": "x"},
-            "spec": {"type": "ExternalHostname", "port": {"port": 443}, "tls": {
-                "mode": "ClientAndServer",
-                "clientCertificateRef": {"name": "external"},
-                "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "external"}]},
-            }},
-        });
-        let sets = [set("set", "edge"), set("foreign", "other")];
-        let objects: Vec<_> = sets.into_iter().chain([edge, policy, external]).collect();
-        let snapshot = snapshot(&objects);
-        let expected = [
-            "ConfigMap default/authority",
-            "ConfigMap default/backend",
-            "ConfigMap default/external",
-            "Secret apps/set",
-            "Secret default/external",
-            "Secret default/listener",
-            "Secret default/port",
-            "Secret other/client",
-        ];
-        let all = named(&snapshot, [].iter());
-        assert_eq!(shown(all.keys()), expected);
-        assert_eq!(
-            *all[&ObjectRef::core("Secret", "other", "client")],
-            ["default".into()]
-        );
-        let mut referenced = Referenced::within(BTreeSet::from(["apps".to_owned()]));
-        referenced.update(&snapshot, [].iter());
-        assert_eq!(
-            shown(referenced.wanted().map(|(name, _)| name)),
-            ["Secret apps/set"]
-        );
-    }
-
-    #[test]
-    fn fetches_referenced_object_until_known() {
-        let mut referenced = Referenced::default();
-        let a = secret("a");
-        assert!(!referenced.accept_watched(&a, Some(1)));
-        referenced.update(&snapshot(&[gateway("a")]), [].iter());
-        assert!(referenced.is_waiting() && !referenced.is_known(&a));
-        assert_eq!(
-            shown(referenced.wanted().map(|(name, _)| name)),
-            ["Secret default/a"]
-        );
-        assert!(referenced.accept_watched(&a, Some(1)));
-        assert!(referenced.is_known(&a));
-        assert_eq!(referenced.wanted().count(), 0);
-        referenced.update(&snapshot(&[gateway("b")]), [].iter());
-        assert!(!referenced.has(&a));
-        assert_eq!(
-            shown(referenced.wanted().map(|(name, _)| name)),
-            ["Secret default/b"]
-        );
-    }
-
-    #[test]
-    fn newest_of_watched_and_fetched_version_wins() {
-        let mut referenced = Referenced::default();
-        let a = secret("a");
-        referenced.update(&snapshot(&[gateway("a")]), [].iter());
-        assert!(referenced.accept_fetched(&a, Some(5)));
-        assert!(!referenced.accept_watched(&a, Some(4)));
-        assert!(!referenced.accept_watched(&a, Some(5)));
-        assert!(referenced.accept_watched(&a, Some(6)));
-        assert!(!referenced.accept_fetched(&a, Some(5)));
-        assert!(referenced.record_unlisted(&a));
-        assert!(referenced.is_waiting() && referenced.accept_fetched(&a, None));
-        assert!(referenced.accept_watched(&a, Some(7)));
-    }
-}
+mod tests;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::time::{Instant, sleep};
 
-use crate::api_server::{describe, retry_after};
-use crate::backoff::Backoff;
+use crate::cluster::api_server::{describe, retry_after};
+use crate::runtime::backoff::Backoff;
 
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
@@ -134,7 +134,7 @@ fn delay(failures: u32, minimum: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_server::RetryAfter;
+    use crate::cluster::api_server::RetryAfter;
 
     fn overloaded(seconds: u64) -> Failure {
         let after = Duration::from_secs(seconds);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::pods::is_watched_where_needed;
-use crate::api::{Key, Kind};
+use crate::api::pod::Pod;
+use crate::api::{Key, Kind, Resource};
 
 /// Types of Secrets that no Gateway can reference and that are often many or large.
 pub(super) const UNUSED_SECRET_TYPES: [&str; 2] =
@@ -74,6 +74,11 @@ impl std::fmt::Display for Scope {
             None => Ok(()),
         }
     }
+}
+
+/// Reports whether objects of a kind are watched only in the namespaces that need them.
+pub(super) fn is_watched_where_needed(kind: &Kind) -> bool {
+    (kind.group, kind.kind) == (Pod::GROUP, Pod::KIND)
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ use tokio::time::Instant;
 
 use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
-use super::pods::{self, PodScopes, ScopeChange, is_watched_where_needed, needs_pods};
-use super::referenced::{Referenced, Wanted, can_reference, is_held_by_reference, references};
-use super::scope::Scope;
+use super::pods;
+use super::pods::{PodScopes, ScopeChange, needs_pods};
+use super::referenced::{Referenced, WantedChanges};
+use super::references::{References, can_reference, is_held_by_reference};
+use super::scope::{Scope, is_watched_where_needed};
 use crate::api::{Key, Kind, Object, ObjectRef};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -66,10 +68,6 @@ pub(super) struct Store {
     deferred: BTreeMap<ObjectRef, Deferred>,
     /// Whether a load was published, so that changes may be deferred.
     is_published: bool,
-    /// Whether an object that can hold references has changed.
-    is_outdated: bool,
-    /// Whether the objects to fetch may have changed.
-    has_new_wanted: bool,
     /// Objects that were fetched since the last call of [`Store::take_fetched`].
     fetched: Vec<ObjectRef>,
     observer: Option<Arc<dyn Observer>>,
@@ -79,8 +77,8 @@ pub(super) struct Store {
 struct Deferred {
     previous: Option<Object>,
     since: Instant,
-    references: Vec<ObjectRef>,
-    /// References before this index are known.
+    references: Vec<References>,
+    /// This number of references, counted from the first, is known.
     known: usize,
 }
 
@@ -108,8 +106,6 @@ impl Store {
             referenced,
             deferred: BTreeMap::new(),
             is_published: false,
-            is_outdated: false,
-            has_new_wanted: false,
             fetched: Vec::new(),
             scopes,
             observer,
@@ -121,7 +117,7 @@ impl Store {
         match message {
             Message::Watched(scope, change) => self.apply(scope, change),
             Message::Fetched(name, parsed) => {
-                self.update_references();
+                self.drop_unreferenced();
                 self.fetched.push(name.clone());
                 let version = parsed.as_ref().and_then(|parsed| parsed.version);
                 if !self.referenced.accept_fetched(&name, version) {
@@ -129,12 +125,7 @@ impl Store {
                 }
                 match parsed {
                     Some(parsed) => self.insert(name, parsed),
-                    None => {
-                        let kind = Kind::all()
-                            .iter()
-                            .find(|kind| (kind.group, kind.kind) == (&*name.group, &*name.kind));
-                        kind.is_some_and(|kind| self.forget(kind, &name))
-                    }
+                    None => self.forget_held(&name),
                 }
             }
             Message::ListLate(scope) => {
@@ -151,7 +142,7 @@ impl Store {
         }
         let kind = self.scopes[number].kind;
         if is_held_by_reference(kind) {
-            self.update_references();
+            self.drop_unreferenced();
         }
         let is_listed = matches!(change, Change::Complete | Change::Absent);
         let is_changed = match change {
@@ -175,8 +166,9 @@ impl Store {
                 self.replace(number, BTreeMap::new()) | self.awaited.remove(&number)
             }
         };
-        self.is_outdated |= is_changed && can_reference(kind);
-        self.has_new_wanted |= is_listed && is_held_by_reference(kind);
+        if is_listed && is_held_by_reference(kind) {
+            self.referenced.recheck();
+        }
         self.pods.is_outdated |= is_changed && needs_pods(kind);
         is_changed
     }
@@ -231,22 +223,13 @@ impl Store {
         self.awaited().all(|scope| !can_reference(scope.kind))
     }
 
-    /// Returns referenced objects that have to be fetched, since their watch will not report them again. `None` if they
-    /// have not changed.
-    pub(super) fn take_wanted(&mut self) -> Option<Wanted> {
-        self.update_references();
-        if !std::mem::take(&mut self.has_new_wanted) {
-            return None;
-        }
-        let is_listed =
-            |name: &ObjectRef| self.awaited().all(|scope| scope.kind.kind != &*name.kind);
-        let wanted = self.referenced.wanted();
-        let wanted = wanted.filter(|(name, _)| is_listed(name));
-        Some(
-            wanted
-                .map(|(name, of)| (name.clone(), of.to_vec()))
-                .collect(),
-        )
+    /// Returns for which referenced objects the need of a fetch has changed since the last call: their watch will not
+    /// report them again.
+    pub(super) fn take_wanted(&mut self) -> WantedChanges {
+        self.drop_unreferenced();
+        let awaited: Vec<_> = self.awaited().map(|scope| scope.kind.kind).collect();
+        let is_listed = |name: &ObjectRef| awaited.iter().all(|kind| **kind != *name.kind);
+        self.referenced.take_wanted(is_listed)
     }
 
     /// Returns the objects that were fetched since the last call.
@@ -260,20 +243,23 @@ impl Store {
         if self.deferred.is_empty() {
             return false;
         }
-        self.update_references();
-        let (before, referenced) = (self.deferred.len(), &self.referenced);
-        self.deferred.retain(|_, deferred| {
-            let unknown = &deferred.references[deferred.known..];
-            let known = unknown.iter().take_while(|name| referenced.is_known(name));
-            deferred.known += known.count();
-            let is_complete = deferred.known == deferred.references.len();
-            !is_complete && now.saturating_duration_since(deferred.since) < FETCH_WAIT
+        self.drop_unreferenced();
+        let mut released = Vec::new();
+        self.deferred.retain(|name, deferred| {
+            deferred.known += count_known(&self.referenced, &deferred.references, deferred.known);
+            let is_complete = deferred.known == count(&deferred.references);
+            let is_due = now.saturating_duration_since(deferred.since) >= FETCH_WAIT;
+            if is_complete || is_due {
+                released.push(name.clone());
+            }
+            !is_complete && !is_due
         });
-        let is_changed = self.deferred.len() != before;
         // What only the previous versions referred to is no longer needed.
-        self.is_outdated |= is_changed;
-        self.update_references();
-        is_changed
+        for name in &released {
+            self.referenced.forget_previous(name);
+        }
+        self.drop_unreferenced();
+        !released.is_empty()
     }
 
     /// Returns when the next deferred change has waited too long.
@@ -311,23 +297,15 @@ impl Store {
         })
     }
 
-    /// Recomputes the references if they may have changed, and drops unreferenced objects.
-    fn update_references(&mut self) {
-        if !std::mem::take(&mut self.is_outdated) {
-            return;
+    /// Drops unreferenced objects.
+    fn drop_unreferenced(&mut self) {
+        for name in self.referenced.drop_unreferenced() {
+            self.forget_held(&name);
         }
-        let deferred = self.deferred.values();
-        let previous = deferred.filter_map(|deferred| deferred.previous.as_ref());
-        self.referenced.update(&self.snapshot, previous);
-        self.has_new_wanted = true;
-        for kind in Kind::all().iter().filter(|kind| is_held_by_reference(kind)) {
-            for key in self.known(kind) {
-                let name = kind.object_ref(&key.namespace, &key.name);
-                if !self.referenced.has(&name) {
-                    self.forget(kind, &name);
-                }
-            }
-        }
+    }
+
+    fn forget_held(&mut self, name: &ObjectRef) -> bool {
+        Kind::of(name).is_some_and(|kind| self.forget(kind, name))
     }
 
     fn stage(&mut self, number: usize, parsed: ParsedObject) {
@@ -385,7 +363,15 @@ impl Store {
         if let (Some(observer), Some(observed)) = (&self.observer, parsed.observed) {
             observer.observed(&name, observed);
         }
-        match parsed.object {
+        let is_unchanged = !self.problems.contains_key(&name)
+            && self
+                .snapshot
+                .object(&name)
+                .is_some_and(|known| parsed.content.is_same_as(&known));
+        if is_unchanged {
+            return false;
+        }
+        match parsed.content.parse() {
             Ok(object) => {
                 let was_unreadable = self.problems.remove(&name).is_some();
                 self.replace_version(name, object) | was_unreadable
@@ -395,30 +381,33 @@ impl Store {
                     "cannot be read: {error}; its previous version, if any, stays in service"
                 );
                 let problem = Problem::of_object(name.clone(), parsed.generation, message);
-                let old = self.problems.insert(name, problem.clone());
-                old.as_ref() != Some(&problem)
+                let previous = self.problems.insert(name, problem.clone());
+                previous.as_ref() != Some(&problem)
             }
         }
     }
 
     /// Stores a valid version of an object. Returns whether it is to be published at once.
     fn replace_version(&mut self, name: ObjectRef, object: Object) -> bool {
-        if !self.is_published || !can_reference(object.kind()) {
+        if !can_reference(object.kind()) {
             return self.snapshot.insert(object);
         }
+        let own = References::of(&object);
         let previous = self.snapshot.object(&name);
         let is_new = previous.is_none();
-        let references = references(&object, &self.snapshot, is_new);
         if !self.snapshot.insert(object) {
             return false;
         }
-        self.is_outdated = true;
-        let known = references.iter();
-        let known = known
-            .take_while(|name| self.referenced.is_known(name))
-            .count();
-        if known == references.len() {
+        // A new Gateway brings the references of its ListenerSets.
+        let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
+        let references: Vec<_> = std::iter::once(&own).chain(of_sets).cloned().collect();
+        let known = count_known(&self.referenced, &references, 0);
+        let is_deferred = self.is_published && known < count(&references);
+        let keeps_previous = is_deferred && !self.deferred.contains_key(&name);
+        self.referenced.replace(&name, own, keeps_previous);
+        if !is_deferred {
             self.deferred.remove(&name);
+            self.referenced.forget_previous(&name);
             return true;
         }
         let deferred = self.deferred.entry(name).or_insert(Deferred {
@@ -444,10 +433,27 @@ impl Store {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.deleted(name);
         }
-        self.deferred.remove(name);
+        if can_reference(kind) {
+            self.deferred.remove(name);
+            self.referenced.forget(name);
+        }
         let was_unreadable = self.problems.remove(name).is_some();
         self.snapshot.remove(name) | was_unreadable
     }
+}
+
+/// Returns the number of references.
+fn count(references: &[References]) -> usize {
+    references.iter().map(|it| it.names.len()).sum()
+}
+
+/// Returns how many references are known, from the one at `first` until one that is not.
+fn count_known(referenced: &Referenced, references: &[References], first: usize) -> usize {
+    let names = references.iter().flat_map(|it| &*it.names);
+    let known = names
+        .skip(first)
+        .take_while(|name| referenced.is_known(name));
+    known.count()
 }
 
 #[cfg(test)]

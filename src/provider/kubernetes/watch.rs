@@ -4,17 +4,21 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
-use kube::api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
-use kube::{Api, Client};
+use kube::Client;
+use kube::api::{ListParams, WatchParams};
+use kube::core::{ListMeta, Request};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::Timing;
+use super::events::{Event, EventType, Events};
 use super::parsed::{self, ParsedObject};
+use super::requests::requests;
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
 use super::store::{Change, Message};
+use super::timing::Timing;
 use crate::api::Kind;
 
 /// Interval of discovery for a kind that the cluster does not have.
@@ -49,8 +53,8 @@ pub(super) struct Watch {
 /// State of a watch.
 #[derive(Default)]
 struct Progress {
-    /// The served version of the kind, once discovered.
-    api: Option<Api<DynamicObject>>,
+    /// Requests for the served version of the kind, once discovered.
+    requests: Option<Request>,
     /// resourceVersion to continue from; `None` if a list is needed.
     since: Option<String>,
     /// Newest version that was sent.
@@ -65,6 +69,14 @@ struct Progress {
     is_missing: bool,
     /// Whether pages of a list arrived so slowly that its continue token expired.
     is_slow: bool,
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+struct ListPage {
+    #[serde(default)]
+    metadata: ListMeta,
+    items: Option<Vec<Value>>,
 }
 
 /// Why the watch was interrupted.
@@ -107,7 +119,7 @@ impl Watch {
             match end {
                 WatchEnd::Closed => return,
                 WatchEnd::Absent(failure) => {
-                    progress.api = None;
+                    progress.requests = None;
                     retry.wait_after(&failure).await;
                 }
                 WatchEnd::Expired(failure) => {
@@ -121,19 +133,19 @@ impl Watch {
 
     /// Performs the next step: discovery, list or watch.
     async fn advance(&self, progress: &mut Progress, retry: &mut Retry) -> Result<(), WatchEnd> {
-        let Some(api) = progress.api.clone() else {
-            progress.api = self.discover().await?;
-            return match progress.api {
+        let Some(requests) = progress.requests.clone() else {
+            progress.requests = self.discover().await?;
+            return match progress.requests {
                 Some(_) => Ok(()),
                 None => self.report_absent(progress).await,
             };
         };
         let Some(since) = progress.since.clone() else {
-            self.list(&api, progress).await?;
+            self.list(&requests, progress).await?;
             retry.on_success();
             return Ok(());
         };
-        self.watch(&api, &since, progress, retry).await
+        self.watch(&requests, &since, progress, retry).await
     }
 
     async fn send(&self, change: Change) -> Result<(), WatchEnd> {
@@ -156,7 +168,7 @@ impl Watch {
     }
 
     /// Discovers the newest supported version of the kind; `None` if the cluster does not serve it.
-    async fn discover(&self) -> Result<Option<Api<DynamicObject>>, WatchEnd> {
+    async fn discover(&self) -> Result<Option<Request>, WatchEnd> {
         let kind = self.scope.kind;
         for version in kind.versions {
             let api_version = kind.group_version(version);
@@ -176,25 +188,11 @@ impl Watch {
                 .iter()
                 .find(|resource| resource.kind == kind.kind && !resource.name.contains('/'));
             if let Some(resource) = served {
-                return Ok(Some(self.api(version, &resource.name)));
+                let namespace = self.scope.namespace.as_deref();
+                return Ok(Some(requests(kind, version, &resource.name, namespace)));
             }
         }
         Ok(None)
-    }
-
-    fn api(&self, version: &str, plural: &str) -> Api<DynamicObject> {
-        let Kind { group, kind, .. } = self.scope.kind;
-        let resource = ApiResource {
-            group: (*group).to_owned(),
-            version: version.to_owned(),
-            api_version: self.scope.kind.group_version(version),
-            kind: (*kind).to_owned(),
-            plural: plural.to_owned(),
-        };
-        match &self.scope.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
-        }
     }
 
     /// Reports that the kind does not exist. If it existed before, asks a second time first.
@@ -215,11 +213,7 @@ impl Watch {
     }
 
     /// Lists the scope page by page. The store discards an incomplete list.
-    async fn list(
-        &self,
-        api: &Api<DynamicObject>,
-        progress: &mut Progress,
-    ) -> Result<(), WatchEnd> {
+    async fn list(&self, requests: &Request, progress: &mut Progress) -> Result<(), WatchEnd> {
         let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
             // Without a limit, the list has one page and cannot expire between pages.
@@ -229,7 +223,7 @@ impl Watch {
         self.send(Change::Listing).await?;
         let mut count = 0;
         let version = loop {
-            let page = match self.with_timeout(api.list(&params)).await {
+            let page = match self.with_timeout(self.page(requests, &params)).await {
                 Err(WatchEnd::Expired(failure)) => {
                     progress.is_slow = true;
                     return Err(WatchEnd::Expired(failure));
@@ -238,9 +232,11 @@ impl Watch {
             };
             let version = page.metadata.resource_version.unwrap_or_default();
             self.check_age(&version, progress)?;
-            count += page.items.len();
-            for object in page.items {
-                self.send(Change::Listed(self.read(object))).await?;
+            for object in page.items.unwrap_or_default() {
+                count += 1;
+                let parsed = ParsedObject::of(self.scope.kind, object, self.is_observed);
+                let parsed = parsed.map_err(kube::Error::SerdeError)?;
+                self.send(Change::Listed(parsed)).await?;
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
@@ -250,13 +246,19 @@ impl Watch {
         check_loss(count, progress)?;
         self.send(Change::Complete).await?;
         *progress = Progress {
-            api: progress.api.take(),
+            requests: progress.requests.take(),
             newest: parsed::version(&version),
             since: Some(version),
             count,
             ..Progress::default()
         };
         Ok(())
+    }
+
+    async fn page(&self, requests: &Request, params: &ListParams) -> kube::Result<ListPage> {
+        let request = requests.list(params).map_err(kube::Error::BuildRequest)?;
+        let text = self.client.request_text(request).await?;
+        serde_json::from_str(&text).map_err(kube::Error::SerdeError)
     }
 
     /// Rejects a list that is older than the served state, for example from a lagging replica of
@@ -284,7 +286,7 @@ impl Watch {
     /// Watches from a version until the watch ends.
     async fn watch(
         &self,
-        api: &Api<DynamicObject>,
+        requests: &Request,
         since: &str,
         progress: &mut Progress,
         retry: &mut Retry,
@@ -297,13 +299,16 @@ impl Watch {
             bookmarks: true,
             ..WatchParams::default()
         };
-        let Ok(events) = timeout_at(end, api.watch(&params, since)).await else {
+        let request = requests.watch(&params, since);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let Ok(response) = timeout_at(end, self.client.request_stream(request)).await else {
             return Err(Failure::Timeout(begin.elapsed()).into());
         };
-        let mut events = pin!(events?);
+        let response = pin!(response?);
+        let mut events = Events::new(response);
         retry.on_success();
         loop {
-            let Ok(event) = timeout_at(end, events.try_next()).await else {
+            let Ok(event) = timeout_at(end, events.next()).await else {
                 return Err(Failure::Timeout(begin.elapsed()).into());
             };
             match event? {
@@ -314,47 +319,32 @@ impl Watch {
         }
     }
 
-    async fn on_event(
-        &self,
-        event: WatchEvent<DynamicObject>,
-        progress: &mut Progress,
-    ) -> Result<(), WatchEnd> {
-        match event {
-            WatchEvent::Added(object) if progress.advances_to(&object) => {
-                progress.count += 1;
-                self.send(Change::Applied(self.read(object))).await
-            }
-            WatchEvent::Modified(object) if progress.advances_to(&object) => {
-                self.send(Change::Applied(self.read(object))).await
-            }
-            WatchEvent::Deleted(object) if progress.advances_to(&object) => {
-                progress.count = progress.count.saturating_sub(1);
-                let version = progress.newest;
-                self.send(Change::Deleted(parsed::key(&object), version))
-                    .await
-            }
-            WatchEvent::Bookmark(bookmark) => {
-                progress.advance_to(Some(&bookmark.metadata.resource_version));
-                Ok(())
-            }
-            WatchEvent::Error(status) => Err(kube::Error::Api(status).into()),
+    async fn on_event(&self, event: Event, progress: &mut Progress) -> Result<(), WatchEnd> {
+        let Event { change, head, text } = event;
+        if !progress.advances_to(head.metadata.resource_version.as_deref()) {
             // Older than the last change that was sent.
-            WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => Ok(()),
+            return Ok(());
         }
-    }
-
-    fn read(&self, object: DynamicObject) -> ParsedObject {
-        ParsedObject::of(self.scope.kind, object, self.is_observed)
+        let read = |head| ParsedObject::of_event(self.scope.kind, head, text, self.is_observed);
+        let change = match change {
+            EventType::Added => {
+                progress.count += 1;
+                Change::Applied(read(head))
+            }
+            EventType::Modified => Change::Applied(read(head)),
+            EventType::Deleted => {
+                progress.count = progress.count.saturating_sub(1);
+                Change::Deleted(head.key(), progress.newest)
+            }
+            EventType::Bookmark | EventType::Error => return Ok(()),
+        };
+        self.send(change).await
     }
 }
 
 impl Progress {
-    /// Advances to the version of an object. Returns false if the object is not newer.
-    fn advances_to(&mut self, object: &DynamicObject) -> bool {
-        self.advance_to(object.metadata.resource_version.as_deref())
-    }
-
-    fn advance_to(&mut self, version: Option<&str>) -> bool {
+    /// Advances to a version. Returns false if it is not newer.
+    fn advances_to(&mut self, version: Option<&str>) -> bool {
         let number = version.and_then(parsed::version);
         if number.is_some() && number <= self.newest {
             return false;

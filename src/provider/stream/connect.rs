@@ -14,14 +14,14 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::StreamSettings;
+use super::settings::StreamSettings;
 
 /// Maximum number of addresses to try, so that each gets a sufficient share of the timeout.
 const MAX_ADDRESSES: usize = 4;
 
-/// Where to connect.
+/// The controller to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum Peer {
     /// The host of the settings. The number of previous connections selects the first of several
     /// addresses, so that attempts do not always start with a controller that accepts but never
     /// responds.
@@ -37,13 +37,13 @@ pub(super) enum Target {
 /// Returns a message. Makes at least one attempt before it fails at `deadline`.
 pub(super) async fn connect(
     settings: &StreamSettings,
-    target: &Target,
+    peer: &Peer,
     deadline: Instant,
 ) -> Result<(TlsStream<TcpStream>, SocketAddr), String> {
     let config = client_config(&settings.ca_file)?;
     let name = ServerName::try_from(settings.host.clone())
         .map_err(|_| format!("`{}` is not a valid certificate name", settings.host))?;
-    let addresses = timeout_at(deadline, resolve(settings, target)).await;
+    let addresses = timeout_at(deadline, resolve(settings, peer)).await;
     let addresses = addresses.map_err(|_| format!("no DNS response for {}", settings.host))??;
     let socket = connect_first(&addresses, deadline).await?;
     let address = socket.peer_addr().map_err(|error| error.to_string())?;
@@ -63,13 +63,13 @@ pub(super) async fn connect(
     Ok((stream, address))
 }
 
-async fn resolve(settings: &StreamSettings, target: &Target) -> Result<Vec<SocketAddr>, String> {
-    let mut addresses: Vec<SocketAddr> = match target {
-        Target::Service(_) => lookup_host((settings.host.as_str(), settings.port))
+async fn resolve(settings: &StreamSettings, peer: &Peer) -> Result<Vec<SocketAddr>, String> {
+    let mut addresses: Vec<SocketAddr> = match peer {
+        Peer::Service(_) => lookup_host((settings.host.as_str(), settings.port))
             .await
             .map_err(|error| format!("{} cannot be resolved: {error}", settings.host))?
             .collect(),
-        Target::Leader(address) => lookup_host(address)
+        Peer::Leader(address) => lookup_host(address)
             .await
             .map_err(|error| format!("invalid leader address {address}: {error}"))?
             .collect(),
@@ -77,7 +77,7 @@ async fn resolve(settings: &StreamSettings, target: &Target) -> Result<Vec<Socke
     if addresses.is_empty() {
         return Err(format!("{} has no address", settings.host));
     }
-    if let Target::Service(connections) = target {
+    if let Peer::Service(connections) = peer {
         let first = *connections as usize % addresses.len();
         addresses.rotate_left(first);
     }
@@ -151,8 +151,8 @@ mod tests {
 
     #[tokio::test]
     async fn names_missing_and_empty_ca_files() {
-        let target = Target::Service(0);
-        let error = connect(&settings("127.0.0.1"), &target, soon()).await;
+        let peer = Peer::Service(0);
+        let error = connect(&settings("127.0.0.1"), &peer, soon()).await;
         assert!(error.unwrap_err().contains("/nonexistent/ca.crt"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = client_config(file.path()).unwrap_err();
@@ -178,8 +178,8 @@ mod tests {
     async fn each_connection_starts_with_the_next_address() {
         let settings = settings("localhost");
         let resolved = async |connections| {
-            let target = Target::Service(connections);
-            resolve(&settings, &target).await.unwrap()
+            let peer = Peer::Service(connections);
+            resolve(&settings, &peer).await.unwrap()
         };
         let addresses = resolved(0).await;
         let count = u32::try_from(addresses.len()).unwrap();
@@ -191,10 +191,10 @@ mod tests {
 
     #[tokio::test]
     async fn connects_to_the_leader_by_address() {
-        let leader = Target::Leader("127.0.0.1:7".to_owned());
+        let leader = Peer::Leader("127.0.0.1:7".to_owned());
         let addresses = resolve(&settings("localhost"), &leader).await.unwrap();
         assert_eq!(addresses, ["127.0.0.1:7".parse().unwrap()]);
-        let broken = Target::Leader("nowhere".to_owned());
+        let broken = Peer::Leader("nowhere".to_owned());
         let error = resolve(&settings("localhost"), &broken).await.unwrap_err();
         assert!(error.contains("nowhere"), "{error}");
     }

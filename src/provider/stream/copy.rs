@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::lines::parse;
-use super::objects::{State, UpdateDecoder};
+use super::objects::{GatewayObjects, UpdateDecoder};
 use crate::api::Key;
-use crate::stream::message::Update;
+use crate::wire::Update;
 
 /// File name of the copy, and of the next copy while it is being written.
 const FILE: &str = "objects.ndjson";
@@ -29,7 +29,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Reads the copy of a Gateway's objects; `None` if it is missing. Also returns `None`, and logs
 /// it, if the copy is incomplete or invalid.
-pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
+pub(super) fn read(dir: &Path, gateway: &Key) -> Option<GatewayObjects> {
     let file = dir.join(FILE);
     let read = match fs::File::open(&file) {
         Ok(open) => read_lines(BufReader::new(open)),
@@ -51,8 +51,8 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<State> {
 }
 
 /// Reads the last committed state. Ignores a torn write at the end.
-fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
-    let mut state = State::default();
+fn read_lines(mut lines: impl BufRead) -> Result<GatewayObjects, String> {
+    let mut state = GatewayObjects::default();
     let mut decoder = UpdateDecoder::default();
     let mut line = Vec::new();
     loop {
@@ -72,7 +72,7 @@ fn read_lines(mut lines: impl BufRead) -> Result<State, String> {
 }
 
 /// Writes the latest state after every change while polled.
-pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) {
+pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<GatewayObjects>) {
     let mut journal = Journal::new(dir);
     // The first change after an idle time is written at once.
     let mut rested = Instant::now();
@@ -113,7 +113,11 @@ pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<State>) 
 
 /// Waits until the next write is due, and returns what to write. A state without a key that the file contains is due at
 /// once.
-async fn next(states: &mut watch::Receiver<State>, journal: &Journal, rested: Instant) -> State {
+async fn next(
+    states: &mut watch::Receiver<GatewayObjects>,
+    journal: &Journal,
+    rested: Instant,
+) -> GatewayObjects {
     loop {
         let state = states.borrow_and_update().clone();
         if journal.holds_keys_missing_in(&state) {
@@ -132,7 +136,7 @@ async fn next(states: &mut watch::Receiver<State>, journal: &Journal, rested: In
 struct Journal {
     dir: PathBuf,
     /// The last written state; `None` before the first write, when a previous container may have left a copy.
-    written: Option<State>,
+    written: Option<GatewayObjects>,
     /// The file to append to. `None` if the file must be rewritten.
     file: Option<File>,
     /// Bytes of the last rewrite.
@@ -153,14 +157,14 @@ impl Journal {
     }
 
     /// Reports whether the file contains keys that are not part of a state.
-    fn holds_keys_missing_in(&self, state: &State) -> bool {
+    fn holds_keys_missing_in(&self, state: &GatewayObjects) -> bool {
         let written = self.written.as_ref();
         written.is_some_and(|written| state.lacks_keys_of(written))
     }
 
     /// Brings the copy to a state. If that fails, the copy is removed rather than left with keys that the state may not
     /// have.
-    fn write(&mut self, state: State) -> io::Result<()> {
+    fn write(&mut self, state: GatewayObjects) -> io::Result<()> {
         let is_outdated = self.written.is_none() || self.holds_keys_missing_in(&state);
         let result = self.try_write(state, is_outdated);
         if result.is_err() {
@@ -172,7 +176,7 @@ impl Journal {
         result
     }
 
-    fn try_write(&mut self, state: State, is_outdated: bool) -> io::Result<()> {
+    fn try_write(&mut self, state: GatewayObjects, is_outdated: bool) -> io::Result<()> {
         // A failed append may leave a torn line. There is no `file` then, so that the next write rewrites it.
         if let (Some(file), Some(previous)) = (self.file.take(), self.written.clone())
             && !is_outdated
@@ -196,8 +200,8 @@ impl Journal {
     /// Appends the changes since `previous`. `None` if the file must be rewritten instead.
     fn append(
         &mut self,
-        previous: &State,
-        state: &State,
+        previous: &GatewayObjects,
+        state: &GatewayObjects,
         mut file: File,
     ) -> io::Result<Option<File>> {
         let Some(updates) = state.updates_since(previous) else {
@@ -287,12 +291,12 @@ mod tests {
         Key::new("infra", name)
     }
 
-    fn write(dir: &Path, state: &State) -> io::Result<()> {
+    fn write(dir: &Path, state: &GatewayObjects) -> io::Result<()> {
         Journal::new(dir.to_owned()).write(state.clone())
     }
 
     /// Returns a state with the Gateway and `maps` ConfigMaps of 10 kB.
-    fn state_with_maps(maps: u64, revision: u64) -> State {
+    fn state_with_maps(maps: u64, revision: u64) -> GatewayObjects {
         let mut state = state("edge");
         let mut decoder = UpdateDecoder::default();
         let begin = Update::Begin {
@@ -317,8 +321,8 @@ mod tests {
         state
     }
 
-    fn state(name: &str) -> State {
-        let mut state = State::default();
+    fn state(name: &str) -> GatewayObjects {
+        let mut state = GatewayObjects::default();
         let mut decoder = UpdateDecoder::default();
         for update in [
             Update::Begin {
@@ -416,7 +420,7 @@ mod tests {
     }
 
     /// Returns a state with the Gateway and a Secret with this key, if any.
-    fn state_with_key(key: Option<&str>, revision: u64) -> State {
+    fn state_with_key(key: Option<&str>, revision: u64) -> GatewayObjects {
         let mut state = state("edge");
         let mut decoder = UpdateDecoder::default();
         let secret = key.map(|key| {
@@ -517,7 +521,7 @@ mod tests {
     #[tokio::test]
     async fn writes_the_latest_state() {
         let dir = tempfile::tempdir().unwrap();
-        let (sender, states) = watch::channel(State::default());
+        let (sender, states) = watch::channel(GatewayObjects::default());
         let writing = tokio::spawn(write_all(dir.path().to_owned(), states));
         sender.send_replace(state("other"));
         sender.send_replace(state("edge"));

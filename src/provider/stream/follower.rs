@@ -9,13 +9,13 @@ use rand::RngExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::connect::Target;
-use super::objects::{State, Step, UpdateDecoder};
+use super::connect::Peer;
+use super::objects::{GatewayObjects, Step, UpdateDecoder};
 use super::session::{Failure, Session};
-use super::{StreamEvent, StreamSettings};
-use crate::backoff::Backoff;
+use super::settings::{StreamEvent, StreamSettings};
 use crate::provider::Load;
-use crate::stream::message::{Serves, Update};
+use crate::runtime::backoff::Backoff;
+use crate::wire::{Serves, Update};
 
 /// Maximum delay before reconnecting after a stream that worked. Spreads the reconnects of all pods when a controller
 /// terminates.
@@ -39,9 +39,9 @@ pub(super) struct Follower<N> {
     settings: Arc<StreamSettings>,
     loads: watch::Sender<Arc<Load>>,
     reports: watch::Receiver<Option<Serves>>,
-    copies: watch::Sender<State>,
+    copies: watch::Sender<GatewayObjects>,
     notify: N,
-    state: State,
+    state: GatewayObjects,
     /// Whether to request the full state, as after a protocol error.
     needs_full_state: bool,
     current: Option<Connection>,
@@ -83,7 +83,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         settings: Arc<StreamSettings>,
         loads: watch::Sender<Arc<Load>>,
         reports: watch::Receiver<Option<Serves>>,
-        copies: watch::Sender<State>,
+        copies: watch::Sender<GatewayObjects>,
         notify: N,
     ) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             reports,
             copies,
             notify,
-            state: State::default(),
+            state: GatewayObjects::default(),
             needs_full_state: false,
             current: None,
             candidate: None,
@@ -106,7 +106,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     /// Publishes the initial state, if any, and then the states that controllers send. Ends when
     /// the receiver is dropped.
-    pub(super) async fn run(mut self, initial: Option<State>) {
+    pub(super) async fn run(mut self, initial: Option<GatewayObjects>) {
         match initial {
             Some(state) => {
                 self.state = state;
@@ -132,15 +132,15 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     /// Connects to the Service, or to the leader.
     fn connection(&self, leader: Option<String>) -> Connection {
-        let target = match &leader {
-            Some(address) => Target::Leader(address.clone()),
-            None => Target::Service(self.losses),
+        let peer = match &leader {
+            Some(address) => Peer::Leader(address.clone()),
+            None => Peer::Service(self.losses),
         };
         let position = self.state.position.clone();
         let position = position.filter(|_| !self.needs_full_state);
         let (settings, reports) = (self.settings.clone(), self.reports.clone());
         Connection {
-            session: Session::start(settings, target, position, reports),
+            session: Session::start(settings, peer, position, reports),
             intake: UpdateDecoder::default(),
             address: leader,
             leader: None,
@@ -323,7 +323,7 @@ async fn next(connection: &mut Option<Connection>) -> Result<Update, Failure> {
 fn step(
     connection: &mut Connection,
     update: Result<Update, Failure>,
-    state: &mut State,
+    state: &mut GatewayObjects,
 ) -> Result<Step, Failure> {
     let step = connection
         .intake

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 
-use crate::stream::message::{MAX_LINE, Update};
+use crate::wire::{MAX_LINE, Update};
 
 /// The kinds of lines in [`Update`]. Other kinds are of a later version and are skipped.
 const KNOWN: [&str; 6] = [

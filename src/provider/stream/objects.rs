@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Kind, ObjectRef, Severity};
+use crate::api::{Kind, ObjectRef, Severity, group_and_version};
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
-use crate::stream::message::{Deleted, Position, Update};
+use crate::wire::{Deleted, Position, Update};
 
 /// A complete state of the objects. Clones share equal parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct GatewayObjects {
     /// Position of the state in the stream; `None` before the first commit.
     pub(super) position: Option<Position>,
     /// The valid objects. An object whose current version is invalid keeps its previous version.
@@ -32,7 +32,7 @@ struct Unreadable {
     problem: Option<Problem>,
 }
 
-impl State {
+impl GatewayObjects {
     /// Returns the load to publish.
     pub(super) fn load(&self) -> Load {
         Load {
@@ -102,9 +102,9 @@ impl State {
     /// Reports whether `other` has key material that this state does not have.
     pub(super) fn lacks_keys_of(&self, other: &Self) -> bool {
         let secrets = self.snapshot.secrets.changes_since(&other.snapshot.secrets);
-        let is_secret = |name: &&ObjectRef| name.group.is_empty() && &*name.kind == "Secret";
+        let is_secret = |name: &&ObjectRef| name.is_core("Secret");
         let mut unreadable = other.unreadable.keys().filter(is_secret);
-        secrets.iter().any(|change| change.before.is_some())
+        secrets.iter().any(|change| change.previous.is_some())
             || unreadable.any(|name| self.unreadable.get(name) != other.unreadable.get(name))
             || other.session_secret.is_some() && self.session_secret != other.session_secret
     }
@@ -151,7 +151,7 @@ impl State {
         if api_version.is_empty() || kind.is_empty() || object.is_empty() {
             return Err("an object has no apiVersion, kind or metadata.name".to_owned());
         }
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let (group, _) = group_and_version(&api_version);
         let name = ObjectRef::new(group, &kind, &namespace, &object);
         let Some(known) = Kind::find(&api_version, &kind) else {
             let unknown = Unreadable {
@@ -220,7 +220,7 @@ struct ActiveStream {
 /// An uncommitted state.
 #[derive(Debug)]
 struct Staged {
-    state: State,
+    state: GatewayObjects,
     /// For a full state: the objects received so far.
     listed: Option<BTreeSet<ObjectRef>>,
 }
@@ -246,7 +246,11 @@ impl UpdateDecoder {
     ///
     /// # Errors
     /// When the update violates the protocol. Nothing of the stream may be used then.
-    pub(super) fn take(&mut self, update: Update, state: &mut State) -> Result<Step, String> {
+    pub(super) fn take(
+        &mut self,
+        update: Update,
+        state: &mut GatewayObjects,
+    ) -> Result<Step, String> {
         match (update, &mut self.0) {
             (Update::Leader { address }, _) => Ok(Step::Leader(address)),
             // `begin` may also come in the middle of a stream: a pod that is too slow for
@@ -288,7 +292,7 @@ impl UpdateDecoder {
         &mut self,
         instance: String,
         base: Option<u64>,
-        state: &State,
+        state: &GatewayObjects,
     ) -> Result<Step, String> {
         let held = state.position.as_ref();
         let Some(revision) = base else {
@@ -322,14 +326,14 @@ impl UpdateDecoder {
 
 impl ActiveStream {
     /// Returns the updates since the last commit.
-    fn staged(&mut self, state: &State) -> &mut Staged {
+    fn staged(&mut self, state: &GatewayObjects) -> &mut Staged {
         self.staged.get_or_insert_with(|| Staged {
             state: state.clone(),
             listed: None,
         })
     }
 
-    fn commit(&mut self, revision: u64, state: &mut State) -> Result<(), String> {
+    fn commit(&mut self, revision: u64, state: &mut GatewayObjects) -> Result<(), String> {
         if let Some(last) = self.revision.filter(|last| revision < *last) {
             return Err(format!("revision {revision} follows revision {last}"));
         }

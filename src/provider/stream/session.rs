@@ -15,10 +15,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::StreamSettings;
-use super::connect::{Target, connect};
+use super::connect::{Peer, connect};
 use super::lines::{Lines, parse};
-use crate::stream::message::{self, POSITION, Position, Report, Serves, Update};
+use super::settings::StreamSettings;
+use crate::wire;
+use crate::wire::{POSITION, Position, Report, Serves, Update};
 
 /// Timeout of the connect and the TLS handshake. The kernel accepts connections even if the
 /// controller process is frozen.
@@ -79,17 +80,17 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Connects to `target` and requests changes since `position`. Sends the latest report and
+    /// Connects to `peer` and requests changes since `position`. Sends the latest report and
     /// every later one.
     pub(super) fn start(
         settings: Arc<StreamSettings>,
-        target: Target,
+        peer: Peer,
         position: Option<Position>,
         reports: watch::Receiver<Option<Serves>>,
     ) -> Self {
         let (sender, updates) = mpsc::channel(QUEUE);
         let task = tokio::spawn(async move {
-            let failure = run(&settings, &target, position, reports, sender).await;
+            let failure = run(&settings, &peer, position, reports, sender).await;
             match failure {
                 Ok(never) => match never {},
                 Err(failure) => failure,
@@ -114,7 +115,7 @@ impl Session {
 /// Runs a connection until it ends, which is always a failure.
 async fn run(
     settings: &StreamSettings,
-    target: &Target,
+    peer: &Peer,
     position: Option<Position>,
     reports: watch::Receiver<Option<Serves>>,
     updates: mpsc::Sender<Update>,
@@ -122,7 +123,7 @@ async fn run(
     let now = Instant::now();
     let deadline = now + OPEN_TIMEOUT;
     let request = request(settings, position.as_ref())?;
-    let (io, address) = connect(settings, target, now + CONNECT_TIMEOUT).await?;
+    let (io, address) = connect(settings, peer, now + CONNECT_TIMEOUT).await?;
     let (sender, mut connection) = Builder::new()
         .enable_push(false)
         .initial_window_size(WINDOW)
@@ -153,7 +154,7 @@ fn request(settings: &StreamSettings, position: Option<&Position>) -> Result<Req
     let mut token = HeaderValue::try_from(format!("Bearer {}", token.trim()))
         .map_err(|_| format!("the token file {file} does not contain a valid token"))?;
     token.set_sensitive(true);
-    let path = message::path(&settings.gateway.namespace, &settings.gateway.name);
+    let path = wire::path(&settings.gateway.namespace, &settings.gateway.name);
     let mut request = Request::post(format!("https://{}{path}", settings.authority()))
         .header(AUTHORIZATION, token)
         .header(CONTENT_TYPE, "application/x-ndjson");

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
-use crate::per_worker::WorkerId;
+use crate::runtime::per_worker::WorkerId;
 use crate::table::{Backend, Transport};
 
 fn address(port: u16) -> SocketAddr {

@@ -4,10 +4,7 @@
 /// terminal interprets are escaped too.
 pub(super) fn write_string(line: &mut Vec<u8>, text: &[u8]) {
     line.push(b'"');
-    if text
-        .iter()
-        .fold(true, |plain, byte| plain & is_plain(*byte))
-    {
+    if is_plain(text) {
         line.extend_from_slice(text);
     } else {
         write_escaped(line, text);
@@ -15,10 +12,27 @@ pub(super) fn write_string(line: &mut Vec<u8>, text: &[u8]) {
     line.push(b'"');
 }
 
-/// Whether the byte is a printable ASCII character that JSON does not escape. Without early exits, so
-/// that the compiler vectorizes a pass over a text.
-fn is_plain(byte: u8) -> bool {
-    (b' '..0x7f).contains(&byte) & (byte != b'"') & (byte != b'\\')
+/// Whether all bytes are printable ASCII characters that JSON does not escape. Looks at eight bytes at a time.
+fn is_plain(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    let mut last = [b' '; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let marks = words
+        .iter()
+        .fold(marks(last), |all, word| all | marks(*word));
+    marks & repeated(0x80) == 0
+}
+
+/// Sets the highest bit of some byte if one of the eight is not plain. A byte that is below what is subtracted from it
+/// borrows, which sets its highest bit; it may change higher bytes, but then the answer is known.
+fn marks(word: [u8; 8]) -> u64 {
+    let word = u64::from_le_bytes(word);
+    let is = |byte: u8| (word ^ repeated(byte)).wrapping_sub(repeated(1));
+    word | word.wrapping_sub(repeated(b' ')) | is(b'"') | is(b'\\') | is(0x7f)
+}
+
+const fn repeated(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
 }
 
 #[cold]
@@ -85,6 +99,18 @@ mod tests {
     fn plain_text_stays_as_it_is() {
         assert_eq!(escaped(b"/a/b~ c"), r#""/a/b~ c""#);
         assert_eq!(escaped(b""), r#""""#);
+    }
+
+    #[test]
+    fn every_byte_at_every_place_is_classified() {
+        for byte in 0..=u8::MAX {
+            let expected = (b' '..0x7f).contains(&byte) && !b"\"\\".contains(&byte);
+            for place in 0..20 {
+                let mut text = [b'~'; 20];
+                text[place] = byte;
+                assert_eq!(is_plain(&text), expected, "{byte} at {place}");
+            }
+        }
     }
 
     #[test]

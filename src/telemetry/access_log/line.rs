@@ -1,8 +1,7 @@
-//! The line of a request: what is copied from its head, and the format.
+//! The line of a request: its members, their order and their format.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 use std::time::Duration;
 
 use http::header::USER_AGENT;
@@ -23,69 +22,90 @@ const USER_AGENT_LENGTH: usize = 256;
 pub(super) const LONGEST_LINE: usize =
     6 * (METHOD_LENGTH + PATH_LENGTH + HOST_LENGTH + REQUEST_ID_LENGTH + USER_AGENT_LENGTH) + 2048;
 
-/// Copies of the texts of a request head, which filters may change before the line is written.
+/// Length up to which lines are kept for reuse. Few lines are longer.
+const USUAL_LINE: usize = 768;
+
+/// The line of a request, which grows as the request goes on: what filters may change is written before they run.
 #[derive(Debug, Default)]
-pub struct RequestTexts {
-    /// Microseconds since 1970 when the head was read.
-    time: u64,
-    protocol: &'static str,
-    texts: Vec<u8>,
-    method: Range<u16>,
-    path: Range<u16>,
-    /// Empty if the request was malformed.
-    host: Range<u16>,
-    request_id: Range<u16>,
-    user_agent: Option<Range<u16>>,
+pub struct Line {
+    text: Vec<u8>,
+    /// Which of the members that every line has are not written yet.
+    lacks_host: bool,
+    lacks_request_id: bool,
 }
 
-impl RequestTexts {
-    /// Replaces the texts by those of `parts`.
-    pub(super) fn read(&mut self, time: u64, parts: &request::Parts) {
-        self.texts.clear();
-        let method = parts.method.as_str().as_bytes();
-        *self = Self {
-            time,
-            protocol: match parts.version {
-                Version::HTTP_2 => "HTTP/2",
-                Version::HTTP_10 => "HTTP/1.0",
-                _ => "HTTP/1.1",
-            },
-            texts: std::mem::take(&mut self.texts),
-            ..Self::default()
-        };
-        // A method is ASCII.
-        self.method = self.copy(&method[..method.len().min(METHOD_LENGTH)], METHOD_LENGTH);
+impl Line {
+    /// Begins the line of a request with its head, which was read at `time`, in microseconds since 1970.
+    pub(super) fn begin(
+        &mut self,
+        time: u64,
+        times: &mut TimestampText,
+        client: SocketAddr,
+        parts: &request::Parts,
+    ) {
+        let line = &mut self.text;
+        line.clear();
+        line.reserve(USUAL_LINE);
+        (self.lacks_host, self.lacks_request_id) = (true, true);
+        line.extend_from_slice(b"{\"time\":\"");
+        times.write(line, time);
+        line.extend_from_slice(b"\",\"client\":\"");
+        write_address(line, client);
+        line.extend_from_slice(b"\",\"method\":");
+        write_excerpt(line, parts.method.as_str().as_bytes(), METHOD_LENGTH);
         // Without the query, since its values can be credentials.
-        self.path = self.copy(parts.uri.path().as_bytes(), PATH_LENGTH);
-        let agent = parts.headers.get(USER_AGENT);
-        self.user_agent = agent.map(|agent| self.copy(agent.as_bytes(), USER_AGENT_LENGTH));
-    }
-
-    /// Copies the requested host without port.
-    pub fn set_host(&mut self, host: &[u8]) {
-        self.host = self.copy(host, HOST_LENGTH);
-    }
-
-    /// Copies `X-Request-Id`.
-    pub fn set_request_id(&mut self, id: &[u8]) {
-        self.request_id = self.copy(id, REQUEST_ID_LENGTH);
-    }
-
-    /// Appends an excerpt of `text`. The limits keep offsets within 16 bits.
-    fn copy(&mut self, text: &[u8], limit: usize) -> Range<u16> {
-        let start = self.texts.len() as u16;
-        if text.len() <= limit {
-            self.texts.extend_from_slice(text);
-        } else {
-            self.texts.extend_from_slice(beginning(text, limit));
-            self.texts.extend_from_slice("…".as_bytes());
+        line.extend_from_slice(b",\"path\":");
+        write_excerpt(line, parts.uri.path().as_bytes(), PATH_LENGTH);
+        line.extend_from_slice(match parts.version {
+            Version::HTTP_2 => b",\"protocol\":\"HTTP/2\"",
+            Version::HTTP_10 => b",\"protocol\":\"HTTP/1.0\"",
+            _ => b",\"protocol\":\"HTTP/1.1\"",
+        });
+        if let Some(agent) = parts.headers.get(USER_AGENT) {
+            line.extend_from_slice(b",\"user_agent\":");
+            write_excerpt(line, agent.as_bytes(), USER_AGENT_LENGTH);
         }
-        start..self.texts.len() as u16
     }
 
-    fn text(&self, range: &Range<u16>) -> &[u8] {
-        let range = usize::from(range.start)..usize::from(range.end);
-        self.texts.get(range).unwrap_or_default()
+    /// Writes the requested host without port. Call at most once.
+    pub fn host(&mut self, host: &[u8]) {
+        self.lacks_host = false;
+        self.text.extend_from_slice(b",\"host\":");
+        write_excerpt(&mut self.text, host, HOST_LENGTH);
+    }
+
+    /// Writes `X-Request-Id`. Call at most once.
+    pub fn request_id(&mut self, id: &[u8]) {
+        self.lacks_request_id = false;
+        self.text.extend_from_slice(b",\"request_id\":");
+        write_excerpt(&mut self.text, id, REQUEST_ID_LENGTH);
+    }
+
+    /// Reports whether it has the memory of a usual line, and no more.
+    pub(super) fn is_usual(&self) -> bool {
+        self.text.capacity() <= USUAL_LINE
+    }
+
+    /// Completes the line and returns it.
+    pub(super) fn end(&mut self, end: &Completion<'_>) -> &[u8] {
+        if self.lacks_host {
+            self.host(b"");
+        }
+        if self.lacks_request_id {
+            self.request_id(b"");
+        }
+        write_completion(&mut self.text, end);
+        &self.text
+    }
+}
+
+/// Writes a text of the client, or its beginning.
+fn write_excerpt(line: &mut Vec<u8>, text: &[u8], limit: usize) {
+    if text.len() <= limit {
+        write_string(line, text);
+    } else {
+        let excerpt = [beginning(text, limit), "…".as_bytes()].concat();
+        write_string(line, &excerpt);
     }
 }
 
@@ -99,10 +119,6 @@ fn beginning(text: &[u8], limit: usize) -> &[u8] {
 /// How a request ended.
 #[derive(Debug)]
 pub struct Completion<'a> {
-    /// Remote address of the client connection as text.
-    pub client: &'a [u8],
-    /// Remote port of the client connection.
-    pub client_port: u16,
     /// Status of the response; 0 if there was none.
     pub status: u16,
     /// Duration from the request head to the last byte of the response.
@@ -128,26 +144,9 @@ impl Completion<'_> {
     }
 }
 
-/// Appends the line of a request.
-pub(super) fn write_line(
-    line: &mut Vec<u8>,
-    texts: &RequestTexts,
-    end: &Completion<'_>,
-    times: &mut TimestampText,
-) {
-    line.extend_from_slice(b"{\"time\":\"");
-    times.write(line, texts.time);
-    line.extend_from_slice(b"\",\"client\":\"");
-    write_client(line, end);
-    line.extend_from_slice(b"\",\"method\":");
-    write_string(line, texts.text(&texts.method));
-    line.extend_from_slice(b",\"host\":");
-    write_string(line, texts.text(&texts.host));
-    line.extend_from_slice(b",\"path\":");
-    write_string(line, texts.text(&texts.path));
-    line.extend_from_slice(b",\"protocol\":\"");
-    line.extend_from_slice(texts.protocol.as_bytes());
-    line.extend_from_slice(b"\",\"status\":");
+/// Appends the members that are known at the end of a request, and the end of the line.
+fn write_completion(line: &mut Vec<u8>, end: &Completion<'_>) {
+    line.extend_from_slice(b",\"status\":");
     write_number(line, end.status);
     line.extend_from_slice(b",\"duration_ms\":");
     write_milliseconds(line, end.duration);
@@ -174,12 +173,6 @@ pub(super) fn write_line(
         line.extend_from_slice(b",\"error\":");
         write_string(line, error.as_bytes());
     }
-    line.extend_from_slice(b",\"request_id\":");
-    write_string(line, texts.text(&texts.request_id));
-    if let Some(agent) = &texts.user_agent {
-        line.extend_from_slice(b",\"user_agent\":");
-        write_string(line, texts.text(agent));
-    }
     line.extend_from_slice(b"}\n");
 }
 
@@ -195,28 +188,14 @@ fn write_milliseconds(line: &mut Vec<u8>, duration: Duration) {
     line.extend_from_slice(&digits);
 }
 
-fn write_client(line: &mut Vec<u8>, end: &Completion<'_>) {
-    let is_ipv6 = end.client.contains(&b':');
-    if is_ipv6 {
-        line.push(b'[');
-    }
-    line.extend_from_slice(end.client);
-    if is_ipv6 {
-        line.push(b']');
-    }
-    line.push(b':');
-    write_number(line, end.client_port);
-}
-
 fn write_address(line: &mut Vec<u8>, address: SocketAddr) {
     match address.ip() {
         IpAddr::V4(ip) => {
-            for (index, octet) in ip.octets().into_iter().enumerate() {
-                if index > 0 {
-                    line.push(b'.');
-                }
+            for octet in ip.octets() {
                 write_number(line, octet);
+                line.push(b'.');
             }
+            line.pop();
             line.push(b':');
             write_number(line, address.port());
         }
@@ -232,19 +211,22 @@ mod tests {
 
     use super::*;
 
-    fn texts(path: &str) -> RequestTexts {
+    const CLIENT: &str = "127.0.0.1:4000";
+
+    fn begun(path: &str) -> Line {
         let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
-        let mut texts = RequestTexts::default();
-        texts.read(1_500_000, &parts);
-        texts.set_host(b"demo.example.com");
-        texts.set_request_id(b"id");
-        texts
+        let mut line = Line::default();
+        line.begin(
+            1_500_000,
+            &mut TimestampText::default(),
+            CLIENT.parse().unwrap(),
+            &parts,
+        );
+        line
     }
 
     fn completion() -> Completion<'static> {
         Completion {
-            client: b"127.0.0.1",
-            client_port: 4000,
             status: 200,
             duration: Duration::from_micros(1234),
             bytes_received: 0,
@@ -256,20 +238,25 @@ mod tests {
         }
     }
 
-    fn line(texts: &RequestTexts, end: &Completion<'_>) -> String {
-        let mut line = Vec::new();
-        write_line(&mut line, texts, end, &mut TimestampText::default());
-        String::from_utf8(line).unwrap()
+    fn line(path: &str, end: &Completion<'_>) -> String {
+        let mut line = begun(path);
+        line.host(b"demo.example.com");
+        line.request_id(b"id");
+        text(line, end)
+    }
+
+    fn text(mut line: Line, end: &Completion<'_>) -> String {
+        String::from_utf8(line.end(end).to_vec()).unwrap()
     }
 
     #[test]
     fn line_is_json_in_documented_order() {
         assert_eq!(
-            line(&texts("/a"), &completion()),
+            line("/a", &completion()),
             concat!(
-                r#"{"time":"1970-01-01T00:00:01.500000Z","client":"127.0.0.1:4000","method":"GET","#,
-                r#""host":"demo.example.com","path":"/a","protocol":"HTTP/1.1","status":200,"duration_ms":1.234,"#,
-                r#""bytes_received":0,"bytes_sent":13,"route":"HTTPRoute default/demo","rule":1,"request_id":"id"}"#,
+                r#"{"time":"1970-01-01T00:00:01.500000Z","client":"127.0.0.1:4000","method":"GET","path":"/a","#,
+                r#""protocol":"HTTP/1.1","host":"demo.example.com","request_id":"id","status":200,"duration_ms":1.234,"#,
+                r#""bytes_received":0,"bytes_sent":13,"route":"HTTPRoute default/demo","rule":1}"#,
                 "\n"
             )
         );
@@ -287,56 +274,61 @@ mod tests {
         };
         let expected = concat!(
             r#""duration_ms":5.000,"bytes_received":0,"bytes_sent":13,"upstream":"10.0.0.1:8080","#,
-            r#""release":"shop-v42","error":"the backend failed","request_id":"id"}"#
+            r#""release":"shop-v42","error":"the backend failed"}"#
         );
-        assert!(line(&texts("/a"), &end).contains(expected));
+        assert!(line("/a", &end).contains(expected));
     }
 
     #[test]
-    fn ipv6_addresses_have_brackets() {
-        let end = Completion {
-            client: b"2001:db8::1",
-            upstream: Some("[::1]:80".parse().unwrap()),
-            ..completion()
-        };
-        let line = line(&texts("/a"), &end);
-        assert!(line.contains(r#""client":"[2001:db8::1]:4000""#), "{line}");
-        assert!(line.contains(r#""upstream":"[::1]:80""#), "{line}");
+    fn a_refused_head_has_no_host_and_no_request_id() {
+        let line = text(begun("/a"), &completion());
+        assert!(
+            line.contains(r#""host":"","request_id":"","status":200"#),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn addresses_are_those_of_uris() {
+        for text in ["1.20.255.0:65535", "[2001:db8::1]:4000", "[::1]:80"] {
+            let mut line = Vec::new();
+            write_address(&mut line, text.parse().unwrap());
+            assert_eq!(String::from_utf8(line).unwrap(), text);
+        }
     }
 
     #[test]
     fn line_omits_the_query() {
-        assert!(!line(&texts("/a?token=secret"), &completion()).contains("secret"));
+        assert!(!line("/a?token=secret", &completion()).contains("secret"));
     }
 
     #[test]
     fn excerpts_end_at_a_character_within_the_limit() {
         let excerpt = |text: &[u8], limit| {
-            let mut texts = RequestTexts::default();
-            let range = texts.copy(text, limit);
-            String::from_utf8_lossy(texts.text(&range)).into_owned()
+            let mut line = Vec::new();
+            write_excerpt(&mut line, text, limit);
+            String::from_utf8(line).unwrap()
         };
-        assert_eq!(excerpt(b"/path", 5), "/path");
-        assert_eq!(excerpt(b"/path", 4), "/pat…");
-        assert_eq!(excerpt("éé".as_bytes(), 3), "é…");
-        assert_eq!(excerpt("\u{1f980}x".as_bytes(), 3), "…");
-        assert_eq!(excerpt(&[0xff; 9], 2), "\u{fffd}\u{fffd}…");
-        assert_eq!(excerpt(&[0x80; 9], 2), "\u{fffd}\u{fffd}…");
+        assert_eq!(excerpt(b"/path", 5), r#""/path""#);
+        assert_eq!(excerpt(b"/path", 4), r#""/pat…""#);
+        assert_eq!(excerpt("éé".as_bytes(), 3), r#""é…""#);
+        assert_eq!(excerpt("\u{1f980}x".as_bytes(), 3), r#""…""#);
+        assert_eq!(excerpt(&[0xff; 9], 2), "\"\u{fffd}\u{fffd}…\"");
+        assert_eq!(excerpt(&[0x80; 9], 2), "\"\u{fffd}\u{fffd}…\"");
     }
 
     #[test]
-    fn texts_are_reused_without_a_trace() {
-        let mut texts = texts("/a/long/path/of/the/request/before");
+    fn lines_are_reused_without_a_trace() {
+        let mut line = begun("/a/long/path/of/an/earlier/request");
+        line.host(b"demo.example.com");
         let request = Request::post("/b").header("user-agent", "");
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        texts.read(0, &parts);
-        let line = line(&texts, &completion());
-        let expected = r#""method":"POST","host":"","path":"/b""#;
+        let client = CLIENT.parse().unwrap();
+        line.begin(0, &mut TimestampText::default(), client, &parts);
+        let line = text(line, &completion());
+        let expected =
+            r#""method":"POST","path":"/b","protocol":"HTTP/1.1","user_agent":"","host":"","#;
         assert!(line.contains(expected), "{line}");
-        assert!(
-            line.ends_with("\"request_id\":\"\",\"user_agent\":\"\"}\n"),
-            "{line}"
-        );
     }
 
     fn bytes(length: usize) -> impl Strategy<Value = Vec<u8>> {
@@ -355,16 +347,18 @@ mod tests {
             id in bytes(200),
             agent in bytes(300),
         ) {
-            let mut texts = RequestTexts::default();
-            texts.path = texts.copy(&path, PATH_LENGTH);
-            texts.user_agent = Some(texts.copy(&agent, USER_AGENT_LENGTH));
-            texts.set_host(&host);
-            texts.set_request_id(&id);
-            let line = line(&texts, &completion());
+            let mut line = Line::default();
+            line.text.extend_from_slice(b"{\"path\":");
+            write_excerpt(&mut line.text, &path, PATH_LENGTH);
+            line.text.extend_from_slice(b",\"user_agent\":");
+            write_excerpt(&mut line.text, &agent, USER_AGENT_LENGTH);
+            line.host(&host);
+            line.request_id(&id);
+            let line = text(line, &completion());
             prop_assert!(line.len() <= LONGEST_LINE, "{}", line.len());
-            let text = line.strip_suffix('\n').unwrap();
-            prop_assert!(!text.contains(char::is_control));
-            let value: serde_json::Value = serde_json::from_str(text).unwrap();
+            let json = line.strip_suffix('\n').unwrap();
+            prop_assert!(!json.contains(char::is_control));
+            let value: serde_json::Value = serde_json::from_str(json).unwrap();
             for (field, text, limit) in [
                 ("path", path, PATH_LENGTH),
                 ("host", host, HOST_LENGTH),

@@ -49,8 +49,6 @@ impl Write for Stuck {
 
 fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
     Completion {
-        client: b"127.0.0.1",
-        client_port: 4000,
         status,
         duration: Duration::ZERO,
         bytes_received: 0,
@@ -64,8 +62,9 @@ fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
 
 fn log_path(log: &WorkerLog, path: &str, end: &Completion<'_>) -> bool {
     let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
-    let texts = log.open(&parts, Instant::now(), 0);
-    log.close(texts, end)
+    let client = ([127, 0, 0, 1], 4000).into();
+    let line = log.open(client, &parts, Instant::now(), 0);
+    log.close(line, end)
 }
 
 fn lines(receiver: &mpsc::Receiver<Vec<u8>>) -> Vec<serde_json::Value> {
@@ -107,7 +106,7 @@ fn passes_on_the_lines_of_a_flush_in_one_write() {
 }
 
 #[test]
-fn reuses_the_texts_of_ended_requests() {
+fn reuses_the_lines_of_ended_requests() {
     let (log, _receiver) = channel(AccessLogFilter::ALL);
     let worker = log.worker().unwrap();
     for _ in 0..3 {

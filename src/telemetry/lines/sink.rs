@@ -89,10 +89,16 @@ impl Sink {
                 file.is_failing = false;
             }
             Err(error) if file.is_failing => {
-                tracing::debug!("the {} goes to the former file: {error}", self.log);
+                tracing::debug!(
+                    "the {} is still written to the previous file: {error}",
+                    self.log
+                );
             }
             Err(error) => {
-                tracing::warn!("the {} goes to the former file: {error}", self.log);
+                tracing::warn!(
+                    "the {} is still written to the previous file: {error}",
+                    self.log
+                );
                 file.is_failing = true;
             }
         }

@@ -106,7 +106,11 @@ impl Metrics {
             by_worker,
         )?;
         let parked = stats.parked.load(Relaxed) as i64;
-        page.gauge("connections_parked", "Parked client connections", parked)?;
+        page.gauge(
+            "connections_idle",
+            "Idle client connections that hold no buffers",
+            parked,
+        )?;
         for (name, help, count) in [
             (
                 "connections_accepted",
@@ -166,7 +170,7 @@ impl Metrics {
         let generation = config.generation() as i64;
         page.gauge(
             "config_generation",
-            "Configurations served so far",
+            "Generation of the configuration in service",
             generation,
         )?;
         let problems = config.problems() as i64;

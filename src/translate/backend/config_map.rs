@@ -3,16 +3,12 @@
 
 use std::net::SocketAddr;
 
-use crate::api::Key;
 use crate::api::core::ConfigMap;
 use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
-use crate::snapshot::Snapshot;
 
-use super::super::Input;
 use super::super::reason::{Fault, Reason};
+use super::kind::{BackendKind, Found, Resolver, Sources, name_of};
 use super::port::{Port, PortTls};
-use super::registry::{BackendKind, Resolver, name_of};
-use super::{Found, Sources};
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "v1.ConfigMap",
@@ -23,27 +19,21 @@ pub(super) const KIND: BackendKind = BackendKind {
     target_ports: None,
     load_balancer: None,
     has_status: false,
-    links: |_, _| {},
+    links: |_, _, _| {},
     resolver: || Box::new(ConfigMaps),
 };
 
 struct ConfigMaps;
 
 impl Resolver for ConfigMaps {
-    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
-        let now = &input.snapshot.config_maps;
-        now.keys_changed_since(&before.config_maps)
-    }
-
     fn resolve(
         &self,
-        sources: &Sources<'_>,
+        sources: &Sources<'_, '_>,
         name: &ObjectRef,
         port: Option<u16>,
     ) -> Result<Found, Fault> {
         let fault = |message| Fault::new(Reason::BackendNotFound, message);
-        let objects = &sources.snapshot.config_maps;
-        let object = objects.get(&name.namespace, &name.name);
+        let object = sources.input.find::<ConfigMap>(name);
         let object = object.ok_or_else(|| fault("does not exist"))?;
         let address = object.data.get("address").and_then(|it| it.parse().ok());
         let address: SocketAddr =

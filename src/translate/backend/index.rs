@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::api::core::EndpointSlice;
 use crate::ir::ObjectRef;
-use crate::snapshot::Objects;
-
-use super::registry::owners;
+use crate::translate::changes::Changes;
+use crate::translate::input::Input;
+use crate::translate::source::Source;
 
 /// EndpointSlices by owner, each list in order of names.
 #[derive(Default)]
@@ -19,27 +19,28 @@ impl SlicesByOwner {
         self.0.get(owner).map_or(&[], Vec::as_slice)
     }
 
-    /// Applies the changes from `before` to `now`. Returns the objects whose EndpointSlices changed, some of them
-    /// repeatedly.
-    pub(super) fn follow(
+    /// Updates what has changed. `owners` names the objects of a slice. Announces the objects whose EndpointSlices
+    /// changed.
+    pub(super) fn step(
         &mut self,
-        before: &Objects<EndpointSlice>,
-        now: &Objects<EndpointSlice>,
-    ) -> Vec<ObjectRef> {
-        let mut changed = Vec::new();
-        for change in now.changes_since(before) {
-            for owner in change.before.into_iter().flat_map(|slice| owners(slice)) {
-                self.remove(&owner, &change.key.name);
-                changed.push(owner);
+        input: &Input<'_>,
+        changes: &mut Changes,
+        owners: impl Fn(&EndpointSlice) -> Vec<ObjectRef>,
+    ) {
+        for name in changes.of::<EndpointSlice>() {
+            if let Some(previous) = changes.previous::<EndpointSlice>(&name) {
+                for owner in owners(&previous) {
+                    self.remove(&owner, &name.name);
+                    changes.announce(Source::EndpointsOf(owner));
+                }
             }
-            if let Some(slice) = change.after {
+            if let Some(slice) = input.find::<EndpointSlice>(&name) {
                 for owner in owners(slice) {
                     self.insert(owner.clone(), slice);
-                    changed.push(owner);
+                    changes.announce(Source::EndpointsOf(owner));
                 }
             }
         }
-        changed
     }
 
     fn remove(&mut self, owner: &ObjectRef, name: &str) {

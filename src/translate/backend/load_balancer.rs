@@ -5,54 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::api::core::ServicePort;
-use crate::ir::ObjectRef;
-use crate::snapshot::Snapshot;
-
 use super::super::reason::{Fault, Reason};
-use super::registry::{BackendKind, backend_kind, balancing_kinds};
-
-/// The load-balancer support of a kind of backend.
-pub(super) struct LoadBalancerKind {
-    /// Parses the configuration of a ReleaseBackend in a namespace. Each fault is appended to the path of the
-    /// configuration, for example `.name is missing`.
-    pub(super) read: fn(&str, &Value) -> Result<LoadBalancer, Vec<String>>,
-    /// Returns the labelled objects of a namespace, for ReleaseBackends without a configuration.
-    pub(super) marked: fn(&Snapshot, &str) -> Vec<LoadBalancer>,
-    /// The labels of such objects, for messages.
-    pub(super) marks: &'static str,
-    /// Finds the ports and pods of a load balancer. Reason `Invalid` means that the configuration is at fault.
-    pub(super) find: for<'a> fn(&'a Snapshot, &LoadBalancer) -> Result<Balanced<'a>, Fault>,
-}
-
-/// A parsed configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LoadBalancer {
-    /// The object with the ports.
-    pub(super) object: ObjectRef,
-    /// The pods that are its endpoints.
-    pub(super) pods: PodSelection,
-}
-
-/// The pods that are endpoints.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PodSelection {
-    /// The pods that the EndpointSlices of the object name.
-    OfObject,
-    /// The pods with these labels.
-    Labels(BTreeMap<String, String>),
-    /// The pods with the labels in the selector of the object, except for these keys.
-    WithoutKeys(BTreeSet<String>),
-}
-
-/// The ports and pods of a load balancer.
-#[derive(Clone, Debug)]
-pub(super) struct Balanced<'a> {
-    /// Its ports.
-    pub(super) ports: &'a [ServicePort],
-    /// The labels of the pods that are its endpoints; `None` if its EndpointSlices name them.
-    pub(super) labels: Option<BTreeMap<String, String>>,
-}
+use super::kind::BackendKind;
+use crate::translate::backend::kind::{Kinds, LoadBalancer, LoadBalancerKind};
+use crate::translate::input::Input;
 
 /// The load balancer that is used, of those that an object configures.
 pub(super) struct Chosen {
@@ -61,16 +17,18 @@ pub(super) struct Chosen {
     pub(super) unused: Vec<String>,
 }
 
-/// Selects one of the configurations of an object in `namespace`: the first in the order of `kinds`.
+/// Selects one of the configurations of an object in `namespace`: the first in the order of `kinds`, which
+/// are enabled.
 pub(super) fn choose(
+    all: Kinds,
     kinds: &[&'static BackendKind],
-    snapshot: &Snapshot,
+    input: &Input<'_>,
     namespace: &str,
     configured: &BTreeMap<String, Value>,
 ) -> Chosen {
     if configured.is_empty() {
         return Chosen {
-            result: only_marked(kinds, snapshot, namespace),
+            result: only_marked(all, kinds, input, namespace),
             unused: Vec::new(),
         };
     }
@@ -94,7 +52,7 @@ pub(super) fn choose(
         }
     }
     let others = configured.keys().filter(|key| !usable.contains(&***key));
-    unused.extend(others.map(|key| why_unusable(kinds, key)));
+    unused.extend(others.map(|key| why_unusable(all, kinds, key)));
     let result = match served {
         _ if !faults.is_empty() => Err(Fault::new(Reason::Invalid, faults.join("; "))),
         Some((_, reader, read)) => Ok((reader, read)),
@@ -118,12 +76,12 @@ pub(super) fn path(gvk: &str) -> String {
 /// Returns the labelled objects of a namespace.
 pub(super) fn marked(
     kinds: &[&'static BackendKind],
-    snapshot: &Snapshot,
+    input: &Input<'_>,
     namespace: &str,
 ) -> Vec<(&'static LoadBalancerKind, LoadBalancer)> {
     let readers = kinds.iter().filter_map(|kind| kind.load_balancer);
     let of_kind = |reader: &'static LoadBalancerKind| {
-        let objects = (reader.marked)(snapshot, namespace).into_iter();
+        let objects = (reader.marked)(input, namespace).into_iter();
         objects.map(move |object| (reader, object))
     };
     readers.flat_map(of_kind).collect()
@@ -131,11 +89,12 @@ pub(super) fn marked(
 
 /// Returns the only labelled object of a namespace.
 fn only_marked(
+    all: Kinds,
     kinds: &[&'static BackendKind],
-    snapshot: &Snapshot,
+    input: &Input<'_>,
     namespace: &str,
 ) -> Result<(&'static LoadBalancerKind, LoadBalancer), Fault> {
-    let mut found = marked(kinds, snapshot, namespace);
+    let mut found = marked(kinds, input, namespace);
     let problem = match (found.len(), found.pop()) {
         (1, Some(one)) => return Ok(one),
         (0, _) | (_, None) => {
@@ -163,26 +122,26 @@ fn only_marked(
         }
     };
     let message = format!(
-        "spec.loadBalancer is missing, and {problem}; kinds that can be named there: {}",
-        supported()
+        "spec.loadBalancer is missing, and {problem}; supported kinds: {}",
+        supported(all)
     );
     Err(Fault::new(Reason::BackendNotFound, message))
 }
 
-fn supported() -> String {
-    let kinds: Vec<_> = balancing_kinds().collect();
+fn supported(all: Kinds) -> String {
+    let kinds: Vec<_> = all.balancing().collect();
     kinds.join(", ")
 }
 
-fn why_unusable(kinds: &[&'static BackendKind], key: &str) -> String {
+fn why_unusable(all: Kinds, kinds: &[&'static BackendKind], key: &str) -> String {
     let is_enabled = kinds.iter().any(|kind| kind.gvk == key);
-    let why = match backend_kind(key) {
+    let why = match all.with_gvk(key) {
         Some(kind) if kind.load_balancer.is_some() && !is_enabled => {
             "the kind is not enabled; --backend-kinds enables it".to_owned()
         }
         _ => format!(
             "the kind is not supported as a load balancer; supported: {}",
-            supported()
+            supported(all)
         ),
     };
     format!("{} is ignored: {why}", path(key))

@@ -1,9 +1,10 @@
 //! Backends of all kinds: resolves every reference to a backend. Keeps backends from one translation to the next, and
-//! reports which of them changed.
+//! resolves those again of which a source has changed.
 
 #[cfg(test)]
 mod config_map;
 mod index;
+mod kind;
 mod load_balancer;
 mod port;
 mod ports;
@@ -17,52 +18,28 @@ mod statuses;
 mod topology;
 mod xbackend;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
-
-use crate::api::Key;
-use crate::api::core::EndpointSlice;
 use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
-use crate::location::Location;
-use crate::snapshot::Snapshot;
-use crate::status::ReleaseBackendStatuses;
 
-pub(super) use self::registry::{
-    BackendKind, find_enabled, is_target, links, owners, target_ports,
-};
+pub(super) use self::kind::BackendKind;
 pub use self::registry::{backend_kinds, watched_kinds};
+pub(super) use self::registry::{find_enabled, is_target, links, owners, target_ports};
 
 use self::index::SlicesByOwner;
+use self::kind::Resolver;
 use self::port::{BackendUse, Port, PortTls, own_use};
-use self::registry::{PartChanges, Resolver, enabled, unusable};
-use self::statuses::BackendSenders;
-use super::backend_tls::{Decision, Requests, TlsPolicies};
+use self::registry::{REGISTRY, unusable};
+use super::changes::Changes;
+use super::consumer::Requests;
+use super::input::{Input, Options};
+use super::policy::backend_tls::{Decision, TlsPolicies};
+use super::policy::traffic_policy::TrafficPolicies;
 use super::reason::{Fault, Reason};
-use super::traffic_policy::TrafficPolicies;
-use super::{Input, Options};
-
-/// The inputs from which a backend is resolved.
-struct Sources<'a> {
-    snapshot: &'a Snapshot,
-    slices: &'a SlicesByOwner,
-    location: &'a Location,
-}
-
-impl<'a> Sources<'a> {
-    /// Returns the EndpointSlices with the endpoints of an object.
-    fn slices(&self, object: &ObjectRef) -> &'a [Arc<EndpointSlice>] {
-        self.slices.of(object)
-    }
-}
-
-/// A port of an object to which requests can be sent.
-struct Found {
-    /// In plain text, unless the kind of the object has TLS settings.
-    backend: Backend,
-    port: Port,
-}
+use super::reference_grant;
+use super::source::Source;
+use crate::translate::backend::kind::{Found, Sources};
 
 /// The result of resolving a reference to a backend.
 pub(super) enum Resolution {
@@ -75,7 +52,6 @@ pub(super) enum Resolution {
 /// The backends that routes refer to. Each is resolved once, and again when one of its inputs changes.
 pub(super) struct Backends {
     kinds: Vec<EnabledKind>,
-    location: Location,
     slices: SlicesByOwner,
     pub(super) tls: TlsPolicies,
     pub(super) traffic: TrafficPolicies,
@@ -84,24 +60,14 @@ pub(super) struct Backends {
     has_unclaimed: bool,
     /// All backends with traffic; `None` after one of them changed.
     listed: Option<Arc<[Arc<Backend>]>>,
-    /// The Gateways that sent requests to backends with a status, as of the last call of `statuses`.
-    senders: BackendSenders,
-    /// The statuses of ReleaseBackends.
-    pub(super) release_statuses: ReleaseBackendStatuses,
+    /// Objects that began to get requests of routes, or stopped.
+    claimed: BTreeSet<ObjectRef>,
 }
 
 /// A kind of backend that the operator enables.
 struct EnabledKind {
     kind: &'static BackendKind,
     resolver: Box<dyn Resolver + Send>,
-}
-
-/// The changes of backends between two snapshots.
-pub(super) struct BackendChanges {
-    /// Objects whose backends changed, apart from endpoints: references to them must be resolved again.
-    pub(super) objects: FxHashSet<ObjectRef>,
-    /// Whether one of these objects has a status.
-    pub(super) have_other_statuses: bool,
 }
 
 struct Resolved {
@@ -116,63 +82,43 @@ struct Resolved {
 impl Backends {
     /// Creates an empty set of backends of the enabled kinds.
     pub(super) fn new(options: &Options) -> Self {
-        let kinds = enabled(&options.permissions.backend_kinds).map(|kind| EnabledKind {
+        let enabled = &options.permissions.backend_kinds;
+        // In the order of the registry: a kind whose objects consist of others comes after these.
+        let kinds = REGISTRY.0.iter().filter(|kind| enabled.has(kind.gvk));
+        let kinds = kinds.map(|kind| EnabledKind {
             kind,
             resolver: (kind.resolver)(),
         });
         Self {
             kinds: kinds.collect(),
-            location: options.location.clone(),
             slices: SlicesByOwner::default(),
             tls: TlsPolicies::default(),
             traffic: TrafficPolicies::default(),
             resolved: BTreeMap::new(),
             has_unclaimed: false,
             listed: None,
-            senders: BackendSenders::new(),
-            release_statuses: ReleaseBackendStatuses::new(),
+            claimed: BTreeSet::new(),
         }
     }
 
-    /// Applies the changes between two snapshots.
-    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> BackendChanges {
-        let now = input.snapshot;
-        let mut objects = self.tls.follow(input, before);
-        let mut have_other_statuses = false;
+    /// Updates what has changed. Announces the objects whose backends are others.
+    pub(super) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) {
+        self.tls.step(input, changes);
+        self.traffic.step(input, changes);
+        let owners = |slice: &_| owners(slice).collect();
+        self.slices.step(input, changes, owners);
+        let sources = sources(input, &self.slices);
         for EnabledKind { kind, resolver } in &mut self.kinds {
-            let changed = resolver.follow(input, before);
-            have_other_statuses |= kind.has_status && !changed.is_empty();
-            let names = changed.iter();
-            objects.extend(names.map(|key| kind.object_ref(&key.namespace, &key.name)));
+            resolver.step(kind.name, &sources, changes);
         }
-        // After `follow` of all kinds, because parts may be backends of any kind.
-        let slices = (&before.endpoint_slices, &now.endpoint_slices);
-        let mut endpoint_changes = self.slices.follow(slices.0, slices.1);
-        let parts = PartChanges {
-            input,
-            before,
-            objects: &objects,
-            endpoint_changes: &endpoint_changes,
-            slices: &self.slices,
-        };
-        let mut followed = Vec::new();
-        for EnabledKind { kind, resolver } in &mut self.kinds {
-            followed.push((*kind, resolver.follow_parts(&parts)));
-        }
-        for (kind, changes) in followed {
-            let name = |key: &Key| kind.object_ref(&key.namespace, &key.name);
-            objects.extend(changes.objects.iter().map(name));
-            let changed: Vec<_> = changes.endpoints.iter().map(name).collect();
-            self.update_statuses(&changed);
-            endpoint_changes.extend(changed);
-        }
-        endpoint_changes.extend(self.traffic.follow(input, before));
-        for object in objects.iter().chain(&endpoint_changes) {
-            self.resolve_again(now, object);
-        }
-        BackendChanges {
-            objects,
-            have_other_statuses,
+        let changed = changes.sources().iter().filter_map(|source| match source {
+            Source::Backend(object)
+            | Source::EndpointsOf(object)
+            | Source::TrafficPolicyOf(object) => Some(object),
+            _ => None,
+        });
+        for object in changed {
+            self.resolve_again(input, object);
         }
     }
 
@@ -202,18 +148,17 @@ impl Backends {
         if kind.is_local && name.namespace != requests.route.namespace {
             return Err(elsewhere(name, requests.route, field));
         }
-        input.grants.check(requests.route, name, field)?;
+        reference_grant::check(input, requests.route, name, field)?;
         let with_reference =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
         let mut found = None;
         let at = match port.and_then(|port| self.known(name, port)) {
             Some(known) => known.port.clone(),
             None => {
-                let sources = self.sources(input.snapshot);
-                let new = resolver
-                    .resolve(&sources, name, port)
-                    .map_err(with_reference)?;
-                found.insert(new).port.clone()
+                let sources = sources(input, &self.slices);
+                // The reference depends on the backend of the object, whatever that is computed from.
+                let (new, _) = input.reading(|| resolver.resolve(&sources, name, port));
+                found.insert(new.map_err(with_reference)?).port.clone()
             }
         };
         let protocol = at.protocol_for(requests.are_grpc).map_err(with_reference)?;
@@ -224,7 +169,8 @@ impl Backends {
                 return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
             }
         };
-        at.permits(policy.as_ref(), kind).map_err(with_reference)?;
+        at.permits(policy.as_ref(), kind.name.1)
+            .map_err(with_reference)?;
         let used = BackendUse {
             for_grpc: protocol != at.protocol,
             protocol,
@@ -235,7 +181,7 @@ impl Backends {
             Some(found) => Some(self.add(found, used)),
             None => self.of_known(name, port.unwrap_or_default(), used),
         };
-        let missing = || with_reference(Fault::new(Reason::BackendNotFound, "is gone"));
+        let missing = || with_reference(Fault::new(Reason::BackendNotFound, "was deleted"));
         Ok(Resolution::Backend(backend.ok_or_else(missing)?))
     }
 
@@ -328,6 +274,9 @@ impl Backends {
     /// backend is part of the configuration.
     pub(super) fn claim(&mut self, id: &BackendId, serves: bool) {
         if let Some(resolved) = self.resolved.get_mut(id) {
+            if resolved.claims == 0 {
+                self.claimed.insert(id.object.clone());
+            }
             resolved.claims += 1;
             resolved.served += usize::from(serves);
             if serves && resolved.served == 1 {
@@ -345,6 +294,7 @@ impl Backends {
                 self.listed = None;
             }
             if resolved.claims == 0 {
+                self.claimed.insert(id.object.clone());
                 self.resolved.remove(id);
             }
         }
@@ -372,20 +322,12 @@ impl Backends {
         known.take_while(move |(id, _)| id.object == *object)
     }
 
-    fn sources<'a>(&'a self, snapshot: &'a Snapshot) -> Sources<'a> {
-        Sources {
-            snapshot,
-            slices: &self.slices,
-            location: &self.location,
-        }
-    }
-
     /// Resolves the backends of an object again. Drops those that no longer exist.
-    fn resolve_again(&mut self, now: &Snapshot, object: &ObjectRef) {
+    fn resolve_again(&mut self, input: &Input<'_>, object: &ObjectRef) {
         let known = self.of_object(object);
         let known: Vec<BackendId> = known.map(|(id, _)| id.clone()).collect();
         for id in known {
-            let renewed = self.renew(now, &id);
+            let renewed = self.renew(input, &id);
             match (renewed, self.resolved.get_mut(&id)) {
                 (Some((same, port)), Some(resolved)) if same == *resolved.backend => {
                     resolved.port = port;
@@ -402,16 +344,16 @@ impl Backends {
     }
 
     /// Resolves one use of a port again; `None` if the port no longer permits it.
-    fn renew(&self, now: &Snapshot, id: &BackendId) -> Option<(Backend, Port)> {
+    fn renew(&self, input: &Input<'_>, id: &BackendId) -> Option<(Backend, Port)> {
         let EnabledKind { kind, resolver } = self.enabled(&id.object)?;
-        let sources = self.sources(now);
+        let sources = sources(input, &self.slices);
         let found = resolver.resolve(&sources, &id.object, Some(id.port)).ok()?;
         let Found { mut backend, port } = found;
         let protocol = port.protocol_for(id.for_grpc).ok()?;
         if id.for_grpc != (protocol != port.protocol) {
             return None;
         }
-        let former = self.resolved.get(id)?.backend.tls.as_ref();
+        let previous = self.resolved.get(id)?.backend.tls.as_ref();
         let tls = match (&port.tls, &id.tls) {
             (PortTls::Own(own), used) => {
                 let own = own.as_ref().ok()?.as_ref();
@@ -421,19 +363,27 @@ impl Backends {
                 own.map(|tls| port.own_tls(tls, protocol))
             }
             (PortTls::OfPolicies { .. }, Some(used)) => {
-                let certificate = former.and_then(|it| it.client_certificate.clone());
+                let certificate = previous.and_then(|it| it.client_certificate.clone());
                 let tls = self.tls.renew(used, certificate, protocol)?;
                 tls.map(Arc::new)
             }
             (PortTls::OfPolicies { .. }, None) => None,
         };
-        port.permits(id.tls.as_ref(), kind).ok()?;
-        let same = former.filter(|former| tls.as_ref() == Some(former));
+        port.permits(id.tls.as_ref(), kind.name.1).ok()?;
+        let same = previous.filter(|previous| tls.as_ref() == Some(previous));
         backend.tls = same.cloned().or(tls);
         backend.id = id.clone();
         backend.protocol = protocol;
         backend.traffic = self.traffic.of(&id.object).cloned();
         Some((backend, port))
+    }
+}
+
+fn sources<'a, 'i>(input: &'a Input<'i>, slices: &'a SlicesByOwner) -> Sources<'a, 'i> {
+    Sources {
+        input,
+        slices,
+        kinds: REGISTRY,
     }
 }
 

@@ -6,7 +6,6 @@ use crate::ir::tls::AlpnProtocol;
 use crate::ir::{Backend, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::BackendKind;
 
 /// The properties of a port.
 #[derive(Clone)]
@@ -85,7 +84,7 @@ impl Port {
 
     /// Checks whether such requests may be sent to the port: plain text must not go to a port that declares TLS, unless
     /// a policy asks for it.
-    pub(super) fn permits(&self, used: Option<&TlsUse>, kind: &BackendKind) -> Result<(), Fault> {
+    pub(super) fn permits(&self, used: Option<&TlsUse>, kind: &str) -> Result<(), Fault> {
         match &self.tls {
             PortTls::OfPolicies {
                 speaks_tls: Some(name),
@@ -93,7 +92,7 @@ impl Port {
                 let message = format!(
                     "has appProtocol {name}, and no BackendTLSPolicy says how to verify its certificate; add one whose \
                      targetRefs name this {}",
-                    kind.name.1
+                    kind
                 );
                 Err(Fault::new(Reason::UnsupportedProtocol, message))
             }

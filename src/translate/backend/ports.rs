@@ -7,13 +7,14 @@ use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
 use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
+use super::kind::{Found, Sources};
 use super::port::{Port, PortTls};
-use super::{Found, Sources, topology};
+use super::topology;
 
 /// Finds a port of an object with these ports, and the port's endpoints. Messages continue a sentence that begins with
 /// the name of the object.
 pub(super) fn resolve(
-    sources: &Sources<'_>,
+    sources: &Sources<'_, '_>,
     name: &ObjectRef,
     ports: &[ServicePort],
     port: Option<u16>,
@@ -136,7 +137,7 @@ pub(super) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
 
 /// Returns the endpoints that may get requests: the ready ones that topology hints select, or, if none is ready, those
 /// that still serve while terminating.
-fn endpoints(sources: &Sources<'_>, name: &ObjectRef, port: &ServicePort) -> Vec<SocketAddr> {
+fn endpoints(sources: &Sources<'_, '_>, name: &ObjectRef, port: &ServicePort) -> Vec<SocketAddr> {
     let slices = sources.slices(name);
     let select = |wanted| -> Vec<_> {
         let endpoints = addresses(slices, port);
@@ -148,7 +149,7 @@ fn endpoints(sources: &Sources<'_>, name: &ObjectRef, port: &ServicePort) -> Vec
     if usable.is_empty() {
         usable = select(EndpointState::Draining);
     } else {
-        topology::narrow(&mut usable, sources.location);
+        topology::narrow(&mut usable, sources.location());
     }
     let mut usable: Vec<_> = usable.into_iter().map(|(_, address)| address).collect();
     usable.sort_unstable();

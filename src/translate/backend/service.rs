@@ -1,25 +1,24 @@
 //! Services as backends.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::api::Key;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
 use crate::ir::{Backend, Fallback, ObjectRef};
-use crate::permissions::BackendKinds;
-use crate::snapshot::Snapshot;
+use crate::settings::permissions::BackendKinds;
 
-use super::super::Input;
+use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::registry::{BackendKind, Resolver, name_of};
+use super::kind::{BackendKind, Found, Kinds, Resolver, Sources, name_of};
+use super::service_load_balancer::GVK;
 use super::service_load_balancer::LOAD_BALANCER;
-use super::{Found, Sources, ports, slow_start};
+use super::{ports, slow_start};
+use crate::translate::backend::service_load_balancer::is_external;
 
 /// The cluster IP of a headless Service.
 const HEADLESS: &str = "None";
 
 pub(super) const KIND: BackendKind = BackendKind {
-    gvk: "v1.Service",
+    gvk: GVK,
     name: name_of::<Service>(),
     reads: &[name_of::<EndpointSlice>()],
     endpoint_label: Some(SERVICE_NAME_LABEL),
@@ -27,22 +26,18 @@ pub(super) const KIND: BackendKind = BackendKind {
     target_ports: Some(target_ports),
     load_balancer: Some(&LOAD_BALANCER),
     has_status: false,
-    links: |_, _| {},
-    resolver: || Box::new(Services::default()),
+    links: |_, _, _| {},
+    resolver: || Box::new(Services),
 };
 
 fn target_ports<'a>(
-    snapshot: &'a Snapshot,
+    input: &Input<'a>,
+    _: Kinds,
     _: &BackendKinds,
     name: &ObjectRef,
 ) -> Option<&'a [ServicePort]> {
-    let service = snapshot.services.get(&name.namespace, &name.name)?;
+    let service = input.find::<Service>(name)?;
     Some(&service.spec.ports)
-}
-
-/// Reports whether a Service is a DNS name without endpoints.
-pub(super) fn is_external(service: &Service) -> bool {
-    service.spec.kind.as_deref() == Some("ExternalName")
 }
 
 /// Returns where a Service answers for its endpoints: at its cluster IPs, or by its name in DNS if it is headless.
@@ -67,41 +62,20 @@ fn fallback(service: &Service, backend: &Backend) -> Option<Fallback> {
 }
 
 /// Reads Services on demand.
-#[derive(Default)]
-struct Services {
-    /// Faults in the annotations of Services.
-    notes: BTreeMap<Key, String>,
-}
+struct Services;
 
 impl Resolver for Services {
-    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
-        let changes = input.snapshot.services.changes_since(&before.services);
-        for change in &changes {
-            let window = change.after.map(|service| slow_start::read(service));
-            match window {
-                Some(Err(message)) => drop(self.notes.insert(change.key.clone(), message)),
-                Some(Ok(_)) | None => drop(self.notes.remove(change.key)),
-            }
-        }
-        let keys = changes.into_iter().map(|change| change.key.clone());
-        keys.collect()
-    }
-
-    fn notes(&self) -> Vec<(Key, String)> {
-        let notes = self.notes.iter();
-        notes
-            .map(|(key, note)| (key.clone(), note.clone()))
-            .collect()
+    fn note(&self, sources: &Sources<'_, '_>, name: &ObjectRef) -> Option<String> {
+        slow_start::read(sources.input.find::<Service>(name)?).err()
     }
 
     fn resolve(
         &self,
-        sources: &Sources<'_>,
+        sources: &Sources<'_, '_>,
         name: &ObjectRef,
         port: Option<u16>,
     ) -> Result<Found, Fault> {
-        let services = &sources.snapshot.services;
-        let found = services.get(&name.namespace, &name.name);
+        let found = sources.input.find::<Service>(name);
         let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
         if is_external(service) {
             let message =

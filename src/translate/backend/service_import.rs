@@ -1,16 +1,14 @@
 //! ServiceImports as backends (GEP-1748).
 
-use crate::api::Key;
 use crate::api::core::{EndpointSlice, ServicePort};
 use crate::api::service_import::{SERVICE_IMPORT_LABEL, ServiceImport};
 use crate::ir::ObjectRef;
-use crate::permissions::BackendKinds;
-use crate::snapshot::Snapshot;
+use crate::settings::permissions::BackendKinds;
 
-use super::super::Input;
+use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::registry::{BackendKind, Resolver, name_of};
-use super::{Found, Sources, ports};
+use super::kind::{BackendKind, Found, Kinds, Resolver, Sources, name_of};
+use super::ports;
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "multicluster.x-k8s.io/v1alpha1.ServiceImport",
@@ -21,20 +19,21 @@ pub(super) const KIND: BackendKind = BackendKind {
     target_ports: Some(target_ports),
     load_balancer: None,
     has_status: false,
-    links: |_, _| {},
+    links: |_, _, _| {},
     resolver: || Box::new(ServiceImports),
 };
 
 fn target_ports<'a>(
-    snapshot: &'a Snapshot,
+    input: &Input<'a>,
+    _: Kinds,
     _: &BackendKinds,
     name: &ObjectRef,
 ) -> Option<&'a [ServicePort]> {
-    ports_of(snapshot, name)
+    ports_of(input, name)
 }
 
-fn ports_of<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [ServicePort]> {
-    let import = snapshot.service_imports.get(&name.namespace, &name.name)?;
+fn ports_of<'a>(input: &Input<'a>, name: &ObjectRef) -> Option<&'a [ServicePort]> {
+    let import = input.find::<ServiceImport>(name)?;
     Some(&import.spec.ports)
 }
 
@@ -42,18 +41,13 @@ fn ports_of<'a>(snapshot: &'a Snapshot, name: &ObjectRef) -> Option<&'a [Service
 struct ServiceImports;
 
 impl Resolver for ServiceImports {
-    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
-        let now = &input.snapshot.service_imports;
-        now.keys_changed_since(&before.service_imports)
-    }
-
     fn resolve(
         &self,
-        sources: &Sources<'_>,
+        sources: &Sources<'_, '_>,
         name: &ObjectRef,
         port: Option<u16>,
     ) -> Result<Found, Fault> {
-        let found = ports_of(sources.snapshot, name);
+        let found = ports_of(sources.input, name);
         let ports = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
         ports::resolve(sources, name, ports, port)
     }

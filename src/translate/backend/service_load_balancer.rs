@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use super::super::reason::{Fault, Reason};
+use super::kind::{Balanced, LoadBalancer, LoadBalancerKind, PodSelection};
+use super::load_balancer::path;
 use crate::api::Resource;
 use crate::api::core::Service;
 use crate::ir::ObjectRef;
-use crate::snapshot::Snapshot;
+use crate::translate::input::Input;
 
-use super::super::reason::{Fault, Reason};
-use super::load_balancer::{Balanced, LoadBalancer, LoadBalancerKind, PodSelection, path};
-use super::service;
+/// The key of the kind Service.
+pub(super) const GVK: &str = "v1.Service";
 
 pub(super) const LOAD_BALANCER: LoadBalancerKind = LoadBalancerKind {
     read,
@@ -126,8 +128,8 @@ impl Reader<'_> {
     }
 }
 
-fn marked(snapshot: &Snapshot, namespace: &str) -> Vec<LoadBalancer> {
-    let services = snapshot.services.in_namespace(namespace);
+fn marked(input: &Input<'_>, namespace: &str) -> Vec<LoadBalancer> {
+    let services = input.in_namespace::<Service>(namespace);
     let is_marked = |service: &Service| {
         let labels = &service.metadata.labels;
         let mut marks = MARKS.iter().filter_map(|mark| labels.get(*mark));
@@ -141,13 +143,13 @@ fn marked(snapshot: &Snapshot, namespace: &str) -> Vec<LoadBalancer> {
     marked.map(|service| load_balancer(service)).collect()
 }
 
-fn find<'a>(snapshot: &'a Snapshot, load_balancer: &LoadBalancer) -> Result<Balanced<'a>, Fault> {
+fn find<'a>(input: &Input<'a>, load_balancer: &LoadBalancer) -> Result<Balanced<'a>, Fault> {
     let LoadBalancer { object, pods } = load_balancer;
     let fault = |reason, why: &str| Fault::new(reason, format!("{object} {why}"));
-    let Some(service) = snapshot.services.get(&object.namespace, &object.name) else {
+    let Some(service) = input.find::<Service>(object) else {
         return Err(fault(Reason::BackendNotFound, "does not exist"));
     };
-    if service::is_external(service) {
+    if is_external(service) {
         let why = "is of type ExternalName, which has no pods; name a Service with pods";
         return Err(fault(Reason::InvalidKind, why));
     }
@@ -164,7 +166,7 @@ fn find<'a>(snapshot: &'a Snapshot, load_balancer: &LoadBalancer) -> Result<Bala
 
 /// Returns the selector of a Service without some keys. An empty result is refused: it would select all pods.
 fn without(service: &Service, keys: &BTreeSet<String>) -> Result<BTreeMap<String, String>, Fault> {
-    let field = format!("{}.removeKeys", path(service::KIND.gvk));
+    let field = format!("{}.removeKeys", path(GVK));
     let invalid = |why: String| Fault::new(Reason::Invalid, why);
     let name = service.object_ref();
     if service.spec.selector.is_empty() {
@@ -179,4 +181,9 @@ fn without(service: &Service, keys: &BTreeSet<String>) -> Result<BTreeMap<String
         return Err(invalid(why));
     }
     Ok(labels)
+}
+
+/// Reports whether a Service is a DNS name without endpoints.
+pub(super) fn is_external(service: &Service) -> bool {
+    service.spec.kind.as_deref() == Some("ExternalName")
 }

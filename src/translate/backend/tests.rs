@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 
 use crate::api::Kind;
 use crate::ir::{Endpoints, ObjectRef};
-use crate::permissions::BackendKinds;
+use crate::settings::permissions::BackendKinds;
 use crate::snapshot::Snapshot;
 use crate::status::{Condition, ConditionType, Reason};
 use crate::translate::closure::Closures;
-use crate::translate::{Options, Translation, Translator, translate};
+use crate::translate::input::Options;
+use crate::translate::{Translation, Translator, translate};
 
 fn put(snapshot: &mut Snapshot, api_version: &str, kind: &str, object: &Value) {
     let kind = Kind::find(api_version, kind).unwrap();

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::api::core::{EndpointHints, Hint, SliceEndpoint};
-use crate::location::Location;
+use crate::settings::location::Location;
 
 /// Returns the hints of an endpoint for one scope.
 type HintsOf = fn(&EndpointHints) -> &[Hint];

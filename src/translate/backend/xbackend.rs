@@ -1,26 +1,29 @@
 //! XBackends as backends: a DNS name, its protocol, and TLS settings (GEP-4894). Keeps parsed objects from one
 //! translation to the next. Does not resolve names.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::core::{ConfigMap, Secret};
 use crate::api::policy::BackendTlsValidation;
 use crate::api::xbackend::{XBackend, XBackendTls};
-use crate::api::{Key, Object, Resource};
+use crate::api::{Object, Resource};
 use crate::ir::{
     Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
-use crate::snapshot::Snapshot;
 use crate::status::Condition;
 
-use super::super::backend_tls::{self, TlsSettings};
-use super::super::closure::Collector;
+use super::super::gateway::certificate;
+use super::super::input::Input;
+use super::super::policy::backend_tls;
+use super::super::policy::backend_tls::TlsSettings;
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
-use super::super::{Input, certificate};
+use super::kind::{BackendKind, Found, KindName, Kinds, Resolver, Sources, name_of};
 use super::port::{Port, PortTls, own_use};
-use super::registry::{BackendKind, Resolver, name_of};
-use super::{Found, Sources};
+use crate::translate::changes::Changes;
+use crate::translate::links::Collector;
+use crate::translate::memo::{Memo, Replaced};
+use crate::translate::served::LastGood;
+use crate::translate::source::Source;
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "gateway.networking.x-k8s.io/v1alpha1.XBackend",
@@ -43,7 +46,10 @@ const WITH_CLIENT: &str = "ClientAndServer";
 
 /// The parsed XBackends of a snapshot.
 #[derive(Default)]
-struct XBackends(BTreeMap<Key, External>);
+struct XBackends {
+    parsed: Memo<External>,
+    last_good: LastGood,
+}
 
 /// A parsed XBackend.
 #[derive(PartialEq, Eq)]
@@ -60,15 +66,11 @@ struct External {
     tls: Result<Option<Arc<ClientTls>>, Fault>,
     /// Makes `ResolvedRefs` false.
     unresolved: Option<Fault>,
-    /// ConfigMaps and Secrets that it refers to.
-    references: BTreeSet<ObjectRef>,
-    /// Whether its Secret is bad, so that the result depends on the last good certificate.
-    depends_on_past: bool,
 }
 
 /// Collects the links, including the client certificate: the author of an XBackend decides which certificate is
 /// presented.
-fn links(object: &Object, collector: &mut Collector<'_>) {
+fn links(object: &Object, _: Kinds, collector: &mut Collector<'_>) {
     let Object::XBackend(backend) = object else {
         return;
     };
@@ -85,48 +87,37 @@ fn links(object: &Object, collector: &mut Collector<'_>) {
 }
 
 impl Resolver for XBackends {
-    fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> Vec<Key> {
-        let now = input.snapshot;
-        let changes = now.xbackends.changes_since(&before.xbackends).into_iter();
-        let mut keys: BTreeSet<Key> = changes.map(|change| change.key.clone()).collect();
-        if !self.0.is_empty() {
-            let references = now.tls_objects_changed_since(before);
-            let grants = now.reference_grants.changes_since(&before.reference_grants);
-            let granting: BTreeSet<&str> =
-                grants.iter().map(|it| it.key.namespace.as_str()).collect();
-            let is_affected = |external: &External| {
-                let mut named = external.references.iter();
-                external.depends_on_past
-                    || named.any(|it| references.contains(it) || granting.contains(&*it.namespace))
-            };
-            let affected = self.0.iter().filter(|(_, it)| is_affected(it));
-            keys.extend(affected.map(|(key, _)| key.clone()));
+    fn step(&mut self, _: KindName, sources: &Sources<'_, '_>, changes: &mut Changes) {
+        let input = sources.input;
+        self.last_good
+            .step(|name| input.served.of_client(name), changes);
+        let mut names = self.parsed.outdated(changes);
+        names.extend(changes.of::<XBackend>());
+        for name in names {
+            let last_good = &mut self.last_good;
+            let computed = input.reading(|| {
+                let object = input.find::<XBackend>(&name)?;
+                Some(External::read(input, object, last_good))
+            });
+            let Replaced { previous, unread } = self.parsed.replace(&name, computed);
+            for source in unread {
+                if let Source::ServedCertificate(secret) = source {
+                    self.last_good.remove(&secret);
+                }
+            }
+            if previous.as_ref() != self.parsed.get(&name) {
+                changes.announce(Source::Backend(name));
+            }
         }
-        let is_changed = |key: &Key| {
-            let object = now.xbackends.get(&key.namespace, &key.name);
-            let external = object.map(|object| External::read(input, object));
-            if self.0.get(key) == external.as_ref() {
-                return false;
-            }
-            match external {
-                Some(external) => drop(self.0.insert(key.clone(), external)),
-                None => drop(self.0.remove(key)),
-            }
-            true
-        };
-        let mut keys: Vec<Key> = keys.into_iter().collect();
-        keys.retain(is_changed);
-        keys
     }
 
     fn resolve(
         &self,
-        _: &Sources<'_>,
+        _: &Sources<'_, '_>,
         name: &ObjectRef,
         port: Option<u16>,
     ) -> Result<Found, Fault> {
-        let key = Key::new(&name.namespace, &name.name);
-        let found = self.0.get(&key);
+        let found = self.parsed.get(name);
         let external =
             found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
         if let Some(wanted) = port.filter(|port| *port != external.port) {
@@ -167,13 +158,13 @@ impl Resolver for XBackends {
         })
     }
 
-    fn conditions(&self, key: &Key) -> Option<Vec<Condition>> {
-        self.0.get(key).map(External::conditions)
+    fn conditions(&self, name: &ObjectRef) -> Option<Vec<Condition>> {
+        self.parsed.get(name).map(External::conditions)
     }
 }
 
 impl External {
-    fn read(input: &Input<'_>, object: &XBackend) -> Self {
+    fn read(input: &Input<'_>, object: &XBackend, last_good: &mut LastGood) -> Self {
         let spec = &object.spec;
         let hostname = spec.external_hostname.as_ref();
         let hostname = hostname.map_or("", |it| it.hostname.as_str());
@@ -188,8 +179,7 @@ impl External {
             object,
             hostname,
             unresolved: Vec::new(),
-            references: BTreeSet::new(),
-            depends_on_past: false,
+            last_good,
         };
         let tls = match (&spec.tls, check(object)) {
             (_, Err(fault)) => Err(fault),
@@ -205,8 +195,6 @@ impl External {
             unsupported,
             tls: tls.map(|tls| tls.map(Arc::new)),
             unresolved: merge(&reader.unresolved),
-            references: reader.references,
-            depends_on_past: reader.depends_on_past,
         }
     }
 
@@ -299,8 +287,7 @@ struct Reader<'a> {
     object: &'a XBackend,
     hostname: &'a str,
     unresolved: Vec<Fault>,
-    references: BTreeSet<ObjectRef>,
-    depends_on_past: bool,
+    last_good: &'a mut LastGood,
 }
 
 impl Reader<'_> {
@@ -332,8 +319,6 @@ impl Reader<'_> {
         };
         let validation = tls.validation.as_ref().unwrap_or(&default);
         let namespace = &self.object.metadata.namespace;
-        let names = backend_tls::authority_names(namespace, validation);
-        self.references.extend(names);
         let validation = (validation, "spec.tls.validation");
         backend_tls::validated(self.input, namespace, validation, &mut self.unresolved)
     }
@@ -347,10 +332,8 @@ impl Reader<'_> {
             )));
         };
         let origin = self.object.object_ref();
-        let name = certificate::find_name(&origin, reference);
-        self.references.insert(name);
-        let (certificate, problem) = certificate::client(self.input, &origin, reference, field);
-        self.depends_on_past = problem.is_some();
+        let (certificate, problem) =
+            certificate::client(self.input, &origin, reference, field, self.last_good);
         self.unresolved.extend(problem);
         certificate.map_err(|fault| invalid(fault.message))
     }

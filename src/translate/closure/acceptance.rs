@@ -1,94 +1,132 @@
 //! Which parents accept a route, and which Secrets listeners use: what a closure depends on and several objects decide
-//! together. Follows the Gateways and ListenerSets, and what the patterns of routes take. Must not know the graph.
+//! together. Follows the Gateways and ListenerSets, and what routes take: memory for patterns, and hostnames. Must not know the
+//! graph.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::api::reference::{ObjectReference, ParentRef, SecretRef};
+use crate::api::Resource;
+use crate::api::gateway::{Gateway, ReferenceGrant};
+use crate::api::reference::{ObjectReference, ParentRef};
 use crate::ir::{Hostname, ObjectRef};
-use crate::snapshot::Snapshot;
 
-use super::super::attachment::{Candidate, Parents, parent_name};
 use super::super::backend::Backends;
-use super::super::listener::{ListenerDraft, Protocol};
-use super::super::patterns::{Demand, PatternBudgets};
-use super::super::route::{self, Built, RouteObject};
-use super::super::{Input, conflict, frontend, gateway, listener_set};
+use super::super::changes::Changes;
+use super::super::gateway::attachment::{
+    Attachment, Candidate, GatewayParents, Parents, parent_name,
+};
+use super::super::gateway::draft::draft;
+use super::super::gateway::frontend;
+use super::super::gateway::gateway::GatewayDraft;
+use super::super::gateway::listener::ListenerDraft;
+use super::super::gateway::set_parents::SetParents;
+use super::super::input::Input;
+use super::super::memo::Memo;
+use super::super::protocol::Protocol;
+use super::super::route::patterns::{Demand, PatternBudgets};
+use super::super::route::route::{Built, RouteObject};
+use super::super::route::routes::{Claim, KindConflicts};
+use super::super::route::{route, routes};
+use super::super::source::Source;
 
-/// The Gateways of this controller with their ListenerSets, and the demands of routes.
+/// The Gateways of this controller with their ListenerSets, and what routes take.
 #[derive(Default)]
 pub(super) struct Acceptance {
+    sets: SetParents,
+    gateways: Memo<GatewayUses>,
     pub(super) parents: Parents,
     /// What the listeners of a Gateway or ListenerSet use.
     uses: BTreeMap<ObjectRef, Uses>,
-    pub(super) budgets: PatternBudgets,
+    budgets: PatternBudgets,
+    conflicts: KindConflicts,
+    /// What the rules of attached routes take. A change of a Gateway does not translate them again.
+    rules: BTreeMap<ObjectRef, Arc<Rules>>,
 }
 
-/// The objects with certificates that listeners use.
-#[derive(Default, PartialEq, Eq)]
+/// What the rules of a route take, whatever it attaches to.
+struct Rules {
+    is_usable: bool,
+    patterns: Option<Demand>,
+    hostnames: Option<Claim>,
+}
+
+/// What a route takes, whether or not it gets it.
+#[derive(Default)]
+pub(super) struct Taken {
+    rules: Option<Arc<Rules>>,
+    patterns: Option<Demand>,
+    hostnames: Option<Claim>,
+}
+
+/// What the listeners of a Gateway and of its ListenerSets use.
+type GatewayUses = BTreeMap<ObjectRef, Uses>;
+
+/// What the listeners of a Gateway or ListenerSet use.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Uses {
-    pub(super) certificates: Vec<SecretRef>,
+    /// Indices of the listeners whose certificates are used.
+    pub(super) listeners: Vec<usize>,
+    /// The objects with certificates of authorities.
     pub(super) authorities: Vec<ObjectReference>,
 }
 
 /// Whether a route is accepted.
+#[derive(Default)]
 pub(super) struct Verdict {
     /// The parents that accept it.
     pub(super) parents: Vec<ObjectRef>,
     /// Whether it sends requests to the backends that it names.
     pub(super) is_usable: bool,
-    /// What its patterns take.
-    pub(super) demand: Option<Demand>,
-}
-
-/// A change of Gateways and ListenerSets.
-#[derive(Default)]
-pub(super) struct ParentChanges {
-    /// Those with other listeners, or other Secrets that these use.
-    pub(super) objects: BTreeSet<ObjectRef>,
-    /// Whether the default Gateways are others.
-    pub(super) defaults: bool,
+    pub(super) taken: Taken,
 }
 
 impl Acceptance {
-    /// Applies the changes of Gateways and ListenerSets.
-    pub(super) fn follow(&mut self, input: &Input<'_>, before: &Snapshot) -> ParentChanges {
-        let now = input.snapshot;
-        let is_same = now.gateway_classes == before.gateway_classes
-            && now.gateways == before.gateways
-            && now.listener_sets == before.listener_sets
-            && now.namespaces == before.namespaces;
-        if is_same {
-            return ParentChanges::default();
+    /// Updates the Gateways and ListenerSets that have changed. Announces those with other listeners, or others of which
+    /// these use the Secrets.
+    pub(super) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) {
+        self.forget_rules(changes.objects());
+        self.parents.begin();
+        self.sets.step(input, changes);
+        let mut names = self.gateways.outdated(changes);
+        names.extend(changes.of::<Gateway>());
+        for name in names {
+            let mut parents = None;
+            let computed = input.reading(|| {
+                let gateway = input.find::<Gateway>(&name)?;
+                let draft = draft(input, gateway, self.sets.of_gateway(input, &name))?;
+                parents = Some(GatewayParents::new(&draft));
+                Some(gateway_uses(&draft))
+            });
+            let previous = self.gateways.replace(&name, computed).previous;
+            self.parents.replace(&name, parents, changes);
+            self.replace_uses(&name, previous.unwrap_or_default(), changes);
         }
-        let classes = gateway::classes(input);
-        let mut gateways = gateway::ours(input, &classes);
-        let sets = listener_set::merge(input, &mut gateways);
-        conflict::within_gateways(&mut gateways);
-        let mut uses: BTreeMap<ObjectRef, Uses> = BTreeMap::new();
-        for gateway in &gateways {
-            let own = uses.entry(gateway.name.clone()).or_default();
-            own.authorities = frontend::used_authorities(gateway);
-            let listeners = gateway.listeners.iter();
-            for listener in
-                listeners.filter(|it| it.protocol == Protocol::Https && it.is_accepted())
+    }
+
+    /// Replaces what the listeners of a Gateway and of its ListenerSets use.
+    fn replace_uses(&mut self, gateway: &ObjectRef, previous: GatewayUses, changes: &mut Changes) {
+        let none = GatewayUses::new();
+        let now = self.gateways.get(gateway).unwrap_or(&none);
+        for object in previous
+            .into_keys()
+            .filter(|object| !now.contains_key(object))
+        {
+            // Another Gateway may have the ListenerSet by now.
+            if self
+                .sets
+                .of_set(&object)
+                .is_none_or(|owner| owner == gateway)
             {
-                let origin = uses.entry(listener.key.origin.clone()).or_default();
-                origin.certificates.extend(certificates(listener));
+                self.uses.remove(&object);
+                changes.announce(Source::ListenersOf(object));
             }
         }
-        let parents = Parents::new(&gateways, &sets);
-        let mut objects = parents.changed_since(&self.parents);
-        let named: BTreeSet<_> = uses.keys().chain(self.uses.keys()).collect();
-        let named = named.into_iter();
-        objects.extend(
-            named
-                .filter(|name| uses.get(*name) != self.uses.get(*name))
-                .cloned(),
-        );
-        let defaults = !parents.have_same_defaults(&self.parents);
-        self.parents = parents;
-        self.uses = uses;
-        ParentChanges { objects, defaults }
+        for (object, uses) in now {
+            if self.uses.get(object) != Some(uses) {
+                self.uses.insert(object.clone(), uses.clone());
+                changes.announce(Source::ListenersOf(object.clone()));
+            }
+        }
     }
 
     /// Returns what the listeners of a Gateway or ListenerSet use, if its Gateway belongs to this controller.
@@ -96,56 +134,129 @@ impl Acceptance {
         self.uses.get(name)
     }
 
-    /// Decides which parents accept a route. `needs_rules` says whether that depends on its rules.
+    /// Replaces what a route takes.
+    pub(super) fn replace(&mut self, route: &ObjectRef, taken: Taken) {
+        let Taken {
+            rules,
+            patterns,
+            hostnames,
+        } = taken;
+        match rules {
+            Some(rules) => drop(self.rules.insert(route.clone(), rules)),
+            None => drop(self.rules.remove(route)),
+        }
+        self.budgets.replace(route, patterns);
+        self.conflicts.replace(route, hostnames);
+    }
+
+    /// Forgets what the rules of changed routes take; of all routes if a ReferenceGrant changed, which rules may need.
+    fn forget_rules(&mut self, changed: &[ObjectRef]) {
+        let is_grant = |name: &ObjectRef| &*name.kind == ReferenceGrant::KIND;
+        match changed.iter().any(is_grant) {
+            true => self.rules.clear(),
+            false => changed
+                .iter()
+                .for_each(|name| drop(self.rules.remove(name))),
+        }
+    }
+
+    /// Decides anew which routes exceed a budget. Returns those for which that has changed.
+    pub(super) fn decide_budgets(&mut self) -> BTreeSet<ObjectRef> {
+        self.budgets.decide()
+    }
+
+    /// Decides anew which routes get their hostnames. Returns those for which that has changed.
+    pub(super) fn decide_conflicts(&mut self) -> BTreeSet<ObjectRef> {
+        self.conflicts.decide()
+    }
+
+    /// Decides which parents accept a route.
     pub(super) fn of_route<R: RouteObject>(
         &self,
         input: &Input<'_>,
         name: &ObjectRef,
         object: &R,
         references: &[ParentRef],
-        needs_rules: bool,
     ) -> Verdict {
-        let hostnames = object.hostnames().iter();
+        let hostnames = object.spec().hostnames.iter();
         let hostnames: Vec<_> = hostnames.map(|name| Hostname::new(name)).collect();
         let candidate = Candidate {
             name,
             hostnames: &hostnames,
         };
-        let are_valid = route::invalid_hostname(object.hostnames()).is_none();
+        let are_valid = route::invalid_hostname(&object.spec().hostnames).is_none();
         let references = references.iter().filter(|_| are_valid);
         let attached = references.filter_map(|reference| {
             let attachment = self.parents.attach(input, &candidate, reference)?.ok()?;
             let (listener, _) = attachment.first()?;
-            let gateway = self.parents.listeners[*listener].consumer.gateway.clone();
-            Some((parent_name(reference, &name.namespace), gateway))
+            let gateway = self.parents[*listener].consumer.gateway.clone();
+            let parent = parent_name(reference, &name.namespace);
+            Some((parent, gateway, attachment))
         });
         let mut attached: Vec<_> = attached.collect();
-        let is_open = needs_rules && !attached.is_empty();
-        // Without backends: whether a route is usable does not depend on them.
-        let built = is_open.then(|| {
-            let mut backends = Backends::new(input.options);
-            Built::new(input, object, name, None, &mut backends)
+        if attached.is_empty() {
+            return Verdict::default();
+        }
+        let gateways = attached.iter().map(|(_, gateway, _)| gateway.clone());
+        let gateways: BTreeSet<_> = gateways.collect();
+        let gateways: Vec<_> = gateways.into_iter().collect();
+        let known = self.rules.get(name).cloned();
+        let rules = known.unwrap_or_else(|| Arc::new(Rules::of(input, object, name, &gateways)));
+        let patterns = rules.patterns.clone();
+        let patterns = patterns.map(|demand| Demand { gateways, ..demand });
+        attached.retain(|(_, gateway, _)| self.budgets.fault(name, gateway).is_none());
+        let attached = attached.into_iter();
+        let attached: Vec<(_, Attachment)> =
+            attached.map(|(parent, _, it)| (parent, Ok(it))).collect();
+        let hosts = routes::hosts(attached.iter().map(|(_, it)| it), &self.parents);
+        let accepting = attached.into_iter().filter_map(|(parent, attachment)| {
+            let (admitted, _) = self.conflicts.admit(name, attachment, &self.parents);
+            admitted.is_ok().then_some(parent)
         });
-        let cost = built.as_ref().map_or(0, |built| built.pattern_cost);
-        let gateways: BTreeSet<_> = attached
-            .iter()
-            .map(|(_, gateway)| gateway.clone())
-            .collect();
-        let demand = (cost > 0).then(|| Demand {
-            created: built.as_ref().and_then(|built| built.route.created),
-            cost,
-            gateways: gateways.into_iter().collect(),
-        });
-        attached.retain(|(_, gateway)| self.budgets.fault(name, gateway).is_none());
         Verdict {
-            parents: attached.into_iter().map(|(parent, _)| parent).collect(),
-            is_usable: built.is_none_or(|built| built.unusable.is_none()),
-            demand,
+            parents: accepting.collect(),
+            is_usable: rules.is_usable,
+            taken: Taken {
+                patterns,
+                hostnames: rules.hostnames.clone().and_then(|it| it.on(hosts)),
+                rules: Some(rules),
+            },
         }
     }
 }
 
-fn certificates(listener: &ListenerDraft<'_>) -> impl Iterator<Item = SecretRef> {
-    let tls = listener.spec.tls.iter();
-    tls.flat_map(|tls| tls.certificate_refs.iter().cloned())
+impl Rules {
+    fn of<R: RouteObject>(
+        input: &Input<'_>,
+        object: &R,
+        name: &ObjectRef,
+        gateways: &[ObjectRef],
+    ) -> Self {
+        // Without backends: whether a route is usable does not depend on them.
+        let mut backends = Backends::new(input.options);
+        let built = Built::new(input, object, name, None, &mut backends);
+        Self {
+            is_usable: built.unusable.is_none(),
+            patterns: built.demand(gateways.to_vec()),
+            hostnames: Claim::of(&built),
+        }
+    }
+}
+
+/// Returns what the listeners of a Gateway and of its ListenerSets use.
+fn gateway_uses(gateway: &GatewayDraft<'_>) -> GatewayUses {
+    let mut uses = GatewayUses::new();
+    let own = uses.entry(gateway.name.clone()).or_default();
+    own.authorities = frontend::used_authorities(gateway);
+    // The drafts of an object are in the order of its listeners.
+    let origins = gateway
+        .listeners
+        .chunk_by(|one, two| one.key.origin == two.key.origin);
+    for listeners in origins {
+        let is_used = |it: &ListenerDraft<'_>| it.protocol == Protocol::Https && it.is_accepted();
+        let used = (0..listeners.len()).filter(|at| is_used(&listeners[*at]));
+        let origin = uses.entry(listeners[0].key.origin.clone()).or_default();
+        origin.listeners.extend(used);
+    }
+    uses
 }

@@ -5,37 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::core::{ConfigMap, Secret};
-use crate::api::parameters::GROUP;
 use crate::api::{Object, ObjectMeta};
-use crate::ir::ObjectRef;
+use crate::translate::links::Purpose;
 
 /// The type of the Secrets that certificates are read from.
 const TLS_TYPE: &str = "kubernetes.io/tls";
 
-/// What a Secret is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// A certificate with its key.
-    Certificate,
-    /// Certificates of authorities.
-    Authority,
-}
-
 impl Purpose {
-    const ALL: [Self; 2] = [Self::Certificate, Self::Authority];
-
-    fn kind(self) -> &'static str {
-        match self {
-            Self::Certificate => "SecretAsCertificate",
-            Self::Authority => "SecretAsAuthority",
-        }
-    }
-
-    /// Returns the node of the graph that a user of a Secret refers to beside the Secret. No object has this name.
-    pub(super) fn node(self, secret: &ObjectRef) -> ObjectRef {
-        ObjectRef::new(GROUP, self.kind(), &secret.namespace, &secret.name)
-    }
-
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Certificate => &["tls.crt", "tls.key"],
@@ -48,22 +24,12 @@ impl Purpose {
     }
 }
 
-/// Returns the object whose content a node of the graph decides about.
-pub(super) fn object_of(node: ObjectRef) -> ObjectRef {
-    let is_purpose = Purpose::ALL.iter().any(|it| it.kind() == &*node.kind);
-    if is_purpose && &*node.group == GROUP {
-        ObjectRef::core("Secret", &node.namespace, &node.name)
-    } else {
-        node
-    }
-}
-
-/// Returns the parts of an object that are used. `has` reports whether a node is part of the closure.
-pub(super) fn used(object: Object, name: &ObjectRef, has: impl Fn(&ObjectRef) -> bool) -> Object {
+/// Returns the parts of an object that are used. `is_for` reports whether a Secret is used for a purpose.
+pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
     match object {
         Object::Secret(secret) => {
             let purposes = Purpose::ALL.into_iter();
-            let purposes = purposes.filter(|it| has(&it.node(name)) && it.is_served_by(&secret));
+            let purposes = purposes.filter(|it| is_for(*it) && it.is_served_by(&secret));
             let keys: Vec<_> = purposes.flat_map(Purpose::keys).copied().collect();
             Object::Secret(Arc::new(Secret {
                 metadata: identity(&secret.metadata),

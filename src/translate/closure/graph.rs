@@ -1,19 +1,21 @@
 //! The graph of links between objects, and the closure of each Gateway: all objects that are reachable from it. Counts
 //! references, so that a change costs only what it reaches. Must not know objects beyond their names and links.
 
+use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
 use crate::ir::ObjectRef;
 
-use super::links::{Links, Source};
+use crate::translate::links::{Links, Purpose, Reference, Source};
 
 /// The number of a Gateway that is the root of a closure.
 pub(super) type Root = u32;
 
-/// The objects whose membership or content may have changed, by closure.
-pub(super) type Dirty = BTreeMap<Root, BTreeSet<ObjectRef>>;
+/// The objects whose membership or content may have changed, by closure. May contain an object repeatedly.
+pub(super) type Dirty = BTreeMap<Root, Vec<ObjectRef>>;
 
 /// Objects and their links. Contains only objects with links from or to them.
 #[derive(Default)]
@@ -27,11 +29,27 @@ pub(super) struct Graph {
 /// An object, or a name that others refer to and that does not exist.
 #[derive(Default)]
 struct Node {
+    /// `None` if there are none, as for most objects.
+    edges: Option<Box<Edges>>,
+    /// The closures that contain it, in order.
+    holders: Vec<Holder>,
+}
+
+/// The edges from an object to others.
+#[derive(Default)]
+struct Edges {
     links: Links,
     /// Objects that belong to it, in order.
     members: Vec<ObjectRef>,
-    /// The closures that contain it, in order, each with the number of links from that closure to it.
-    holders: Vec<(Root, u32)>,
+}
+
+/// A closure that contains an object.
+struct Holder {
+    root: Root,
+    /// Number of links from the closure to the object.
+    links: u32,
+    /// Number of those for each purpose.
+    by_purpose: [u32; Purpose::ALL.len()],
 }
 
 /// Whether the labels of namespaces affect a Gateway.
@@ -52,7 +70,7 @@ impl Graph {
     /// Returns the closures that contain an object.
     pub(super) fn holders(&self, name: &ObjectRef) -> impl Iterator<Item = Root> {
         let holders = self.nodes.get(name).map_or(&[][..], |node| &node.holders);
-        holders.iter().map(|(root, _)| *root)
+        holders.iter().map(|holder| holder.root)
     }
 
     /// Reports whether an object is part of a closure. Namespaces are part of it only while an object selects them by
@@ -63,121 +81,125 @@ impl Graph {
             labels.is_some_and(|labels| labels.selecting > 0)
         };
         let node = self.nodes.get(name);
-        node.is_some_and(|node| node.is_held_by(root)) && (!is_namespace(name) || selects())
+        node.is_some_and(|node| node.holder(root).is_some()) && (!is_namespace(name) || selects())
+    }
+
+    /// Reports whether a closure uses an object for a purpose.
+    pub(super) fn has_for(&self, root: Root, name: &ObjectRef, purpose: Purpose) -> bool {
+        let holder = self.nodes.get(name).and_then(|node| node.holder(root));
+        holder.is_some_and(|holder| holder.by_purpose[purpose as usize] > 0)
     }
 
     /// Creates the closure of a Gateway.
     pub(super) fn add_root(&mut self, root: Root, gateway: &ObjectRef, dirty: &mut Dirty) {
         self.roots.insert(root, Labels::default());
-        self.hold(root, gateway, dirty);
+        self.hold(root, vec![whole(gateway)], dirty);
     }
 
     /// Removes the closure of a Gateway.
     pub(super) fn remove_root(&mut self, root: Root, gateway: &ObjectRef, dirty: &mut Dirty) {
-        self.release(root, gateway, dirty);
+        self.release(root, vec![whole(gateway)], dirty);
         self.roots.remove(&root);
     }
 
     /// Replaces the links of an object. A deleted object has none.
     pub(super) fn link(&mut self, name: &ObjectRef, links: Links, dirty: &mut Dirty) {
-        let known = self.nodes.get(name).map(|node| &node.links);
-        if known.map_or(links == Links::default(), |known| *known == links) {
+        let edges = self.nodes.get(name).and_then(|node| node.edges.as_ref());
+        if edges.map_or(links == Links::default(), |edges| edges.links == links) {
             return;
         }
-        let added = |before: &[ObjectRef], now: &[ObjectRef]| {
-            let is_new = |name: &&ObjectRef| before.binary_search(name).is_err();
-            now.iter().filter(is_new).cloned().collect::<Vec<_>>()
-        };
-        let node = self.nodes.entry(name.clone()).or_default();
-        let former = std::mem::replace(&mut node.links, links);
-        let now = &node.links;
-        let selected = (former.selects_namespaces, now.selects_namespaces);
-        let referred = added(&former.refers_to, &now.refers_to);
-        let unreferred = added(&now.refers_to, &former.refers_to);
-        let joined = added(&former.belongs_to, &now.belongs_to);
-        let left = added(&now.belongs_to, &former.belongs_to);
+        let edges = self.edges(name);
+        let previous = std::mem::replace(&mut edges.links, links);
+        let now = &edges.links;
+        let selected = (previous.selects_namespaces, now.selects_namespaces);
+        let referred = added(&previous.refers_to, &now.refers_to);
+        let unreferred = added(&now.refers_to, &previous.refers_to);
+        let joined = added(&previous.belongs_to, &now.belongs_to);
+        let left = added(&now.belongs_to, &previous.belongs_to);
         let depends_on = now.depends_on.clone();
         let holders: Vec<Root> = self.holders(name).collect();
-        self.depend(name, &former.depends_on, &depends_on);
+        self.depend(name, &previous.depends_on, &depends_on);
         // Add before removing, so that objects that both versions reach are not dropped in between.
         for root in holders {
             self.select(root, selected.0, selected.1, dirty);
-            for target in &referred {
-                self.hold(root, target, dirty);
-            }
-            for target in &unreferred {
-                self.release(root, target, dirty);
-            }
+            self.hold(root, referred.clone(), dirty);
+            self.release(root, unreferred.clone(), dirty);
         }
         for parent in joined {
-            insert(
-                &mut self.nodes.entry(parent.clone()).or_default().members,
-                name,
-            );
+            insert(&mut self.edges(&parent).members, name);
             let holders: Vec<Root> = self.holders(&parent).collect();
-            holders
-                .into_iter()
-                .for_each(|root| self.hold(root, name, dirty));
+            for root in holders {
+                self.hold(root, vec![whole(name)], dirty);
+            }
         }
         for parent in left {
-            if let Some(node) = self.nodes.get_mut(&parent) {
-                remove(&mut node.members, name);
-            }
+            remove(&mut self.edges(&parent).members, name);
             let holders: Vec<Root> = self.holders(&parent).collect();
-            holders
-                .into_iter()
-                .for_each(|root| self.release(root, name, dirty));
+            for root in holders {
+                self.release(root, vec![whole(name)], dirty);
+            }
             self.forget_idle(&parent);
         }
         self.forget_idle(name);
     }
 
-    /// Counts one more link to an object in a closure. The first link adds the object, and counts its links in turn.
-    fn hold(&mut self, root: Root, name: &ObjectRef, dirty: &mut Dirty) {
-        let mut rest = vec![name.clone()];
-        while let Some(name) = rest.pop() {
+    fn edges(&mut self, name: &ObjectRef) -> &mut Edges {
+        let node = self.nodes.entry(name.clone()).or_default();
+        node.edges.get_or_insert_default()
+    }
+
+    /// Counts one more link from a closure to each object. The first link adds an object, and counts its links in turn.
+    fn hold(&mut self, root: Root, references: Vec<Reference>, dirty: &mut Dirty) {
+        let mut rest = references;
+        while let Some(Reference { name, purpose }) = rest.pop() {
             let node = self.nodes.entry(name.clone()).or_default();
-            if !node.hold(root) {
-                continue;
+            let Counted { links, for_purpose } = node.hold(root, purpose);
+            if links == 1 {
+                let selects = node.neighbours_into(&mut rest);
+                self.select(root, false, selects, dirty);
+                if is_namespace(&name)
+                    && let Some(labels) = self.roots.get_mut(&root)
+                {
+                    labels.namespaces.insert(name.clone());
+                }
             }
-            node.neighbours_into(&mut rest);
-            let selects = node.links.selects_namespaces;
-            self.select(root, false, selects, dirty);
-            if is_namespace(&name)
-                && let Some(labels) = self.roots.get_mut(&root)
-            {
-                labels.namespaces.insert(name.clone());
+            if links == 1 || for_purpose == Some(1) {
+                dirty.entry(root).or_default().push(name);
             }
-            dirty.entry(root).or_default().insert(name);
         }
     }
 
-    /// Undoes one link to an object in a closure. Removing the last link removes the object, and its links in turn.
+    /// Undoes one link from a closure to each object. Removing the last link removes an object, and its links in turn.
     /// Relies on the absence of cycles: objects in a cycle would keep each other (see [`super::links`]).
-    fn release(&mut self, root: Root, name: &ObjectRef, dirty: &mut Dirty) {
-        let mut rest = vec![name.clone()];
-        while let Some(name) = rest.pop() {
+    fn release(&mut self, root: Root, references: Vec<Reference>, dirty: &mut Dirty) {
+        let mut rest = references;
+        while let Some(Reference { name, purpose }) = rest.pop() {
             let Some(node) = self.nodes.get_mut(&name) else {
                 continue;
             };
-            if !node.release(root) {
+            let Some(Counted { links, for_purpose }) = node.release(root, purpose) else {
                 continue;
+            };
+            if links == 0 {
+                let selects = node.neighbours_into(&mut rest);
+                self.select(root, selects, false, dirty);
+                if is_namespace(&name)
+                    && let Some(labels) = self.roots.get_mut(&root)
+                {
+                    labels.namespaces.remove(&name);
+                }
+                self.forget_idle(&name);
             }
-            node.neighbours_into(&mut rest);
-            let selects = node.links.selects_namespaces;
-            self.select(root, selects, false, dirty);
-            if let Some(labels) = self.roots.get_mut(&root) {
-                labels.namespaces.remove(&name);
+            if links == 0 || for_purpose == Some(0) {
+                dirty.entry(root).or_default().push(name);
             }
-            self.forget_idle(&name);
-            dirty.entry(root).or_default().insert(name);
         }
     }
 
     /// Counts the objects of a closure that select namespaces. The first one adds the namespaces, and the last one
     /// removes them.
-    fn select(&mut self, root: Root, before: bool, now: bool, dirty: &mut Dirty) {
-        let Some(labels) = self.roots.get_mut(&root).filter(|_| before != now) else {
+    fn select(&mut self, root: Root, previous: bool, now: bool, dirty: &mut Dirty) {
+        let Some(labels) = self.roots.get_mut(&root).filter(|_| previous != now) else {
             return;
         };
         let mattered = labels.selecting > 0;
@@ -191,12 +213,12 @@ impl Graph {
         }
     }
 
-    fn depend(&mut self, name: &ObjectRef, before: &[Source], now: &[Source]) {
+    fn depend(&mut self, name: &ObjectRef, previous: &[Source], now: &[Source]) {
         for source in now {
             let dependents = self.dependents.entry(source.clone()).or_default();
             insert(dependents, name);
         }
-        for source in before.iter().filter(|source| !now.contains(source)) {
+        for source in previous.iter().filter(|source| !now.contains(source)) {
             if let Some(dependents) = self.dependents.get_mut(source) {
                 remove(dependents, name);
                 if dependents.is_empty() {
@@ -207,57 +229,118 @@ impl Graph {
     }
 
     fn forget_idle(&mut self, name: &ObjectRef) {
-        if self.nodes.get(name).is_some_and(Node::is_idle) {
-            self.nodes.remove(name);
+        if let Entry::Occupied(mut entry) = self.nodes.entry(name.clone()) {
+            let node = entry.get_mut();
+            node.edges.take_if(|edges| edges.are_none());
+            if node.edges.is_none() && node.holders.is_empty() {
+                entry.remove();
+            }
         }
     }
+}
+
+/// The number of links from a closure to an object after a change.
+struct Counted {
+    links: u32,
+    /// The number of those for the purpose of the changed link.
+    for_purpose: Option<u32>,
 }
 
 impl Node {
-    fn is_held_by(&self, root: Root) -> bool {
-        self.holders
-            .binary_search_by_key(&root, |one| one.0)
-            .is_ok()
+    fn find(&self, root: Root) -> Result<usize, usize> {
+        self.holders.binary_search_by_key(&root, |one| one.root)
     }
 
-    /// Counts a link. Returns whether it is the first one from this closure.
-    fn hold(&mut self, root: Root) -> bool {
-        match self.holders.binary_search_by_key(&root, |one| one.0) {
-            Ok(at) => self.holders[at].1 += 1,
-            Err(at) => {
-                self.holders.insert(at, (root, 1));
-                return true;
-            }
-        }
-        false
+    fn holder(&self, root: Root) -> Option<&Holder> {
+        self.find(root).ok().map(|at| &self.holders[at])
     }
 
-    /// Undoes a link. Returns whether it was the last one from this closure.
-    fn release(&mut self, root: Root) -> bool {
-        let Ok(at) = self.holders.binary_search_by_key(&root, |one| one.0) else {
-            return false;
-        };
-        self.holders[at].1 -= 1;
-        let is_last = self.holders[at].1 == 0;
-        if is_last {
+    /// Counts a link.
+    fn hold(&mut self, root: Root, purpose: Option<Purpose>) -> Counted {
+        let at = self.find(root).unwrap_or_else(|at| {
+            let holder = Holder {
+                root,
+                links: 0,
+                by_purpose: Default::default(),
+            };
+            // Most objects are in one closure.
+            self.holders
+                .reserve_exact(usize::from(self.holders.is_empty()));
+            self.holders.insert(at, holder);
+            at
+        });
+        self.holders[at].count(purpose, |count| *count += 1)
+    }
+
+    /// Undoes a link; `None` if the closure has none.
+    fn release(&mut self, root: Root, purpose: Option<Purpose>) -> Option<Counted> {
+        let at = self.find(root).ok()?;
+        let counted = self.holders[at].count(purpose, |count| *count = count.saturating_sub(1));
+        if counted.links == 0 {
             self.holders.remove(at);
         }
-        is_last
+        Some(counted)
     }
 
-    /// Appends the objects that are in every closure that contains this one.
-    fn neighbours_into(&self, names: &mut Vec<ObjectRef>) {
-        names.extend_from_slice(&self.links.refers_to);
-        names.extend_from_slice(&self.members);
-    }
-
-    fn is_idle(&self) -> bool {
-        self.holders.is_empty() && self.members.is_empty() && self.links == Links::default()
+    /// Appends the objects that are in every closure that contains this one. Returns whether it selects namespaces by
+    /// label.
+    fn neighbours_into(&self, references: &mut Vec<Reference>) -> bool {
+        let Some(edges) = &self.edges else {
+            return false;
+        };
+        references.extend_from_slice(&edges.links.refers_to);
+        references.extend(edges.members.iter().map(whole));
+        edges.links.selects_namespaces
     }
 }
 
+impl Holder {
+    fn count(&mut self, purpose: Option<Purpose>, change: impl Fn(&mut u32)) -> Counted {
+        change(&mut self.links);
+        let for_purpose = purpose.map(|it| {
+            let count = &mut self.by_purpose[it as usize];
+            change(count);
+            *count
+        });
+        Counted {
+            links: self.links,
+            for_purpose,
+        }
+    }
+}
+
+impl Edges {
+    fn are_none(&self) -> bool {
+        self.members.is_empty() && self.links == Links::default()
+    }
+}
+
+/// Returns a reference to an object without a purpose.
+fn whole(name: &ObjectRef) -> Reference {
+    Reference {
+        name: name.clone(),
+        purpose: None,
+    }
+}
+
+/// Returns what only the second of two sorted lists contains.
+fn added<T: Ord + Clone>(previous: &[T], now: &[T]) -> Vec<T> {
+    let mut previous = previous.iter().peekable();
+    let mut added = Vec::new();
+    for one in now {
+        while previous.next_if(|it| *it < one).is_some() {}
+        if previous
+            .peek()
+            .is_none_or(|it| it.cmp(&one) != Ordering::Equal)
+        {
+            added.push(one.clone());
+        }
+    }
+    added
+}
+
 fn is_namespace(name: &ObjectRef) -> bool {
-    name.group.is_empty() && &*name.kind == "Namespace"
+    name.is_core("Namespace")
 }
 
 fn insert(names: &mut Vec<ObjectRef>, name: &ObjectRef) {

@@ -8,19 +8,17 @@ mod links;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::core::{EndpointSlice, Service};
-use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
-use crate::api::pod::Pod;
+use crate::api::gateway::{Gateway, GatewayClass};
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 
-use self::acceptance::{Acceptance, ParentChanges};
+use self::acceptance::Acceptance;
 use self::graph::{Dirty, Graph, Root};
-use self::links::Source;
 
-pub(super) use self::links::Collector;
-use super::{Input, Mode, Options};
+use super::changes::Changes;
+use super::input::{Input, Mode, Options};
+use crate::translate::registry::Registry;
 
 /// The closures of all Gateways of this controller.
 pub struct Closures {
@@ -77,16 +75,16 @@ impl Closures {
 
     /// Applies a new snapshot. Returns the changes per Gateway; a new Gateway has all its objects among them.
     pub fn follow(&mut self, snapshot: &Snapshot) -> BTreeMap<ObjectRef, Difference> {
-        let before = std::mem::replace(&mut self.seen, snapshot.clone());
-        let changed = snapshot.names_changed_since(&before);
+        let previous = std::mem::replace(&mut self.seen, snapshot.clone());
+        let mut changes = Changes::between(previous, snapshot);
         let mut dirty = Dirty::new();
-        let input = Input::new(&self.seen, None, &self.options);
-        let parents = self.acceptance.follow(&input, &before);
-        self.link(&changed, &parents, &mut dirty);
-        let gone = self.follow_gateways(&changed, &mut dirty);
-        for name in changed {
-            for root in self.graph.holders(&name) {
-                dirty.entry(root).or_default().insert(name.clone());
+        let input = Input::new(&self.seen, None, &self.options, &Registry);
+        self.acceptance.step(&input, &mut changes);
+        self.link(&changes, &mut dirty);
+        let gone = self.follow_gateways(&changes, &mut dirty);
+        for name in changes.objects() {
+            for root in self.graph.holders(name) {
+                dirty.entry(root).or_default().push(name.clone());
             }
         }
         let mut differences: BTreeMap<_, _> = gone
@@ -97,11 +95,11 @@ impl Closures {
             let Some(closure) = self.closures.get_mut(&root) else {
                 continue;
             };
-            let names = names.into_iter().map(contents::object_of).collect();
-            let has = |name: &ObjectRef| self.graph.has(root, name);
             let changes = closure.follow(names, |name| {
-                let object = snapshot.object(name).filter(|_| has(name))?;
-                Some(contents::used(object, name, has))
+                let object = snapshot.object(name);
+                let object = object.filter(|_| self.graph.has(root, name))?;
+                let is_for = |purpose| self.graph.has_for(root, name, purpose);
+                Some(contents::used(object, is_for))
             });
             if !changes.is_empty() {
                 differences.insert(closure.gateway.clone(), Difference::Changed(changes));
@@ -118,51 +116,35 @@ impl Closures {
     }
 
     /// Computes the links of changed objects and of their dependents.
-    fn link(&mut self, changed: &[ObjectRef], parents: &ParentChanges, dirty: &mut Dirty) {
-        let mut names: BTreeSet<ObjectRef> = changed.iter().cloned().collect();
-        for name in changed {
-            let mut add = |source| names.extend(self.graph.dependents(&source).iter().cloned());
-            if is_kind::<ReferenceGrant>(name) {
-                add(Source::GrantsOf(name.namespace.to_string()));
-            }
-            if is_kind::<Gateway>(name) {
-                add(Source::GatewaysOf(name.namespace.to_string()));
-            }
-            for kind in [Service::KIND, EndpointSlice::KIND, Pod::KIND] {
-                if &*name.kind == kind {
-                    add(Source::AllOf(kind, name.namespace.to_string()));
-                }
-            }
-            add(Source::Object(name.clone()));
-        }
-        let objects = parents.objects.iter();
-        let listeners = objects.map(|name| Source::ListenersOf(name.clone()));
-        let defaults = parents.defaults.then_some(Source::DefaultGateways);
-        for source in listeners.chain(defaults) {
-            names.extend(self.graph.dependents(&source).iter().cloned());
-        }
+    fn link(&mut self, changes: &Changes, dirty: &mut Dirty) {
+        let mut names: BTreeSet<ObjectRef> = changes.objects().iter().cloned().collect();
+        let sources = changes.sources().iter();
+        let dependents = sources.flat_map(|source| self.graph.dependents(source));
+        names.extend(dependents.cloned());
         self.link_each(&names, dirty);
-        let decided = self.acceptance.budgets.decide();
+        // Budgets first: a route that exceeds one conflicts with no other.
+        let decided = self.acceptance.decide_budgets();
+        self.link_each(&decided, dirty);
+        let decided = self.acceptance.decide_conflicts();
         self.link_each(&decided, dirty);
     }
 
     fn link_each(&mut self, names: &BTreeSet<ObjectRef>, dirty: &mut Dirty) {
-        let input = Input::new(&self.seen, None, &self.options);
+        let input = Input::new(&self.seen, None, &self.options, &Registry);
         for name in names {
             let object = self.seen.object(name);
             let links = object.map(|it| links::links(&input, &self.acceptance, name, &it));
-            let (links, demand) = links.unwrap_or_default();
-            self.acceptance.budgets.replace(name, demand);
+            let (links, taken) = links.unwrap_or_default();
+            self.acceptance.replace(name, taken);
             self.graph.link(name, links, dirty);
         }
     }
 
     /// Updates the set of Gateways that this controller manages. Returns those that it no longer manages.
-    fn follow_gateways(&mut self, changed: &[ObjectRef], dirty: &mut Dirty) -> Vec<ObjectRef> {
-        let gateways = changed.iter().filter(|name| is_kind::<Gateway>(name));
-        let mut gateways: BTreeSet<ObjectRef> = gateways.cloned().collect();
-        let classes = changed.iter().filter(|name| is_kind::<GatewayClass>(name));
-        let classes: BTreeSet<&str> = classes.map(|class| &*class.name).collect();
+    fn follow_gateways(&mut self, changes: &Changes, dirty: &mut Dirty) -> Vec<ObjectRef> {
+        let mut gateways: BTreeSet<ObjectRef> = changes.of::<Gateway>().into_iter().collect();
+        let classes = changes.of::<GatewayClass>();
+        let classes: BTreeSet<&str> = classes.iter().map(|class| &*class.name).collect();
         if !classes.is_empty() {
             let all = self.seen.gateways.iter();
             let of_class = all.filter(|it| classes.contains(&*it.spec.gateway_class_name));
@@ -205,28 +187,28 @@ impl Closures {
 }
 
 impl Closure {
-    /// Updates the objects with these names. `current` returns an object if it is part of the closure.
+    /// Updates the objects with these names, some of which may be repeated. `current` returns an object if it is part of
+    /// the closure. Returns the changes in the order of the names.
     fn follow(
         &mut self,
-        names: BTreeSet<ObjectRef>,
+        names: Vec<ObjectRef>,
         current: impl Fn(&ObjectRef) -> Option<Object>,
     ) -> Vec<ObjectChange> {
         let mut changes = Vec::new();
         for name in names {
             match current(&name) {
                 Some(object) if self.objects.insert(object.clone()) => {
-                    changes.push(ObjectChange::Put(object));
+                    changes.push((name, Some(object)));
                 }
-                None if self.objects.remove(&name) => {
-                    changes.push(ObjectChange::Delete(name));
-                }
+                None if self.objects.remove(&name) => changes.push((name, None)),
                 Some(_) | None => {}
             }
         }
-        changes
+        // A repeated name does not change its object again.
+        changes.sort_unstable_by(|one, two| one.0.cmp(&two.0));
+        let change = |(name, object): (ObjectRef, Option<Object>)| {
+            object.map_or(ObjectChange::Delete(name), ObjectChange::Put)
+        };
+        changes.into_iter().map(change).collect()
     }
-}
-
-fn is_kind<T: Resource>(name: &ObjectRef) -> bool {
-    &*name.group == T::GROUP && &*name.kind == T::KIND
 }

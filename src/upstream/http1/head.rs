@@ -8,7 +8,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING, UP
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::ExchangeError;
-use crate::upstream::{HeadLimits, Outgoing};
+use crate::upstream::outgoing::{HeadLimits, Outgoing};
 
 /// Number of headers that are parsed without allocating their positions. Nearly all responses have
 /// fewer; the cost of each grows with this number.

@@ -24,10 +24,10 @@ pub(super) use self::buffers::Buffers;
 use self::buffers::{LARGE, ORDINARY, ReadBuffer};
 use self::head::{RequestFraming, ResponseFraming, ResponseHead};
 use self::write_queue::WriteQueue;
-use super::exchange::{Head, InformationalHeads};
 pub use super::exchange_error::ExchangeError;
 use super::io::Io;
-use super::{HeadLimits, Informational, Outgoing, Replay, Semantics};
+use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
+use super::response_head::{Head, InformationalHeads};
 
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);

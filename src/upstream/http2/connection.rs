@@ -15,11 +15,10 @@ use h2::{Ping, PingPong, Reason, RecvStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
-use super::header_blocks::HeaderBlocks;
-use crate::clock::{Clock, Deadline};
 use crate::http2::{Bodies, Body, EmptyFrames, FRAME_BUDGET, Windows, Wire};
-use crate::upstream::HeadLimits;
+use crate::runtime::clock::{Clock, Deadline};
 use crate::upstream::io::Io;
+use crate::upstream::outgoing::HeadLimits;
 
 /// Assumed SETTINGS_MAX_CONCURRENT_STREAMS until the peer sends its SETTINGS. RFC 9113, 6.5.2
 /// recommends at least 100.
@@ -65,8 +64,6 @@ pub(in crate::upstream) struct Http2Connection {
     malformed: Cell<u32>,
     bodies: Rc<Bodies>,
     clock: Rc<Clock>,
-    /// The header blocks that were received.
-    pub(super) blocks: Rc<RefCell<HeaderBlocks>>,
     pub(super) is_tls: bool,
 }
 
@@ -89,16 +86,14 @@ impl Http2Connection {
         thread_local!(static NEXT: Cell<u64> = const { Cell::new(1) });
         let is_tls = io.is_tls();
         let last_read = Rc::new(Cell::new(clock.now()));
-        let blocks = Rc::<RefCell<HeaderBlocks>>::default();
         let io = WatchedIo {
             io,
-            blocks: blocks.clone(),
             clock: clock.clone(),
             last_read: last_read.clone(),
             is_broken: false,
         };
-        let bodies = Bodies::new(WINDOWS);
-        let io = bodies.wire(io, false, EmptyFrames::Hide);
+        let bodies = Bodies::new(WINDOWS, false);
+        let io = bodies.wire(io, EmptyFrames::Hide);
         let (sender, mut connection) = client::Builder::new()
             .enable_push(false)
             .initial_max_send_streams(assumed_streams)
@@ -137,7 +132,6 @@ impl Http2Connection {
             malformed: Cell::new(0),
             bodies,
             clock: clock.clone(),
-            blocks,
             is_tls,
         }))
     }
@@ -195,6 +189,11 @@ impl Slot {
     /// Returns the reader of a response body.
     pub(super) fn read(&self, incoming: RecvStream) -> Body {
         self.0.bodies.read(incoming)
+    }
+
+    /// Returns the bodies of the connection.
+    pub(super) fn bodies(&self) -> &Bodies {
+        &self.0.bodies
     }
 
     /// Records that h2 has reset the stream because of the response.
@@ -302,12 +301,11 @@ async fn learn_settings(
     timeout(SETTINGS_TIMEOUT, pong).await.unwrap_or(Ok(false))
 }
 
-/// A stream that records the time of the last read and the header blocks, and whose writes never fail. After the peer has
+/// A stream that records the time of the last read, and whose writes never fail. After the peer has
 /// closed the connection, its GOAWAY may still be unread, and that frame states which streams were
 /// not processed.
 struct WatchedIo {
     io: Io,
-    blocks: Rc<RefCell<HeaderBlocks>>,
     clock: Rc<Clock>,
     last_read: Rc<Cell<u64>>,
     is_broken: bool,
@@ -328,9 +326,7 @@ impl AsyncRead for WatchedIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.blocks.borrow_mut().read(&buffer.filled()[before..]);
         self.last_read.set(self.clock.now());
         Poll::Ready(Ok(()))
     }

@@ -2,8 +2,6 @@
 //! the request body until the response head arrives, so that an unprocessed request can be retried.
 
 mod connection;
-mod header_blocks;
-mod hpack;
 
 use std::future::Future;
 use std::mem;
@@ -19,9 +17,9 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri, Version, uri};
 use http_body::Frame;
 
 pub(super) use self::connection::{ASSUMED_STREAMS, Http2Connection, Slot};
-use super::exchange::{Head, InformationalHeads};
 use super::exchange_error::ExchangeError;
-use super::{HeadLimits, Informational, Outgoing, Replay, Semantics};
+use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
+use super::response_head::{Head, InformationalHeads};
 use crate::http2::{Body, BodyError};
 
 /// An exchange in progress. After the head it is the response body.
@@ -119,8 +117,7 @@ impl<B: Replay> Exchange<B> {
     fn accept(&mut self, response: http::Response<RecvStream>) -> Result<Head, ExchangeError> {
         self.response = None;
         self.slot.on_response();
-        let blocks = &self.slot.connection().blocks;
-        if blocks.borrow().is_head_malformed(self.stream) {
+        if self.slot.bodies().is_head_malformed(self.stream) {
             return Err(MALFORMED);
         }
         let (parts, incoming) = response.into_parts();
@@ -238,12 +235,10 @@ impl<B: Replay> Exchange<B> {
         let trailers =
             ready!(incoming.poll_trailers(cx)).map_err(|error| body_error(&error, &self.slot))?;
         self.ended = true;
-        let blocks = &self.slot.connection().blocks;
-        Poll::Ready(trailers.map(|trailers| {
-            match blocks.borrow().are_trailers_malformed(self.stream) {
-                true => Err(MALFORMED),
-                false => Ok(Frame::trailers(trailers)),
-            }
+        let is_malformed = self.slot.bodies().are_trailers_malformed(self.stream);
+        Poll::Ready(trailers.map(|trailers| match is_malformed {
+            true => Err(MALFORMED),
+            false => Ok(Frame::trailers(trailers)),
         }))
     }
 

@@ -19,7 +19,7 @@ pub fn documents(text: &str) -> Option<Vec<Value>> {
     let document = |text: &str| {
         // Mutated inputs are JSON, which is read many times faster.
         let json = serde_json::from_str(text).ok();
-        json.or_else(|| serde_yaml::from_str(text).ok())
+        json.or_else(|| serde_saphyr::from_str(text).ok())
     };
     text.split(SEPARATOR).map(document).collect()
 }

@@ -9,8 +9,11 @@ use portcullis::ir;
 
 #[path = "../../../src/proxy"]
 mod proxy {
-    mod client_certificate;
+    mod client {
+        pub(super) mod client_certificate;
+    }
 
+    use client::client_certificate;
     use rustls::pki_types::CertificateDer;
 
     pub(crate) fn describe(certificate: &[u8]) -> String {

@@ -16,7 +16,9 @@ const RUN: [u8; 4000] = [b'x'; 4000];
 
 #[path = "../../../src/upstream"]
 mod upstream {
-    pub(crate) use portcullis::upstream::{HeadLimits, Outgoing};
+    pub(crate) mod outgoing {
+        pub(crate) use portcullis::upstream::{HeadLimits, Outgoing};
+    }
 
     #[allow(dead_code, reason = "only a part of the modules is called")]
     pub(crate) mod http1 {
@@ -30,7 +32,7 @@ mod upstream {
         use body::{Decoder, Piece};
         use head::{ResponseFraming, ResponseHead};
 
-        use super::HeadLimits;
+        use super::outgoing::HeadLimits;
 
         const LIMITS: HeadLimits = HeadLimits {
             bytes: 64 * 1024,

@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use portcullis::stream;
-use portcullis::stream::message::{Position, Report, Update};
+use portcullis::wire;
+use portcullis::wire::{Position, Report, Update};
 
 #[path = "../../../src/provider/stream"]
 mod provider {
@@ -14,7 +14,7 @@ mod provider {
 
     use bytes::Bytes;
 
-    use crate::stream::message::Update;
+    use crate::wire::Update;
 
     pub(crate) fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Bytes> {
         let (mut lines, mut found) = (lines::Lines::default(), Vec::new());

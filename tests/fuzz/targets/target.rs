@@ -10,17 +10,23 @@ use http::{Method, Version};
 use libfuzzer_sys::fuzz_target;
 use portcullis::{filter, ir, table, upstream};
 use portcullis_fuzz::request;
-use proxy::headers::{LastHost, normalize};
+use proxy::client::host::LastHost;
+use proxy::request::headers::normalize;
 
 #[path = "../../../src/proxy"]
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod proxy {
+    pub(crate) mod client {
+        pub(super) mod forwarding;
+        pub(crate) mod host;
+    }
     mod error;
-    mod forwarding;
     mod grpc;
-    pub(crate) mod headers;
-    mod spelling;
-    pub(crate) use portcullis::proxy::target;
+    pub(crate) mod request {
+        pub(crate) mod headers;
+        mod spelling;
+        pub(crate) use portcullis::proxy::target;
+    }
 }
 
 /// Fields that a request may have, as the settings would say.
@@ -41,9 +47,12 @@ fuzz_target!(|data: &[u8]| {
 
 fn check_path(text: &str) {
     let path = format!("/{text}");
-    if let Ok(normal) = proxy::target::normalize(&path) {
+    if let Ok(normal) = proxy::request::target::normalize(&path) {
         assert_safe(&normal);
-        assert_eq!(proxy::target::normalize(&normal), Ok((&*normal).into()));
+        assert_eq!(
+            proxy::request::target::normalize(&normal),
+            Ok((&*normal).into())
+        );
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use serde_json::json;
 
 use super::super::observer::Observed;
+use super::super::parsed::Content;
 use super::*;
 
 fn kinds() -> Vec<&'static Kind> {
@@ -29,7 +30,7 @@ fn parsed(kind: &str, name: &str, spec: &serde_json::Value) -> ParsedObject {
     ParsedObject {
         generation: 1,
         key: Key::new("default", name),
-        object: object.map_err(|error| error.to_string()),
+        content: Content::Parsed(object.map_err(|error| error.to_string())),
         version: None,
         observed: None,
     }
@@ -235,9 +236,11 @@ fn held(store: &Store) -> Vec<String> {
 }
 
 fn wanted(store: &mut Store) -> Vec<String> {
-    store.has_new_wanted = true;
-    let wanted = store.take_wanted().unwrap();
-    wanted.keys().map(ToString::to_string).collect()
+    store.referenced.recheck();
+    let changes = store.take_wanted();
+    let wanted = changes.iter().filter(|(_, of)| !of.is_empty());
+    let wanted: BTreeSet<_> = wanted.map(|(name, _)| name.to_string()).collect();
+    wanted.into_iter().collect()
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn delete(group: &str, kind: &str, name: &str) -> Update {
 }
 
 fn take_all(
-    state: &mut State,
+    state: &mut GatewayObjects,
     updates: impl IntoIterator<Item = Update>,
 ) -> Result<Vec<Step>, String> {
     let mut intake = UpdateDecoder::default();
@@ -61,15 +61,15 @@ fn take_all(
 }
 
 /// Returns a state of instance `a` at revision 1 with these Services on port 80.
-fn state(services: &[&str]) -> State {
-    let mut state = State::default();
+fn state(services: &[&str]) -> GatewayObjects {
+    let mut state = GatewayObjects::default();
     let puts = services.iter().map(|name| service(name, 80));
     let updates = [begin("a", None)].into_iter().chain(puts);
     take_all(&mut state, updates.chain([commit(1)])).unwrap();
     state
 }
 
-fn ports(state: &State) -> Vec<(String, u16)> {
+fn ports(state: &GatewayObjects) -> Vec<(String, u16)> {
     let services = state.snapshot.services.iter();
     let port = |service: &Arc<crate::api::core::Service>| service.spec.ports[0].port;
     services
@@ -115,7 +115,7 @@ fn session_secret_is_part_of_the_state() {
     take_all(&mut state, resumed).unwrap();
     assert_eq!(state.session_secret.as_deref(), Some("s"));
     assert_eq!(ports(&state), served(&[("one", 80)]));
-    let mut copy = State::default();
+    let mut copy = GatewayObjects::default();
     take_all(&mut copy, state.updates().unwrap()).unwrap();
     assert_eq!(copy, state);
     let changes = state.updates_since(&before).unwrap();
@@ -227,7 +227,7 @@ fn protocol_error_changes_nothing() {
         assert!(error.contains(expected), "{error}");
         assert_eq!(state, before);
     }
-    let error = take_all(&mut State::default(), [begin("a", Some(1))]).unwrap_err();
+    let error = take_all(&mut GatewayObjects::default(), [begin("a", Some(1))]).unwrap_err();
     assert!(error.contains("this pod has nothing"), "{error}");
 }
 
@@ -319,7 +319,7 @@ fn problem_of_a_secret_quotes_no_content() {
 
 #[test]
 fn accepts_leader_update_at_any_time() {
-    let mut state = State::default();
+    let mut state = GatewayObjects::default();
     let leader = |address: Option<&str>| Update::Leader {
         address: address.map(str::to_owned),
     };
@@ -359,10 +359,10 @@ fn lines_of_a_state_rebuild_the_state() {
     take_all(&mut state, more).unwrap();
     let mut objects = state.snapshot.objects();
     assert!(objects.any(|it| matches!(it, Object::UnservedRoute(_))));
-    let mut again = State::default();
+    let mut again = GatewayObjects::default();
     take_all(&mut again, state.updates().unwrap()).unwrap();
     assert_eq!(again, state);
-    assert!(State::default().updates().is_none());
+    assert!(GatewayObjects::default().updates().is_none());
 }
 
 #[test]
@@ -398,6 +398,6 @@ fn no_updates_since_a_state_of_another_process() {
     let mut now = before.clone();
     take_all(&mut now, [begin("b", None), service("one", 80), commit(1)]).unwrap();
     assert_eq!(now.updates_since(&before), None);
-    assert_eq!(State::default().updates_since(&before), None);
-    assert_eq!(before.updates_since(&State::default()), None);
+    assert_eq!(GatewayObjects::default().updates_since(&before), None);
+    assert_eq!(before.updates_since(&GatewayObjects::default()), None);
 }

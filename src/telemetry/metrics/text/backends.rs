@@ -216,7 +216,7 @@ mod tests {
     use super::super::{ProcessStats, Table, encode};
     use crate::ir;
     use crate::ir::{BackendId, Ir, ObjectRef, UpstreamProtocol};
-    use crate::per_worker::WorkerId;
+    use crate::runtime::per_worker::WorkerId;
     use crate::table::UpstreamFault;
 
     #[test]

@@ -3,13 +3,12 @@
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::*;
 use crate::api;
 use crate::ir::Ir;
-use crate::per_worker::WorkerId;
+use crate::runtime::per_worker::WorkerId;
 use crate::snapshot::Snapshot;
 use crate::table::{AuthResult, MirrorResult, TlsFailure, UpstreamFault};
 use crate::translate::{Options, Translator};
@@ -130,8 +129,8 @@ spec:
 /// The table of [`OBJECTS`], each of whose counters is 1.
 fn table() -> Arc<Table> {
     let mut snapshot = Snapshot::default();
-    for document in serde_yaml::Deserializer::from_str(OBJECTS) {
-        let admission = api::admit(Value::deserialize(document).unwrap());
+    for object in serde_saphyr::from_multiple::<Value>(OBJECTS).unwrap() {
+        let admission = api::admit(object);
         assert!(admission.findings.is_empty(), "{:?}", admission.findings);
         snapshot.insert(admission.object.unwrap());
     }

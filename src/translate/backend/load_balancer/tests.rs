@@ -3,7 +3,13 @@
 use serde_json::json;
 
 use super::*;
+use crate::ir::ObjectRef;
+use crate::snapshot::Snapshot;
+use crate::translate::backend::kind::PodSelection;
+use crate::translate::backend::registry::REGISTRY;
 use crate::translate::backend::{service, service_import};
+use crate::translate::input::Options;
+use crate::translate::registry::Registry;
 
 static OTHER: LoadBalancerKind = LoadBalancerKind {
     read: |namespace, value| match value["name"].as_str() {
@@ -29,9 +35,11 @@ fn chosen(kinds: &[&'static BackendKind], other: Value) -> (Result<String, Strin
         ("v1.Service".to_owned(), json!({"name": "shop"})),
         ("example.com/v1.Other".to_owned(), other),
     ];
+    let (snapshot, options) = (Snapshot::default(), Options::default());
     let Chosen { result, unused } = choose(
+        REGISTRY,
         kinds,
-        &Snapshot::default(),
+        &Input::new(&snapshot, None, &options, &Registry),
         "team",
         &configured.into_iter().collect(),
     );

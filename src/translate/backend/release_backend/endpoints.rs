@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::api::Resource;
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint, TargetPort};
 use crate::api::pod::{ContainerPort, Pod};
-use crate::snapshot::Snapshot;
+use crate::ir::ObjectRef;
+use crate::translate::input::Input;
 
 use super::super::ports::{self, EndpointState, is_tcp};
 
@@ -31,24 +33,16 @@ pub(super) struct Group {
 
 /// The pods of a namespace that may be endpoints.
 pub(super) struct Pods<'a> {
-    pub(super) snapshot: &'a Snapshot,
+    pub(super) input: &'a Input<'a>,
     pub(super) namespace: &'a str,
     /// The label whose values are the releases.
     pub(super) split_by: &'a str,
 }
 
-/// Returns the release of a pod.
-pub(super) fn release<'a>(pod: &'a Pod, split_by: &str) -> Option<&'a str> {
-    let value = pod.metadata.labels.get(split_by)?;
+/// Returns the release of a pod with these labels.
+fn release<'a>(labels: &'a BTreeMap<String, String>, split_by: &str) -> Option<&'a str> {
+    let value = labels.get(split_by)?;
     Some(value.as_str()).filter(|value| !value.is_empty())
-}
-
-/// Reports whether a pod has all of these labels.
-pub(super) fn matches(pod: &Pod, labels: &BTreeMap<String, String>) -> bool {
-    let own = &pod.metadata.labels;
-    labels
-        .iter()
-        .all(|(key, value)| own.get(key) == Some(value))
 }
 
 /// Returns the name of the pod behind an endpoint.
@@ -60,32 +54,40 @@ pub(super) fn pod_name(endpoint: &SliceEndpoint) -> Option<&str> {
 impl Pods<'_> {
     /// Returns the endpoints of pods that EndpointSlices name.
     pub(super) fn of_slices(&self, slices: &[Arc<EndpointSlice>], port: &ServicePort) -> Groups {
+        // Of every port, since the endpoints of all ports are computed again together.
+        for endpoint in slices.iter().flat_map(|slice| &slice.endpoints) {
+            self.labels_of(endpoint);
+        }
         let mut groups = Groups::default();
         for (endpoint, address) in ports::addresses(slices, port) {
             let Some(state) = ports::state(endpoint) else {
                 continue;
             };
-            let pods = &self.snapshot.pods;
-            let pod = pod_name(endpoint).and_then(|name| pods.get(self.namespace, name));
-            let release = pod.and_then(|pod| release(pod, self.split_by));
+            let labels = self.labels_of(endpoint);
+            let release = labels.and_then(|labels| release(labels, self.split_by));
             groups.add(release, state, address);
         }
         groups.sort();
         groups
     }
 
+    fn labels_of(&self, endpoint: &SliceEndpoint) -> Option<&BTreeMap<String, String>> {
+        let name = pod_name(endpoint)?;
+        let pod = ObjectRef::new(Pod::GROUP, Pod::KIND, self.namespace, name);
+        self.input.labels_of(&pod)
+    }
+
     /// Returns the endpoints of pods with these labels.
     pub(super) fn selected(&self, labels: &BTreeMap<String, String>, port: &ServicePort) -> Groups {
         let mut groups = Groups::default();
-        let pods = self.snapshot.pods.in_namespace(self.namespace);
-        for pod in pods.filter(|pod| matches(pod, labels)) {
+        for pod in self.input.pods_labelled(self.namespace, labels) {
             let (Some(state), Some(address)) = (state(pod), address(pod)) else {
                 continue;
             };
             match number(pod, port) {
                 Some(number) => {
                     let address = SocketAddr::new(address, number);
-                    groups.add(release(pod, self.split_by), state, address);
+                    groups.add(release(&pod.metadata.labels, self.split_by), state, address);
                 }
                 None => groups.portless += 1,
             }

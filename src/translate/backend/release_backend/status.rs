@@ -6,27 +6,19 @@ use crate::api::core::{ServicePort, TargetPort};
 use crate::status::{Condition, Percent, ReleaseBackendStatus, ReleaseStatus};
 
 use super::super::super::reason::{ConditionType, Fault, Reason, judge};
-use super::super::Sources;
+use super::super::kind::{Sources, Users};
 use super::super::ports::is_tcp;
-use super::super::statuses::Users;
 use super::endpoints::Groups;
-use super::{Entry, weights};
+use super::parsed::{Counted, ParsedReleaseBackend};
+use super::weights;
 
 /// Maximum number of releases in a status (`maxItems` in the CRD).
 const MAX_RELEASES: usize = 128;
 /// Maximum number of Gateways in a message.
 const MAX_GATEWAYS: usize = 8;
 
-/// Counts for the status of a ReleaseBackend, at its first TCP port.
-#[derive(Default)]
-pub(super) struct Counted {
-    releases: Vec<ReleaseStatus>,
-    /// Notes on endpoints that get no requests.
-    notes: Vec<String>,
-}
-
-impl Entry {
-    pub(super) fn count(&self, sources: &Sources<'_>) -> Counted {
+impl ParsedReleaseBackend {
+    pub(super) fn count(&self, sources: &Sources<'_, '_>) -> Counted {
         let Ok(found) = &self.load_balancer else {
             return Counted::default();
         };
@@ -101,7 +93,7 @@ impl Entry {
                 self.programmed(fault, users),
             ],
             releases: self.counted.releases.clone(),
-            gateways: users.gateways.into_iter().flatten().cloned().collect(),
+            gateways: users.gateways.iter().cloned().collect(),
         }
     }
 
@@ -113,9 +105,10 @@ impl Entry {
             let message = "it gets no requests: see Accepted and ResolvedRefs";
             return fails(Reason::Invalid, message);
         }
-        let Some(gateways) = users.gateways.filter(|gateways| !gateways.is_empty()) else {
+        let gateways = users.gateways;
+        if gateways.is_empty() {
             return fails(Reason::Unused, "no route of a Gateway refers to it");
-        };
+        }
         if !users.is_served {
             let message = "no route that refers to it can send requests to it: see ResolvedRefs of the routes";
             return fails(Reason::Unused, message);
@@ -126,7 +119,7 @@ impl Entry {
             names.truncate(MAX_GATEWAYS);
             names.push(more);
         }
-        let message = format!("gets requests of {}", names.join(", "));
+        let message = format!("receives requests from {}", names.join(", "));
         Condition::holds(kind, Reason::Programmed, generation).with_message(message)
     }
 }

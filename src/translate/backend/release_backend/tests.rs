@@ -2,23 +2,20 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::admit;
 use crate::ir::{Backend, Endpoints, ObjectRef};
 use crate::snapshot::Snapshot;
-use crate::translate::{Options, Translation, Translator};
+use crate::translate::input::Options;
+use crate::translate::{Translation, Translator};
 
 /// Returns the example of the documentation.
 fn scene() -> Vec<Value> {
     let page = include_str!("../../../../docs/release-backend.md");
     let example = page.split("```yaml\n").nth(1).unwrap();
     let example = example.split("```").next().unwrap();
-    let documents = serde_yaml::Deserializer::from_str(example);
-    let mut objects: Vec<Value> = documents
-        .map(|it| Value::deserialize(it).unwrap())
-        .collect();
+    let mut objects: Vec<Value> = serde_saphyr::from_multiple(example).unwrap();
     objects.push(serde_json::json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
         "metadata": {"name": "portcullis"}, "spec": {"controllerName": "portcullis.dev/gateway-controller"},

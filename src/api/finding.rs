@@ -1,0 +1,60 @@
+//! What is wrong with an object, or worth knowing about it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// The object cannot be used.
+    Error,
+    /// The object is used nevertheless.
+    Warning,
+    /// Nothing has to change.
+    Note,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        })
+    }
+}
+
+/// A problem of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Path of the field, such as `spec.rules[0].matches[1].path.value`; empty for the whole object.
+    pub field: String,
+    /// Description, in the words of the API server where it has some.
+    pub message: String,
+    /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is sufficient.
+    pub rule: String,
+}
+
+impl Finding {
+    /// Creates an error without a rule.
+    pub fn error(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            field: field.into(),
+            message: message.into(),
+            rule: String::new(),
+        }
+    }
+
+    /// Creates a warning without a rule.
+    pub fn warning(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(field, message)
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What all kinds of routes with rules have in common. Must not know the matches of a kind.
+
+use serde::{Deserialize, Serialize};
+
+use super::filter::HttpFilter;
+use super::meta::Resource;
+use super::reference::{BackendRef, ParentRef};
+
+/// Spec of a route with rules of this type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RouteSpec<R> {
+    /// Parents, at most 32.
+    pub parent_refs: Vec<ParentRef>,
+    /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
+    pub use_default_gateways: Option<String>,
+    /// Hostnames, at most 16; empty means the listeners'.
+    pub hostnames: Vec<String>,
+    /// Rules, at most 16.
+    pub rules: Vec<R>,
+}
+
+/// A kind of route with rules.
+pub trait RouteResource: Resource {
+    /// Type of its rules.
+    type Rule: RouteRule;
+
+    /// Returns the spec.
+    fn spec(&self) -> &RouteSpec<Self::Rule>;
+}
+
+/// A rule, as far as it refers to objects.
+pub trait RouteRule {
+    /// Returns the fields with references: filters and backendRefs. Destructures the rule, so that a new field with a
+    /// reference fails to compile until it is handled.
+    fn references(&self) -> (&[HttpFilter], &[BackendRef<HttpFilter>]);
+}

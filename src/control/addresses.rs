@@ -1,0 +1,89 @@
+//! The addresses of a Gateway's data plane, from its Services. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::services::{Replica, Served};
+use crate::api::core::Service;
+use crate::status::{Address, DataPlaneState, Reason};
+
+/// Maximum number of `status.addresses` of a Gateway (`maxItems` in the CRD).
+const MAX_ADDRESSES: usize = 16;
+
+/// Returns the address state of a Gateway whose `spec.addresses` is `requested`.
+pub(super) fn state(
+    served: Option<&Served>,
+    requested: &[Option<IpAddr>],
+    nodes: &BTreeSet<IpAddr>,
+) -> DataPlaneState {
+    let services = served.into_iter().flat_map(|it| {
+        it.services
+            .iter()
+            .map(move |service| (service, &it.replicas))
+    });
+    let addresses = services.flat_map(|(service, replicas)| of_service(service, replicas, nodes));
+    let mut addresses: Vec<_> = addresses.collect();
+    addresses.sort();
+    addresses.dedup();
+    let mut state = DataPlaneState::default();
+    let asked: Vec<_> = requested
+        .iter()
+        .flatten()
+        .copied()
+        .map(Address::IPAddress)
+        .collect();
+    let missing: Vec<_> = asked
+        .iter()
+        .filter(|address| !addresses.contains(address))
+        .collect();
+    if !missing.is_empty() {
+        let missing: Vec<_> = missing.into_iter().map(Address::to_string).collect();
+        let message = format!(
+            "spec.addresses: the cluster did not assign {}",
+            missing.join(", ")
+        );
+        state.address_fault = Some((Reason::AddressNotUsable, message));
+    } else if addresses.is_empty() {
+        let message = "its Service has no address yet".to_owned();
+        state.address_fault = Some((Reason::AddressNotAssigned, message));
+    }
+    if !asked.is_empty() && asked.len() == requested.len() {
+        addresses.retain(|address| asked.contains(address));
+    }
+    addresses.truncate(MAX_ADDRESSES);
+    state.addresses = addresses;
+    state
+}
+
+fn of_service(
+    service: &Service,
+    replicas: &BTreeSet<Replica>,
+    nodes: &BTreeSet<IpAddr>,
+) -> Vec<Address> {
+    let ip = |text: &String| text.parse().ok().map(Address::IPAddress);
+    let cluster = &service.spec.cluster_ips;
+    if service.spec.kind.as_deref() == Some("LoadBalancer") {
+        let ingress = service.status.load_balancer.ingress.iter();
+        let address = ingress.filter_map(|ingress| {
+            let name = ingress.hostname.as_deref().filter(|name| !name.is_empty());
+            ingress
+                .ip
+                .as_ref()
+                .and_then(ip)
+                .or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
+        });
+        return address.collect();
+    }
+    if service.spec.kind.as_deref() == Some("NodePort") {
+        return nodes.iter().copied().map(Address::IPAddress).collect();
+    }
+    if cluster.iter().any(|address| address == "None") {
+        // Headless: the pods use the host network of their nodes.
+        return replicas
+            .iter()
+            .map(|replica| Address::IPAddress(replica.address))
+            .collect();
+    }
+    cluster.iter().filter_map(ip).collect()
+}

@@ -1,0 +1,263 @@
+//! Decides whether the data plane of a Gateway serves the latest revision: every ready replica must
+//! report it. Pure: the caller passes the time.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::services::Replica;
+use crate::ir::ObjectRef;
+use crate::stream::hub::PodReport;
+
+/// Time for which statuses are held back while replicas follow a change. Replicas need
+/// milliseconds. Afterwards, the status reports the lagging ones.
+pub(super) const HOLD: Duration = Duration::from_secs(5);
+/// [`HOLD`] of a new leader, since replicas first have to reconnect to it.
+const START_HOLD: Duration = Duration::from_secs(10);
+
+/// State of a Gateway's data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// All ready replicas serve the latest revision, except for these ports, which could not be
+    /// bound.
+    Confirmed(BTreeMap<u16, String>),
+    /// Replicas are expected to confirm before this deadline.
+    Awaited(Instant),
+    /// Some replicas have not confirmed in time. Names them.
+    Lagging(String),
+    /// There is no ready replica. Those that are not ready could not bind these ports.
+    Absent(BTreeMap<u16, String>),
+}
+
+impl Verdict {
+    /// Returns when to evaluate again without new reports.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Awaited(until) => Some(*until),
+            _ => None,
+        }
+    }
+}
+
+/// Confirmation state of all Gateways.
+#[derive(Debug)]
+pub(super) struct Confirmations {
+    gateways: BTreeMap<ObjectRef, State>,
+    /// When this process became the leader.
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last revision that all replicas have served at the same time.
+    confirmed: Option<u64>,
+    /// The first revision that some replica does not serve yet, and since when.
+    awaited: Option<(u64, Instant)>,
+}
+
+impl Confirmations {
+    /// Creates an empty state: replicas reported to the previous leader.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            gateways: BTreeMap::new(),
+            since: now,
+        }
+    }
+
+    /// Forgets a Gateway that no longer exists.
+    pub(super) fn forget(&mut self, gateway: &ObjectRef) {
+        self.gateways.remove(gateway);
+    }
+
+    /// Evaluates the reports of a Gateway's ready replicas. A confirmed revision stays confirmed
+    /// when replicas join or disconnect later, because a new replica loads the current revision
+    /// before it becomes ready.
+    pub(super) fn evaluate(
+        &mut self,
+        gateway: &ObjectRef,
+        wanted: u64,
+        replicas: &[(&Replica, Option<&PodReport>)],
+        now: Instant,
+    ) -> Verdict {
+        let hold = self.hold(now);
+        let state = self.gateways.entry(gateway.clone()).or_default();
+        if replicas.is_empty() {
+            *state = State::default();
+            return Verdict::Absent(BTreeMap::new());
+        }
+        let current: Vec<&PodReport> = replicas
+            .iter()
+            .filter_map(|(_, report)| *report)
+            .filter(|report| report.revision >= Some(wanted))
+            .collect();
+        if current.len() == replicas.len() {
+            state.confirmed = Some(wanted);
+        }
+        if state.confirmed >= Some(wanted) {
+            state.awaited = None;
+            return Verdict::Confirmed(unbound(current));
+        }
+        // Replicas that are one change behind in a series of changes do not lag.
+        let has = |revision| {
+            let mut reports = replicas.iter().map(|(_, report)| *report);
+            reports.all(|report| report.is_some_and(|report| report.revision >= Some(revision)))
+        };
+        let awaited = state.awaited.filter(|(revision, _)| !has(*revision));
+        let (_, since) = *state.awaited.insert(awaited.unwrap_or((wanted, now)));
+        if now < since + hold {
+            return Verdict::Awaited(since + hold);
+        }
+        let lagging: Vec<String> = replicas
+            .iter()
+            .filter_map(|(replica, report)| lag_reason(replica, *report, wanted))
+            .collect();
+        Verdict::Lagging(format!(
+            "{} of {} ready replicas do not serve the current configuration: {}",
+            lagging.len(),
+            replicas.len(),
+            lagging.join(", ")
+        ))
+    }
+
+    fn hold(&self, now: Instant) -> Duration {
+        let is_new = now < self.since + START_HOLD;
+        if is_new { START_HOLD } else { HOLD }
+    }
+}
+
+/// Returns why a replica does not count as serving; `None` if it does.
+fn lag_reason(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
+    match report.map(|report| report.revision) {
+        None => Some(format!("{replica} is not connected to the leader")),
+        Some(None) => Some(format!("{replica} has not reported yet")),
+        Some(revision) => (revision < Some(wanted)).then(|| format!("{replica} is behind")),
+    }
+}
+
+/// Returns the ports that some replica could not bind, with the error of one of them.
+pub(super) fn unbound<'a>(
+    reports: impl IntoIterator<Item = &'a PodReport>,
+) -> BTreeMap<u16, String> {
+    let ports = reports.into_iter().flat_map(|report| &report.unbound);
+    ports.map(|(port, error)| (*port, error.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WANTED: u64 = 7;
+
+    struct Fixture {
+        confirmations: Confirmations,
+        began: Instant,
+        wanted: u64,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            // A process that has been the leader for longer than `START_HOLD`.
+            let began = Instant::now() + START_HOLD;
+            Self {
+                confirmations: Confirmations::new(Instant::now()),
+                began,
+                wanted: WANTED,
+            }
+        }
+
+        /// Returns the verdict at `seconds` after the start, for replicas that serve these
+        /// revisions. 0 stands for a replica that is not connected.
+        fn evaluate(&mut self, seconds: u64, revisions: &[u64]) -> Verdict {
+            let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+            let replicas: Vec<_> = (0..revisions.len())
+                .map(|index| Replica {
+                    pod: format!("edge-{index}"),
+                    address: [10, 0, 0, index as u8].into(),
+                })
+                .collect();
+            let reports: Vec<_> = revisions
+                .iter()
+                .map(|revision| (*revision > 0).then(|| PodReport::of_revision(*revision)))
+                .collect();
+            let replicas: Vec<_> = replicas
+                .iter()
+                .zip(reports.iter().map(Option::as_ref))
+                .collect();
+            let now = self.began + Duration::from_secs(seconds);
+            let wanted = self.wanted;
+            self.confirmations
+                .evaluate(&gateway, wanted, &replicas, now)
+        }
+    }
+
+    #[test]
+    fn confirmed_only_when_every_ready_replica_serves_the_revision() {
+        let mut fixture = Fixture::new();
+        let absent = Verdict::Absent(BTreeMap::new());
+        assert_eq!(fixture.evaluate(0, &[]), absent);
+        for revisions in [[WANTED, WANTED - 1], [WANTED, 0]] {
+            let verdict = fixture.evaluate(0, &revisions);
+            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        }
+        let confirmed = Verdict::Confirmed(BTreeMap::new());
+        assert_eq!(fixture.evaluate(2, &[WANTED, WANTED + 1]), confirmed);
+    }
+
+    #[test]
+    fn stays_confirmed_when_replicas_join_or_disconnect() {
+        let mut fixture = Fixture::new();
+        fixture.evaluate(0, &[WANTED]);
+        assert!(matches!(
+            fixture.evaluate(60, &[WANTED, 0]),
+            Verdict::Confirmed(_)
+        ));
+        let absent = Verdict::Absent(BTreeMap::new());
+        assert_eq!(fixture.evaluate(61, &[]), absent);
+        assert!(matches!(fixture.evaluate(62, &[0]), Verdict::Awaited(_)));
+    }
+
+    #[test]
+    fn later_revision_needs_its_own_confirmation() {
+        let mut fixture = Fixture::new();
+        fixture.evaluate(0, &[WANTED, WANTED]);
+        fixture.wanted = WANTED + 2;
+        let verdict = fixture.evaluate(1, &[WANTED, WANTED + 1]);
+        assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        let verdict = fixture.evaluate(6, &[WANTED, WANTED + 2]);
+        assert!(matches!(verdict, Verdict::Lagging(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn replicas_that_follow_a_series_of_changes_do_not_lag() {
+        let mut fixture = Fixture::new();
+        for seconds in 0..60 {
+            fixture.wanted = WANTED + seconds;
+            let verdict = fixture.evaluate(seconds, &[fixture.wanted - 1, fixture.wanted - 2]);
+            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn names_lagging_replicas_after_the_hold() {
+        let mut fixture = Fixture::new();
+        let revisions = [WANTED, WANTED - 1, 0];
+        fixture.evaluate(0, &revisions);
+        let Verdict::Lagging(message) = fixture.evaluate(5, &revisions) else {
+            panic!("not lagging");
+        };
+        assert_eq!(
+            message,
+            "2 of 3 ready replicas do not serve the current configuration: pod edge-1 (10.0.0.1) is behind, \
+             pod edge-2 (10.0.0.2) is not connected to the leader"
+        );
+    }
+
+    #[test]
+    fn new_leader_holds_longer() {
+        let mut fixture = Fixture::new();
+        fixture.confirmations = Confirmations::new(fixture.began);
+        for (seconds, is_awaited) in [(0, true), (6, true), (10, false)] {
+            let verdict = fixture.evaluate(seconds, &[0]);
+            assert_eq!(matches!(verdict, Verdict::Awaited(_)), is_awaited);
+        }
+    }
+}

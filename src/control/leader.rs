@@ -1,0 +1,225 @@
+//! The leader's state: translates each snapshot, and updates by what it changes the desired objects of Gateways, the
+//! progress of their data planes, and the report. Other replicas do not translate: the result would be stale when they
+//! become the leader.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use imbl::OrdSet;
+use jiff::Timestamp;
+
+use super::cluster_state::ClusterState;
+use super::confirmation::Verdict;
+use super::desired::PodSettings;
+use super::expiry::{Expiry, ExpiryReport};
+pub use super::progress::Observations;
+use super::progress::Progress;
+use super::translated::Translated;
+use crate::cluster::events::{EventReason, Events, Warning};
+use crate::ir::{Ir, ObjectRef};
+use crate::provider::Problem;
+use crate::provision::{ClassUsage, DesiredState, StreamEndpoint};
+use crate::status::writer::Statuses;
+use crate::status::{Confirmation, ConfirmedReport, Held, Unreadable};
+use crate::stream::Published;
+use crate::translate::{Options, Translator};
+
+/// State of the leader.
+pub struct Leader {
+    translator: Translator,
+    /// What was translated last; `None` before the first snapshot.
+    followed: Option<Followed>,
+    cluster: ClusterState,
+    progress: Progress,
+    expiry: Expiry,
+    unreadable: Arc<BTreeMap<ObjectRef, Unreadable>>,
+    report: ConfirmedReport,
+}
+
+/// A snapshot that was translated.
+struct Followed {
+    published: Arc<Published>,
+    /// How pods reach the controller; `None` until the CA bundle is known.
+    endpoint: Option<StreamEndpoint>,
+    ir: Ir,
+}
+
+impl Leader {
+    /// Creates the state of a new leader.
+    pub fn new(options: Options) -> Self {
+        Self {
+            translator: Translator::new(options),
+            followed: None,
+            cluster: ClusterState::default(),
+            progress: Progress::new(Instant::now()),
+            expiry: Expiry::default(),
+            unreadable: Arc::default(),
+            report: ConfirmedReport::default(),
+        }
+    }
+
+    /// Translates published objects. Returns the Gateways for which the state of the cluster may have changed; `None` if
+    /// there are no new objects.
+    pub fn follow(
+        &mut self,
+        published: &Arc<Published>,
+        pods: &PodSettings,
+        endpoint: Option<StreamEndpoint>,
+    ) -> Option<BTreeSet<ObjectRef>> {
+        let is_current = |followed: &Followed| {
+            Arc::ptr_eq(&followed.published, published) && followed.endpoint == endpoint
+        };
+        if self.followed.as_ref().is_some_and(is_current) {
+            return None;
+        }
+        let load = &published.load;
+        let served = self.followed.as_ref().map(|followed| &followed.ir);
+        let translation = self.translator.translate(&load.snapshot, served);
+        let now = Translated {
+            snapshot: load.snapshot.clone(),
+            report: translation.report,
+            data_planes: translation.data_planes,
+        };
+        // Without the CA bundle, the desired objects are not published.
+        let reached = endpoint.clone().unwrap_or_default();
+        let dirty = (self.cluster).follow(now, &published.revisions, pods, &reached);
+        let previous = self.followed.as_ref();
+        if previous.is_none_or(|it| it.published.load.problems != load.problems) {
+            self.unreadable = Arc::new(unreadable(&load.problems));
+        }
+        self.followed = Some(Followed {
+            published: published.clone(),
+            endpoint,
+            ir: translation.ir,
+        });
+        Some(dirty)
+    }
+
+    /// Evaluates the data planes. `changed` are the Gateways for which the state of the cluster may have changed, if there
+    /// are new objects. Returns the statuses to write if they may differ from those before.
+    pub fn evaluate(
+        &mut self,
+        changed: Option<BTreeSet<ObjectRef>>,
+        seen: Observations,
+        events: &Events,
+    ) -> Option<Statuses> {
+        let is_new = changed.is_some();
+        let states = self.progress.states().clone();
+        let awaited = self.progress.awaited();
+        let changed = changed.unwrap_or_default();
+        let now = Instant::now();
+        let is_other_version = seen.bundle_version != self.progress.seen().bundle_version;
+        let turned = (self.progress).follow(&self.cluster, changed, seen, now);
+        for (gateway, verdict) in &turned {
+            self.announce(gateway, verdict.as_ref(), events);
+        }
+        self.check_certificates(is_new, now, events);
+        let is_same = !is_new
+            && states.ptr_eq(self.progress.states())
+            && awaited == self.progress.awaited()
+            && !is_other_version;
+        (!is_same).then(|| self.statuses())
+    }
+
+    fn statuses(&mut self) -> Statuses {
+        let parents = self.cluster.parents.clone();
+        let report = self.report.follow(Confirmation {
+            translated: self.cluster.now.report.clone(),
+            states: self.progress.states().clone(),
+            parents: parents.clone(),
+            unreadable: self.unreadable.clone(),
+            bundle_version: self.progress.seen().bundle_version.clone(),
+        });
+        let gateways = self.progress.awaited();
+        Statuses {
+            report: Arc::new(report),
+            held: Arc::new(Held { gateways, parents }),
+        }
+    }
+
+    /// Returns the desired objects of all Gateways.
+    pub fn desired(&self) -> &DesiredState {
+        self.cluster.desired()
+    }
+
+    /// Reports whether addresses of nodes are needed.
+    pub fn wants_nodes(&self) -> bool {
+        self.cluster.wants_nodes()
+    }
+
+    /// Returns the GatewayClasses of this controller, and whether a Gateway uses them.
+    pub fn class_usage(&self) -> ClassUsage {
+        self.cluster.class_usage()
+    }
+
+    /// Returns the Gateways whose ready replicas all serve their latest revision.
+    pub fn serving(&self) -> &OrdSet<ObjectRef> {
+        self.progress.serving()
+    }
+
+    /// Returns when to evaluate again without a change.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.progress
+            .deadline()
+            .into_iter()
+            .chain(self.expiry.next())
+            .min()
+    }
+
+    /// Warns of replicas that lag.
+    fn announce(&self, gateway: &ObjectRef, verdict: Option<&Verdict>, events: &Events) {
+        match verdict {
+            Some(Verdict::Lagging(message)) => {
+                self.warn(gateway, EventReason::ReplicaBehind, message.clone(), events);
+            }
+            Some(Verdict::Confirmed(_)) => events.clear(gateway, EventReason::ReplicaBehind),
+            Some(Verdict::Awaited(_) | Verdict::Absent(_)) | None => {}
+        }
+    }
+
+    /// Warns of certificates that expire soon.
+    fn check_certificates(&mut self, is_new: bool, now: Instant, events: &Events) {
+        let Some(followed) = &self.followed else {
+            return;
+        };
+        let now = (now, Timestamp::now());
+        let ExpiryReport { expiring, renewed } = self.expiry.check(&followed.ir.ports, is_new, now);
+        for (gateway, message) in expiring {
+            self.warn(&gateway, EventReason::CertificateExpiring, message, events);
+        }
+        for gateway in renewed {
+            events.clear(&gateway, EventReason::CertificateExpiring);
+        }
+    }
+
+    /// Emits a warning event about a Gateway.
+    fn warn(&self, gateway: &ObjectRef, reason: EventReason, message: String, events: &Events) {
+        let gateways = &self.cluster.now.snapshot.gateways;
+        if let Some(object) = gateways.get(&gateway.namespace, &gateway.name) {
+            events.warn(Warning {
+                object: gateway.clone(),
+                version: "v1",
+                uid: object.metadata.uid.clone(),
+                reason,
+                action: "Program",
+                message,
+            });
+        }
+    }
+}
+
+/// Returns the objects that cannot be parsed.
+fn unreadable(problems: &[Problem]) -> BTreeMap<ObjectRef, Unreadable> {
+    let of_object = |problem: &Problem| {
+        let why = Unreadable {
+            generation: problem.generation,
+            message: problem.message.clone(),
+        };
+        Some((problem.object.clone()?, why))
+    };
+    problems.iter().filter_map(of_object).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! Where a data plane's objects come from: a folder, an API server, or a controller. Runs the control
+//! loop on them.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use super::session_key;
+use crate::admin::AdminState;
+use crate::api::Key;
+use crate::control::data_plane::{Outputs, ServedConfiguration};
+use crate::dns::{Names, SystemLookup};
+use crate::ir::BindReport;
+use crate::provider::{
+    FileProvider, KubernetesProvider, Load, Progress, StreamEvent, StreamProvider, StreamSettings,
+};
+use crate::settings::session_key::SessionKey;
+use crate::settings::{Settings, Source, StreamSource};
+use crate::table::{Table, set_stale};
+use crate::translate::{Mode, Options, watched_kinds};
+use crate::wire::Serves;
+
+/// Source of objects.
+pub(super) enum Objects {
+    /// A folder.
+    Folder(FileProvider),
+    /// A Kubernetes API server.
+    Cluster(KubernetesProvider),
+    /// A controller, and the session key that it sets, unless a key file is configured.
+    Stream(StreamProvider, Option<Arc<SessionKey>>),
+}
+
+impl Objects {
+    /// Prepares the source. Reads no objects yet.
+    pub(super) fn open(
+        settings: &Settings,
+        runtime: &tokio::runtime::Runtime,
+        session_key: &Arc<SessionKey>,
+        progress: &Arc<Progress>,
+    ) -> anyhow::Result<Self> {
+        match &settings.source {
+            Source::Folder(folder) => Ok(Self::Folder(
+                FileProvider::new(folder.clone()).reporting(progress.clone()),
+            )),
+            Source::Kubernetes {
+                gateway,
+                namespaces,
+            } => {
+                let provider = runtime.block_on(KubernetesProvider::from_environment())?;
+                let provider =
+                    provider.of_kinds(watched_kinds(&options(settings, Mode::Kubernetes)));
+                let provider = provider.within(namespaces.iter().cloned());
+                Ok(Self::Cluster(match gateway {
+                    Some(only) => provider.only(&only.namespace, &only.name),
+                    None => provider,
+                }))
+            }
+            Source::Stream(source) => {
+                let follows = settings.session_key_file.is_none();
+                let key = follows.then(|| session_key.clone());
+                Ok(Self::Stream(stream_provider(source), key))
+            }
+        }
+    }
+
+    /// Returns the operating mode, which follows from the source of objects.
+    pub(super) fn mode(&self) -> Mode {
+        match self {
+            Self::Folder(..) => Mode::Standalone,
+            Self::Cluster(_) => Mode::Kubernetes,
+            Self::Stream(..) => Mode::Dedicated,
+        }
+    }
+
+    /// Runs the loop on the current objects and on every change.
+    ///
+    /// # Errors
+    /// When the configuration folder cannot be read at first.
+    pub(super) async fn drive<F, P>(
+        self,
+        options: Options,
+        names: Names<SystemLookup>,
+        reloads: mpsc::Receiver<()>,
+        reports: watch::Receiver<Option<Serves>>,
+        outputs: Outputs<F, P>,
+        (state, progress): (&AdminState, &Progress),
+    ) -> anyhow::Result<()>
+    where
+        F: FnMut(&Table) -> BindReport,
+        P: FnMut(ServedConfiguration),
+    {
+        match self {
+            Self::Folder(mut provider) => {
+                let first = provider.load()?;
+                progress.translating(routes(&first));
+                let (sender, loads) = watch::channel(Arc::new(first));
+                tokio::select! {
+                    () = crate::control::data_plane::run(loads, options, names, outputs) => {}
+                    () = provider.watch(sender, reloads) => {}
+                }
+            }
+            Self::Cluster(provider) => {
+                let (sender, loads) = watch::channel(Arc::default());
+                tokio::select! {
+                    () = run_from_first(loads, options, names, outputs, progress) => {}
+                    () = provider.watch(sender, || state.stats.config.contacted()) => {}
+                }
+            }
+            Self::Stream(provider, key) => {
+                let (sender, loads) = watch::channel(Arc::default());
+                // Objects of a previous container are served before the controller confirms them.
+                set_stale(true);
+                let on_event = |event: StreamEvent<'_>| match (event, &key) {
+                    (StreamEvent::SessionSecret(secret), Some(key)) => {
+                        session_key::follow(key, secret)
+                    }
+                    (event, _) => record_stream_event(event, state),
+                };
+                tokio::select! {
+                    () = run_from_first(loads, options, names, outputs, progress) => {}
+                    () = provider.watch(sender, reports, on_event) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the translation options for objects of this source.
+pub(super) fn options(settings: &Settings, mode: Mode) -> Options {
+    Options {
+        mode,
+        permissions: settings.permissions.clone(),
+        location: settings.location.clone(),
+        ..Options::default()
+    }
+}
+
+fn stream_provider(source: &StreamSource) -> StreamProvider {
+    StreamProvider::new(StreamSettings {
+        host: source.controller.host.clone(),
+        port: source.controller.port,
+        gateway: Key::new(&source.gateway.namespace, &source.gateway.name),
+        ca_file: source.ca_file.clone(),
+        token_file: source.token_file.clone(),
+        state_dir: source.state_dir.clone(),
+    })
+}
+
+/// Runs the loop once the first objects are known. Serves nothing before.
+async fn run_from_first<F, P>(
+    mut loads: watch::Receiver<Arc<Load>>,
+    options: Options,
+    names: Names<SystemLookup>,
+    outputs: Outputs<F, P>,
+    progress: &Progress,
+) where
+    F: FnMut(&Table) -> BindReport,
+    P: FnMut(ServedConfiguration),
+{
+    if loads.changed().await.is_ok() {
+        progress.translating(routes(&loads.borrow()));
+        crate::control::data_plane::run(loads, options, names, outputs).await;
+    }
+}
+
+/// Returns the number of routes.
+fn routes(load: &Load) -> usize {
+    load.snapshot.http_routes.len() + load.snapshot.grpc_routes.len()
+}
+
+/// Records the state of the connection to the controller for metrics and readiness.
+fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
+    match event {
+        StreamEvent::CaughtUp => set_stale(false),
+        StreamEvent::Disconnected => set_stale(true),
+        _ => {}
+    }
+    let Some(stats) = &state.stats.stream else {
+        return;
+    };
+    match event {
+        StreamEvent::Connected => stats.connected(),
+        StreamEvent::Disconnected => stats.disconnected(),
+        StreamEvent::Committed(position) => stats.committed(position.revision),
+        StreamEvent::SessionSecret(_) | StreamEvent::CaughtUp => {}
+        StreamEvent::Waiting(reason) => {
+            let reason = format!("not configured yet: {reason}");
+            state.waiting.store(Some(Arc::new(reason)));
+        }
+    }
+}

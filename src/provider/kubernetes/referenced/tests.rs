@@ -1,0 +1,254 @@
+//! The counted references, compared with those of all objects.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::{Kind, Object};
+
+fn decoded(object: &Value) -> Object {
+    let mut kinds = Kind::all().iter();
+    let kind = kinds.find(|kind| object["kind"] == kind.kind).unwrap();
+    kind.decode(object).unwrap()
+}
+
+fn put(referenced: &mut Referenced, object: &Value) {
+    let object = decoded(object);
+    let key = object.meta();
+    let name = object.kind().object_ref(&key.namespace, &key.name);
+    referenced.replace(&name, References::of(&object), false);
+    referenced.drop_unreferenced();
+}
+
+fn gateway(certificate: &str) -> Value {
+    json!({
+        "kind": "Gateway", "metadata": {"namespace": "default", "name": "edge"},
+        "spec": {"gatewayClassName": "c", "listeners": [
+            {"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": certificate}]}}
+        ]},
+    })
+}
+
+/// Returns the objects to fetch, with the namespaces that refer to them.
+fn wanted(referenced: &mut Referenced) -> BTreeMap<String, Vec<Arc<str>>> {
+    referenced.recheck();
+    let changes = referenced.take_wanted(|_| true).into_iter();
+    let wanted = changes.filter(|(_, of)| !of.is_empty());
+    wanted.map(|(name, of)| (name.to_string(), of)).collect()
+}
+
+fn names(referenced: &mut Referenced) -> Vec<String> {
+    wanted(referenced).into_keys().collect()
+}
+
+fn secret(name: &str) -> ObjectRef {
+    ObjectRef::core("Secret", "default", name)
+}
+
+#[test]
+fn finds_references_in_every_field() {
+    let authority = |kind: &str, name: &str| json!({"validation": {"caCertificateRefs": [{"group": "", "kind": kind, "name": name}]}});
+    let mut edge = gateway("listener");
+    edge["spec"]["tls"] = json!({
+        "backend": {"clientCertificateRef": {"name": "client", "namespace": "other"}},
+        "frontend": {
+            "default": authority("ConfigMap", "authority"),
+            "perPort": [{"port": 443, "tls": authority("Secret", "port")}, {"port": 80, "tls": authority("Service", "no")}],
+        },
+    });
+    let set = |name: &str, parent: &str| {
+        json!({
+            "kind": "ListenerSet", "metadata": {"namespace": "apps", "name": name},
+            "spec": {"parentRef": {"name": parent, "namespace": "default"}, "listeners": [
+                {"name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": name}]}}
+            ]},
+        })
+    };
+    let policy = json!({
+        "kind": "BackendTLSPolicy", "metadata": {"namespace": "default", "name": "p"},
+        "spec": {"targetRefs": [], "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "backend"}]}},
+    });
+    let external = json!({
+        "kind": "XBackend", "metadata": {"namespace": "default", "name": "x"},
+        "spec": {"type": "ExternalHostname", "port": {"port": 443}, "tls": {
+            "mode": "ClientAndServer",
+            "clientCertificateRef": {"name": "external"},
+            "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "external"}]},
+        }},
+    });
+    let sets = [set("set", "edge"), set("foreign", "other")];
+    let objects: Vec<_> = sets.into_iter().chain([edge, policy, external]).collect();
+    let expected = [
+        "ConfigMap default/authority",
+        "ConfigMap default/backend",
+        "ConfigMap default/external",
+        "Secret apps/set",
+        "Secret default/external",
+        "Secret default/listener",
+        "Secret default/port",
+        "Secret other/client",
+    ];
+    let mut all = Referenced::default();
+    let mut of_apps = Referenced::within(BTreeSet::from(["apps".to_owned()]));
+    for object in &objects {
+        put(&mut all, object);
+        put(&mut of_apps, object);
+    }
+    assert_eq!(names(&mut all), expected);
+    assert_eq!(wanted(&mut all)["Secret other/client"], ["default".into()]);
+    assert_eq!(names(&mut of_apps), ["Secret apps/set"]);
+}
+
+#[test]
+fn fetches_referenced_object_until_known() {
+    let mut referenced = Referenced::default();
+    let a = secret("a");
+    assert!(!referenced.accept_watched(&a, Some(1)));
+    put(&mut referenced, &gateway("a"));
+    assert!(referenced.is_waiting() && !referenced.is_known(&a));
+    assert_eq!(names(&mut referenced), ["Secret default/a"]);
+    assert!(referenced.accept_watched(&a, Some(1)));
+    assert!(referenced.is_known(&a));
+    assert!(names(&mut referenced).is_empty());
+    put(&mut referenced, &gateway("b"));
+    assert!(!referenced.has(&a));
+    assert_eq!(names(&mut referenced), ["Secret default/b"]);
+}
+
+#[test]
+fn newest_of_watched_and_fetched_version_wins() {
+    let mut referenced = Referenced::default();
+    let a = secret("a");
+    put(&mut referenced, &gateway("a"));
+    assert!(referenced.accept_fetched(&a, Some(5)));
+    assert!(!referenced.accept_watched(&a, Some(4)));
+    assert!(!referenced.accept_watched(&a, Some(5)));
+    assert!(referenced.accept_watched(&a, Some(6)));
+    assert!(!referenced.accept_fetched(&a, Some(5)));
+    assert!(referenced.record_unlisted(&a));
+    assert!(referenced.is_waiting() && referenced.accept_fetched(&a, None));
+    assert!(referenced.accept_watched(&a, Some(7)));
+}
+
+#[test]
+fn change_of_one_object_reports_only_its_own_references() {
+    let mut referenced = Referenced::default();
+    put(&mut referenced, &gateway("a"));
+    let mut other = gateway("a");
+    other["metadata"]["namespace"] = "other".into();
+    put(&mut referenced, &other);
+    referenced.take_wanted(|_| true);
+    put(&mut referenced, &gateway("b"));
+    let mut changes = referenced.take_wanted(|_| true);
+    changes.sort();
+    let default: Arc<str> = "default".into();
+    let expected = [(secret("a"), vec![]), (secret("b"), vec![default])];
+    assert_eq!(changes, expected);
+    put(&mut referenced, &gateway("b"));
+    assert!(referenced.take_wanted(|_| true).is_empty());
+}
+
+/// A change of one of a few Gateways and ListenerSets.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Stores a version with these certificates; `true` keeps the previous one.
+    Put(ObjectRef, Vec<u8>, Option<ObjectRef>, bool),
+    ForgetPrevious(ObjectRef),
+    Delete(ObjectRef),
+    Watched(u8),
+    Drop,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let edge = |of: u8| ObjectRef::gateway_api("Gateway", &format!("n{}", of % 2), "edge");
+    let set = |of: u8| ObjectRef::gateway_api("ListenerSet", &format!("n{}", of % 2), "set");
+    let object = (0..4_u8).prop_map(move |of| if of < 2 { edge(of) } else { set(of) });
+    let certificates = proptest::collection::vec(0..5_u8, 0..4);
+    prop_oneof![
+        6 => (object.clone(), certificates, 0..2_u8, any::<bool>()).prop_map(
+            move |(object, names, parent, keeps)| {
+                let parent = (&*object.kind == "ListenerSet").then(|| edge(parent));
+                Step::Put(object, names, parent, keeps)
+            }
+        ),
+        2 => object.clone().prop_map(Step::ForgetPrevious),
+        2 => object.prop_map(Step::Delete),
+        1 => (0..5_u8).prop_map(Step::Watched),
+        2 => Just(Step::Drop),
+    ]
+}
+
+/// All versions, as [`Referenced`] should count them.
+type Model = BTreeMap<(ObjectRef, bool), (Vec<u8>, Option<ObjectRef>)>;
+
+fn certificate(number: u8) -> ObjectRef {
+    secret(&number.to_string())
+}
+
+fn apply(referenced: &mut Referenced, model: &mut Model, step: Step) {
+    match step {
+        Step::Put(object, certificates, parent, keeps) => {
+            let names = certificates.iter().map(|it| certificate(*it)).collect();
+            let former = model.remove(&(object.clone(), false));
+            let keeps = keeps && !model.contains_key(&(object.clone(), true));
+            if let Some(former) = former.filter(|_| keeps) {
+                model.insert((object.clone(), true), former);
+            }
+            model.insert((object.clone(), false), (certificates, parent.clone()));
+            referenced.replace(&object, References { names, parent }, keeps);
+        }
+        Step::ForgetPrevious(object) => {
+            referenced.forget_previous(&object);
+            model.remove(&(object, true));
+        }
+        Step::Delete(object) => {
+            referenced.forget(&object);
+            model.retain(|(of, _), _| *of != object);
+        }
+        Step::Watched(number) => drop(referenced.accept_watched(&certificate(number), None)),
+        Step::Drop => drop(referenced.drop_unreferenced()),
+    }
+}
+
+/// Returns the referenced names and the namespaces that refer to them, computed from all versions.
+fn naive(model: &Model) -> BTreeMap<ObjectRef, BTreeSet<Arc<str>>> {
+    let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for ((object, _), (certificates, parent)) in model {
+        let mut parents = parent.iter();
+        if parents.all(|parent| model.contains_key(&(parent.clone(), false))) {
+            for number in certificates {
+                let of = all.entry(certificate(*number)).or_default();
+                of.insert(object.namespace.clone());
+            }
+        }
+    }
+    all
+}
+
+proptest! {
+    #[test]
+    fn counts_agree_with_all_versions(steps in proptest::collection::vec(step(), 0..60)) {
+        let (mut referenced, mut model) = (Referenced::default(), Model::new());
+        let mut followed = BTreeMap::new();
+        for step in steps {
+            apply(&mut referenced, &mut model, step);
+            // A watch event is applied only after unreferenced names are dropped.
+            referenced.drop_unreferenced();
+            let expected = naive(&model);
+            let named = referenced.named.iter().map(|(name, entry)| {
+                let of = entry.referrers.iter().map(|(of, _)| of.clone());
+                (name.clone(), of.collect())
+            });
+            prop_assert_eq!(named.collect::<BTreeMap<_, BTreeSet<_>>>(), expected.clone());
+            for (name, of) in referenced.take_wanted(|_| true) {
+                followed.insert(name, of.into_iter().collect::<BTreeSet<_>>());
+            }
+            followed.retain(|_, of| !of.is_empty());
+            let mut unknown = expected;
+            unknown.retain(|name, _| !referenced.is_known(name));
+            prop_assert_eq!(&followed, &unknown);
+        }
+    }
+}

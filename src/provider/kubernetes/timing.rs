@@ -1,0 +1,25 @@
+//! The timeouts of watches.
+
+use std::time::Duration;
+
+/// Timeouts for the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Duration of a watch in seconds. A connection that died silently is detected 5 s later.
+    pub watch: u32,
+    /// Timeout of a response, such as one page of a list.
+    pub response_timeout: Duration,
+    /// Time for which lists are rejected that are older than the served state.
+    pub stale_list_timeout: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            watch: 45,
+            // The API server itself gives up after 60 s.
+            response_timeout: Duration::from_secs(65),
+            stale_list_timeout: Duration::from_secs(60),
+        }
+    }
+}

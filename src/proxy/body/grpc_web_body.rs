@@ -1,0 +1,80 @@
+//! The bodies of gRPC-Web calls: decodes base64 in requests and appends trailers to responses as
+//! the last part. Holds at most one frame.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame};
+
+use super::request_body::RequestBody;
+use super::trailers;
+use crate::ir::grpc::WebFormat;
+use crate::proxy::grpc::GrpcStatus;
+use crate::proxy::grpc_web;
+use crate::upstream::{self, BoxError};
+
+/// The body of a response.
+pub(crate) struct WebBody {
+    source: upstream::ResponseBody<RequestBody>,
+    format: WebFormat,
+    /// Status from the head, for a response without trailers.
+    status: HeaderMap,
+    is_ended: bool,
+}
+
+impl WebBody {
+    /// Translates `source`. `status` is the gRPC status in the response head.
+    pub(in crate::proxy) fn new(
+        source: upstream::ResponseBody<RequestBody>,
+        format: WebFormat,
+        status: HeaderMap,
+    ) -> Self {
+        Self {
+            source,
+            format,
+            status,
+            is_ended: false,
+        }
+    }
+
+    /// Reports whether the trailers were returned.
+    pub(in crate::proxy) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Returns the next part.
+    pub(in crate::proxy) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let trailers = match ready!(Pin::new(&mut self.source).poll_frame(cx)) {
+            Some(frame) => match frame?.into_data() {
+                Ok(data) => {
+                    let data = grpc_web::encode(self.format, data);
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Err(frame) => frame.into_trailers().ok(),
+            },
+            None => None,
+        };
+        self.is_ended = true;
+        let mut trailers = trailers.unwrap_or_else(|| self.status_without_trailers());
+        trailers::remove_head_only(&mut trailers);
+        let part = grpc_web::encode_trailers(self.format, &trailers);
+        Poll::Ready(Some(Ok(Frame::data(part))))
+    }
+
+    fn status_without_trailers(&mut self) -> HeaderMap {
+        let mut status = std::mem::take(&mut self.status);
+        if status.is_empty() {
+            GrpcStatus::Internal
+                .insert_into(&mut status, "the backend ended the call without a status");
+        }
+        status
+    }
+}

@@ -1,0 +1,9 @@
+//! The bodies of requests and responses on their way through the proxy.
+
+pub(super) mod body_copy;
+pub(super) mod grpc_web_body;
+pub(super) mod incoming;
+pub(super) mod request_body;
+pub(super) mod response_body;
+mod trailers;
+pub(super) mod tunnel;

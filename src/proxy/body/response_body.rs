@@ -1,0 +1,166 @@
+//! A response body on its way to the client: updates the `Activity`, counts bytes, and closes the
+//! request's record at its end.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use super::grpc_web_body::WebBody;
+use super::request_body::RequestBody;
+use super::trailers;
+use super::tunnel::Tunnel;
+use crate::proxy::response::record::Record;
+use crate::upstream::{self, BoxError};
+
+/// Source of a response body.
+pub(crate) enum BodySource {
+    /// No body.
+    Empty,
+    /// In memory: an error message or a filter's response.
+    Memory(Bytes),
+    /// A tunnel, which the connection or the stream relays instead of a body.
+    Tunnel(Box<Tunnel>),
+    /// A gRPC response of a backend, translated for a gRPC-Web client.
+    GrpcWeb(Box<WebBody>),
+    /// A backend.
+    Backend(upstream::ResponseBody<RequestBody>),
+}
+
+/// A response body with the record of its request.
+pub(crate) struct ResponseBody {
+    source: BodySource,
+    record: Option<Record>,
+    /// Whether `is_end_stream` and `size_hint` hide the end until the body is polled.
+    is_end_hidden: bool,
+}
+
+impl ResponseBody {
+    /// Creates the body of a response whose head is about to be written.
+    pub(crate) fn new(source: BodySource, mut record: Record) -> Self {
+        if source.is_end_stream() {
+            record.complete();
+        } else {
+            record.activity().on_response();
+        }
+        Self {
+            source,
+            record: Some(record),
+            is_end_hidden: false,
+        }
+    }
+
+    /// Creates an empty body without a record.
+    pub(crate) fn empty() -> Self {
+        Self::without_record(BodySource::Empty)
+    }
+
+    /// Returns the body for a tunnel, which has the record.
+    pub(crate) fn tunnel(tunnel: Box<Tunnel>) -> Self {
+        Self::without_record(BodySource::Tunnel(tunnel))
+    }
+
+    /// Returns the tunnel, if this is one.
+    pub(crate) fn take_tunnel(&mut self) -> Option<Box<Tunnel>> {
+        match std::mem::replace(&mut self.source, BodySource::Empty) {
+            BodySource::Tunnel(tunnel) => Some(tunnel),
+            source => {
+                self.source = source;
+                None
+            }
+        }
+    }
+
+    fn without_record(source: BodySource) -> Self {
+        Self {
+            source,
+            record: None,
+            is_end_hidden: false,
+        }
+    }
+
+    /// Completes the response without its body, as for HEAD.
+    pub(crate) fn skip(&mut self) {
+        self.source = BodySource::Empty;
+        if let Some(record) = &mut self.record {
+            record.complete();
+        }
+    }
+
+    /// Hides the end and length of the body until it is polled.
+    pub(crate) fn hide_end(&mut self) {
+        self.is_end_hidden = true;
+    }
+}
+
+impl BodySource {
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty | Self::Tunnel(_) => true,
+            Self::Memory(bytes) => bytes.is_empty(),
+            Self::GrpcWeb(body) => body.is_ended(),
+            Self::Backend(body) => body.is_end_stream(),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self {
+            Self::Empty | Self::Tunnel(_) => Poll::Ready(None),
+            Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::GrpcWeb(body) => body.poll_frame(cx),
+            Self::Backend(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        this.is_end_hidden = false;
+        let Some(record) = &mut this.record else {
+            return Poll::Ready(None);
+        };
+        record.activity().on_response_awaited();
+        let mut polled = this.source.poll(cx);
+        match &mut polled {
+            Poll::Pending => {}
+            Poll::Ready(Some(Ok(frame))) => {
+                record.sent(frame.data_ref().map_or(0, Bytes::len));
+                record.activity().on_response();
+                if let Some(trailers) = frame.trailers_mut() {
+                    trailers::remove_head_only(trailers);
+                }
+                if this.source.is_end_stream() {
+                    record.complete();
+                }
+            }
+            Poll::Ready(Some(Err(_))) => {
+                record.fail("aborted: the backend failed during the response")
+            }
+            Poll::Ready(None) => record.complete(),
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        !self.is_end_hidden && self.source.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            _ if self.is_end_hidden => SizeHint::default(),
+            BodySource::GrpcWeb(_) => SizeHint::default(),
+            BodySource::Empty | BodySource::Tunnel(_) => SizeHint::with_exact(0),
+            BodySource::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Backend(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The body of a response that opens a tunnel: the connection to the backend, which the connection to the client relays.
+
+use super::request_body::RequestBody;
+use crate::proxy::response::record::Record;
+use crate::upstream::{ResponseBody, Upgraded};
+
+/// The backend half of an upgraded connection, before the client half is available.
+pub(crate) struct Tunnel {
+    pub(in crate::proxy) backend: Upgraded,
+    pub(in crate::proxy) record: Record,
+}
+
+impl Tunnel {
+    /// Takes over the connection after a 101 response.
+    pub(crate) fn new(response: ResponseBody<RequestBody>, record: Record) -> Option<Self> {
+        let backend = response.into_upgraded()?;
+        Some(Self { backend, record })
+    }
+}

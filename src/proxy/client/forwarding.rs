@@ -1,0 +1,164 @@
+//! Headers about the origin of a request: `X-Forwarded-*` and `X-Request-Id`. Accepted from trusted
+//! clients only, and set before route matching, so that rules match what the backend receives.
+
+use http::header::{FORWARDED, HeaderName};
+use http::{HeaderMap, HeaderValue};
+
+pub(in crate::proxy) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(in crate::proxy) const X_FORWARDED_PROTO: HeaderName =
+    HeaderName::from_static("x-forwarded-proto");
+pub(in crate::proxy) const X_FORWARDED_HOST: HeaderName =
+    HeaderName::from_static("x-forwarded-host");
+pub(in crate::proxy) const X_FORWARDED_PORT: HeaderName =
+    HeaderName::from_static("x-forwarded-port");
+pub(in crate::proxy) const X_FORWARDED_CLIENT_CERT: HeaderName =
+    HeaderName::from_static("x-forwarded-client-cert");
+pub(in crate::proxy) const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+pub(in crate::proxy) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Headers whose values are those of the proxy and not of the client.
+pub(in crate::proxy) const SET_BY_PROXY: [HeaderName; 5] = [
+    X_FORWARDED_FOR,
+    X_FORWARDED_PROTO,
+    X_FORWARDED_HOST,
+    X_FORWARDED_CLIENT_CERT,
+    X_REQUEST_ID,
+];
+
+/// Values of the forwarding headers of a connection.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
+    /// Address of the client.
+    pub(crate) address: HeaderValue,
+    /// `http` or `https`.
+    pub(crate) proto: HeaderValue,
+    /// Description of the client's certificate, if that is valid. Boxed, since few connections have
+    /// one.
+    pub(crate) certificate: Option<Box<HeaderValue>>,
+    /// Whether the client is a trusted proxy.
+    pub(crate) trusted: bool,
+}
+
+/// Headers that the proxy adds to a request. Kept separate from the client's headers until a filter
+/// needs all of them.
+#[derive(Debug)]
+pub(crate) struct AddedHeaders {
+    headers: [(HeaderName, HeaderValue); 4],
+    count: usize,
+}
+
+impl AddedHeaders {
+    /// Returns the headers that are still separate. The client's headers do not contain their
+    /// names.
+    pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.headers[..self.count]
+    }
+
+    /// Returns the request id.
+    pub(crate) fn id(&self) -> &HeaderValue {
+        &self.headers[0].1
+    }
+
+    /// Moves the headers into `headers`.
+    pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
+        for (name, value) in &self.headers[..self.count] {
+            headers.insert(name, value.clone());
+        }
+        self.count = 0;
+    }
+}
+
+impl Forwarding {
+    /// Removes the forwarding headers of the client (`has_claims` tells whether there are any) and
+    /// returns those of the proxy. Headers of a trusted client are kept: its address is appended to
+    /// `X-Forwarded-For`, and missing ones are added. `host` is the `Host` of the request.
+    pub(crate) fn sanitize(
+        &self,
+        headers: &mut HeaderMap,
+        host: Option<&HeaderValue>,
+        has_claims: bool,
+        new_id: impl FnOnce() -> HeaderValue,
+    ) -> AddedHeaders {
+        let claims = if has_claims {
+            Claims::take(headers, self.trusted)
+        } else {
+            Claims::default()
+        };
+        if let Some(certificate) = &self.certificate {
+            let claimed = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();
+            let value = chain(claimed, certificate, b",");
+            headers.insert(X_FORWARDED_CLIENT_CERT, value);
+        }
+        let host = claims.host.or_else(|| host.cloned());
+        let count = if host.is_some() { 4 } else { 3 };
+        let headers = [
+            (X_REQUEST_ID, claims.id.unwrap_or_else(new_id)),
+            (
+                X_FORWARDED_FOR,
+                chain(claims.chain.iter(), &self.address, b", "),
+            ),
+            (
+                X_FORWARDED_PROTO,
+                claims.proto.unwrap_or_else(|| self.proto.clone()),
+            ),
+            (
+                X_FORWARDED_HOST,
+                host.unwrap_or(HeaderValue::from_static("")),
+            ),
+        ];
+        AddedHeaders { headers, count }
+    }
+}
+
+/// Appends `own` to the values of a trusted client.
+fn chain<'a>(
+    before: impl Iterator<Item = &'a HeaderValue>,
+    own: &HeaderValue,
+    separator: &[u8],
+) -> HeaderValue {
+    let mut chain: Vec<_> = before.map(HeaderValue::as_bytes).collect();
+    if chain.is_empty() {
+        return own.clone();
+    }
+    chain.push(own.as_bytes());
+    HeaderValue::from_bytes(&chain.join(separator)).unwrap_or_else(|_| own.clone())
+}
+
+/// Forwarding headers of a trusted client.
+#[derive(Default)]
+struct Claims {
+    chain: Vec<HeaderValue>,
+    proto: Option<HeaderValue>,
+    host: Option<HeaderValue>,
+    id: Option<HeaderValue>,
+}
+
+impl Claims {
+    /// Removes the headers. For a trusted client, keeps those that are forwarded unchanged.
+    fn take(headers: &mut HeaderMap, trusted: bool) -> Self {
+        let chain = headers.get_all(X_FORWARDED_FOR).iter().cloned().collect();
+        headers.remove(X_FORWARDED_FOR);
+        let (proto, host) = (
+            headers.remove(X_FORWARDED_PROTO),
+            headers.remove(X_FORWARDED_HOST),
+        );
+        let id = headers.remove(X_REQUEST_ID);
+        if trusted {
+            return Self {
+                chain,
+                proto,
+                host,
+                id,
+            };
+        }
+        for name in [
+            FORWARDED,
+            X_REAL_IP,
+            X_FORWARDED_PORT,
+            X_FORWARDED_CLIENT_CERT,
+        ] {
+            headers.remove(name);
+        }
+        Self::default()
+    }
+}

@@ -1,0 +1,261 @@
+//! HTTP/1 connections: hyper's server plus timeouts, parking of idle connections without buffers,
+//! and lingering close.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body::Body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use super::io::{ClientIo, Observed};
+use super::upgrade;
+use crate::proxy::activity::{Activity, Phase};
+use crate::proxy::body::response_body::ResponseBody;
+use crate::proxy::body::tunnel::Tunnel;
+use crate::proxy::client::Client;
+use crate::proxy::request::request;
+use crate::proxy::response::interim::Interim;
+
+/// Maximum bytes of a request that hyper buffers: a head of maximum size, or the largest chunk of a
+/// body.
+const BUFFER: usize = 64 * 1024;
+/// Number of headers that hyper parses without an extra allocation. Requests with more are parsed
+/// with one; lower limits are checked afterwards.
+const PARSER_HEADERS: usize = 100;
+/// Maximum time and bytes of a lingering close after a final response (RFC 9112, 9.6): unread bytes
+/// would cause a reset, which could discard the response at the client.
+const LINGER: (Duration, usize) = (Duration::from_secs(5), 8 * 1024 * 1024);
+
+/// Why hyper's server returned.
+enum Exit {
+    /// The connection is closed.
+    Closed,
+    /// The proxy has ended the connection, but the client may still be sending.
+    Unread,
+    /// The connection is idle: the socket can wait without a server task.
+    Idle,
+    /// The connection has switched protocols.
+    Switched,
+}
+
+/// Serves HTTP/1 on a connection whose first bytes were read as `prefix`.
+pub(crate) async fn serve(
+    mut io: ClientIo,
+    mut prefix: Bytes,
+    activity: Rc<Activity>,
+    client: Rc<Client>,
+) {
+    loop {
+        let tunnel = RefCell::new(None);
+        let service = service_fn(|request: Request<hyper::body::Incoming>| {
+            respond(client.clone(), activity.clone(), &tunnel, request)
+        });
+        let server = server(&client, matches!(io, ClientIo::Plain(_)));
+        let observed =
+            Observed::new(io, prefix, activity.clone(), client.injection.clone()).watching_peer();
+        let mut connection = Box::new(server.serve_connection(TokioIo::new(observed), service));
+        let mut is_announced = false;
+        let end = poll_fn(|cx| {
+            let mut polled = Pin::new(&mut *connection).poll(cx);
+            if polled.is_pending() && client.is_draining() && !is_announced {
+                is_announced = true;
+                // hyper disables keep-alive and closes after the current response. Before its first
+                // poll, it would close without reading a request that has already arrived.
+                Pin::new(&mut *connection).graceful_shutdown();
+                polled = Pin::new(&mut *connection).poll(cx);
+            }
+            if let Poll::Ready(result) = polled {
+                return Poll::Ready(match result {
+                    Ok(()) if tunnel.borrow().is_some() => Exit::Switched,
+                    // hyper has sent the error response before it returns the parse error.
+                    Err(error) if error.is_parse() => {
+                        client.worker.stats.bad_requests.fetch_add(1, Relaxed);
+                        Exit::Unread
+                    }
+                    _ if activity.is_body_open() => Exit::Unread,
+                    _ => Exit::Closed,
+                });
+            }
+            activity.poll_due(cx).map(|phase| match phase {
+                Phase::Idle => Exit::Idle,
+                phase => {
+                    client.timed_out(phase);
+                    Exit::Closed
+                }
+            })
+        })
+        .await;
+        if let Exit::Closed = end {
+            return;
+        }
+        // hyper returns the bytes that it has read ahead, so that parking loses none.
+        let parts = connection.into_parts();
+        let unread;
+        (io, unread) = parts.io.into_inner().into_parts();
+        if let Exit::Unread = end {
+            spawn_local(linger(io, client));
+            return;
+        }
+        prefix = join(parts.read_buf, unread);
+        if let Some(tunnel) = tunnel.take() {
+            let idle = client.worker.limits.tunnel_idle_timeout;
+            let relay = upgrade::relay(*tunnel, io, prefix, &client.worker.clock, idle);
+            return Box::pin(relay).await;
+        }
+        if prefix.is_empty() {
+            spawn_local(park(io, activity, client));
+            return;
+        }
+    }
+}
+
+fn server(client: &Client, is_plain: bool) -> http1::Builder {
+    let limits = &client.worker.limits;
+    let mut server = http1::Builder::new();
+    server
+        // A half-close ends a TLS session, but not a plain-text connection.
+        .half_close(is_plain)
+        .max_buf_size(BUFFER.max(limits.max_header_bytes))
+        .max_header_size(limits.max_header_bytes);
+    if limits.max_headers > PARSER_HEADERS {
+        server.max_headers(limits.max_headers);
+    }
+    server
+}
+
+/// Responds to one request, in the form that hyper needs. `tunnel` receives the tunnel to relay after the 101 response is
+/// written.
+async fn respond(
+    client: Rc<Client>,
+    activity: Rc<Activity>,
+    tunnel: &RefCell<Option<Box<Tunnel>>>,
+    request: Request<hyper::body::Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
+    let is_head = request.method() == Method::HEAD;
+    let version = request.version();
+    let interim = if version == Version::HTTP_11 {
+        Interim::Http1(client.clone())
+    } else {
+        Interim::None
+    };
+    let (parts, body) = request.into_parts();
+    let admitted = request::open(client, activity, interim, parts, body.into());
+    let mut response = admitted.serve().await;
+    if let Some(opened) = response.body_mut().take_tunnel() {
+        tunnel.replace(Some(opened));
+    }
+    let length = response.body().size_hint().exact();
+    if is_head {
+        if let Some(length @ 1..) = length {
+            let headers = response.headers_mut();
+            headers.entry(CONTENT_LENGTH).or_insert(length.into());
+        }
+        response.body_mut().skip();
+    } else if response.status() == StatusCode::NOT_MODIFIED
+        && response.headers().contains_key(CONTENT_LENGTH)
+    {
+        // hyper keeps an existing Content-Length only if it has to poll the body.
+        response.body_mut().hide_end();
+    } else if version == Version::HTTP_10 && length.is_none() {
+        // The end of the connection delimits the body.
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+/// Waits for the next request in a task that holds only the socket and the client state.
+async fn park(io: ClientIo, activity: Rc<Activity>, client: Rc<Client>) {
+    activity.on_park();
+    client.worker.stats.parked.fetch_add(1, Relaxed);
+    let awake = poll_fn(|cx| {
+        if let Poll::Ready(result) = io.poll_readable(cx) {
+            return Poll::Ready(result.is_ok());
+        }
+        if client.is_draining() {
+            Poll::Ready(false)
+        } else {
+            activity.poll_due(cx).map(|_| false)
+        }
+    })
+    .await;
+    client.worker.stats.parked.fetch_sub(1, Relaxed);
+    activity.restart();
+    if awake {
+        spawn_local(serve(io, Bytes::new(), activity, client));
+    }
+}
+
+/// Lingers before the close: shuts down the write side and discards received bytes, in a task that
+/// counts as an open connection.
+async fn linger(io: ClientIo, client: Rc<Client>) {
+    let mut socket = io.into_socket();
+    let discard = async {
+        // Fails if the client has reset the connection, in which case there is nothing to read
+        // either.
+        let _ = socket.shutdown().await;
+        let mut discarded = 0;
+        while discarded < LINGER.1 && socket.readable().await.is_ok() {
+            // Frees the buffer while the task waits.
+            let mut buffer = [0; 16 * 1024];
+            match socket.try_read(&mut buffer) {
+                Ok(count @ 1..) => discarded += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => break,
+            }
+        }
+    };
+    // After the timeout, the client has had enough time to read the response.
+    let _ = timeout(LINGER.0, discard).await;
+    drop(client);
+}
+
+/// Joins already read bytes with unread ones. Returns an empty value without a buffer if both are
+/// empty, so that a parked connection holds none.
+fn join(read: Bytes, unread: Bytes) -> Bytes {
+    match (read.is_empty(), unread.is_empty()) {
+        (true, true) => Bytes::new(),
+        (false, true) => read,
+        (true, false) => unread,
+        (false, false) => [read, unread].concat().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parked<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    fn lingering<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn parked_and_lingering_tasks_are_small() {
+        let size = parked(park);
+        assert!(size <= 192, "a parked connection's task takes {size} bytes");
+        let size = lingering(linger);
+        assert!(
+            size <= 512,
+            "a lingering connection's task takes {size} bytes"
+        );
+    }
+}

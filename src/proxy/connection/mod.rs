@@ -1,0 +1,15 @@
+//! Client connections from the socket to the requests on them: ports, TLS, HTTP/1, HTTP/2, and tunnels after an upgrade.
+
+pub(super) mod connection;
+mod deadline;
+mod http;
+mod http1;
+mod http2;
+mod http2_shared;
+mod in_place;
+mod io;
+pub(super) mod listener;
+mod socket;
+mod stream;
+mod stream_io;
+pub(super) mod upgrade;

@@ -1,0 +1,396 @@
+//! One HTTP/2 stream: serves its request, sends the response within the client's flow-control
+//! window, and handles resets and timeouts.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body;
+
+use super::http2_shared::Shared;
+use super::stream_io::{StreamReader, StreamWriter};
+use super::upgrade::{self, TunnelEnd};
+use crate::http2;
+use crate::ir::grpc::is_grpc;
+use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
+use crate::proxy::activity::{Activity, BodyPace, Phase};
+use crate::proxy::body::incoming::Incoming;
+use crate::proxy::body::response_body::ResponseBody;
+use crate::proxy::body::tunnel::Tunnel;
+use crate::proxy::error::Error;
+use crate::proxy::request::request::Admitted;
+use crate::proxy::request::{request, websocket};
+use crate::proxy::response::interim::Interim;
+
+/// A stream whose request has arrived. Counts as a request of its connection until dropped.
+pub(in crate::proxy) struct Stream {
+    connection: Rc<Shared>,
+    activity: Rc<Activity>,
+    respond: Rc<RefCell<SendResponse<Bytes>>>,
+    /// The bytes that the client of an extended CONNECT sends.
+    tunneled: Option<http2::Body>,
+    is_grpc: bool,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.connection.activity.on_request_end();
+    }
+}
+
+/// Serves a stream until it ends.
+pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) {
+    let handled = {
+        let mut handling = pin!(request.serve());
+        poll_fn(|cx| {
+            if stream.reset_malformed() {
+                return Poll::Ready(None);
+            }
+            match handling.as_mut().poll(cx) {
+                Poll::Ready(response) => Poll::Ready(Some(response)),
+                Poll::Pending => stream.poll_end(cx).map(|()| None),
+            }
+        })
+        .await
+    };
+    let Some(mut response) = handled else {
+        return;
+    };
+    if let Some(tunnel) = response.body_mut().take_tunnel() {
+        return Box::pin(stream.relay(response, *tunnel)).await;
+    }
+    // Unread bytes of an extended CONNECT must not keep the stream open.
+    stream.tunneled = None;
+    let (sender, body) = match stream.send_head(response, is_head) {
+        Ok(Some(streaming)) => streaming,
+        Ok(None) => return,
+        Err(_) => return stream.on_lost(),
+    };
+    let mut body = pin!(body);
+    let mut sending = BodySender::new(sender);
+    poll_fn(
+        // Sends before it checks the timeout, so that a response that ends at its deadline is
+        // complete.
+        |cx| match sending.poll(cx, body.as_mut(), &stream.activity) {
+            _ if stream.reset_malformed() => Poll::Ready(()),
+            Poll::Ready(outcome) => {
+                if let Err(Lost) = outcome {
+                    stream.on_lost();
+                }
+                Poll::Ready(())
+            }
+            Poll::Pending => stream.poll_due(cx).map(|phase| match phase {
+                Phase::Exchange if stream.is_grpc => sending.exceed_deadline(),
+                _ => stream.reset(),
+            }),
+        },
+    )
+    .await;
+}
+
+impl Stream {
+    pub(in crate::proxy) fn new(
+        connection: Rc<Shared>,
+        request: &Request<RecvStream>,
+        respond: SendResponse<Bytes>,
+    ) -> Self {
+        connection.activity.on_request();
+        let worker = &connection.client.worker;
+        let is_grpc = *request.method() == Method::POST && is_grpc(request.headers());
+        let pace = pace(request, is_grpc);
+        let activity = Activity::stream(&worker.clock, &worker.limits, pace);
+        Self {
+            connection,
+            activity,
+            respond: Rc::new(RefCell::new(respond)),
+            tunneled: None,
+            is_grpc,
+        }
+    }
+
+    /// Opens the request before the task is spawned, since its head is expensive to move.
+    pub(in crate::proxy) fn open(&mut self, request: Request<RecvStream>) -> Admitted {
+        let interim = Interim::Http2(self.respond.clone());
+        let (parts, body) = request.into_parts();
+        let bodies = &self.connection.bodies;
+        let body = if websocket::is_extended_connect(&parts) {
+            self.tunneled = Some(bodies.read(body));
+            Incoming::Empty
+        } else if body.is_end_stream() {
+            Incoming::Empty
+        } else {
+            Incoming::http2(bodies.read(body), &parts.headers, &interim)
+        };
+        let client = self.connection.client.clone();
+        request::open(client, self.activity.clone(), interim, parts, body)
+    }
+
+    /// Becomes ready when the stream has ended before its response begins.
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.respond.borrow_mut().poll_reset(cx).is_ready() {
+            self.on_lost();
+            return Poll::Ready(());
+        }
+        self.poll_timeout(cx)
+    }
+
+    /// Sends the head of a tunnel and relays until the tunnel ends.
+    async fn relay(&mut self, response: Response<ResponseBody>, tunnel: Tunnel) {
+        let Some(input) = self.tunneled.take() else {
+            return self.reset();
+        };
+        let (mut head, _) = response.into_parts();
+        let worker = self.connection.client.worker.clone();
+        self.complete_headers(&mut head.headers);
+        let head = Response::from_parts(head, ());
+        let Ok(sender) = self.respond.borrow_mut().send_response(head, false) else {
+            return self.on_lost();
+        };
+        let _open = self.connection.open_tunnel();
+        let mut writer = StreamWriter::new(sender);
+        let reader = StreamReader::new(input);
+        let idle = worker.limits.tunnel_idle_timeout;
+        let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, &worker.clock, idle);
+        match relayed.await {
+            TunnelEnd::Complete => {}
+            TunnelEnd::ClientFailed => self.on_lost(),
+            TunnelEnd::BackendFailed | TunnelEnd::TimedOut => writer.reset(),
+        }
+    }
+
+    fn poll_timeout(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_due(cx).map(|_| self.reset())
+    }
+
+    /// Becomes ready when a timeout has passed.
+    fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
+        self.activity.poll_due(cx).map(|phase| {
+            self.connection.client.timed_out(phase);
+            phase
+        })
+    }
+
+    /// Resets the stream if the trailers of its request are malformed (RFC 9113, 8.1.1). Counts it
+    /// as cancelled, since the backend may have got most of it. Returns whether it was reset.
+    fn reset_malformed(&self) -> bool {
+        let connection = &self.connection;
+        let id = self.respond.borrow().stream_id().as_u32();
+        let is_malformed = connection.bodies.are_trailers_malformed(id);
+        if is_malformed {
+            self.respond.borrow_mut().send_reset(Reason::PROTOCOL_ERROR);
+            let clock = &connection.client.worker.clock;
+            connection.cancelled.count(clock);
+        }
+        is_malformed
+    }
+
+    fn reset(&self) {
+        // Another owner of the request body would keep the stream open.
+        self.respond.borrow_mut().send_reset(Reason::CANCEL);
+    }
+
+    /// Records that the client has reset the stream, or that its connection has ended.
+    fn on_lost(&self) {
+        let connection = &self.connection;
+        match connection.activity.ended_by() {
+            None => connection.cancelled.count(&connection.client.worker.clock),
+            ended_by => self.activity.on_connection_end(ended_by),
+        }
+    }
+
+    fn complete_headers(&self, headers: &mut HeaderMap) {
+        let worker = &self.connection.client.worker;
+        remove_connection_headers(headers);
+        let date = || worker.date.header(&worker.clock);
+        headers.entry(DATE).or_insert_with(date);
+    }
+
+    /// Sends a response head. Returns the sender of the body, if the response has one.
+    fn send_head(
+        &self,
+        response: Response<ResponseBody>,
+        is_head: bool,
+    ) -> Result<Option<(SendStream<Bytes>, ResponseBody)>, h2::Error> {
+        let (mut head, mut body) = response.into_parts();
+        self.complete_headers(&mut head.headers);
+        let mut is_empty = body.is_end_stream();
+        if !is_empty {
+            if let Some(length) = body.size_hint().exact() {
+                let length = || length.into();
+                head.headers.entry(CONTENT_LENGTH).or_insert_with(length);
+            }
+            if is_head || has_no_content(head.status) {
+                body.skip();
+                is_empty = true;
+            }
+        }
+        let head = Response::from_parts(head, ());
+        let sender = self.respond.borrow_mut().send_response(head, is_empty)?;
+        Ok((!is_empty).then_some((sender, body)))
+    }
+}
+
+/// Reports whether responses with this status have no content (RFC 9110, 15.3.5 and 15.4.5).
+fn has_no_content(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// Removes connection-specific headers (RFC 9113, 8.2.2).
+fn remove_connection_headers(headers: &mut HeaderMap) {
+    if headers.keys().any(is_hop_by_hop) {
+        for name in HOP_BY_HOP {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Whether the request body may pause.
+fn pace(request: &Request<RecvStream>, is_grpc: bool) -> BodyPace {
+    if is_grpc {
+        BodyPace::Any
+    } else if request.body().is_end_stream() || request.headers().contains_key(CONTENT_LENGTH) {
+        BodyPace::Steady
+    } else {
+        BodyPace::SteadyUntilResponse
+    }
+}
+
+/// The stream was reset or its connection has ended.
+struct Lost;
+
+impl From<h2::Error> for Lost {
+    fn from(_: h2::Error) -> Self {
+        Self
+    }
+}
+
+/// A response body being sent.
+struct BodySender {
+    sender: SendStream<Bytes>,
+    /// Data waiting for flow-control capacity.
+    data: Bytes,
+    /// Whether it is the last data.
+    is_last: bool,
+}
+
+impl BodySender {
+    fn new(sender: SendStream<Bytes>) -> Self {
+        Self {
+            sender,
+            data: Bytes::new(),
+            is_last: false,
+        }
+    }
+
+    /// Ends a gRPC response whose deadline has passed. Drops the rest of the body.
+    fn exceed_deadline(&mut self) {
+        let error = Error::RequestTimeout;
+        let mut trailers = HeaderMap::with_capacity(2);
+        let status = error.grpc_status();
+        status.insert_into(&mut trailers, error.message());
+        // Fails only if the stream has ended.
+        let _ = self.sender.send_trailers(trailers);
+    }
+
+    /// Sends until the body has ended. Passes h2 no more data than the client's window allows, so
+    /// that a blocked write is visible here and not hidden in h2's buffer.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut body: Pin<&mut ResponseBody>,
+        activity: &Activity,
+    ) -> Poll<Result<(), Lost>> {
+        if self.sender.poll_reset(cx).is_ready() {
+            return Poll::Ready(Err(Lost));
+        }
+        loop {
+            while !self.data.is_empty() {
+                ready!(self.poll_send(cx))?;
+                activity.restart();
+            }
+            if self.is_last {
+                return Poll::Ready(Ok(()));
+            }
+            match ready!(body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.accept(data, body.is_end_stream())?,
+                    Err(frame) => {
+                        let Ok(trailers) = frame.into_trailers() else {
+                            continue;
+                        };
+                        self.sender.send_trailers(trailers)?;
+                        return Poll::Ready(Ok(()));
+                    }
+                },
+                Some(Err(_)) => {
+                    self.sender.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Ok(()));
+                }
+                None => self.accept(Bytes::new(), true)?,
+            }
+        }
+    }
+
+    fn accept(&mut self, data: Bytes, is_last: bool) -> Result<(), Lost> {
+        self.is_last = is_last;
+        if data.is_empty() {
+            if is_last {
+                // An empty DATA frame needs no flow-control capacity.
+                self.sender.send_data(data, true)?;
+            }
+            return Ok(());
+        }
+        self.data = data;
+        Ok(())
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+        while self.sender.capacity() == 0 {
+            self.sender.reserve_capacity(self.data.len());
+            match ready!(self.sender.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Poll::Ready(Err(Lost)),
+            }
+        }
+        let count = self.sender.capacity().min(self.data.len());
+        let part = self.data.split_to(count);
+        let is_last = self.is_last && self.data.is_empty();
+        Poll::Ready(self.sender.send_data(part, is_last).map_err(Lost::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+
+    use super::super::in_place::in_place;
+    use super::*;
+
+    #[test]
+    fn removes_connection_headers() {
+        let mut headers = HeaderMap::new();
+        for name in [CONNECTION, UPGRADE, CONTENT_TYPE] {
+            headers.insert(name, HeaderValue::from_static("x"));
+        }
+        remove_connection_headers(&mut headers);
+        assert_eq!(headers.keys().collect::<Vec<_>>(), [CONTENT_TYPE]);
+    }
+
+    #[test]
+    fn stream_state_is_small() {
+        let parts = size_of::<(Stream, Admitted)>();
+        assert!(parts < 128, "{parts} bytes to begin with");
+        let task = size_of_val(&in_place(std::future::pending::<()>));
+        assert!(task < 512, "{task} bytes to spawn");
+        let response = size_of::<Response<ResponseBody>>();
+        assert!(response < 512, "{response} bytes of a response");
+    }
+}

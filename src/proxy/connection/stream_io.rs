@@ -1,0 +1,114 @@
+//! The two halves of an HTTP/2 stream as byte streams, for tunnels. Flow control limits both
+//! directions: the client gets window only for bytes that were read here, and bytes are read from
+//! the backend only if the client's window has room.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::{Reason, SendStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::http2;
+
+/// Maximum size of a DATA frame that is written; the default of `SETTINGS_MAX_FRAME_SIZE`.
+const MAX_WRITE: usize = 16 * 1024;
+
+/// Bytes that the client sends.
+pub(in crate::proxy) struct StreamReader {
+    stream: http2::Body,
+    data: Bytes,
+}
+
+impl StreamReader {
+    /// Reads the data of a stream.
+    pub(in crate::proxy) fn new(stream: http2::Body) -> Self {
+        Self {
+            stream,
+            data: Bytes::new(),
+        }
+    }
+}
+
+impl AsyncRead for StreamReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        while this.data.is_empty() {
+            this.data = match ready!(this.stream.poll_data(cx)) {
+                None => return Poll::Ready(Ok(())),
+                Some(data) => data.map_err(io::Error::other)?,
+            };
+            // An empty frame is not EOF.
+        }
+        let count = this.data.len().min(buffer.remaining());
+        buffer.put_slice(&this.data[..count]);
+        this.data.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Bytes for the client.
+pub(in crate::proxy) struct StreamWriter {
+    stream: SendStream<Bytes>,
+    is_ended: bool,
+}
+
+impl StreamWriter {
+    /// Writes the data of a stream.
+    pub(in crate::proxy) fn new(stream: SendStream<Bytes>) -> Self {
+        Self {
+            stream,
+            is_ended: false,
+        }
+    }
+
+    /// Resets the stream: the peer of the tunnel has failed (RFC 8441, 5).
+    pub(in crate::proxy) fn reset(&mut self) {
+        self.stream.send_reset(Reason::CANCEL);
+    }
+}
+
+impl AsyncWrite for StreamWriter {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let stream = &mut self.stream;
+        let wanted = bytes.len().min(MAX_WRITE);
+        while stream.capacity() == 0 {
+            stream.reserve_capacity(wanted);
+            match ready!(stream.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            }
+        }
+        let count = stream.capacity().min(wanted);
+        let data = Bytes::copy_from_slice(&bytes[..count]);
+        let sent = stream.send_data(data, false).map_err(io::Error::other);
+        Poll::Ready(sent.map(|()| count))
+    }
+
+    /// Fails if the client has reset the stream. Without this check, the reset stays unnoticed
+    /// while there is nothing to write.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(match self.stream.poll_reset(cx) {
+            Poll::Ready(_) => Err(io::ErrorKind::ConnectionReset.into()),
+            Poll::Pending => Ok(()),
+        })
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if std::mem::replace(&mut self.is_ended, true) {
+            return Poll::Ready(Ok(()));
+        }
+        let ended = self.stream.send_data(Bytes::new(), true);
+        Poll::Ready(ended.map_err(io::Error::other))
+    }
+}

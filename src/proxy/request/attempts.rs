@@ -1,0 +1,192 @@
+//! The phases of an attempt, in order: selects a backendRef, runs its filters and sends the request to one of its
+//! endpoints. Retries if that is safe or the rule allows it.
+
+use std::mem;
+
+use http::HeaderMap;
+use http::header::SET_COOKIE;
+use tokio::time::Instant;
+
+use super::exchange::Exchange;
+use super::filters;
+use super::retries::Retries;
+use super::session::{self, NewSession, Place};
+use crate::filter::{Level, LocalResponse, Scheme};
+use crate::ir::route::Action;
+use crate::proxy::body::request_body::RequestBody;
+use crate::proxy::error::Error;
+use crate::table::{Backend, BackendTarget, Rule, Traffic};
+use crate::upstream::{self, FailedAttempt, Outgoing, Resend, Semantics};
+
+/// Source of a response.
+pub(in crate::proxy) enum ResponseSource {
+    /// A backend.
+    Backend(upstream::Response<RequestBody>),
+    /// A filter.
+    Filter(LocalResponse),
+}
+
+/// Sends the request of `exchange`, which matches `rule`, until there is a response or no further
+/// attempt is allowed.
+pub(in crate::proxy) async fn send(
+    exchange: &mut Exchange,
+    rule: &Rule,
+) -> Result<ResponseSource, Error> {
+    if matches!(rule.ir.action, Action::Invalid(_)) {
+        return Err(Error::InvalidRule);
+    }
+    let place = session_place(exchange, rule);
+    let draw = rule.draw(None);
+    let mut retries = Retries::new(rule.ir.retry.as_ref());
+    loop {
+        let selected = match place {
+            None => rule.select(draw),
+            Some(place) => rule.backends().get(place.backend),
+        };
+        let selected = selected.ok_or(Error::NoBackend)?;
+        let unfiltered = exchange.before(&selected.filters);
+        if let Some(response) = filters::run(selected.filters(), Level::Backend, exchange).await? {
+            return Ok(ResponseSource::Filter(response));
+        }
+        let BackendTarget::Backend(backend) = &selected.target else {
+            return Err(Error::InvalidRule);
+        };
+        let traffic = backend.traffic();
+        let traffic = traffic.as_deref();
+        retries.begin(traffic);
+        let body = match attempt(exchange, backend, retries.are_left()).await {
+            Ok(mut response) => {
+                let is_failure = retries.allow_status(response.status);
+                let attempts = is_failure.then_some(&mut exchange.record.attempts);
+                match attempts.and_then(|attempts| response.discard(attempts)) {
+                    Some(body) => body,
+                    None => {
+                        if let Some(websocket) = &exchange.websocket {
+                            websocket.check(response.status, &response.headers)?;
+                        }
+                        finish(exchange, &mut response, place, traffic);
+                        return Ok(ResponseSource::Backend(response));
+                    }
+                }
+            }
+            Err(failed) => match after_failure(exchange, &retries, (backend, traffic), failed)? {
+                Next::Resend(body) => {
+                    exchange.restore(unfiltered, body);
+                    continue;
+                }
+                Next::Retry(body) => body,
+            },
+        };
+        let admitted = Retries::admit(backend, traffic);
+        admitted.inspect_err(|_| exchange.record.attempts.give_up(backend))?;
+        exchange.restore(unfiltered, body);
+        rule.state.stats.retried(exchange.client.worker.id);
+        retries.wait().await;
+    }
+}
+
+/// What follows a failed attempt.
+enum Next {
+    /// Another attempt at once.
+    Resend(RequestBody),
+    /// A retry that the rule allows, after its backoff.
+    Retry(RequestBody),
+}
+
+fn after_failure(
+    exchange: &mut Exchange,
+    retries: &Retries<'_>,
+    (backend, traffic): (&Backend, Option<&Traffic>),
+    failed: FailedAttempt<RequestBody>,
+) -> Result<Next, Error> {
+    let FailedAttempt {
+        error,
+        body,
+        resend,
+    } = failed;
+    let attempts = &mut exchange.record.attempts;
+    if let Some(body) = body {
+        match resend {
+            Resend::AtOnce => return Ok(Next::Resend(body)),
+            Resend::AsRetry if !retries.are_of_rule() => {
+                Retries::admit_by_default(backend, traffic, attempts, error)?;
+                exchange.rule.state.stats.retried(exchange.client.worker.id);
+                return Ok(Next::Resend(body));
+            }
+            Resend::AsRetry | Resend::Never => {}
+        }
+        if retries.allow_error(error, &exchange.parts.method) {
+            attempts.begin_retry(None);
+            return Ok(Next::Retry(body));
+        }
+    }
+    attempts.give_up(backend);
+    Err(error.into())
+}
+
+async fn attempt(
+    exchange: &mut Exchange,
+    backend: &Backend,
+    keeps_body: bool,
+) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
+    let timeout = exchange.rule.ir.timeouts.backend_request;
+    exchange.attempt_expires = timeout.map(|timeout| Instant::now() + timeout);
+    let body = mem::take(&mut exchange.body);
+    let interim = &exchange.interim;
+    let inform = |status, headers: &HeaderMap| interim.send(status, headers);
+    let outgoing = Outgoing {
+        parts: &exchange.parts,
+        semantics: Semantics::of(&exchange.parts.method),
+        added: exchange.added.as_slice(),
+        upgrade: exchange.upgrade.as_ref(),
+        expect_continue: exchange.expects_continue,
+        informational: (!interim.is_none()).then_some(&inform),
+        try_timeout: timeout,
+        keeps_body,
+    };
+    let upstream = &exchange.client.worker.upstream;
+    let attempts = &mut exchange.record.attempts;
+    let attempt = upstream.attempt(backend, None, attempts, &outgoing, body);
+    attempt.await
+}
+
+/// Finds the session of the request and makes its attempts prefer the endpoint.
+fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
+    let key = &exchange.client.worker.session_key;
+    let headers = &exchange.parts.headers;
+    let place = session::find(rule, headers, key)?;
+    exchange.record.attempts.prefer(place.endpoint);
+    Some(place)
+}
+
+/// Completes the response of the last attempt. `place` is the place of the request's session,
+/// `traffic` the policy of the backend.
+fn finish(
+    exchange: &mut Exchange,
+    response: &mut upstream::Response<RequestBody>,
+    place: Option<Place>,
+    traffic: Option<&Traffic>,
+) {
+    response.accept();
+    exchange.expire_by(exchange.attempt_expires);
+    let is_secure = exchange.client.scheme() == Scheme::Https;
+    let endpoint = response.body.endpoint();
+    let of_rule = exchange.rule.ir.session.as_ref();
+    if let Some(policy) = of_rule.or_else(|| traffic?.session())
+        && place.is_none_or(|place| place.endpoint != endpoint)
+    {
+        let session = NewSession {
+            policy,
+            rule: &exchange.rule,
+            endpoint,
+            is_secure,
+        };
+        let key = &exchange.client.worker.session_key;
+        session.begin(key, &exchange.parts.headers, &mut response.headers);
+    }
+    if let Some(cookie) = exchange.record.attempts.set_cookie(is_secure) {
+        // Before the response filters, which may change it. It fails only beyond 24,000 headers,
+        // which no parser lets through.
+        let _ = response.headers.try_append(SET_COOKIE, cookie.clone());
+    }
+}

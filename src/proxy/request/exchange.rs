@@ -1,0 +1,87 @@
+//! A matched request on its way through the phases. Must not know the phases.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{HeaderValue, request};
+use tokio::time::Instant;
+
+use crate::filter::ResponsePhase;
+use crate::ir::Filter;
+use crate::ir::grpc::WebFormat;
+use crate::proxy::body::request_body::RequestBody;
+use crate::proxy::client::Client;
+use crate::proxy::client::forwarding::AddedHeaders;
+use crate::proxy::client::host::Host;
+use crate::proxy::request::websocket::Handshake;
+use crate::proxy::response::interim::Interim;
+use crate::proxy::response::record::Record;
+use crate::table::Rule;
+
+/// A matched request. Boxed, so that futures that hold it are small.
+pub(in crate::proxy) struct Exchange {
+    /// Client connection.
+    pub(in crate::proxy) client: Rc<Client>,
+    /// Request head: first as matched, then as modified by filters.
+    pub(in crate::proxy) parts: request::Parts,
+    /// Headers to add when forwarding.
+    pub(in crate::proxy) added: AddedHeaders,
+    /// Host used for matching.
+    pub(in crate::proxy) host: Host,
+    /// Requested upgrade protocol.
+    pub(in crate::proxy) upgrade: Option<HeaderValue>,
+    /// Handshake of a WebSocket over HTTP/2.
+    pub(in crate::proxy) websocket: Option<Handshake>,
+    /// Format of the response to a gRPC-Web call that is translated.
+    pub(in crate::proxy) grpc_web: Option<WebFormat>,
+    /// Matched rule.
+    pub(in crate::proxy) rule: Arc<Rule>,
+    /// Modifications of the response by filters.
+    pub(in crate::proxy) response_phase: ResponsePhase,
+    /// Whether copies were sent to the mirrors of the selected backendRef.
+    pub(in crate::proxy) is_mirrored: bool,
+    /// Request body, until an attempt takes it.
+    pub(in crate::proxy) body: RequestBody,
+    /// Sends informational responses.
+    pub(in crate::proxy) interim: Interim,
+    /// Whether the client waits for a 100 before it sends the body.
+    pub(in crate::proxy) expects_continue: bool,
+    /// Record of the request.
+    pub(in crate::proxy) record: Record,
+    /// Deadline of the exchange, response included.
+    pub(super) expires: Option<Instant>,
+    /// Deadline of the current attempt, response included.
+    pub(in crate::proxy) attempt_expires: Option<Instant>,
+}
+
+impl Exchange {
+    /// A copy of the head, if `filters` may modify it and another attempt may need the original.
+    pub(in crate::proxy) fn before(&mut self, filters: &[Filter]) -> Option<Box<request::Parts>> {
+        if filters.is_empty() {
+            return None;
+        }
+        self.added.insert_into(&mut self.parts.headers);
+        Some(Box::new(self.parts.clone()))
+    }
+
+    /// Restores the request after an attempt.
+    pub(in crate::proxy) fn restore(
+        &mut self,
+        unfiltered: Option<Box<request::Parts>>,
+        body: RequestBody,
+    ) {
+        if let Some(parts) = unfiltered {
+            self.parts = *parts;
+        }
+        self.response_phase.reset_backend();
+        self.body = body;
+    }
+
+    /// Sets the deadline of the exchange, unless an earlier one is set.
+    pub(in crate::proxy) fn expire_by(&mut self, time: Option<Instant>) {
+        if time.is_some_and(|time| self.expires.is_none_or(|expires| time < expires)) {
+            self.expires = time;
+            self.record.activity().expire_at(time);
+        }
+    }
+}

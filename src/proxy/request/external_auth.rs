@@ -1,0 +1,139 @@
+//! ExternalAuth: asks an authorization server whether to forward a request. Fails closed: any error
+//! denies the request.
+
+mod buffered;
+mod check_response;
+mod grpc;
+mod message;
+mod verdict;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, StatusCode, Uri, request};
+use tokio::time::timeout;
+
+use self::verdict::{Verdict, copy_headers, denial};
+use super::exchange::Exchange;
+use super::subrequest;
+use crate::filter::{Level, LocalResponse};
+use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
+use crate::proxy::client::forwarding::{
+    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID,
+};
+use crate::proxy::error::Error;
+use crate::proxy::request::external_auth::buffered::{Buffered, MAX_RESPONSE};
+use crate::proxy::worker_state::Worker;
+use crate::table::{AuthResult, Backend, BackendTarget};
+use crate::upstream::Semantics;
+
+/// Maximum time for a response of the authorization server.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Asks for permission. Returns the response to the client if the request is denied.
+pub(super) async fn authorize(
+    exchange: &mut Exchange,
+    auth: &ExternalAuth,
+    target: Option<&BackendTarget>,
+    level: Level,
+) -> Result<Option<LocalResponse>, Error> {
+    let Some(BackendTarget::Backend(backend)) = target else {
+        return Err(Error::InvalidRule);
+    };
+    let body = match auth.max_body {
+        0 => Bytes::new(),
+        max => {
+            // Reading the body sends the 100 (Continue). The backend's 100 is not needed.
+            exchange.expects_continue = false;
+            exchange.body.buffer(usize::from(max)).await?
+        }
+    };
+    let worker = Rc::clone(&exchange.client.worker);
+    let asked = async {
+        match &auth.protocol {
+            AuthProtocol::Http(http) => {
+                http_verdict(&worker, backend, http, &mut exchange.parts, body).await
+            }
+            AuthProtocol::Grpc(grpc) => {
+                grpc::verdict(&worker, backend, grpc, exchange, level, body).await
+            }
+        }
+    };
+    let verdict = timeout(TIMEOUT, asked)
+        .await
+        .unwrap_or(Err(Error::AuthorizationTimeout));
+    backend.stats.authorized(match &verdict {
+        Ok(Verdict::Allow) => AuthResult::Allowed,
+        Ok(Verdict::Deny(_)) => AuthResult::Denied,
+        Err(_) => AuthResult::Failed,
+    });
+    match verdict? {
+        Verdict::Allow => Ok(None),
+        Verdict::Deny(response) => {
+            exchange.record.denied();
+            Ok(Some(response))
+        }
+    }
+}
+
+/// Sends the request's head and `body` to the server. If the server allows the request, copies
+/// headers of its response to `parts`. Whatever the method, the call asks a question and has no
+/// effect, so that it may be sent again.
+async fn http_verdict(
+    worker: &Worker,
+    backend: &Backend,
+    http: &HttpAuth,
+    parts: &mut request::Parts,
+    body: Bytes,
+) -> Result<Verdict, Error> {
+    let head = http_head(http, parts, body.len())?;
+    let body = Buffered::new(body);
+    let response = subrequest::send(worker, backend, &head, Semantics::Safe, body).await;
+    let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
+    let (status, headers) = (response.status, response.headers);
+    // A response that is cut off may have become another one: it neither allows nor explains.
+    let read = subrequest::read(response.body, MAX_RESPONSE).await;
+    let read = read.ok_or(Error::AuthorizationUnavailable)?;
+    if status != StatusCode::OK {
+        let body = read.body.unwrap_or_default();
+        return Ok(Verdict::Deny(denial(status, headers, body)));
+    }
+    copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
+    Ok(Verdict::Allow)
+}
+
+/// Builds the head of the request to the server (HTTPAuthConfig): method, prefixed path, and the
+/// headers that are always sent or allowed.
+fn http_head(
+    http: &HttpAuth,
+    parts: &request::Parts,
+    length: usize,
+) -> Result<request::Parts, Error> {
+    const ALWAYS: [HeaderName; 6] = [
+        HOST,
+        AUTHORIZATION,
+        X_FORWARDED_FOR,
+        X_FORWARDED_PROTO,
+        X_FORWARDED_HOST,
+        X_REQUEST_ID,
+    ];
+    let mut head = subrequest::head(parts);
+    let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    // The target of `OPTIONS *` is not a path.
+    let target = if target.starts_with('/') { target } else { "/" };
+    let target = format!("{}{target}", http.path_prefix);
+    head.uri = Uri::try_from(target).map_err(|_| Error::Filter)?;
+    let allowed = http.headers.iter().filter(|name| !ALWAYS.contains(name));
+    for name in ALWAYS.iter().chain(allowed) {
+        for value in parts.headers.get_all(name) {
+            let appended = head.headers.try_append(name, value.clone());
+            appended.map_err(|_| Error::Filter)?;
+        }
+    }
+    head.headers
+        .insert(CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(head)
+}

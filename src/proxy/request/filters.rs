@@ -1,0 +1,59 @@
+//! Runs the filters of a rule or backendRef in list order, up to the first that responds. Filters
+//! that need only the head are functions of [`crate::filter`]. A filter that awaits a backend, a
+//! body or a timer has its own module here.
+
+use super::exchange::Exchange;
+use super::{external_auth, mirror};
+use crate::filter::{self, Level, LocalResponse, RequestFacts, Verdict};
+use crate::ir::Filter;
+use crate::proxy::error::Error;
+use crate::table::Filters;
+
+/// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any.
+pub(in crate::proxy) async fn run(
+    filters: Filters<'_>,
+    level: Level,
+    exchange: &mut Exchange,
+) -> Result<Option<LocalResponse>, Error> {
+    if filters.all.is_empty() {
+        return Ok(None);
+    }
+    exchange.added.insert_into(&mut exchange.parts.headers);
+    let mut targets = filters.targets();
+    for filter in filters.all {
+        if let Filter::Mirror(mirror) = filter {
+            let target = targets.next();
+            // A retried request was mirrored by its first attempt.
+            if !exchange.is_mirrored {
+                mirror::start(exchange, mirror, target);
+            }
+            continue;
+        }
+        if let Filter::ExternalAuth(auth) = filter {
+            // Boxed, since few requests need this future but every request would reserve memory for
+            // it.
+            let asked = Box::pin(external_auth::authorize(
+                exchange,
+                auth,
+                targets.next(),
+                level,
+            ));
+            if let Some(response) = asked.await? {
+                return Ok(Some(response));
+            }
+            continue;
+        }
+        let facts = RequestFacts {
+            scheme: exchange.client.scheme(),
+            host: exchange.host.as_str(),
+            listener_port: exchange.client.port.number(),
+        };
+        let (parts, phase) = (&mut exchange.parts, &mut exchange.response_phase);
+        let verdict = filter::request(filter, level, parts, &facts, phase);
+        if let Verdict::Respond(response) = verdict.map_err(|_| Error::Filter)? {
+            return Ok(Some(response));
+        }
+    }
+    exchange.is_mirrored = level == Level::Backend;
+    Ok(None)
+}

@@ -1,0 +1,411 @@
+//! Header handling: rejects ambiguous requests and removes hop-by-hop headers. Determines the
+//! request's host once, for both matching and forwarding.
+
+use std::borrow::Cow;
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
+
+use super::{spelling, target};
+use crate::ir::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
+use crate::proxy::client::forwarding::{
+    X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP,
+    X_REQUEST_ID,
+};
+use crate::proxy::client::host::{Host, HostHeader, LastHost};
+use crate::proxy::error::Error;
+
+/// Headers that a client cannot remove by naming them in `Connection`.
+const PROTECTED: [HeaderName; 11] = [
+    HOST,
+    AUTHORIZATION,
+    COOKIE,
+    CONTENT_LENGTH,
+    FORWARDED,
+    X_FORWARDED_FOR,
+    X_FORWARDED_PROTO,
+    X_FORWARDED_HOST,
+    X_FORWARDED_CLIENT_CERT,
+    X_REAL_IP,
+    X_REQUEST_ID,
+];
+
+/// Presence of each header that the proxy acts on. Found in one pass, so that the usual request
+/// needs no look-ups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct HeaderPresence {
+    connection: bool,
+    transfer_encoding: bool,
+    upgrade: bool,
+    te: bool,
+    expect: bool,
+    other_hop_by_hop: bool,
+    /// Forwarding headers.
+    forwarding: bool,
+    content_length: bool,
+    cookie: bool,
+    host: bool,
+    /// Headers that an application may take for one that the proxy sets.
+    aliases: bool,
+}
+
+impl HeaderPresence {
+    fn of(headers: &HeaderMap) -> Self {
+        let mut present = Self::default();
+        for name in headers.keys() {
+            let name = name.as_str();
+            if is_ordinary(name) {
+                continue;
+            }
+            match name {
+                "connection" => present.connection = true,
+                "transfer-encoding" => present.transfer_encoding = true,
+                "upgrade" => present.upgrade = true,
+                "te" => present.te = true,
+                "expect" => present.expect = true,
+                "keep-alive" | "proxy-connection" | "http2-settings" => {
+                    present.other_hop_by_hop = true
+                }
+                "content-length" => present.content_length = true,
+                "cookie" => present.cookie = true,
+                "host" => present.host = true,
+                "forwarded"
+                | "x-real-ip"
+                | "x-forwarded-port"
+                | "x-forwarded-for"
+                | "x-forwarded-proto"
+                | "x-forwarded-host"
+                | "x-forwarded-client-cert"
+                | "x-request-id" => present.forwarding = true,
+                other => present.aliases |= spelling::may_be_alias(other),
+            }
+        }
+        present
+    }
+}
+
+/// The headers that [`HeaderPresence`] has a field for.
+const ACTED_ON: [&str; 19] = [
+    "connection",
+    "transfer-encoding",
+    "upgrade",
+    "te",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "http2-settings",
+    "content-length",
+    "cookie",
+    "host",
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-port",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-forwarded-client-cert",
+    "x-request-id",
+];
+
+/// For each length of a name, the first letters of the names in [`ACTED_ON`] that have it: one bit for each letter.
+const FIRST_LETTERS: [u32; 32] = {
+    let mut letters = [0; 32];
+    let mut index = 0;
+    while index < ACTED_ON.len() {
+        let name = ACTED_ON[index].as_bytes();
+        letters[name.len()] |= 1 << (name[0] - b'a');
+        index += 1;
+    }
+    letters
+};
+
+/// Reports whether a name is, by its length and its first letter, neither one in [`ACTED_ON`] nor another spelling of
+/// one. Excludes most names, since every header of every request is looked at.
+#[inline]
+fn is_ordinary(name: &str) -> bool {
+    let letter = name
+        .as_bytes()
+        .first()
+        .map_or(0, |byte| byte.wrapping_sub(b'a'));
+    let letters = FIRST_LETTERS.get(name.len()).copied().unwrap_or(0);
+    letter > 25 || letters >> letter & 1 == 0
+}
+
+/// Reports whether there are several headers of this name.
+fn has_several(headers: &HeaderMap, name: HeaderName) -> bool {
+    headers.get_all(name).iter().nth(1).is_some()
+}
+
+/// Result of [`normalize`].
+#[derive(Debug)]
+pub(crate) struct NormalizedRequest {
+    /// Host to match; empty only for HTTP/1.0 without `Host`.
+    pub(crate) host: Host,
+    /// `Host` to forward; `None` only for HTTP/1.0 without it.
+    pub(crate) host_header: Option<HeaderValue>,
+    /// Requested upgrade protocol.
+    pub(crate) upgrade: Option<HeaderValue>,
+    /// Whether the client waits for a 100 before it sends the body (RFC 9110, 10.1.1).
+    pub(crate) expects_continue: bool,
+    /// Whether there are forwarding headers.
+    pub(crate) has_forwarding: bool,
+}
+
+/// Normalizes a request for matching and forwarding: one host, one path, end-to-end headers only;
+/// or returns why it is rejected. `last` is the connection's cache; `max_headers` limits the number
+/// of headers.
+pub(crate) fn normalize(
+    parts: &mut request::Parts,
+    last: &mut LastHost,
+    max_headers: usize,
+) -> Result<NormalizedRequest, Error> {
+    if parts.method == Method::CONNECT || parts.method == Method::TRACE {
+        return Err(Error::MethodNotAllowed);
+    }
+    if parts.headers.len() > max_headers {
+        return Err(Error::TooManyHeaders);
+    }
+    let present = HeaderPresence::of(&parts.headers);
+    if present.aliases {
+        spelling::remove_aliases(&mut parts.headers);
+    }
+    if parts.version == Version::HTTP_2 {
+        check_http2(parts, present)?;
+    } else {
+        check_framing(parts, present)?;
+    }
+    let host = decide_host(parts, present, last)?;
+    normalize_path(parts)?;
+    let expects_continue = present.expect && expects_continue(parts)?;
+    let upgrade = end_to_end(parts, present);
+    let (host, host_header) = match host {
+        Some(HostHeader { host, value }) => (host, Some(value)),
+        None => (Host::unknown(), None),
+    };
+    Ok(NormalizedRequest {
+        host,
+        host_header,
+        upgrade,
+        expects_continue,
+        has_forwarding: present.forwarding,
+    })
+}
+
+/// Checks of RFC 9113, 8.2 and 8.3 that h2 leaves to its caller: blanks around values and duplicate
+/// lengths.
+fn check_http2(parts: &mut request::Parts, present: HeaderPresence) -> Result<(), Error> {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    if parts
+        .headers
+        .values()
+        .any(|value| blank(value.as_bytes().first()) || blank(value.as_bytes().last()))
+    {
+        return Err(Error::BadRequest(
+            "a header value begins or ends with a blank",
+        ));
+    }
+    if present.content_length && has_several(&parts.headers, CONTENT_LENGTH) {
+        return Err(Error::BadRequest("several Content-Length headers"));
+    }
+    if present.cookie && has_several(&parts.headers, COOKIE) {
+        join_cookies(&mut parts.headers);
+    }
+    Ok(())
+}
+
+/// Joins cookie crumbs into one header, as HTTP/1 requires (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<_> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .filter(|crumb| !crumb.is_empty())
+        .collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Rejects framing that the parser accepts but that two implementations could read differently (RFC
+/// 9112, 6).
+fn check_framing(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
+    if present.transfer_encoding {
+        let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+        let one_chunked = codings
+            .next()
+            .is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+        if !one_chunked || codings.next().is_some() {
+            return Err(Error::BadRequest("Transfer-Encoding other than chunked"));
+        }
+    }
+    let has_content = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
+    if parts.version < Version::HTTP_11 && has_content && !present.content_length {
+        return Err(Error::BadRequest(
+            "an HTTP/1.0 request with content needs a Content-Length",
+        ));
+    }
+    Ok(())
+}
+
+/// RFC 9112, 3.2: the host of the target if it has one, else of the only `Host`, which is set to
+/// that host.
+fn decide_host(
+    parts: &mut request::Parts,
+    present: HeaderPresence,
+    last: &mut LastHost,
+) -> Result<Option<HostHeader>, Error> {
+    let first = match present.host {
+        true => {
+            let mut hosts = parts.headers.get_all(HOST).iter();
+            let first = hosts.next();
+            if hosts.next().is_some() {
+                return Err(Error::BadRequest("several Host headers"));
+            }
+            first
+        }
+        false => None,
+    };
+    if first.is_none() && parts.version == Version::HTTP_11 {
+        return Err(Error::BadRequest("no Host"));
+    }
+    let Some(authority) = parts.uri.authority() else {
+        return match first {
+            Some(host) => last.parse(host.as_bytes()).map(Some),
+            None if parts.version < Version::HTTP_11 => Ok(None),
+            None => Err(Error::BadRequest("no :authority and no Host")),
+        };
+    };
+    let host = last.parse(authority.as_str().as_bytes())?;
+    if parts.version == Version::HTTP_2
+        && let Some(header) = first
+        && !header
+            .as_bytes()
+            .eq_ignore_ascii_case(host.value.as_bytes())
+    {
+        return Err(Error::BadRequest("Host differs from :authority"));
+    }
+    parts.headers.insert(HOST, host.value.clone());
+    Ok(Some(host))
+}
+
+fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
+    let path = parts.uri.path();
+    if path == "*" && parts.method == Method::OPTIONS {
+        return Ok(());
+    }
+    // RFC 9113, 8.3.1: only HTTP/1's absolute form may omit the path before a query.
+    let misses_path = |target: &PathAndQuery| {
+        parts.version == Version::HTTP_2 && target.as_str().starts_with('?')
+    };
+    if !path.starts_with('/') || parts.uri.path_and_query().is_none_or(misses_path) {
+        return Err(Error::BadRequest("the request target is not a path"));
+    }
+    let path = target::normalize(path).map_err(Error::BadRequest)?;
+    let changed = match (path, parts.uri.query()) {
+        (Cow::Borrowed(_), _) if parts.uri.authority().is_none() => return Ok(()),
+        (path, Some(query)) => Uri::builder().path_and_query(format!("{path}?{query}")),
+        (path, None) => Uri::builder().path_and_query(&*path),
+    };
+    parts.uri = changed
+        .build()
+        .map_err(|_| Error::BadRequest("malformed request target"))?;
+    Ok(())
+}
+
+/// Removes `Expect` and reports whether it was `100-continue`, the only defined expectation (RFC
+/// 9110, 10.1.1). HTTP/1.0 does not define it.
+fn expects_continue(parts: &mut request::Parts) -> Result<bool, Error> {
+    match parts.headers.remove(EXPECT) {
+        Some(expectation) if !expectation.as_bytes().eq_ignore_ascii_case(b"100-continue") => {
+            Err(Error::ExpectationFailed)
+        }
+        expectation => Ok(expectation.is_some() && parts.version > Version::HTTP_10),
+    }
+}
+
+/// Removes hop-by-hop headers (RFC 9110, 7.6.1). Returns the protocol of a supported upgrade.
+fn end_to_end(parts: &mut request::Parts, present: HeaderPresence) -> Option<HeaderValue> {
+    let headers = &mut parts.headers;
+    let trailers = present.te && accepts_trailers(headers);
+    let upgrades = present.connection && remove_connection(headers);
+    if present.other_hop_by_hop {
+        for name in [KEEP_ALIVE, PROXY_CONNECTION, HTTP2_SETTINGS] {
+            headers.remove(name);
+        }
+    }
+    if present.transfer_encoding {
+        headers.remove(TRANSFER_ENCODING);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    } else if present.te {
+        headers.remove(TE);
+    }
+    if !present.upgrade {
+        return None;
+    }
+    let has_content = present.transfer_encoding
+        || headers
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0");
+    let relayed = upgrades && !has_content && parts.version == Version::HTTP_11;
+    headers
+        .remove(UPGRADE)
+        .filter(|protocol| relayed && is_relayed(protocol))
+}
+
+/// Reports whether `TE` contains `trailers`, its only end-to-end option (RFC 9110, 10.1.4).
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let mut codings = headers
+        .get_all(TE)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Removes `Connection` and the headers that it names. Returns whether it contains `upgrade`.
+fn remove_connection(headers: &mut HeaderMap) -> bool {
+    let mut upgrades = false;
+    let mut named = Vec::new();
+    for value in headers.get_all(CONNECTION) {
+        for option in value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .map(<[u8]>::trim_ascii)
+        {
+            if option.eq_ignore_ascii_case(b"upgrade") {
+                upgrades = true;
+            } else if !option.eq_ignore_ascii_case(b"keep-alive")
+                && !option.eq_ignore_ascii_case(b"close")
+            {
+                named.extend(
+                    HeaderName::from_bytes(option)
+                        .ok()
+                        .filter(|name| !PROTECTED.contains(name)),
+                );
+            }
+        }
+    }
+    headers.remove(CONNECTION);
+    for name in named {
+        headers.remove(name);
+    }
+    upgrades
+}
+
+/// Reports whether an upgrade is relayed. Rejects upgrades to HTTP/2, and lists, since their
+/// protocol would be undetermined.
+fn is_relayed(protocol: &HeaderValue) -> bool {
+    let protocol = protocol.as_bytes();
+    let http2 = protocol.len() >= 2 && protocol[..2].eq_ignore_ascii_case(b"h2");
+    let http = protocol.len() >= 4 && protocol[..4].eq_ignore_ascii_case(b"http");
+    let tls = protocol.len() >= 3 && protocol[..3].eq_ignore_ascii_case(b"tls");
+    !http2 && !http && !tls && !protocol.contains(&b',')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! A request from its head to the response: `request.rs` has the order of the phases, the other files have one phase each.
+
+mod attempts;
+pub(super) mod exchange;
+mod external_auth;
+mod filters;
+pub(super) mod headers;
+mod mirror;
+pub(super) mod request;
+mod retries;
+mod session;
+mod spelling;
+mod subrequest;
+pub mod target;
+pub(super) mod websocket;

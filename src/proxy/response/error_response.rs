@@ -1,0 +1,107 @@
+//! The response to a request that failed, in the format of the request: text, gRPC or gRPC-Web.
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, response};
+
+use super::record::Record;
+use crate::ir::grpc::{WebFormat, is_grpc};
+use crate::proxy::error::Error;
+use crate::proxy::grpc::GrpcStatus;
+use crate::proxy::grpc_web;
+
+/// Content type of responses to gRPC calls.
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// How an error is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum ErrorFormat {
+    /// Status and text.
+    Text,
+    /// Status 200 and a gRPC status.
+    Grpc,
+    /// Status 200, with the gRPC status in the body.
+    GrpcWeb(WebFormat),
+}
+
+impl ErrorFormat {
+    /// Selects the format for a request with these headers.
+    pub(in crate::proxy) fn of(headers: &HeaderMap) -> Self {
+        match grpc_web::response_format(headers) {
+            Some(format) => Self::GrpcWeb(format),
+            None if is_grpc(headers) => Self::Grpc,
+            None => Self::Text,
+        }
+    }
+}
+
+/// Converts the response of a filter to a gRPC call: an error becomes a response of headers only.
+/// Returns the body.
+pub(in crate::proxy) fn as_grpc(head: &mut response::Parts, body: Bytes) -> Bytes {
+    if !head.status.is_client_error() && !head.status.is_server_error() {
+        return body;
+    }
+    let message = head.status.canonical_reason().unwrap_or_default();
+    GrpcStatus::from(head.status).insert_into(&mut head.headers, message);
+    head.headers.remove(CONTENT_LENGTH);
+    head.headers.insert(CONTENT_TYPE, GRPC);
+    head.status = StatusCode::OK;
+    Bytes::new()
+}
+
+/// A request with an error response.
+pub(in crate::proxy) struct ErrorResponse {
+    error: Error,
+    format: ErrorFormat,
+    record: Record,
+}
+
+impl ErrorResponse {
+    pub(in crate::proxy) fn new(error: Error, format: ErrorFormat, record: Record) -> Self {
+        Self {
+            error,
+            format,
+            record,
+        }
+    }
+
+    /// Builds the response, and returns the record that its body completes.
+    pub(in crate::proxy) fn respond(self) -> (Response<Bytes>, Record) {
+        let Self {
+            error,
+            format,
+            mut record,
+        } = self;
+        record.refused(error);
+        let message = error.message();
+        let mut status = HeaderMap::new();
+        if format != ErrorFormat::Text {
+            error.grpc_status().insert_into(&mut status, message);
+        }
+        let (content_type, body) = match format {
+            ErrorFormat::Text => (
+                HeaderValue::from_static("text/plain; charset=utf-8"),
+                Bytes::from_static(message.as_bytes()),
+            ),
+            // Headers only ("Trailers-Only" in gRPC over HTTP/2), since there is no message.
+            ErrorFormat::Grpc => (GRPC, Bytes::new()),
+            ErrorFormat::GrpcWeb(format) => (
+                grpc_web::own_content_type(format),
+                grpc_web::encode_trailers(format, &status),
+            ),
+        };
+        let mut response = Response::new(body);
+        if format == ErrorFormat::Text {
+            *response.status_mut() = error.status();
+        }
+        let headers = response.headers_mut();
+        if format == ErrorFormat::Grpc {
+            headers.extend(status);
+        }
+        headers.insert(CONTENT_TYPE, content_type);
+        if error.closes() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        (response, record)
+    }
+}

@@ -1,0 +1,179 @@
+//! The record of one request, from its head to the last byte of its response. Updates the rule's
+//! metrics and writes the access log when dropped.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use http::{HeaderValue, request};
+
+use crate::proxy::activity::Activity;
+use crate::proxy::client::Client;
+use crate::proxy::client::host::Host;
+use crate::proxy::error::{Error, ErrorSource};
+use crate::table::Rule;
+use crate::telemetry::access_log::{Completion, Line};
+use crate::telemetry::metrics::TimeoutKind;
+use crate::upstream::Attempts;
+
+/// Status of a request whose client disconnected before the response.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// The record of a request in progress.
+pub(crate) struct Record {
+    client: Rc<Client>,
+    activity: Rc<Activity>,
+    start: Instant,
+    rule: Option<Arc<Rule>>,
+    status: u16,
+    sent: u64,
+    /// Attempts to send the request to a backend.
+    pub(in crate::proxy) attempts: Attempts,
+    error: Option<&'static str>,
+    complete: bool,
+    /// Its line of the access log so far; `None` if the log is disabled.
+    line: Option<Box<Line>>,
+}
+
+impl Record {
+    /// Opens a record for a request whose head was read.
+    pub(crate) fn open(client: Rc<Client>, activity: Rc<Activity>, parts: &request::Parts) -> Self {
+        activity.on_request();
+        let start = Instant::now();
+        let worker = &client.worker;
+        let line = (worker.access_log).open(client.peer, parts, start, &worker.clock);
+        Self {
+            client,
+            activity,
+            start,
+            rule: None,
+            status: 0,
+            sent: 0,
+            attempts: Attempts::default(),
+            error: None,
+            complete: false,
+            line,
+        }
+    }
+
+    /// The `Activity` of the request.
+    pub(crate) fn activity(&self) -> &Rc<Activity> {
+        &self.activity
+    }
+
+    /// Records the matched rule.
+    pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
+        rule.state.stats.enter(self.client.worker.id);
+        self.rule = Some(rule.clone());
+    }
+
+    /// Records the host.
+    pub(crate) fn directed(&mut self, host: &Host) {
+        if let Some(line) = &mut self.line {
+            line.host(host.as_str().as_bytes());
+        }
+    }
+
+    /// Records the request id.
+    pub(crate) fn identified(&mut self, id: &HeaderValue) {
+        if let Some(line) = &mut self.line {
+            line.request_id(id.as_bytes());
+        }
+    }
+
+    /// Records the response of an endpoint or a filter.
+    pub(crate) fn responded(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// Records an error response.
+    pub(crate) fn refused(&mut self, error: Error) {
+        self.status = error.status().as_u16();
+        self.error = Some(error.message());
+        if error.source() == ErrorSource::Downstream && error.closes() {
+            self.client.worker.stats.bad_requests.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Records that an authorization server denied the request.
+    pub(crate) fn denied(&mut self) {
+        self.error = Some("denied by the authorization server");
+    }
+
+    /// Records body bytes passed to the client.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// Records the end of the response.
+    pub(crate) fn complete(&mut self) {
+        self.complete = true;
+    }
+
+    /// Records a timeout of the exchange.
+    pub(crate) fn timed_out(&mut self, kind: TimeoutKind) {
+        self.client.worker.stats.timed_out(kind);
+        self.error = Some("aborted: idle timeout");
+    }
+
+    /// Records an aborted response.
+    pub(crate) fn fail(&mut self, reason: &'static str) {
+        self.error = Some(reason);
+        self.complete = true;
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let ended_by = self.activity.ended_by();
+        self.activity.on_request_end();
+        let elapsed = self.start.elapsed();
+        if !self.complete {
+            self.error
+                .get_or_insert(ended_by.map_or("the client disconnected", cut_by));
+        }
+        let status = match self.status {
+            0 => CLIENT_CLOSED_REQUEST,
+            status => status,
+        };
+        let worker = self.client.worker.id;
+        match &self.rule {
+            Some(rule) => {
+                rule.state.stats.leave(worker);
+                rule.state.stats.record(worker, status, elapsed);
+            }
+            None => self.client.worker.stats.unmatched.record(worker, status),
+        }
+        let release = self.attempts.release();
+        if let Some(release) = release {
+            release.record(worker, status);
+        }
+        if let Some(line) = self.line.take() {
+            let rule = self.rule.as_ref();
+            let end = Completion {
+                status: self.status,
+                duration: elapsed,
+                bytes_received: self.activity.received(),
+                bytes_sent: self.sent,
+                rule: rule.map(|rule| (rule.route_name(), rule.ir.id.index)),
+                upstream: self.attempts.endpoint(),
+                release: release.map(|release| &*release.name),
+                error: self.error,
+            };
+            self.client.worker.access_log.close(line, &end);
+        }
+    }
+}
+
+/// Access log text for an exchange that a timeout ended.
+fn cut_by(timeout: TimeoutKind) -> &'static str {
+    match timeout {
+        TimeoutKind::Header | TimeoutKind::Handshake => "aborted: timed out waiting for the client",
+        TimeoutKind::Body => "aborted: timed out waiting for the request body",
+        TimeoutKind::Write => "aborted: timed out writing to the client",
+        TimeoutKind::StreamIdle => "aborted: timed out waiting for the backend",
+        TimeoutKind::TunnelIdle => "aborted: idle timeout",
+        TimeoutKind::Request => "aborted: no complete response within the route's request timeout",
+    }
+}

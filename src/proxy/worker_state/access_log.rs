@@ -1,0 +1,60 @@
+//! The access log of one worker: decides when its buffer is passed on to the writer.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use http::request;
+use tokio::sync::Notify;
+
+use crate::runtime::clock::Clock;
+use crate::telemetry::access_log::{AccessLog, Completion, Line, WorkerLog};
+
+/// Delay from the first line of a buffer until the buffer is passed on, if it is not full before.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// The access log of a worker.
+pub(crate) struct RequestLog {
+    log: Option<WorkerLog>,
+    /// Notified when the buffer has its first line.
+    began: Notify,
+}
+
+impl RequestLog {
+    pub(in crate::proxy) fn new(log: &AccessLog) -> Self {
+        Self {
+            log: log.worker(),
+            began: Notify::new(),
+        }
+    }
+
+    /// Begins the line of a request of `client`; `None` if the log is disabled.
+    pub(in crate::proxy) fn open(
+        &self,
+        client: SocketAddr,
+        parts: &request::Parts,
+        start: Instant,
+        clock: &Clock,
+    ) -> Option<Box<Line>> {
+        let log = self.log.as_ref()?;
+        Some(log.open(client, parts, start, clock.now()))
+    }
+
+    /// Writes the line of a request.
+    pub(in crate::proxy) fn close(&self, line: Box<Line>, end: &Completion<'_>) {
+        let is_first = |log: &WorkerLog| log.close(line, end);
+        if self.log.as_ref().is_some_and(is_first) {
+            self.began.notify_one();
+        }
+    }
+
+    /// Passes on what was written, [`GATHER`] after the first line of a buffer. One timer serves all
+    /// requests of that time, and an empty buffer needs none.
+    pub(in crate::proxy) async fn run(&self) {
+        let Some(log) = &self.log else { return };
+        loop {
+            self.began.notified().await;
+            tokio::time::sleep(GATHER).await;
+            log.flush();
+        }
+    }
+}

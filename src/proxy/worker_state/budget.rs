@@ -1,0 +1,202 @@
+//! Memory of a worker for bytes that outlive their turn: request bodies for another attempt or an
+//! authorization server, and queues of copies for mirrors. All of them share one budget, of which
+//! each client has a share that depends on what is free. No client can use up the budget: a
+//! client that asks for too much loses its own replay or copy.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::{Rc, Weak};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Budget of the process in bytes, divided among its workers, and the minimum of a worker. The
+/// minimum allows 64 full replays of 64 KiB.
+const PROCESS: usize = 64 * 1024 * 1024;
+const MIN: usize = 4 * 1024 * 1024;
+/// Part of the free bytes that one connection may hold. An address may hold all that is still free,
+/// hence half of the budget, and leaves as much to all others.
+const CONNECTION: usize = 8;
+
+/// The budget of one worker.
+pub(in crate::proxy) struct Budget {
+    limit: usize,
+    held: Cell<usize>,
+    /// What addresses hold that have connections with kept bytes.
+    addresses: RefCell<HashMap<IpAddr, Weak<Cell<usize>>>>,
+}
+
+/// The share of one client connection.
+pub(crate) struct Share {
+    budget: Rc<Budget>,
+    held: Cell<usize>,
+    address: IpAddr,
+    /// What all connections of the address hold. Most connections never hold anything.
+    of_address: OnceCell<Rc<Cell<usize>>>,
+}
+
+/// Bytes that are held until dropped.
+pub(in crate::proxy) struct Held {
+    share: Rc<Share>,
+    bytes: usize,
+}
+
+impl Budget {
+    /// Creates the budget of one of `workers` workers.
+    pub(in crate::proxy) fn of_worker(workers: usize) -> Rc<Self> {
+        Self::new((PROCESS / workers.max(1)).max(MIN))
+    }
+
+    fn new(limit: usize) -> Rc<Self> {
+        Rc::new(Self {
+            limit,
+            held: Cell::new(0),
+            addresses: RefCell::default(),
+        })
+    }
+
+    /// Returns the share of a new connection from `address`.
+    pub(in crate::proxy) fn share(self: &Rc<Self>, address: IpAddr) -> Rc<Share> {
+        Rc::new(Share {
+            budget: self.clone(),
+            held: Cell::new(0),
+            address: network(address),
+            of_address: OnceCell::new(),
+        })
+    }
+
+    /// Returns the bytes that all clients hold.
+    #[cfg(test)]
+    pub(in crate::proxy) fn held(&self) -> usize {
+        self.held.get()
+    }
+}
+
+/// Returns the memory of headers: their text, and about as much for each line as a `HeaderMap`
+/// takes.
+pub(in crate::proxy) fn size_of_headers(headers: &HeaderMap) -> usize {
+    const LINE: usize = size_of::<(HeaderName, HeaderValue)>() + 5 * size_of::<usize>();
+    let lines = headers.iter();
+    lines
+        .map(|(name, value)| name.as_str().len() + value.len() + LINE)
+        .sum()
+}
+
+/// A client with IPv6 usually has a whole /64 network.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+    }
+}
+
+impl Share {
+    /// Returns what all connections of the address hold.
+    fn of_address(&self) -> &Cell<usize> {
+        self.of_address.get_or_init(|| {
+            let mut addresses = self.budget.addresses.borrow_mut();
+            let known = addresses.get(&self.address).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let held = Rc::default();
+                addresses.insert(self.address, Rc::downgrade(&held));
+                held
+            })
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let last = self.of_address.take().and_then(Rc::into_inner);
+        if last.is_some() {
+            self.budget.addresses.borrow_mut().remove(&self.address);
+        }
+    }
+}
+
+impl Held {
+    /// Holds nothing yet.
+    pub(in crate::proxy) fn none(share: &Rc<Share>) -> Self {
+        Self {
+            share: share.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// Changes the number of bytes. Returns false and changes nothing if the client may not hold
+    /// that many.
+    pub(in crate::proxy) fn resize(&mut self, bytes: usize) -> bool {
+        if bytes == self.bytes {
+            return true;
+        }
+        let share = &*self.share;
+        let cells = [&share.held, share.of_address(), &share.budget.held];
+        let after = |cell: &Cell<usize>| cell.get() - self.bytes + bytes;
+        let [of_connection, of_address, of_all] = cells.map(after);
+        let free = share.budget.limit.saturating_sub(of_all);
+        if bytes > self.bytes && (of_connection > free / CONNECTION || of_address > free) {
+            return false;
+        }
+        cells.iter().for_each(|cell| cell.set(after(cell)));
+        self.bytes = bytes;
+        true
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.resize(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 1024 * 1024;
+
+    /// Takes all that a new connection from `address` can get, in small steps.
+    fn greedy(budget: &Rc<Budget>, address: &str) -> Held {
+        let mut held = Held::none(&budget.share(address.parse().unwrap()));
+        while held.resize(held.bytes + 16) {}
+        held
+    }
+
+    #[test]
+    fn connection_gets_a_part_of_what_is_free() {
+        let budget = Budget::new(LIMIT);
+        let share = budget.share("192.0.2.1".parse().unwrap());
+        let (mut first, mut second) = (Held::none(&share), Held::none(&share));
+        let most = LIMIT / (CONNECTION + 1) / 2;
+        assert!(first.resize(most) && second.resize(most));
+        assert!(!first.resize(2 * most) && !Held::none(&share).resize(16));
+        assert_eq!(budget.held(), 2 * most);
+        assert!(second.resize(0) && first.resize(2 * most));
+        drop((first, second));
+        assert_eq!((budget.held(), share.held.get()), (0, 0));
+    }
+
+    #[test]
+    fn greedy_address_leaves_half_to_others() {
+        let budget = Budget::new(LIMIT);
+        let networks = ["192.0.2.1", "2001:db8::1", "2001:db8::ffff:1"];
+        let hostile: Vec<_> = (0..200).map(|_| greedy(&budget, networks[0])).collect();
+        assert!(budget.held() <= LIMIT / 2);
+        let polite = greedy(&budget, networks[1]);
+        assert!(polite.bytes >= LIMIT / 2 / (CONNECTION + 1) - 16);
+        let mut neighbours: Vec<_> = (0..200).map(|_| greedy(&budget, networks[2])).collect();
+        neighbours.push(polite);
+        let of_network: usize = neighbours.iter().map(|held| held.bytes).sum();
+        assert!(of_network <= LIMIT / 4, "{of_network} bytes of one network");
+        assert_eq!(budget.addresses.borrow().len(), 2);
+        drop((hostile, neighbours));
+        assert_eq!((budget.held(), budget.addresses.borrow().len()), (0, 0));
+    }
+
+    #[test]
+    fn every_worker_has_room_for_some_replays() {
+        assert_eq!(Budget::of_worker(1).limit, PROCESS);
+        assert_eq!(Budget::of_worker(4).limit, PROCESS / 4);
+        assert_eq!(Budget::of_worker(128).limit, MIN);
+    }
+}

@@ -1,0 +1,171 @@
+//! File descriptors of the process: raises the limit, and divides what it allows between clients,
+//! connections to backends, and everything else, so that none takes what the others need.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors of a process without connections: listeners, logs, files that are read, name servers,
+/// the API server or controller. Rounded up.
+const OWN: usize = 48;
+/// Descriptors of a worker's event loop, rounded up.
+const PER_WORKER: usize = 4;
+/// Maximum number of descriptors for connections of the admin server.
+const ADMIN: usize = 64;
+/// Share of the limit that the admin server gets at most.
+const ADMIN_SHARE: usize = 8;
+/// Maximum number of client connections if none is configured.
+pub const DEFAULT_CONNECTIONS: usize = 65_536;
+
+/// The division of the process's descriptors.
+#[derive(Debug)]
+pub struct Descriptors {
+    limit: usize,
+    needed: usize,
+    clients: usize,
+    backends: usize,
+    open_backends: AtomicUsize,
+}
+
+impl Descriptors {
+    /// Raises the soft limit of the process to the hard one, and divides it. A client needs a second
+    /// descriptor, for the connection to its backend. Warns if the limit does not suffice for the
+    /// connections that are configured; `None` stands for as many of [`DEFAULT_CONNECTIONS`] as the
+    /// limit allows.
+    pub fn claim(max_connections: Option<usize>, workers: usize) -> Self {
+        let mut limit = getrlimit(Resource::Nofile);
+        if limit.current != limit.maximum {
+            let raised = Rlimit {
+                current: limit.maximum,
+                maximum: limit.maximum,
+            };
+            match setrlimit(Resource::Nofile, raised) {
+                Ok(()) => limit = raised,
+                Err(error) => tracing::warn!("cannot raise the limit of file descriptors: {error}"),
+            }
+        }
+        // `None` stands for no limit.
+        let limit = limit.current.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let divided = Self::divide(
+            limit,
+            max_connections.unwrap_or(DEFAULT_CONNECTIONS),
+            workers,
+        );
+        match divided.shortage() {
+            Some(shortage) if max_connections.is_some() => tracing::warn!("{shortage}"),
+            Some(shortage) => tracing::info!("{shortage}"),
+            None => {}
+        }
+        divided
+    }
+
+    fn divide(limit: usize, max_connections: usize, workers: usize) -> Self {
+        let own = OWN + PER_WORKER * workers + ADMIN.min(limit / ADMIN_SHARE);
+        let rest = limit.saturating_sub(own);
+        let clients = max_connections.min((rest / 2).max(1));
+        Self {
+            limit,
+            needed: max_connections.saturating_mul(2).saturating_add(own),
+            clients,
+            backends: rest.saturating_sub(clients).max(1),
+            open_backends: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the maximum number of client connections.
+    pub fn clients(&self) -> usize {
+        self.clients
+    }
+
+    /// Returns what to tell the operator; `None` if the limit suffices for the maximum of
+    /// connections.
+    fn shortage(&self) -> Option<String> {
+        (self.needed > self.limit).then(|| {
+            format!(
+                "the limit of {} file descriptors allows {} client connections with one backend connection each; \
+                 --max-connections needs {}: raise the hard limit (ulimit -n, LimitNOFILE=), or set \
+                 --max-connections to at most {}",
+                self.limit, self.clients, self.needed, self.clients
+            )
+        })
+    }
+
+    /// Reports whether connections to backends take most of their share, so that idle ones must
+    /// close.
+    pub fn is_tight(&self) -> bool {
+        self.open_backends.load(Relaxed) >= self.backends - self.backends / 4
+    }
+}
+
+impl Default for Descriptors {
+    /// More than a process can use.
+    fn default() -> Self {
+        Self::divide(usize::MAX, usize::MAX, 0)
+    }
+}
+
+/// The descriptor of a connection to a backend, until dropped.
+#[derive(Debug)]
+pub struct BackendDescriptor(Arc<Descriptors>);
+
+impl BackendDescriptor {
+    /// Takes a descriptor; `None` if all are in use.
+    pub fn take(descriptors: &Arc<Descriptors>) -> Option<Self> {
+        let taken = Self(descriptors.clone());
+        let before = descriptors.open_backends.fetch_add(1, Relaxed);
+        (before < descriptors.backends).then_some(taken)
+    }
+}
+
+impl Drop for BackendDescriptor {
+    fn drop(&mut self) {
+        self.0.open_backends.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Reports whether the process, or the system, has no descriptor left: EMFILE or ENFILE.
+pub fn are_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_has_a_descriptor_for_a_backend() {
+        for limit in [256, 1024, 20_000, 1 << 20, usize::MAX] {
+            let divided = Descriptors::divide(limit, 65_536, 2);
+            assert!(divided.clients() <= divided.backends, "{divided:?}");
+            let all = divided.clients.saturating_add(divided.backends);
+            assert!(all + OWN <= limit, "{divided:?}");
+            let suffices = limit >= 131_072 + OWN + 2 * PER_WORKER + ADMIN;
+            assert_eq!(divided.shortage().is_none(), suffices, "{divided:?}");
+        }
+        assert_eq!(Descriptors::divide(1 << 20, 65_536, 2).clients(), 65_536);
+        assert!(Descriptors::divide(256, 65_536, 2).clients() >= 64);
+    }
+
+    #[test]
+    fn shortage_names_both_numbers_and_what_to_set() {
+        let shortage = Descriptors::divide(1024, 65_536, 2).shortage().unwrap();
+        assert!(
+            shortage.contains("limit of 1024") && shortage.contains("needs 131192"),
+            "{shortage}"
+        );
+        assert!(shortage.contains("LimitNOFILE") && shortage.contains("--max-connections"));
+    }
+
+    #[test]
+    fn backends_take_at_most_their_share() {
+        let descriptors = Arc::new(Descriptors::divide(0, 65_536, 1));
+        let one = BackendDescriptor::take(&descriptors);
+        assert!(one.is_some() && descriptors.is_tight());
+        assert!(BackendDescriptor::take(&descriptors).is_none());
+        drop(one);
+        assert!(BackendDescriptor::take(&descriptors).is_some());
+    }
+}

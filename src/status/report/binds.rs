@@ -1,0 +1,134 @@
+//! The effect of binding sockets on a report.
+
+use super::{Address, GatewayStatus, ListenerStatus, StatusReport};
+use crate::ir::{Bind, BindReport};
+use crate::status::condition::{Condition, ConditionStatus, ConditionType, Reason};
+use crate::status::status_map::update;
+
+impl StatusReport {
+    /// Returns the report after binding: listeners without a bound socket are not programmed.
+    #[must_use]
+    pub fn with_binds(mut self, binds: &BindReport) -> Self {
+        update(&mut self.gateways, |_, gateway| {
+            apply_binds_to_listeners(&mut gateway.listeners, binds);
+            apply_binds_to_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
+            apply_binds_to_addresses(gateway, binds);
+        });
+        update(&mut self.listener_sets, |_, set| {
+            apply_binds_to_listeners(&mut set.listeners, binds);
+            apply_binds_to_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
+        });
+        self.apply_gateways_to_release_backends();
+        self
+    }
+}
+
+fn programmed(conditions: &mut [Condition]) -> Option<&mut Condition> {
+    let holds = |condition: &&mut Condition| {
+        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+    };
+    conditions.iter_mut().find(holds)
+}
+
+fn apply_binds_to_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
+    for listener in listeners {
+        let Some(condition) = programmed(&mut listener.conditions) else {
+            continue;
+        };
+        let outcomes = listener.binds.iter().map(|bind| (bind, binds.get(bind)));
+        let (mut bound, mut failures) = (false, Vec::new());
+        for (bind, outcome) in outcomes {
+            match outcome {
+                Some(Ok(_)) => bound = true,
+                Some(Err(error)) => failures.push(format!("cannot bind {bind}: {error}")),
+                None => {}
+            }
+        }
+        let generation = condition.observed_generation;
+        let failures = failures.join("; ");
+        if bound {
+            condition.message = failures;
+        } else if failures.is_empty() {
+            let message = "its port is not bound yet";
+            *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
+        } else {
+            let message = format!("{failures}; retrying");
+            let reason = Reason::PortUnavailable;
+            *condition = Condition::fails(condition.kind, reason, &message, generation);
+        }
+    }
+}
+
+fn apply_binds_to_object(
+    conditions: &mut [Condition],
+    listeners: &[ListenerStatus],
+    failed: Reason,
+) {
+    let Some(condition) = programmed(conditions) else {
+        return;
+    };
+    let state = |listener: &ListenerStatus| {
+        let conditions = listener.conditions.iter();
+        let mut programmed = conditions.filter(|one| one.kind == ConditionType::Programmed);
+        programmed.next().map(|one| (one.status, one.reason))
+    };
+    let states: Vec<_> = listeners.iter().filter_map(state).collect();
+    let generation = condition.observed_generation;
+    if states
+        .iter()
+        .any(|(status, _)| *status == ConditionStatus::True)
+    {
+        return;
+    }
+    if states.iter().any(|(_, reason)| *reason == Reason::Pending) {
+        let message = "none of its ports is bound yet";
+        *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
+    } else {
+        let message = "none of its listeners is programmed: see their conditions";
+        *condition = Condition::fails(condition.kind, failed, message, generation);
+    }
+}
+
+/// Keeps only the requested addresses on which a socket is bound (status.addresses).
+fn apply_binds_to_addresses(gateway: &mut GatewayStatus, binds: &BindReport) {
+    let unusable = |address: &Address| {
+        let on_address =
+            |bind: &&Bind| bind.address.map(Address::IPAddress).as_ref() == Some(address);
+        let all = gateway
+            .listeners
+            .iter()
+            .flat_map(|listener| &listener.binds);
+        let mut outcomes = all
+            .filter(on_address)
+            .map(|bind| binds.get(bind))
+            .peekable();
+        outcomes.peek().is_some() && outcomes.all(|outcome| matches!(outcome, Some(Err(_))))
+    };
+    let (bad, good): (Vec<_>, Vec<_>) = gateway.addresses.iter().cloned().partition(unusable);
+    gateway.addresses = good;
+    if bad.is_empty() {
+        return;
+    }
+    let of_programmed = |condition: &&mut Condition| condition.kind == ConditionType::Programmed;
+    if let Some(condition) = gateway.conditions.iter_mut().find(of_programmed) {
+        let failure = |address: &Address| {
+            let mut failed = binds.iter().filter_map(|(bind, result)| {
+                let is_own = bind.address.map(Address::IPAddress).as_ref() == Some(address);
+                is_own.then_some((bind.port, result.as_ref().err()?))
+            });
+            let (port, error) = failed.next()?;
+            Some(format!(
+                "no port is bound on {address}: port {port}: {error}"
+            ))
+        };
+        let failures: Vec<_> = bad.iter().filter_map(failure).collect();
+        let message = format!("spec.addresses: {}", failures.join("; "));
+        let generation = condition.observed_generation;
+        *condition = Condition::fails(
+            condition.kind,
+            Reason::AddressNotUsable,
+            &message,
+            generation,
+        );
+    }
+}

@@ -1,0 +1,33 @@
+//! Who sends requests to backends: a Gateway through a listener, for a route.
+
+use std::sync::Arc;
+
+use crate::ir::{Certificate, ListenerKey, ObjectRef};
+
+/// The sender of requests to a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::translate) struct Consumer {
+    /// The Gateway.
+    pub(in crate::translate) gateway: ObjectRef,
+    /// The listener that the requests come through, of the Gateway or of a ListenerSet.
+    pub(in crate::translate) listener: ListenerKey,
+    /// The client certificate of the Gateway, or why it cannot be used.
+    pub(in crate::translate) client_certificate: Option<ClientCertificate>,
+    /// Whether the Gateway permits the priorities of routes.
+    pub(in crate::translate) permits_priorities: bool,
+}
+
+/// A client certificate, or why there is none.
+pub(in crate::translate) type ClientCertificate = Result<Arc<Certificate>, Arc<str>>;
+
+/// The requests for which a reference to a backend is resolved.
+#[derive(Clone, Copy)]
+pub(in crate::translate) struct Requests<'a> {
+    pub(in crate::translate) route: &'a ObjectRef,
+    /// The name of the rule.
+    pub(in crate::translate) rule: Option<&'a str>,
+    /// Whether a GRPCRoute sends them.
+    pub(in crate::translate) are_grpc: bool,
+    /// `None` if no listener can serve them.
+    pub(in crate::translate) consumer: Option<&'a Consumer>,
+}

@@ -1,0 +1,86 @@
+//! ListenerSets: which of them may attach to a Gateway. Appends their listeners to the Gateway's in the order of
+//! precedence. Must not know conflicts or routes.
+
+use std::sync::Arc;
+
+use crate::api::Resource;
+use crate::api::gateway::{Gateway, ListenerSet};
+use crate::ir::ObjectRef;
+
+use super::gateway::{GatewayDraft, SetDraft};
+use super::listener::ListenerDraft;
+use super::selector;
+use crate::translate::input::Input;
+use crate::translate::reason::{Fault, Reason};
+
+/// Appends the listeners of ListenerSets to those of their Gateway: oldest set first, then by namespace and name.
+pub(super) fn merge<'a>(
+    input: &Input<'a>,
+    gateway: &mut GatewayDraft<'a>,
+    sets: impl Iterator<Item = &'a Arc<ListenerSet>>,
+) {
+    for set in sets {
+        let name = set.object_ref();
+        let generation = set.metadata.generation;
+        let fault = check(input, set, gateway);
+        let first = gateway.listeners.len();
+        if fault.is_none() {
+            let listeners = set.spec.listeners.iter();
+            let drafts = listeners.map(|spec| ListenerDraft::new(input, spec, &name, generation));
+            gateway.listeners.extend(drafts);
+        }
+        gateway.sets.push(SetDraft {
+            name,
+            generation,
+            listeners: first..gateway.listeners.len(),
+            fault,
+        });
+    }
+}
+
+/// Returns the full name of the object that a set refers to.
+pub(in crate::translate) fn parent_name(set: &ListenerSet) -> ObjectRef {
+    let reference = &set.spec.parent_ref;
+    let namespace = reference.namespace.as_deref();
+    let namespace = namespace.unwrap_or(&set.metadata.namespace);
+    ObjectRef::new(
+        &reference.group,
+        &reference.kind,
+        namespace,
+        &reference.name,
+    )
+}
+
+fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Option<Fault> {
+    let kind = &set.spec.parent_ref.kind;
+    if kind != Gateway::KIND {
+        let message = format!(
+            "spec.parentRef names {kind} {}; a ListenerSet attaches to a Gateway: name {}",
+            set.spec.parent_ref.name, gateway.name
+        );
+        return Some(Fault::new(Reason::Invalid, message));
+    }
+    let own = &gateway.object.metadata.namespace;
+    let namespace = &set.metadata.namespace;
+    let allowed = gateway.object.spec.allowed_listeners.as_ref();
+    let from = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+    if !selector::allows(input, from, "None", own, namespace) {
+        return Some(Fault::new(
+            Reason::NotAllowed,
+            format!(
+                "{} does not allow ListenerSets of namespace {namespace}; its spec.allowedListeners.namespaces has to \
+                 include that namespace (by default none is allowed)",
+                gateway.name
+            ),
+        ));
+    }
+    gateway
+        .obstacle()
+        .map(|_| parent_not_accepted(&gateway.name))
+}
+
+/// Returns the fault of a set whose Gateway is not accepted.
+pub(super) fn parent_not_accepted(gateway: &ObjectRef) -> Fault {
+    let message = format!("{gateway} is not accepted: see its conditions");
+    Fault::new(Reason::ParentNotAccepted, message)
+}

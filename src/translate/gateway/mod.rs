@@ -1,0 +1,24 @@
+//! Gateways: classes, listeners, ListenerSets, parameters, certificates, and the attachment of routes to listeners.
+
+pub(super) mod attachment;
+pub(super) mod authority;
+pub(super) mod certificate;
+mod conflict;
+mod data_plane;
+pub(super) mod draft;
+pub(super) mod frontend;
+pub(super) mod gateway;
+pub(super) mod gateways;
+mod infrastructure;
+pub(super) mod listener;
+mod listener_set;
+mod overlap;
+pub(super) mod parameters;
+mod port_claims;
+pub(super) mod priority;
+mod released;
+pub(super) mod report;
+mod selector;
+pub(super) mod set_parents;
+mod translated;
+pub(super) mod unserved;

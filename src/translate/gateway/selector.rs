@@ -1,0 +1,58 @@
+//! Namespace selection: `Same`, `All`, `Selector`, `None`. Values that are not known select nothing.
+
+use std::collections::BTreeMap;
+
+use crate::api::core::Namespace;
+use crate::api::gateway::{LabelExpression, LabelSelector, NamespacesFrom};
+
+use crate::translate::input::Input;
+
+/// Label that the API server sets on every namespace. In a folder, the Namespace object may be missing.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// Reports whether `from` selects `namespace`. `own` is the namespace that `Same` selects.
+pub(in crate::translate) fn allows(
+    input: &Input<'_>,
+    from: Option<&NamespacesFrom>,
+    default: &str,
+    own: &str,
+    namespace: &str,
+) -> bool {
+    let kind = from.and_then(|from| from.from.as_deref());
+    match kind.unwrap_or(default) {
+        "All" => true,
+        "Same" => own == namespace,
+        "Selector" => from
+            .and_then(|from| from.selector.as_ref())
+            .is_some_and(|selector| matches(selector, &labels(input, namespace))),
+        _ => false,
+    }
+}
+
+fn labels(input: &Input<'_>, namespace: &str) -> BTreeMap<String, String> {
+    let object = input.get::<Namespace>("", namespace);
+    let mut labels = object.map_or_else(BTreeMap::new, |object| object.metadata.labels.clone());
+    labels.insert(NAME_LABEL.to_owned(), namespace.to_owned());
+    labels
+}
+
+fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let mut equal = selector.match_labels.iter();
+    equal.all(|(key, value)| labels.get(key) == Some(value))
+        && selector
+            .match_expressions
+            .iter()
+            .all(|expression| holds(expression, labels))
+}
+
+fn holds(expression: &LabelExpression, labels: &BTreeMap<String, String>) -> bool {
+    let value = labels.get(&expression.key);
+    let listed = value.is_some_and(|value| expression.values.contains(value));
+    match expression.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        _ => false,
+    }
+}

@@ -1,0 +1,52 @@
+//! One translated Gateway with its ListenerSets, without routes. Must not know other Gateways.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::data_plane;
+use super::gateway::{GatewayDraft, PortDraft};
+use super::report;
+use crate::ir::{Listener, ObjectRef};
+use crate::provision::data_plane::DataPlane;
+use crate::status::{GatewayStatus, ListenerSetStatus};
+use crate::translate::input::Mode;
+
+/// A translated Gateway of this controller.
+pub(super) struct Translated {
+    /// Its listeners, then those of its ListenerSets; `None` for listeners that cannot be served.
+    pub(super) listeners: Vec<Option<Listener>>,
+    /// Ports to bind. Their listeners are indices of [`Self::listeners`].
+    pub(super) ports: Vec<PortDraft>,
+    /// Its status, and those of its ListenerSets, without the numbers of routes.
+    pub(super) status: GatewayStatus,
+    pub(super) sets: Vec<TranslatedSet>,
+    /// The data plane that it needs in a cluster.
+    pub(super) data_plane: Option<Arc<DataPlane>>,
+}
+
+/// A translated ListenerSet.
+pub(super) struct TranslatedSet {
+    pub(super) name: ObjectRef,
+    /// Range of its listeners among those of the Gateway.
+    pub(super) listeners: Range<usize>,
+    pub(super) status: ListenerSetStatus,
+}
+
+impl Translated {
+    pub(super) fn new(draft: &GatewayDraft<'_>, mode: Mode) -> Self {
+        let listeners = draft.listeners.iter();
+        let listeners = listeners.map(|it| it.finish().filter(|_| draft.serves(it)));
+        let sets = draft.sets.iter().map(|set| TranslatedSet {
+            name: set.name.clone(),
+            listeners: set.listeners.clone(),
+            status: report::of_set(set, draft),
+        });
+        Self {
+            listeners: listeners.collect(),
+            ports: draft.ports(),
+            status: report::of_gateway(draft),
+            sets: sets.collect(),
+            data_plane: data_plane::of_gateway(draft, mode).map(Arc::new),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The mechanism of incremental translation. A step keeps each output with the sources that it was computed from, and
+//! computes again only those of which a source has changed. Must not know the steps.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::ir::ObjectRef;
+use crate::translate::changes::Changes;
+use crate::translate::source::Source;
+
+/// Which outputs are computed from which sources, also from absent ones.
+pub(super) struct Readers<K> {
+    readers: FxHashMap<Arc<Source>, BTreeSet<K>>,
+    reads: BTreeMap<K, Box<[Arc<Source>]>>,
+}
+
+impl<K> Default for Readers<K> {
+    fn default() -> Self {
+        Self {
+            readers: FxHashMap::default(),
+            reads: BTreeMap::new(),
+        }
+    }
+}
+
+impl<K: Ord + Clone> Readers<K> {
+    /// Returns the outputs that are computed from a source, in order.
+    pub(super) fn of<'a>(&'a self, source: &Source) -> impl Iterator<Item = &'a K> + use<'a, K> {
+        self.readers.get(source).into_iter().flatten()
+    }
+
+    /// Returns the outputs of which a source has changed, in order.
+    pub(super) fn outdated(&self, changes: &Changes) -> BTreeSet<K> {
+        if self.readers.is_empty() {
+            return BTreeSet::new();
+        }
+        let changed = changes.sources().iter();
+        changed
+            .flat_map(|source| self.of(source))
+            .cloned()
+            .collect()
+    }
+
+    /// Replaces the sources of an output. Returns those that no output is computed from any more.
+    pub(super) fn replace(&mut self, key: &K, reads: Vec<Source>) -> Vec<Source> {
+        let reads: BTreeSet<Source> = reads.into_iter().collect();
+        let previous = self.reads.remove(key).unwrap_or_default();
+        let mut unread = Vec::new();
+        for source in previous.iter().filter(|source| !reads.contains(&***source)) {
+            if let Some(readers) = self.readers.get_mut(&**source) {
+                readers.remove(key);
+                if readers.is_empty() {
+                    self.readers.remove(&**source);
+                    unread.push(Source::clone(source));
+                }
+            }
+        }
+        let add = |source: Source| {
+            let mut readers = match self.readers.entry(Arc::new(source)) {
+                Entry::Occupied(readers) => readers,
+                Entry::Vacant(source) => source.insert_entry(BTreeSet::new()),
+            };
+            readers.get_mut().insert(key.clone());
+            readers.key().clone()
+        };
+        let reads: Box<[_]> = reads.into_iter().map(add).collect();
+        if !reads.is_empty() {
+            self.reads.insert(key.clone(), reads);
+        }
+        unread
+    }
+
+    /// Adds sources of an output.
+    pub(super) fn extend(&mut self, key: &K, mut reads: Vec<Source>) {
+        let previous = self.reads.get(key).into_iter().flatten();
+        reads.extend(previous.map(|source| Source::clone(source)));
+        self.replace(key, reads);
+    }
+}
+
+/// The outputs of a step by object.
+pub(super) struct Memo<T> {
+    outputs: BTreeMap<ObjectRef, T>,
+    readers: Readers<ObjectRef>,
+}
+
+impl<T> Default for Memo<T> {
+    fn default() -> Self {
+        Self {
+            outputs: BTreeMap::new(),
+            readers: Readers::default(),
+        }
+    }
+}
+
+impl<T> Memo<T> {
+    /// Returns the objects of which a source has changed, in order.
+    pub(super) fn outdated(&self, changes: &Changes) -> BTreeSet<ObjectRef> {
+        self.readers.outdated(changes)
+    }
+
+    /// Returns the output of an object.
+    pub(super) fn get(&self, object: &ObjectRef) -> Option<&T> {
+        self.outputs.get(object)
+    }
+
+    /// Reports whether there are no outputs.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outputs.is_empty()
+    }
+
+    /// Replaces the output of an object, which was computed from these sources.
+    pub(super) fn replace(
+        &mut self,
+        object: &ObjectRef,
+        (output, reads): (Option<T>, Vec<Source>),
+    ) -> Replaced<T> {
+        let is_own = |source: &Source| matches!(source, Source::Object(read) if read == object);
+        // Without the object, there is no output. When it is added, it is among the changes.
+        let is_absent = output.is_none() && reads.iter().all(is_own);
+        let reads = if is_absent { Vec::new() } else { reads };
+        let unread = self.readers.replace(object, reads);
+        let previous = match output {
+            Some(output) => self.outputs.insert(object.clone(), output),
+            None => self.outputs.remove(object),
+        };
+        Replaced { previous, unread }
+    }
+}
+
+/// What an output replaced.
+pub(super) struct Replaced<T> {
+    /// The previous output.
+    pub(super) previous: Option<T>,
+    /// Sources that no output of the step is computed from any more.
+    pub(super) unread: Vec<Source>,
+}
+
+/// What was parsed of objects: each version once, although many outputs may be computed from it.
+pub(super) struct Parsed<O, T>(BTreeMap<ObjectRef, (Arc<O>, T)>);
+
+impl<O, T> Default for Parsed<O, T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<O: Eq, T: Clone> Parsed<O, T> {
+    /// Returns what was parsed of an object. Parses it if it is another version, with what was parsed of the previous
+    /// one.
+    pub(super) fn get(
+        &mut self,
+        name: &ObjectRef,
+        object: &Arc<O>,
+        parse: impl FnOnce(Option<&T>) -> T,
+    ) -> T {
+        match self.0.get_mut(name) {
+            Some((known, parsed)) if *known == *object => parsed.clone(),
+            Some(entry) => {
+                *entry = (object.clone(), parse(Some(&entry.1)));
+                entry.1.clone()
+            }
+            None => {
+                let parsed = parse(None);
+                self.0
+                    .insert(name.clone(), (object.clone(), parsed.clone()));
+                parsed
+            }
+        }
+    }
+
+    /// Removes an object that no output is computed from any more.
+    pub(super) fn remove(&mut self, name: &ObjectRef) {
+        self.0.remove(name);
+    }
+}

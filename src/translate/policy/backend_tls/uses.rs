@@ -1,0 +1,41 @@
+//! The requests to backends that policies may target.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::policy::Path;
+use crate::ir::{ListenerKey, ObjectRef};
+
+/// Requests to a backend through one listener.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::translate) struct Use {
+    /// The Gateway that sends them.
+    pub(in crate::translate) gateway: ObjectRef,
+    /// The listener that they come through.
+    pub(in crate::translate) listener: ListenerKey,
+    /// The route, and the name of its rule.
+    pub(in crate::translate) route: ObjectRef,
+    pub(in crate::translate) rule: Option<Arc<str>>,
+}
+
+/// The requests to each backend that policies may target.
+pub(in crate::translate) type Uses = BTreeMap<ObjectRef, BTreeSet<Use>>;
+
+impl Use {
+    pub(super) fn path(&self) -> Path<'_> {
+        Path {
+            route: &self.route,
+            rule: self.rule.as_deref(),
+            through: Some((&self.gateway, &self.listener)),
+        }
+    }
+}
+
+/// Who sends requests to backends.
+pub(in crate::translate) trait Requesters {
+    /// Returns the requests to a backend.
+    fn uses(&self, backend: &ObjectRef) -> BTreeSet<Use>;
+
+    /// Returns the Gateways that send the requests of an object that a policy names in `from`.
+    fn senders(&self, object: &ObjectRef) -> BTreeSet<ObjectRef>;
+}

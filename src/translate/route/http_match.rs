@@ -1,0 +1,154 @@
+//! Matches of HTTPRoute rules, parsed and normalized. All kinds of routes share the conditions on headers.
+
+use std::sync::Arc;
+
+use http::{HeaderName, Method};
+
+use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
+use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+
+use super::patterns::RoutePatterns;
+use crate::translate::reason::{Fault, Reason};
+
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// Translates the matches of a rule. Without matches, every path matches.
+pub(in crate::translate) fn translate(
+    matches: &[HttpMatch],
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Vec<Match>, Fault> {
+    if matches.is_empty() {
+        return Ok(vec![Match {
+            path: PathMatch::Prefix("".into()),
+            grpc: None,
+            method: None,
+            headers: Vec::new(),
+            query: Vec::new(),
+        }]);
+    }
+    let mut all = Vec::with_capacity(matches.len());
+    for (index, condition) in matches.iter().enumerate() {
+        all.push(one(
+            condition,
+            &format!("{field}.matches[{index}]"),
+            patterns,
+        )?);
+    }
+    Ok(all)
+}
+
+fn one(condition: &HttpMatch, field: &str, patterns: &mut RoutePatterns) -> Result<Match, Fault> {
+    Ok(Match {
+        path: path(condition.path.as_ref(), &format!("{field}.path"), patterns)?,
+        grpc: None,
+        method: method(condition.method.as_deref(), field)?,
+        headers: headers(&condition.headers, field, patterns)?,
+        query: query(&condition.query_params, field, patterns)?,
+    })
+}
+
+pub(in crate::translate) fn unsupported(field: &str, message: &str) -> Fault {
+    Fault::new(Reason::UnsupportedValue, format!("{field}: {message}"))
+}
+
+fn path(
+    path: Option<&ApiPath>,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<PathMatch, Fault> {
+    let kind = path
+        .and_then(|path| path.kind.as_deref())
+        .unwrap_or("PathPrefix");
+    let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
+    let rooted = value.starts_with('/');
+    match kind {
+        "Exact" if rooted => Ok(PathMatch::Exact(value.into())),
+        "PathPrefix" if rooted => Ok(PathMatch::Prefix(value.trim_end_matches('/').into())),
+        "Exact" | "PathPrefix" => Err(unsupported(
+            field,
+            &format!("{value:?} does not begin with /"),
+        )),
+        "RegularExpression" => patterns.parse(value, field).map(PathMatch::Regex),
+        _ => Err(unsupported(field, &format!("type {kind} is not supported"))),
+    }
+}
+
+fn method(name: Option<&str>, field: &str) -> Result<Option<Method>, Fault> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    let known = METHODS
+        .contains(&name)
+        .then(|| Method::from_bytes(name.as_bytes()).ok());
+    match known.flatten() {
+        Some(method) => Ok(Some(method)),
+        None => {
+            let message = format!(
+                "{name:?} is not supported; methods are {}",
+                METHODS.join(", ")
+            );
+            Err(unsupported(&format!("{field}.method"), &message))
+        }
+    }
+}
+
+fn value(
+    condition: &NameValueMatch,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<ValueMatch, Fault> {
+    match condition.kind.as_deref().unwrap_or("Exact") {
+        "Exact" => Ok(ValueMatch::Exact(condition.value.as_str().into())),
+        "RegularExpression" => patterns
+            .parse(&condition.value, field)
+            .map(ValueMatch::Regex),
+        kind => Err(unsupported(field, &format!("type {kind} is not supported"))),
+    }
+}
+
+/// Parses conditions on headers. The first of equal names counts, regardless of case (HTTPHeaderMatch).
+pub(in crate::translate) fn headers(
+    conditions: &[NameValueMatch],
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Vec<HeaderMatch>, Fault> {
+    let mut headers: Vec<HeaderMatch> = Vec::new();
+    for (index, condition) in conditions.iter().enumerate() {
+        let field = format!("{field}.headers[{index}]");
+        let name = HeaderName::from_bytes(condition.name.as_bytes()).map_err(|_| {
+            unsupported(
+                &field,
+                &format!("{:?} is not a header name", condition.name),
+            )
+        })?;
+        if headers.iter().all(|known| known.name != name) {
+            let value = value(condition, &field, patterns)?;
+            headers.push(HeaderMatch { name, value });
+        }
+    }
+    Ok(headers)
+}
+
+/// Parses conditions on query parameters. The first of equal names counts (HTTPQueryParamMatch).
+fn query(
+    conditions: &[NameValueMatch],
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Vec<QueryMatch>, Fault> {
+    let mut query: Vec<QueryMatch> = Vec::new();
+    for (index, condition) in conditions.iter().enumerate() {
+        if query.iter().all(|known| *known.name != *condition.name) {
+            let value = value(
+                condition,
+                &format!("{field}.queryParams[{index}]"),
+                patterns,
+            )?;
+            let name: Arc<str> = condition.name.as_str().into();
+            query.push(QueryMatch { name, value });
+        }
+    }
+    Ok(query)
+}

@@ -1,0 +1,126 @@
+//! HTTPRoutes: their rules, from matches, filters, backendRefs and timeouts.
+
+use std::sync::Arc;
+
+use crate::api::filter::HttpFilter;
+use crate::api::http_route::{HttpRoute, HttpRule, HttpTimeouts};
+use crate::ir::route::{Match, PathMatch, Timeouts};
+use crate::ir::{RouteKind, Rule, RuleId};
+
+use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
+use super::{http_match, retry};
+use crate::translate::policy::session_persistence;
+use crate::translate::protocol::Protocol;
+use crate::translate::reason::Fault;
+use crate::translate::{duration, filter};
+
+impl RouteObject for HttpRoute {
+    const ROUTE_KIND: RouteKind = RouteKind::Http;
+    const PROTOCOLS: &'static [Protocol] = &[Protocol::Http, Protocol::Https];
+
+    fn rules(&self, builder: &mut RouteBuilder<'_>) -> Vec<Arc<Rule>> {
+        // The default of the API: one rule that matches every path and has no backend.
+        let default = [HttpRule::default()];
+        let rules = if self.spec.rules.is_empty() {
+            &default[..]
+        } else {
+            &self.spec.rules
+        };
+        let rules = rules.iter().enumerate();
+        rules
+            .filter_map(|(index, spec)| rule(builder, index, spec).map(Arc::new))
+            .collect()
+    }
+}
+
+fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option<Rule> {
+    let field = format!("spec.rules[{index}]");
+    let matches = match http_match::translate(&spec.matches, &field, &mut builder.patterns) {
+        Ok(matches) => matches,
+        Err(fault) => {
+            builder.drop_rule(fault);
+            return None;
+        }
+    };
+    let prefix = only_prefix(&matches).cloned();
+    let name = spec.name.as_deref();
+    let filters = |builder: &mut RouteBuilder<'_>, filters: &[HttpFilter], field: &str| {
+        filter::translate(
+            filters,
+            field,
+            prefix.as_ref(),
+            &mut |reference, field, requests| builder.resolve(reference, field, name, requests),
+        )
+    };
+    let forward = builder.forward(&spec.backend_refs, &field, name, filters);
+    let id = builder.rule_id(index, name);
+    let settings = settings(builder, spec, &id, &matches, &field);
+    Some(builder.rule(RuleParts {
+        id,
+        matches,
+        forward,
+        settings,
+    }))
+}
+
+fn settings(
+    builder: &mut RouteBuilder<'_>,
+    spec: &HttpRule,
+    id: &RuleId,
+    matches: &[Match],
+    field: &str,
+) -> Result<RuleSettings, Fault> {
+    let HttpRule {
+        filters,
+        timeouts: limits,
+        retry,
+        session_persistence,
+        name,
+        matches: _,
+        backend_refs: _,
+    } = spec;
+    let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
+    let session = session_persistence.as_ref();
+    let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
+    let resolve = &mut |reference: &_, field: &_, requests| {
+        builder.resolve(reference, field, name.as_deref(), requests)
+    };
+    let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
+    Ok(RuleSettings {
+        filters: filter::translate(filters, field, only_prefix(matches), resolve)?,
+        timeouts: timeouts.transpose()?.unwrap_or_default(),
+        retry: retry.transpose()?.flatten(),
+        session: session.transpose()?,
+    })
+}
+
+/// Returns the path prefix of a rule with exactly one match. Only such a prefix can be replaced.
+fn only_prefix(matches: &[Match]) -> Option<&Arc<str>> {
+    match matches {
+        [
+            Match {
+                path: PathMatch::Prefix(prefix),
+                ..
+            },
+        ] => Some(prefix),
+        _ => None,
+    }
+}
+
+fn timeouts(limits: &HttpTimeouts, field: &str) -> Result<Timeouts, Fault> {
+    let HttpTimeouts {
+        request,
+        backend_request,
+    } = limits;
+    let read = |text: &Option<String>, name: &str| {
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        let limit = duration::parse(text, &format!("{field}.timeouts.{name}"))?;
+        Ok(Some(limit).filter(|limit| !limit.is_zero()))
+    };
+    Ok(Timeouts {
+        request: read(request, "request")?,
+        backend_request: read(backend_request, "backendRequest")?,
+    })
+}

@@ -1,0 +1,414 @@
+//! The interface of route kinds, and the steps that all kinds share: hostnames, backendRefs, rules that cannot be
+//! served, and the route's conditions.
+
+use std::sync::Arc;
+
+use crate::api::reference::{BackendObjectRef, BackendRef};
+use crate::api::route::RouteResource;
+use crate::ir::route::{Action, BackendTarget, Match, Retry, Timeouts, WeightedBackend};
+use crate::ir::session::SessionPersistence;
+use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
+use crate::snapshot::Listed;
+use crate::status::Condition;
+
+use super::patterns::{Demand, RoutePatterns};
+use crate::translate::backend::{Backends, Resolution};
+use crate::translate::consumer::{Consumer, Requests};
+use crate::translate::gateway::attachment::{Attachment, ListenerIndex, Parents};
+use crate::translate::gateway::priority;
+use crate::translate::input::Input;
+use crate::translate::protocol::Protocol;
+use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
+use crate::translate::source::Source;
+
+/// Maximum weight of a backendRef.
+const MAX_WEIGHT: u32 = 1_000_000;
+
+/// A route object of any kind.
+pub(in crate::translate) trait RouteObject:
+    Listed + RouteResource + Send + Sync
+{
+    /// The kind in the IR.
+    const ROUTE_KIND: RouteKind;
+    /// Protocols of the listeners that it can attach to.
+    const PROTOCOLS: &'static [Protocol];
+
+    /// Translates the rules, in order. Omits a rule whose matches are invalid.
+    fn rules(&self, builder: &mut RouteBuilder<'_>) -> Vec<Arc<Rule>>;
+}
+
+/// A translated route with its faults, independent of its parents.
+pub(in crate::translate) struct Built {
+    pub(in crate::translate) route: Arc<Route>,
+    /// Makes `Accepted` false: no rule is usable.
+    pub(in crate::translate) unusable: Option<Fault>,
+    /// Makes `PartiallyInvalid` true: some rules are not usable.
+    dropped: Option<Fault>,
+    /// Makes `ResolvedRefs` false.
+    pub(in crate::translate) unresolved: Option<Fault>,
+    /// Backends that its rules and their filters send requests to.
+    pub(in crate::translate) backends: Box<[BackendId]>,
+    /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
+    /// target these backends.
+    pub(super) targetable: Box<[(ObjectRef, Option<Arc<str>>)]>,
+    /// Permitted references to backends with a status, whether or not the backends exist.
+    pub(super) with_status: Box<[ObjectRef]>,
+    /// Whether the translation differs between consumers.
+    pub(super) depends_on_consumer: bool,
+    /// Upper bound for the memory of its compiled patterns, in bytes.
+    pattern_cost: usize,
+    /// Why its priority is ignored, if it is.
+    pub(super) ignored_priority: Option<String>,
+}
+
+impl Built {
+    /// Returns what its patterns take on these Gateways, if anything.
+    pub(in crate::translate) fn demand(&self, gateways: Vec<ObjectRef>) -> Option<Demand> {
+        let is_needed = self.pattern_cost > 0 && !gateways.is_empty();
+        is_needed.then(|| Demand {
+            created: self.route.created,
+            cost: self.pattern_cost,
+            gateways,
+        })
+    }
+
+    /// Translates a route for requests through the listener of `consumer`, or for none.
+    pub(in crate::translate) fn new<R: RouteObject>(
+        input: &Input<'_>,
+        object: &R,
+        name: &ObjectRef,
+        consumer: Option<&Consumer>,
+        backends: &mut Backends,
+    ) -> Self {
+        let mut builder = RouteBuilder {
+            input,
+            route: name,
+            kind: R::ROUTE_KIND,
+            consumer,
+            backends,
+            targetable: Vec::new(),
+            with_status: Vec::new(),
+            depends_on_consumer: false,
+            patterns: RoutePatterns::default(),
+            usable: 0,
+            faults: Vec::new(),
+            unresolved: Vec::new(),
+            used: Vec::new(),
+        };
+        let rules = match invalid_hostname(&object.spec().hostnames) {
+            None => object.rules(&mut builder),
+            // Without valid hostnames, it is unknown which hosts the route is for.
+            Some(fault) => {
+                builder.faults.push(fault);
+                Vec::new()
+            }
+        };
+        let created = object.meta().creation_timestamp;
+        let created = created.map(jiff::Timestamp::as_second);
+        let priority = consumer.map_or(Ok(0), |consumer| {
+            let (gateway, is_permitted) = (&consumer.gateway, consumer.permits_priorities);
+            priority::on_gateway(object.meta(), gateway, is_permitted)
+        });
+        builder.depends_on_consumer |= priority::is_set(object.meta());
+        builder.finish(priority, created, rules)
+    }
+
+    /// Reuses the route of a known translation that is equal.
+    pub(super) fn like<'a>(mut self, mut known: impl Iterator<Item = &'a Self>) -> Self {
+        if let Some(known) = known.find(|known| known.route == self.route) {
+            self.route = known.route.clone();
+        }
+        self
+    }
+
+    /// Returns the route's conditions for one parent. `lost` says to which of its listeners the route is not attached.
+    pub(in crate::translate) fn conditions(
+        &self,
+        attachment: &Attachment,
+        lost: Option<&str>,
+        parents: &Parents,
+        generation: i64,
+    ) -> Vec<Condition> {
+        let unusable = self.unusable.as_ref();
+        let refused = match attachment {
+            // An unusable route loses to every other one: repair it first.
+            Err(fault) if fault.reason == Reason::HostnameConflict => unusable.or(Some(fault)),
+            _ => attachment.as_ref().err().or(unusable),
+        };
+        let mut accepted = judge(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            refused,
+            generation,
+        );
+        let served = |index: &ListenerIndex| parents[*index].is_served;
+        if let (None, Ok(listeners)) = (refused, attachment)
+            && !listeners.iter().any(|(index, _)| served(index))
+        {
+            accepted.message =
+                "attached, but none of its listeners is served: see the Gateway's conditions"
+                    .into();
+        }
+        if refused.is_none() {
+            let remarks = self.ignored_priority.as_deref().into_iter().chain(lost);
+            for remark in remarks {
+                let separator = if accepted.message.is_empty() {
+                    ""
+                } else {
+                    "; "
+                };
+                accepted.message.push_str(separator);
+                accepted.message.push_str(remark);
+            }
+        }
+        let unresolved = self.unresolved.as_ref();
+        let resolved = judge(
+            ConditionType::ResolvedRefs,
+            Reason::ResolvedRefs,
+            unresolved,
+            generation,
+        );
+        let mut conditions = Vec::with_capacity(2);
+        conditions.push(accepted);
+        if refused.is_none() {
+            conditions.extend(self.dropped.as_ref().map(|fault| {
+                let message = format!("Dropped Rule: {}", fault.message);
+                Condition::holds(ConditionType::PartiallyInvalid, fault.reason, generation)
+                    .with_message(message)
+            }));
+        }
+        conditions.push(resolved);
+        conditions
+    }
+}
+
+/// Returns the fault of the first hostname that is none.
+pub(in crate::translate) fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
+    let index = hostnames
+        .iter()
+        .position(|name| !Hostname::is_valid(name))?;
+    let name = &hostnames[index];
+    let message =
+        format!("spec.hostnames[{index}]: {name:?} is not a hostname; the route is not served");
+    Some(Fault::new(Reason::UnsupportedValue, message))
+}
+
+/// A route while it is translated: resolves references and collects faults.
+pub(in crate::translate) struct RouteBuilder<'a> {
+    input: &'a Input<'a>,
+    pub(in crate::translate) route: &'a ObjectRef,
+    kind: RouteKind,
+    consumer: Option<&'a Consumer>,
+    backends: &'a mut Backends,
+    /// Permitted backend references, each with the name of the rule.
+    targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
+    /// Permitted references to backends with a status.
+    with_status: Vec<ObjectRef>,
+    depends_on_consumer: bool,
+    /// The patterns of all matches.
+    pub(in crate::translate) patterns: RoutePatterns,
+    /// Number of rules that can be served at least in part.
+    usable: usize,
+    faults: Vec<Fault>,
+    unresolved: Vec<Fault>,
+    /// Backends that the rules and their filters send requests to, in order.
+    used: Vec<BackendId>,
+}
+
+/// The parts of a rule.
+pub(in crate::translate) struct RuleParts {
+    pub(in crate::translate) id: RuleId,
+    pub(in crate::translate) matches: Vec<Match>,
+    pub(super) forward: Forward,
+    /// How requests are handled, or why they cannot be.
+    pub(in crate::translate) settings: Result<RuleSettings, Fault>,
+}
+
+/// How a rule handles requests, apart from the choice of a backend.
+#[derive(Default)]
+pub(in crate::translate) struct RuleSettings {
+    pub(in crate::translate) filters: Vec<Filter>,
+    pub(in crate::translate) timeouts: Timeouts,
+    pub(in crate::translate) retry: Option<Retry>,
+    pub(in crate::translate) session: Option<SessionPersistence>,
+}
+
+/// The backendRefs of a rule.
+pub(in crate::translate) struct Forward {
+    targets: Vec<WeightedBackend>,
+    /// Whether at least one backendRef can be served.
+    is_usable: bool,
+}
+
+impl RouteBuilder<'_> {
+    /// Returns the identity of the rule at `index` of `spec.rules`.
+    pub(super) fn rule_id(&self, index: usize, name: Option<&str>) -> RuleId {
+        RuleId {
+            route: self.route.clone(),
+            index,
+            name: name.map(Arc::from),
+        }
+    }
+
+    /// Drops a rule with invalid matches: it is unknown which requests it is for.
+    pub(super) fn drop_rule(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// Resolves the backendRefs of the rule at `field`. `rule` is its name; `filters` translates the filters of one
+    /// backendRef.
+    pub(super) fn forward<F>(
+        &mut self,
+        references: &[BackendRef<F>],
+        field: &str,
+        rule: Option<&str>,
+        filters: impl Fn(&mut Self, &[F], &str) -> Result<Vec<Filter>, Fault>,
+    ) -> Forward {
+        let mut broken = 0;
+        let mut targets = Vec::with_capacity(references.len());
+        for (index, reference) in references.iter().enumerate() {
+            let field = format!("{field}.backendRefs[{index}]");
+            let target = self.resolve(&reference.backend, &field, rule, None);
+            let mut weighted = WeightedBackend {
+                weight: reference.weight.min(MAX_WEIGHT),
+                target,
+                filters: Vec::new(),
+            };
+            match filters(self, &reference.filters, &field) {
+                Ok(filters) => weighted.filters = filters,
+                Err(fault) => {
+                    broken += 1;
+                    weighted.target = BackendTarget::Invalid(fault.message.as_str().into());
+                    let message = format!(
+                        "{}; requests for this backend get {}",
+                        fault.message,
+                        self.refusal()
+                    );
+                    self.faults.push(Fault::new(fault.reason, message));
+                }
+            }
+            targets.push(weighted);
+        }
+        Forward {
+            is_usable: targets.is_empty() || broken < targets.len(),
+            targets,
+        }
+    }
+
+    /// Builds a rule. A rule that cannot be served as written still matches and responds with 500, so that no other
+    /// rule serves its requests.
+    pub(in crate::translate) fn rule(&mut self, parts: RuleParts) -> Rule {
+        let (settings, action) = match parts.settings {
+            Ok(settings) => {
+                self.usable += usize::from(parts.forward.is_usable);
+                (settings, Action::Forward(parts.forward.targets))
+            }
+            Err(fault) => {
+                let why = fault.message.as_str().into();
+                let message = format!(
+                    "{}; requests that match this rule get {}",
+                    fault.message,
+                    self.refusal()
+                );
+                self.faults.push(Fault::new(fault.reason, message));
+                (RuleSettings::default(), Action::Invalid(why))
+            }
+        };
+        let rule = Rule {
+            id: parts.id,
+            matches: parts.matches,
+            filters: settings.filters,
+            action,
+            timeouts: settings.timeouts,
+            retry: settings.retry,
+            session: settings.session,
+        };
+        self.used.extend(rule.backends().cloned());
+        rule
+    }
+
+    /// Resolves the reference at `field` to a backend, for requests of the rule with this name. `requests` says whether
+    /// they are HTTP or gRPC; `None` means the kind of the route.
+    pub(in crate::translate) fn resolve(
+        &mut self,
+        reference: &BackendObjectRef,
+        field: &str,
+        rule: Option<&str>,
+        requests: Option<RouteKind>,
+    ) -> BackendTarget {
+        let name = reference.object_ref(&self.route.namespace);
+        self.input.read(|| Source::Backend(name.clone()));
+        let requests = Requests {
+            route: self.route,
+            rule,
+            are_grpc: requests.unwrap_or(self.kind) == RouteKind::Grpc,
+            consumer: self.consumer,
+        };
+        let resolution = self
+            .backends
+            .resolve(self.input, &requests, &name, reference.port, field);
+        let is_permitted =
+            !matches!(&resolution, Err(fault) if fault.reason == Reason::RefNotPermitted);
+        if let Some(kind) = self.backends.kind_of(&name).filter(|_| is_permitted) {
+            if kind.has_status {
+                self.with_status.push(name.clone());
+            }
+            self.depends_on_consumer |= kind.may_be_target() && self.backends.tls.target(&name);
+            self.targetable.push((name, rule.map(Arc::from)));
+        }
+        match resolution {
+            Ok(Resolution::Backend(backend)) => BackendTarget::Backend(backend.id.clone()),
+            Ok(Resolution::Refused(why)) => BackendTarget::Invalid(why.into()),
+            Err(fault) => {
+                let why = fault.message.as_str().into();
+                self.unresolved.push(fault);
+                BackendTarget::Invalid(why)
+            }
+        }
+    }
+
+    /// Returns the response to requests that cannot be served as configured.
+    fn refusal(&self) -> &'static str {
+        match self.kind {
+            RouteKind::Http => "500",
+            RouteKind::Grpc => "gRPC status UNAVAILABLE",
+        }
+    }
+
+    fn finish(
+        self,
+        priority: Result<i16, String>,
+        created: Option<i64>,
+        rules: Vec<Arc<Rule>>,
+    ) -> Built {
+        let (priority, ignored_priority) = match priority {
+            Ok(priority) => (priority, None),
+            Err(why) => (0, Some(why)),
+        };
+        let faults = merge(&self.faults);
+        let (unusable, dropped) = if self.usable == 0 {
+            (faults, None)
+        } else {
+            (None, faults)
+        };
+        let route = Route {
+            kind: self.kind,
+            object: self.route.clone(),
+            created,
+            priority,
+            rules,
+        };
+        Built {
+            route: Arc::new(route),
+            unusable,
+            dropped,
+            unresolved: merge(&self.unresolved),
+            backends: self.used.into(),
+            targetable: self.targetable.into(),
+            with_status: self.with_status.into(),
+            depends_on_consumer: self.depends_on_consumer,
+            pattern_cost: self.patterns.cost(),
+            ignored_priority,
+        }
+    }
+}

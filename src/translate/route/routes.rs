@@ -1,0 +1,275 @@
+//! Incremental translation of routes: which of them must be translated or attached again, and the totals of all routes.
+//! A new kind of route is a file with a [`RouteObject`] and a line in [`KINDS`].
+
+mod defaults;
+mod kind_conflicts;
+pub(in crate::translate) mod requests;
+mod shadows;
+mod totals;
+mod translated_route;
+mod versions;
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+
+use crate::api::grpc_route::GrpcRoute;
+use crate::api::http_route::HttpRoute;
+use crate::ir::ObjectRef;
+
+pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts};
+use self::shadows::Shadows;
+pub(in crate::translate) use self::totals::Totals;
+use self::translated_route::{Decisions, TranslatedRoute, Work};
+use super::patterns::PatternBudgets;
+use super::route::RouteObject;
+use crate::translate::backend::Backends;
+use crate::translate::changes::Changes;
+use crate::translate::gateway::attachment::Parents;
+use crate::translate::input::Input;
+use crate::translate::memo::Readers;
+use crate::translate::protocol::Protocol;
+use crate::translate::report::{Notes, Report, put};
+use crate::translate::source::Source;
+
+/// The kinds of routes that are served.
+const KINDS: &[Kind] = &[Kind::of::<HttpRoute>(), Kind::of::<GrpcRoute>()];
+
+/// A kind of route.
+struct Kind {
+    name: &'static str,
+    protocols: &'static [Protocol],
+    step: fn() -> Box<dyn Step + Send>,
+}
+
+impl Kind {
+    const fn of<R: RouteObject>() -> Self {
+        Self {
+            name: R::KIND,
+            protocols: R::PROTOCOLS,
+            step: || Box::new(RoutesOf::<R>::new()),
+        }
+    }
+}
+
+/// Returns the kinds of routes that are served.
+pub(in crate::translate) fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.name)
+}
+
+/// Returns the kinds of routes that can attach to a listener of this protocol.
+pub(in crate::translate) fn kinds_of(protocol: Protocol) -> Vec<&'static str> {
+    let kinds = KINDS.iter();
+    kinds
+        .filter(|kind| kind.protocols.contains(&protocol))
+        .map(|kind| kind.name)
+        .collect()
+}
+
+/// All routes with their translations.
+pub(in crate::translate) struct Routes {
+    kinds: Vec<Box<dyn Step + Send>>,
+    pub(in crate::translate) totals: Totals,
+    shadows: Shadows,
+    budgets: PatternBudgets,
+    conflicts: KindConflicts,
+}
+
+/// The step of one kind of route.
+trait Step {
+    /// Translates and attaches again what has changed.
+    fn step(&mut self, outer: &mut Outer<'_, '_>);
+
+    /// Attaches a route again, if it is of this kind, after a decision about it.
+    fn attach_again(&mut self, route: &ObjectRef, outer: &mut Outer<'_, '_>);
+
+    /// Returns the translation of an object.
+    fn translated(&self, object: &ObjectRef) -> Option<&TranslatedRoute>;
+
+    /// Returns the routes that refer to an object as a backend.
+    fn referrers_of(&self, object: &ObjectRef) -> Box<dyn Iterator<Item = &TranslatedRoute> + '_>;
+}
+
+/// The routes of one kind.
+struct RoutesOf<R> {
+    entries: BTreeMap<ObjectRef, TranslatedRoute>,
+    readers: Readers<(ObjectRef, Work)>,
+    kind: PhantomData<fn() -> R>,
+}
+
+/// What the routes of a kind are computed from, and what follows from all routes together.
+struct Outer<'a, 'i> {
+    input: &'a Input<'i>,
+    parents: &'a Parents,
+    backends: &'a mut Backends,
+    changes: &'a mut Changes,
+    notes: &'a mut Notes,
+    totals: &'a mut Totals,
+    shadows: &'a mut Shadows,
+    budgets: &'a mut PatternBudgets,
+    conflicts: &'a mut KindConflicts,
+}
+
+impl Routes {
+    /// Returns an empty set of routes.
+    pub(in crate::translate) fn new() -> Self {
+        Self {
+            kinds: KINDS.iter().map(|kind| (kind.step)()).collect(),
+            totals: Totals::default(),
+            shadows: Shadows::default(),
+            budgets: PatternBudgets::default(),
+            conflicts: KindConflicts::default(),
+        }
+    }
+
+    /// Translates and attaches again what has changed. Announces other attachments, and other requests to backends.
+    pub(in crate::translate) fn step(
+        &mut self,
+        input: &Input<'_>,
+        parents: &Parents,
+        backends: &mut Backends,
+        changes: &mut Changes,
+        report: &mut Report,
+    ) {
+        let mut outer = Outer {
+            input,
+            parents,
+            backends,
+            changes,
+            notes: &mut report.notes,
+            totals: &mut self.totals,
+            shadows: &mut self.shadows,
+            budgets: &mut self.budgets,
+            conflicts: &mut self.conflicts,
+        };
+        for kind in &mut self.kinds {
+            kind.step(&mut outer);
+        }
+        outer.shadows.end_first_attachment();
+        // Budgets first: a route that exceeds one conflicts with no other.
+        for decide in [
+            |outer: &mut Outer<'_, '_>| outer.budgets.decide(),
+            |outer: &mut Outer<'_, '_>| outer.conflicts.decide(),
+        ] {
+            for route in decide(&mut outer) {
+                for kind in &mut self.kinds {
+                    kind.attach_again(&route, &mut outer);
+                }
+            }
+        }
+        for name in self.shadows.take_changed() {
+            let entry = self.translated(&name);
+            let status = entry.and_then(|entry| self.shadows.status(entry, parents));
+            put(&mut report.statuses.routes, &name, status);
+        }
+    }
+}
+
+impl<R: RouteObject> Step for RoutesOf<R> {
+    fn step(&mut self, outer: &mut Outer<'_, '_>) {
+        let mut work: BTreeMap<ObjectRef, Work> = BTreeMap::new();
+        // In order of work: a route that must be translated again is also attached again.
+        work.extend(self.readers.outdated(outer.changes));
+        let changed = outer.changes.of::<R>().into_iter();
+        work.extend(changed.map(|name| (name, Work::Translate)));
+        for (name, work) in work {
+            self.replace(&name, work, outer);
+        }
+    }
+
+    fn attach_again(&mut self, route: &ObjectRef, outer: &mut Outer<'_, '_>) {
+        if self.entries.contains_key(route) {
+            self.replace(route, Work::Attach, outer);
+        }
+    }
+
+    fn translated(&self, object: &ObjectRef) -> Option<&TranslatedRoute> {
+        self.entries.get(object)
+    }
+
+    fn referrers_of(&self, object: &ObjectRef) -> Box<dyn Iterator<Item = &TranslatedRoute> + '_> {
+        let readers = self.readers.of(&Source::Backend(object.clone()));
+        let names = readers.map(|(name, _)| name);
+        Box::new(names.filter_map(|name| self.entries.get(name)))
+    }
+}
+
+impl<R: RouteObject> RoutesOf<R> {
+    fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            readers: Readers::default(),
+            kind: PhantomData,
+        }
+    }
+
+    /// Replaces a route by its present version.
+    fn replace(&mut self, name: &ObjectRef, work: Work, outer: &mut Outer<'_, '_>) {
+        let Outer {
+            input,
+            parents,
+            backends,
+            changes,
+            notes,
+            totals,
+            shadows,
+            budgets,
+            conflicts,
+        } = outer;
+        let removed = self.entries.remove(name);
+        let previous = removed.as_ref();
+        let object = input.find::<R>(name);
+        let decisions = Decisions { budgets, conflicts };
+        let (mut entry, reads) = input.reading(|| {
+            let object: &R = object?;
+            let entry =
+                TranslatedRoute::new(input, parents, object, previous, work, backends, &decisions);
+            Some(entry)
+        });
+        totals.replace(previous, entry.as_ref());
+        shadows.replace(previous, entry.as_ref());
+        shadows.mark_changed(name);
+        let claim = entry.as_mut().and_then(|entry| entry.claim.take());
+        let demand = entry.as_ref().and_then(|entry| entry.demand.clone());
+        budgets.replace(name, demand);
+        conflicts.replace(name, claim);
+        let of_route = entry.as_ref().map_or_else(Vec::new, |it| it.notes.clone());
+        notes.replace(name, of_route);
+        versions::announce_changes(name, previous, entry.as_ref(), changes);
+        // Claim before release: a backend that both versions use must not be dropped in between.
+        if let Some(entry) = &entry {
+            let claims = entry.claims();
+            claims.for_each(|id| backends.claim(id, entry.is_served));
+        }
+        if let Some(previous) = previous {
+            let claims = previous.claims();
+            claims.for_each(|id| backends.release(id, previous.is_served));
+        }
+        self.note_reads(name, work, entry.as_mut(), reads);
+        self.entries
+            .extend(entry.map(|entry| (name.clone(), entry)));
+    }
+
+    /// Notes what the attachment of a route read, and its translation, unless that was reused.
+    fn note_reads(
+        &mut self,
+        name: &ObjectRef,
+        work: Work,
+        entry: Option<&mut TranslatedRoute>,
+        attachment_reads: Vec<Source>,
+    ) {
+        let key = |work| (name.clone(), work);
+        self.readers.replace(&key(Work::Attach), attachment_reads);
+        let reads = entry.map(|it| {
+            (
+                it.is_translated(),
+                std::mem::take(&mut it.translation_reads),
+            )
+        });
+        let (is_translated, reads) = reads.unwrap_or_default();
+        if work == Work::Translate || !is_translated {
+            self.readers.replace(&key(Work::Translate), reads);
+        } else if !reads.is_empty() {
+            self.readers.extend(&key(Work::Translate), reads);
+        }
+    }
+}

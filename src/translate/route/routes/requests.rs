@@ -1,0 +1,85 @@
+//! The Gateways that send the requests of routes to backends, for the status of policies and backends.
+
+use std::collections::BTreeSet;
+
+use super::Routes;
+use super::translated_route::TranslatedRoute;
+use crate::ir::ObjectRef;
+use crate::translate::gateway::attachment::{ListenerIndex, Parents};
+use crate::translate::input::Input;
+use crate::translate::policy::backend_tls::{Requesters, Use};
+use crate::translate::source::Source;
+
+/// All routes, as those see them who ask for their requests.
+pub(in crate::translate) struct RouteRequests<'a> {
+    pub(in crate::translate) input: &'a Input<'a>,
+    pub(in crate::translate) routes: &'a Routes,
+    pub(in crate::translate) parents: &'a Parents,
+}
+
+impl Requesters for RouteRequests<'_> {
+    fn uses(&self, backend: &ObjectRef) -> BTreeSet<Use> {
+        self.input.read(|| Source::RequestsTo(backend.clone()));
+        let mut uses = BTreeSet::new();
+        let referrers = self.routes.referrers_of(backend);
+        for entry in referrers.filter(|entry| entry.is_usable) {
+            let built = entry.any_variant().into_iter();
+            let rules = built.flat_map(|built| &built.targetable);
+            for (_, rule) in rules.filter(|(target, _)| target == backend) {
+                let of_listener = |(index, _): &(ListenerIndex, _)| Use {
+                    gateway: self.parents[*index].consumer.gateway.clone(),
+                    listener: self.parents[*index].key.clone(),
+                    route: entry.name.clone(),
+                    rule: rule.clone(),
+                };
+                uses.extend(entry.attached.iter().map(of_listener));
+            }
+        }
+        uses
+    }
+
+    fn senders(&self, object: &ObjectRef) -> BTreeSet<ObjectRef> {
+        self.input.read(|| Source::ListenersOf(object.clone()));
+        self.input.read(|| Source::AttachmentOf(object.clone()));
+        let entry = self.routes.translated(object).into_iter();
+        let of_entry = entry.flat_map(|entry| entry.gateways(self.parents));
+        let sender = self.parents.sender(object).cloned();
+        of_entry.chain(sender).collect()
+    }
+}
+
+impl Routes {
+    /// Returns the Gateways that send requests to a backend with a status.
+    pub(in crate::translate) fn backend_senders(
+        &self,
+        parents: &Parents,
+        backend: &ObjectRef,
+    ) -> BTreeSet<ObjectRef> {
+        let referrers = self.referrers_of(backend);
+        let senders = referrers.filter(|entry| entry.sends_to(backend));
+        senders.flat_map(|entry| entry.gateways(parents)).collect()
+    }
+
+    pub(super) fn translated(&self, object: &ObjectRef) -> Option<&TranslatedRoute> {
+        self.kinds.iter().find_map(|kind| kind.translated(object))
+    }
+
+    fn referrers_of(&self, object: &ObjectRef) -> impl Iterator<Item = &TranslatedRoute> {
+        let kinds = self.kinds.iter();
+        kinds.flat_map(|kind| kind.referrers_of(object))
+    }
+}
+
+impl TranslatedRoute {
+    /// Returns the Gateways that the route is attached to.
+    fn gateways(&self, parents: &Parents) -> impl Iterator<Item = ObjectRef> {
+        let listeners = self.attached.iter();
+        listeners.map(|(index, _)| parents[*index].consumer.gateway.clone())
+    }
+
+    /// Reports whether the route has a permitted reference to a backend with a status.
+    fn sends_to(&self, backend: &ObjectRef) -> bool {
+        let built = self.any_variant().filter(|_| self.is_usable);
+        built.is_some_and(|built| built.with_status.contains(backend))
+    }
+}

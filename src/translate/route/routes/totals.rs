@@ -1,0 +1,58 @@
+//! Totals over all routes: the routes of each listener, and their number. Updated as routes change.
+
+use std::collections::BTreeSet;
+
+use super::translated_route::TranslatedRoute;
+use crate::translate::gateway::attachment::ListenerIndex;
+use crate::translate::gateway::gateways::OnListener;
+
+/// Totals over all routes.
+#[derive(Default)]
+pub(in crate::translate) struct Totals {
+    listeners: Vec<OnListener>,
+    changed: BTreeSet<ListenerIndex>,
+}
+
+impl Totals {
+    /// Returns the totals of each listener, by its place. Listeners without routes may be missing at the end.
+    pub(in crate::translate) fn listeners(&self) -> &[OnListener] {
+        &self.listeners
+    }
+
+    /// Returns the listeners whose totals have changed since the last call.
+    pub(in crate::translate) fn take_changed(&mut self) -> BTreeSet<ListenerIndex> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Replaces a route. The previous version must be the one that was added last.
+    pub(super) fn replace(
+        &mut self,
+        previous: Option<&TranslatedRoute>,
+        entry: Option<&TranslatedRoute>,
+    ) {
+        let attached = |entry: Option<&TranslatedRoute>, index: ListenerIndex| {
+            entry.is_some_and(|it| it.attached.iter().any(|(known, _)| *known == index))
+        };
+        if let Some(previous) = previous {
+            for (index, _) in &previous.attached {
+                let on_listener = &mut self.listeners[*index];
+                on_listener.accepted -= usize::from(previous.is_usable);
+                if !attached(entry, *index) {
+                    on_listener.routes.remove(&previous.name);
+                }
+                self.changed.insert(*index);
+            }
+        }
+        if let Some(entry) = entry {
+            for (index, route) in &entry.attached {
+                if self.listeners.len() <= *index {
+                    self.listeners.resize(index + 1, OnListener::default());
+                }
+                let on_listener = &mut self.listeners[*index];
+                on_listener.accepted += usize::from(entry.is_usable);
+                on_listener.routes.insert(route.clone());
+                self.changed.insert(*index);
+            }
+        }
+    }
+}

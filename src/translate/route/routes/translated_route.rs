@@ -1,0 +1,300 @@
+//! One route: its translations for all consumers, the listeners that it attaches to, and its conditions.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::patterns::{Demand, PatternBudgets};
+use super::super::route::{Built, RouteObject};
+use super::defaults;
+use super::kind_conflicts::{self, Claim, KindConflicts};
+use crate::api::reference::ParentRef;
+use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
+use crate::status::{Note, ParentStatus};
+use crate::translate::backend::Backends;
+use crate::translate::consumer::Consumer;
+use crate::translate::gateway::attachment::{Attachment, Candidate, ListenerIndex, Parents};
+use crate::translate::input::Input;
+use crate::translate::source::Source;
+
+/// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
+#[derive(Default)]
+struct Variants(Vec<(Option<Consumer>, Arc<Built>)>);
+
+/// The translation of one route object.
+pub(super) struct TranslatedRoute {
+    pub(super) name: ObjectRef,
+    /// The route for each consumer; empty if this controller manages none of its parents.
+    built: Variants,
+    /// The listeners that it is attached to, each once.
+    pub(super) attached: Vec<(ListenerIndex, Arc<AttachedRoute>)>,
+    /// Whether it counts as attached there.
+    pub(super) is_usable: bool,
+    /// Whether one of these listeners is served, so that the route's backends are part of the configuration.
+    pub(super) is_served: bool,
+    /// Its conditions without those of [`Shadows`], if this controller manages one of its parents.
+    pub(super) status: Option<Arc<[ParentStatus]>>,
+    /// The listeners of each parent in `status`.
+    pub(super) reached: Vec<Vec<ListenerIndex>>,
+    pub(super) notes: Vec<Note>,
+    /// What its patterns take on the Gateways that it would attach to, if it has any.
+    pub(super) demand: Option<Demand>,
+    /// The hostnames that it would serve, if there are any.
+    pub(super) claim: Option<Claim>,
+    /// What the translations read that were not reused.
+    pub(super) translation_reads: Vec<Source>,
+}
+
+/// What all routes decide together.
+pub(super) struct Decisions<'a> {
+    pub(super) budgets: &'a PatternBudgets,
+    pub(super) conflicts: &'a KindConflicts,
+}
+
+/// The work that a change requires for a route.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// Attach again: its parents changed, or whether they accept it.
+    Attach,
+    /// Translate again: the route changed, or an object that it refers to.
+    Translate,
+}
+
+impl Variants {
+    fn iter(&self) -> impl Iterator<Item = &Arc<Built>> {
+        self.0.iter().map(|(_, built)| built)
+    }
+
+    /// Returns the route for a consumer. Reuses the previous translation, unless `work` requires a new one.
+    fn get(
+        &mut self,
+        consumer: Option<&Consumer>,
+        previous: &[(Option<Consumer>, Arc<Built>)],
+        work: Work,
+        build: impl FnOnce() -> Built,
+    ) -> Arc<Built> {
+        let fits = |(of, built): &&(Option<Consumer>, Arc<Built>)| {
+            !built.depends_on_consumer || of.as_ref() == consumer
+        };
+        if let Some((_, built)) = self.0.iter().find(fits) {
+            return built.clone();
+        }
+        let reusable = previous.iter().find(fits).filter(|_| work == Work::Attach);
+        let built = match reusable {
+            Some((_, built)) => built.clone(),
+            None => {
+                Arc::new(build().like(self.0.iter().chain(previous).map(|(_, built)| &**built)))
+            }
+        };
+        // Most routes have one variant.
+        self.0.reserve_exact(1);
+        self.0.push((consumer.cloned(), built.clone()));
+        built
+    }
+}
+
+impl TranslatedRoute {
+    fn unattached(name: ObjectRef, notes: Vec<Note>) -> Self {
+        Self {
+            name,
+            built: Variants::default(),
+            attached: Vec::new(),
+            is_usable: false,
+            is_served: false,
+            status: None,
+            reached: Vec::new(),
+            notes,
+            demand: None,
+            claim: None,
+            translation_reads: Vec::new(),
+        }
+    }
+
+    /// Attaches a route, and translates it unless its previous translation can be reused.
+    pub(super) fn new<R: RouteObject>(
+        input: &Input<'_>,
+        parents: &Parents,
+        object: &R,
+        previous: Option<&Self>,
+        work: Work,
+        backends: &mut Backends,
+        decisions: &Decisions<'_>,
+    ) -> Self {
+        let name = previous.map_or_else(|| object.object_ref(), |previous| previous.name.clone());
+        let defaults = defaults::parents(input, object, &name, parents);
+        let reached = reached(input, parents, object, &name, &defaults);
+        let notes = defaults::notes(input, object, &name, parents);
+        let mut entry = Self::unattached(name, notes);
+        if reached.is_empty() {
+            return entry;
+        }
+        let mut variants = Variants::default();
+        let mut translation_reads = Vec::new();
+        let previous_variants = previous.map_or(&[][..], |previous| &previous.built.0);
+        let mut build = |consumer: Option<&Consumer>| {
+            variants.get(consumer, previous_variants, work, || {
+                let build = || Built::new(input, object, &entry.name, consumer, backends);
+                let (built, reads) = input.reading(build);
+                translation_reads.extend(reads);
+                built
+            })
+        };
+        let generation = object.meta().generation;
+        let mut status = Vec::with_capacity(reached.len());
+        let mut attached = Vec::new();
+        let gateways = gateways(&reached, parents);
+        let reached = within_budgets(reached, &entry.name, parents, decisions.budgets);
+        let hosts = kind_conflicts::hosts(reached.iter().map(|(_, it)| it), parents);
+        for (parent, attachment) in reached {
+            let conflicts = decisions.conflicts;
+            let (attachment, lost) = conflicts.admit(&entry.name, attachment, parents);
+            let listeners = attachment.as_ref().map_or(&[][..], Vec::as_slice);
+            let indices = listeners.iter().map(|(listener, _)| *listener);
+            let mut indices: Vec<_> = indices.collect();
+            indices.sort_unstable();
+            entry.reached.push(indices);
+            let mut first: Option<Arc<Built>> = None;
+            for (listener, hostnames) in listeners {
+                let built = build(Some(&parents[*listener].consumer));
+                attached.push((*listener, hostnames.clone(), built.clone()));
+                // Report unresolved references of any listener in the status of the parent.
+                if first.as_ref().is_none_or(|it| it.unresolved.is_none()) {
+                    first = Some(built);
+                }
+            }
+            let built = first.unwrap_or_else(|| build(None));
+            status.push(ParentStatus {
+                parent_ref: parent.clone(),
+                controller_name: input.options.controller_name.clone(),
+                conditions: built.conditions(&attachment, lost.as_deref(), parents, generation),
+            });
+            if let Some(message) = lost.filter(|_| built.unusable.is_none()) {
+                let object = entry.name.clone();
+                entry.notes.push(Note { object, message });
+            }
+        }
+        let built = attached.iter().map(|(_, _, built)| &**built);
+        entry.notes.extend(ignored_priorities(&entry.name, built));
+        for (listener, hostnames, built) in attached {
+            entry.is_usable |= built.unusable.is_none();
+            entry.attach(listener, hostnames, &built, previous);
+        }
+        // Several parentRefs may reach the same listeners.
+        entry.notes.dedup();
+        let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
+        entry.is_served = listeners.any(|listener| parents[listener].is_served);
+        let status: Arc<[_]> = status.into();
+        let previous_status = previous.and_then(|previous| previous.status.as_ref());
+        // Reuse the equal status, so that later comparisons see the same pointer.
+        let same = previous_status.filter(|it| **it == status).cloned();
+        entry.status = Some(same.unwrap_or(status));
+        entry.built = variants;
+        entry.translation_reads = translation_reads;
+        let built = entry.any_variant();
+        let demand = built.and_then(|it| it.demand(gateways));
+        let claim = built.and_then(|it| Claim::new(it, hosts));
+        (entry.demand, entry.claim) = (demand, claim);
+        entry.attached.shrink_to_fit();
+        entry.reached.shrink_to_fit();
+        entry
+    }
+
+    /// Attaches the route to a listener, once even if two parentRefs select it. A route without rules is not attached.
+    fn attach(
+        &mut self,
+        listener: ListenerIndex,
+        hostnames: Vec<Hostname>,
+        built: &Built,
+        previous: Option<&Self>,
+    ) {
+        let is_known = self.attached.iter().any(|(known, _)| *known == listener);
+        if is_known || built.route.rules.is_empty() {
+            return;
+        }
+        let route = AttachedRoute {
+            hostnames,
+            route: built.route.clone(),
+        };
+        let attached = previous.into_iter().flat_map(|previous| &previous.attached);
+        let same = attached.map(|(_, it)| it).find(|it| ***it == route);
+        let route = same.cloned().unwrap_or_else(|| Arc::new(route));
+        self.attached.push((listener, route));
+    }
+
+    pub(super) fn claims(&self) -> impl Iterator<Item = &BackendId> {
+        self.built.iter().flat_map(|built| &built.backends)
+    }
+
+    /// Reports whether there is a translation of the route.
+    pub(super) fn is_translated(&self) -> bool {
+        !self.built.0.is_empty()
+    }
+
+    /// Returns any variant. All of them refer to the same objects.
+    pub(super) fn any_variant(&self) -> Option<&Built> {
+        self.built.iter().next().map(|built| &**built)
+    }
+}
+
+/// Returns a note for each reason for which the priority of a route is ignored.
+fn ignored_priorities<'a>(
+    route: &ObjectRef,
+    built: impl Iterator<Item = &'a Built>,
+) -> impl Iterator<Item = Note> {
+    let messages = built.filter_map(|built| built.ignored_priority.clone());
+    let messages: BTreeSet<_> = messages.collect();
+    messages.into_iter().map(move |message| Note {
+        object: route.clone(),
+        message,
+    })
+}
+
+/// The parents of a route, each with the listeners that it selects.
+type Reached<'a> = Vec<(&'a ParentRef, Attachment)>;
+
+/// Returns the parents of a route that this controller manages. `defaults` are those that it does not name itself.
+fn reached<'a, R: RouteObject>(
+    input: &Input<'_>,
+    parents: &Parents,
+    object: &'a R,
+    name: &ObjectRef,
+    defaults: &'a [ParentRef],
+) -> Reached<'a> {
+    let hostnames = object.spec().hostnames.iter();
+    let hostnames: Vec<_> = hostnames.map(|name| Hostname::new(name)).collect();
+    let candidate = Candidate {
+        name,
+        hostnames: &hostnames,
+    };
+    let named = object.spec().parent_refs.iter();
+    let reached = named
+        .chain(defaults)
+        .filter_map(|parent| Some((parent, parents.attach(input, &candidate, parent)?)));
+    reached.collect()
+}
+
+/// Returns the Gateways that a route attaches to, each once.
+fn gateways(reached: &Reached<'_>, parents: &Parents) -> Vec<ObjectRef> {
+    let attached = reached.iter().filter_map(|(_, attachment)| {
+        let (listener, _) = attachment.as_ref().ok()?.first()?;
+        Some(parents[*listener].consumer.gateway.clone())
+    });
+    let gateways: BTreeSet<_> = attached.collect();
+    gateways.into_iter().collect()
+}
+
+/// Refuses to attach a route to Gateways on which its patterns exceed a limit.
+fn within_budgets<'a>(
+    reached: Reached<'a>,
+    route: &ObjectRef,
+    parents: &Parents,
+    budgets: &PatternBudgets,
+) -> Reached<'a> {
+    let admitted = |(parent, attachment): (&'a ParentRef, Attachment)| {
+        let listeners = attachment.as_ref().ok();
+        let listener = listeners.and_then(|listeners| listeners.first());
+        let fault = listener
+            .and_then(|(listener, _)| budgets.fault(route, &parents[*listener].consumer.gateway));
+        (parent, fault.map_or(attachment, Err))
+    };
+    reached.into_iter().map(admitted).collect()
+}

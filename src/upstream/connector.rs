@@ -1,0 +1,227 @@
+//! Connects to one endpoint, with TLS if configured.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustls::CertificateError;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::ir::UpstreamProtocol;
+use crate::runtime::descriptors::{BackendDescriptor, are_exhausted};
+use crate::table::{
+    Backend, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport, UpstreamFault,
+};
+use crate::upstream::io::Io;
+use crate::upstream::send_error::SendError;
+
+/// Protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// An endpoint with all that is needed to connect to it.
+#[derive(Clone)]
+pub(super) struct Connector {
+    endpoint: Arc<Endpoint>,
+    transport: Transport,
+    declared: UpstreamProtocol,
+    stats: Arc<BackendStats>,
+    /// Start of the connect that is currently awaited.
+    awaited_since: Cell<Option<Instant>>,
+}
+
+impl Connector {
+    pub(super) fn new(backend: &Backend, endpoint: &Arc<Endpoint>) -> Self {
+        Self {
+            endpoint: endpoint.clone(),
+            transport: backend.transport.clone(),
+            declared: backend.protocol,
+            stats: backend.stats.clone(),
+            awaited_since: Cell::new(None),
+        }
+    }
+
+    pub(super) fn key(&self) -> ConnectionKey {
+        ConnectionKey {
+            endpoint: self.endpoint.id,
+            identity: self.transport.identity(),
+        }
+    }
+
+    /// Returns the pool key of the backend's connections to an endpoint.
+    pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint) -> ConnectionKey {
+        ConnectionKey {
+            endpoint: endpoint.id,
+            identity: backend.transport.identity(),
+        }
+    }
+
+    /// Returns the protocol of new connections; `None` if ALPN decides.
+    pub(super) fn protocol(&self) -> Option<Protocol> {
+        match &self.transport {
+            Transport::Plain if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
+            // appProtocol declares HTTP/2, which takes precedence over the result of ALPN.
+            Transport::Tls(_) if self.declared == UpstreamProtocol::H2c => Some(Protocol::Http2),
+            Transport::Tls(tls) if tls.config.alpn_protocols.iter().any(|name| name == b"h2") => {
+                None
+            }
+            Transport::Plain | Transport::Tls(_) | Transport::Unusable => Some(Protocol::Http1),
+        }
+    }
+
+    /// Returns the protocol of a connection: what is configured, or else what its ALPN selected.
+    pub(super) fn protocol_of(&self, io: &Io) -> Protocol {
+        let negotiated = match io.has_negotiated_http2() {
+            true => Protocol::Http2,
+            false => Protocol::Http1,
+        };
+        self.protocol().unwrap_or(negotiated)
+    }
+
+    /// Records the start of the awaited connect.
+    pub(super) fn await_since(&self, begin: Instant) {
+        self.awaited_since.set(Some(begin));
+    }
+
+    /// Returns the duration of the awaited connect so far, without queueing time.
+    pub(super) fn elapsed(&self) -> Duration {
+        let since = self.awaited_since.get();
+        since.map_or(Duration::ZERO, |begin| begin.elapsed())
+    }
+
+    /// Connects within `limit`, including TLS.
+    pub(super) async fn connect(
+        &self,
+        limit: Duration,
+        descriptor: BackendDescriptor,
+    ) -> Result<Io, SendError> {
+        let begin = Instant::now();
+        let io = timeout(limit, self.establish(descriptor))
+            .await
+            .map_err(|_| {
+                SendError::Backend(
+                    UpstreamFault::ConnectTimeout,
+                    "connecting to the backend timed out",
+                )
+            })??;
+        self.stats.connected(begin.elapsed());
+        Ok(io)
+    }
+
+    async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {
+        if matches!(self.transport, Transport::Unusable) {
+            return Err(SendError::Backend(
+                UpstreamFault::Connect,
+                "TLS to the backend cannot be configured",
+            ));
+        }
+        let address = self.endpoint.address;
+        let io = match &self.endpoint.hostname {
+            None => TcpStream::connect(address).await,
+            Some(hostname) => TcpStream::connect((&**hostname, address.port())).await,
+        };
+        let io = io.map_err(|error| connect_error(&error))?;
+        // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
+        // works.
+        let _ = io.set_nodelay(true);
+        let Transport::Tls(tls) = &self.transport else {
+            return Ok(Io::plain(io, descriptor));
+        };
+        let connector = TlsConnector::from(tls.config.clone());
+        match connector.connect(tls.server_name.clone(), io).await {
+            Ok(io) => Ok(Io::tls(io, descriptor)),
+            Err(error) => {
+                tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
+                let failure = tls_failure(&error);
+                self.stats.tls_failed(failure);
+                Err(SendError::Backend(
+                    UpstreamFault::Connect,
+                    tls_problem(failure),
+                ))
+            }
+        }
+    }
+}
+
+/// Classifies a failed connect.
+pub(super) fn connect_error(error: &io::Error) -> SendError {
+    if are_exhausted(error) {
+        return SendError::NO_DESCRIPTOR;
+    }
+    let (fault, detail) = match Errno::from_io_error(error) {
+        Some(Errno::ADDRNOTAVAIL) => (
+            UpstreamFault::Local,
+            "the proxy has no local port left for a connection to the backend",
+        ),
+        Some(Errno::NOBUFS | Errno::NOMEM) => (
+            UpstreamFault::Local,
+            "the host has no memory for a connection to the backend",
+        ),
+        // A rule of the proxy's own host (connect(2)).
+        Some(Errno::ACCESS | Errno::PERM) => (
+            UpstreamFault::Local,
+            "the proxy is not permitted to connect to the backend",
+        ),
+        _ => (UpstreamFault::Connect, "cannot connect to the backend"),
+    };
+    SendError::Backend(fault, detail)
+}
+
+/// Classifies a failed TLS handshake.
+fn tls_failure(error: &io::Error) -> TlsFailure {
+    let error = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match error {
+        Some(rustls::Error::InvalidCertificate(problem)) => match problem {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                TlsFailure::Name
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                TlsFailure::Expired
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                TlsFailure::NotYetValid
+            }
+            // A wrong signature results from a different CA with the same name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsFailure::UnknownAuthority
+            }
+            CertificateError::ApplicationVerificationFailure => TlsFailure::Pin,
+            _ => TlsFailure::Certificate,
+        },
+        Some(rustls::Error::AlertReceived(_)) => TlsFailure::Refused,
+        Some(_) => TlsFailure::Protocol,
+        None => TlsFailure::Ended,
+    }
+}
+
+fn tls_problem(failure: TlsFailure) -> &'static str {
+    match failure {
+        TlsFailure::Name => {
+            "the backend's certificate has none of the names that its BackendTLSPolicy requires"
+        }
+        TlsFailure::Expired => "the backend's certificate has expired",
+        TlsFailure::NotYetValid => "the backend's certificate is not valid yet",
+        TlsFailure::UnknownAuthority => {
+            "the backend's certificate is from an authority that its BackendTLSPolicy does not trust"
+        }
+        TlsFailure::Pin => "the backend's key is not among those that its BackendTLSPolicy pins",
+        TlsFailure::Certificate => "the backend's certificate cannot be verified",
+        TlsFailure::Refused => "the backend refused the TLS handshake",
+        TlsFailure::Protocol => "the backend does not speak TLS as its BackendTLSPolicy requires",
+        TlsFailure::Ended => "the backend ended the TLS handshake",
+    }
+}
+
+/// Everything that distinguishes connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ConnectionKey {
+    pub(super) endpoint: u64,
+    pub(super) identity: TlsIdentity,
+}

@@ -1,0 +1,114 @@
+//! `portcullis check` as a user runs it.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{ROOT, output, stdout};
+
+const BAD_ROUTE: &str = "\
+apiVersion: v1
+kind: Service
+metadata:
+  name: one
+spec:
+  ports:
+    - port: 80
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: bad
+spec:
+  rules:
+    - matches:
+        - path:
+            type: PathPrefix
+            value: no-slash
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: heavy
+spec:
+  rules:
+    - backendRefs:
+        - name: one
+          port: 80
+          weight: 2000000
+";
+
+/// A policy whose effect only a condition shows.
+const PLAIN: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: s, port: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: s}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: BackendTLSOverride
+metadata: {name: plain}
+spec: {targetRefs: [{group: '', kind: Service, name: s}], mode: None}
+";
+
+#[test]
+fn check_names_file_document_field_and_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("bad.yaml"), BAD_ROUTE).unwrap();
+    let output = output(&["check", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in [
+        "bad.yaml",
+        "document 2",
+        "HTTPRoute default/bad",
+        "spec.rules[0].matches[0]",
+        "document 3",
+        "spec.rules[0].backendRefs[0].weight",
+        "maximum: 1000000",
+    ] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+}
+
+#[test]
+fn check_prints_conditions_of_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plain.yaml"), PLAIN).unwrap();
+    let output = output(&["check", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    let policy = "\nBackendTLSOverride default/plain\n  for Gateway default/web\n    Accepted is True (Accepted)\n";
+    assert!(text.contains(policy), "{text}");
+    let weakened = "    PlaintextToBackend is True (ModeNone): spec.mode is None: requests go out in plain text\n";
+    assert!(text.contains(weakened), "{text}");
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn check_names_unreadable_folder() {
+    let output = output(&["check", "/nonexistent/folder"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/folder"));
+}
+
+#[test]
+fn every_example_folder_has_no_problems() {
+    let mut folders = 0;
+    for entry in fs::read_dir(Path::new(ROOT).join("config")).unwrap() {
+        let folder = entry.unwrap().path();
+        let output = output(&["check", "--quiet", folder.to_str().unwrap()]);
+        assert_eq!(stdout(&output), "", "{}", folder.display());
+        assert_eq!(output.status.code(), Some(0));
+        folders += 1;
+    }
+    assert!(folders > 0);
+}

@@ -1,0 +1,414 @@
+//! The command line: help, exit codes, messages, and the examples of the documentation. Runs the real
+//! program; `UPDATE_DOCS=1` rewrites `docs/settings.md` from the flags.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod check;
+#[path = "../harness/ports.rs"]
+mod ports;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use portcullis::cli;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn portcullis(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.args(arguments).current_dir(ROOT);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PORTCULLIS_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    portcullis(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn subcommands() -> Vec<String> {
+    let command = cli::command();
+    let names = command
+        .get_subcommands()
+        .map(|one| one.get_name().to_owned());
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn every_command_has_help_with_an_example_and_exit_codes() {
+    let names = "quickstart run controller check explain shift echo completions";
+    assert_eq!(subcommands().join(" "), names);
+    for name in subcommands() {
+        let help = stdout(&output(&[&name, "--help"]));
+        assert!(
+            help.contains(&format!("Examples:\n  portcullis {name}")),
+            "{help}"
+        );
+        assert!(help.contains("Exit codes: 0"), "{help}");
+    }
+    for command in cli::command().get_subcommands() {
+        for flag in command.get_arguments() {
+            let name = flag.get_id();
+            assert!(flag.get_help().is_some(), "{name} has no help");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_shows_the_right_form() {
+    for (arguments, hint) in [
+        (&["run"][..], "--config-dir"),
+        (&["run", "--config-dir", "x", "--body-timeout", "10"], "10s"),
+        (&["run", "--config-dir", "x", "--admin", "nowhere"], "`off`"),
+        (&["run", "--config-dir", "x", "--workers", "0"], "1..=1024"),
+        (&["run", "--config-dir", "x", "--access-log", "of"], "`off`"),
+        (
+            &["run", "--kubernetes", "--config-dir", "x"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--kubernetes", "--gateway", "edge"],
+            "NAMESPACE/NAME",
+        ),
+        (
+            &["run", "--config-dir", "x", "--gateway", "a/b"],
+            "--kubernetes",
+        ),
+        (&["run", "--controller", "https://c:1"], "--gateway"),
+        (
+            &["run", "--controller", "http://c:1", "--gateway", "a/b"],
+            "https://HOST[:PORT]",
+        ),
+        (
+            &["run", "--controller", "https://c:1", "--kubernetes"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--kubernetes", "--gateway=a/b", "--provisioned=host"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--config-dir", "x", "--state-dir", "y"],
+            "cannot be used with",
+        ),
+        (
+            &["check", "x", "--backend-kinds", "v1.Service,v1.Pod"],
+            "`v1.Pod` is not a supported kind of backend; supported are: v1.Service, ",
+        ),
+        (&["explain", "x", "GET /path"], "http://"),
+        (
+            &["explain", "x", "http://a/", "-H", "no-colon"],
+            "name: value",
+        ),
+        (&["shift", "shop/shop", "v2"], "v2=10%"),
+        (
+            &["shift", "shop/shop", "v1=10%", "v2=20%"],
+            "a percentage excludes other changes",
+        ),
+        (&["echo"], "--listen"),
+        (&["unknown"], "unrecognized subcommand"),
+    ] {
+        let output = output(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(hint), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn explain_shows_chosen_rule_and_other_matches() {
+    let url = "http://demo.example.com:8080/hello";
+    let arguments = [
+        "explain",
+        "config/quickstart",
+        url,
+        "-H",
+        "X-Version: canary",
+    ];
+    let output = output(&arguments);
+    assert_eq!(output.status.code(), Some(0));
+    let expected = "\
+GET http://demo.example.com:8080/hello
+
+port        127.0.0.1:8080 (http) of Gateway default/demo
+listener    http, hostname *
+rule        HTTPRoute default/demo rule 1 `canary-on-request`, match 0 (any path, header x-version=canary; \
+hostname demo.example.com)
+filters     set response header x-served-by
+backends    100.0 %  Service default/canary:80 over HTTP/1.1: 127.0.0.1:9002
+not chosen  HTTPRoute default/demo rule 2 `moved`, match 0 (path /old and below; hostname demo.example.com): the path \
+does not match
+            HTTPRoute default/demo rule 0 `split`, match 0 (any path; hostname demo.example.com): matches too, but has \
+lower precedence
+            3 matches of routes for other hostnames
+";
+    assert_eq!(stdout(&output), expected);
+}
+
+#[test]
+fn explain_exits_with_1_if_no_rule_matches() {
+    for url in [
+        "http://nowhere.example.com:8080/",
+        "https://demo.example.com/",
+    ] {
+        let output = output(&["explain", "config/quickstart", url]);
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        let text = stdout(&output);
+        assert!(text.contains("none") || text.contains("closed"), "{text}");
+    }
+}
+
+/// Lines of the console blocks of a document.
+fn examples(document: &Path) -> Vec<String> {
+    let text = fs::read_to_string(document).unwrap();
+    let mut inside = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if let Some(language) = line.strip_prefix("```") {
+            inside = language == "sh";
+        } else if inside {
+            lines.push(line.to_owned());
+        }
+    }
+    lines
+}
+
+fn documents() -> Vec<PathBuf> {
+    let docs = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
+    let mut documents: Vec<PathBuf> = docs.map(|entry| entry.unwrap().path()).collect();
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    documents.push(Path::new(ROOT).join("README.md"));
+    documents
+}
+
+#[test]
+fn examples_in_documentation_work() {
+    let mut tried = 0;
+    for document in documents() {
+        for line in examples(&document) {
+            let program = line
+                .strip_prefix("portcullis ")
+                .or(line.strip_prefix("cargo run -- "));
+            let Some(arguments) = program else { continue };
+            let quick = arguments.starts_with("check ") || arguments.starts_with("explain ");
+            let script = format!(
+                "portcullis {arguments}{}",
+                if quick { "" } else { " --help" }
+            );
+            let bin = Path::new(env!("CARGO_BIN_EXE_portcullis"))
+                .parent()
+                .unwrap()
+                .display();
+            let shell = format!("PATH={bin}:$PATH; {script}");
+            let output = Command::new("sh")
+                .args(["-c", &shell])
+                .current_dir(ROOT)
+                .output()
+                .unwrap();
+            assert!(
+                output.status.success(),
+                "{}: {line}\n{}",
+                document.display(),
+                stdout(&output)
+            );
+            tried += 1;
+        }
+    }
+    assert!(tried >= 5, "only {tried} examples were found");
+}
+
+#[test]
+fn settings_reference_matches_flags() {
+    let path = Path::new(ROOT).join("docs/settings.md");
+    let reference = settings_reference();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &reference).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == reference,
+        "docs/settings.md is old: run UPDATE_DOCS=1 cargo test --test cli"
+    );
+}
+
+fn settings_reference() -> String {
+    let mut text = "# Settings\n\n\
+        Generated from the flags by `UPDATE_DOCS=1 cargo test --test cli`. A flag overrides its environment variable. Times are \
+        written like `500ms`, `10s`, `5m` or `1h30m`, sizes like `65536` or `64KiB`.\n"
+        .to_owned();
+    let mut command = cli::command();
+    command.build();
+    for one in command
+        .get_subcommands()
+        .filter(|one| one.get_name() != "help")
+    {
+        write!(text, "\n## portcullis {}\n\n", one.get_name()).unwrap();
+        write!(text, "{}\n\n", one.get_about().unwrap()).unwrap();
+        text.push_str("| flag | variable | default | what |\n|---|---|---|---|\n");
+        for argument in one
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set())
+        {
+            let name = argument.get_value_names().unwrap_or_default().join(" ");
+            let flag = match argument.get_long() {
+                Some("help" | "version") => continue,
+                Some(long) if argument.get_action().takes_values() => format!("--{long} {name}"),
+                Some(long) => format!("--{long}"),
+                None => name,
+            };
+            let variable = argument
+                .get_env()
+                .map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
+            let defaults: Vec<_> = argument
+                .get_default_values()
+                .iter()
+                .map(|it| it.to_str().unwrap())
+                .collect();
+            let default = match defaults.join(",") {
+                none if none.is_empty() || !argument.get_action().takes_values() => String::new(),
+                default => format!("`{default}`"),
+            };
+            let help = argument.get_help().unwrap().to_string().replace('|', "\\|");
+            let flag = flag.replace('|', "\\|");
+            writeln!(text, "| `{flag}` | {variable} | {default} | {help} |").unwrap();
+        }
+    }
+    text
+}
+
+/// A running program, killed when a test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = portcullis(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Sends SIGTERM and returns the exit code.
+    fn terminate(mut self) -> Option<i32> {
+        let id = self.0.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("still running 20 s after SIGTERM");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn get(address: SocketAddr, path: &str, fields: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn echo_responds_with_received_request() {
+    let mut running = Running::start(&["echo", "--listen", "127.0.0.1:0", "--name", "one"]);
+    let mut line = String::new();
+    BufReader::new(running.0.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line.trim().rsplit('/').next().unwrap().parse().unwrap();
+    let answer = get(address, "/a?b=c", "X-Test: yes\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        (&body["name"], &body["path"]),
+        (&"one".into(), &"/a?b=c".into())
+    );
+    assert_eq!(body["headers"]["x-test"], "yes");
+    assert_eq!(running.terminate(), Some(0));
+}
+
+#[test]
+fn commands_that_quickstart_prints_work() {
+    let [http, https, admin] = ports::free_ports().map(|port: u16| port.to_string());
+    let address = format!("127.0.0.1:{admin}");
+    let flags = [
+        "quickstart",
+        "--http-port",
+        &http,
+        "--https-port",
+        &https,
+        "--admin",
+        &address,
+    ];
+    let mut running = Running::start(&flags);
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let printed: Vec<String> = lines
+        .by_ref()
+        .take_while(|line| !line.starts_with("Ctrl-C"))
+        .collect();
+    let curls = printed
+        .iter()
+        .filter(|line| line.trim().starts_with("curl "));
+    assert_eq!(curls.count(), 4, "{printed:?}");
+    std::thread::spawn(move || lines.for_each(drop));
+
+    let http = SocketAddr::from((Ipv4Addr::LOCALHOST, http.parse().unwrap()));
+    assert!(get(http, "/hello", "X-Version: canary\r\n").contains("\"name\": \"canary\""));
+    assert!(get(http, "/old/page", "").contains("/new/page"));
+    let admin = address.parse().unwrap();
+    assert!(get(admin, "/readyz", "").starts_with("HTTP/1.1 200"));
+    assert!(get(admin, "/metrics", "").contains(
+        "portcullis_requests_total{namespace=\"default\",route=\"demo\",kind=\"HTTPRoute\""
+    ));
+    let config = get(admin, "/config", "");
+    assert!(
+        config.contains("sha256") && !config.contains("PRIVATE KEY"),
+        "{config}"
+    );
+    assert_eq!(running.terminate(), Some(0));
+}
+
+#[test]
+fn quickstart_names_taken_port_and_flag() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = output(&["quickstart", "--http-port", &port, "--admin", "off"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains(&port) && error.contains("--http-port"),
+        "{error}"
+    );
+}
