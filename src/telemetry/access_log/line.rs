@@ -52,7 +52,9 @@ impl Line {
         line.extend_from_slice(b"\",\"client\":\"");
         write_address(line, client);
         line.extend_from_slice(b"\",\"method\":");
-        write_excerpt(line, parts.method.as_str().as_bytes(), METHOD_LENGTH);
+        // A method is ASCII, so that any cut is between characters.
+        let method = parts.method.as_str().as_bytes();
+        write_string(line, &method[..method.len().min(METHOD_LENGTH)]);
         // Without the query, since its values can be credentials.
         line.extend_from_slice(b",\"path\":");
         write_excerpt(line, parts.uri.path().as_bytes(), PATH_LENGTH);
