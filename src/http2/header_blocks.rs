@@ -54,8 +54,9 @@ impl Remembered {
         self.0.push_back(stream);
     }
 
+    #[inline]
     fn has(&self, stream: u32) -> bool {
-        self.0.contains(&stream)
+        !self.0.is_empty() && self.0.contains(&stream)
     }
 }
 

@@ -94,15 +94,16 @@ pub(super) fn start(
 async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedReceiver<Command>) {
     let clock = Clock::new();
     divide_memory(shared.loads.len());
+    let id = WorkerId::new(index, shared.loads.len());
     let worker = Rc::new(Worker {
-        upstream: Upstream::new(&clock, &shared.limits, &shared.descriptors),
+        upstream: Upstream::new(id, &clock, &shared.limits, &shared.descriptors),
         connections: Rc::default(),
         descriptors: shared.descriptors,
         turn: Cell::new(0),
         kept_bytes: Budget::of_worker(shared.loads.len()),
         handshakes: Handshakes::new(shared.limits.max_handshakes / shared.loads.len()),
         date: Date::default(),
-        id: WorkerId::new(index, shared.loads.len()),
+        id,
         table: CurrentTable::new(shared.table),
         clock: clock.clone(),
         limits: Rc::new(shared.limits),

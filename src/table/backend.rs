@@ -127,6 +127,12 @@ impl Backend {
         self
     }
 
+    /// Reports whether there is a traffic policy.
+    #[inline]
+    pub fn has_traffic(&self) -> bool {
+        self.traffic.is_set()
+    }
+
     /// Returns the current traffic policy.
     #[inline]
     pub fn traffic(&self) -> Option<Arc<Traffic>> {
@@ -184,7 +190,7 @@ impl Backend {
     /// Returns the number of attempts at the present endpoints so far.
     fn sent(&self) -> u64 {
         let endpoints = self.endpoints();
-        endpoints.iter().map(|it| u64::from(it.load.sent())).sum()
+        endpoints.iter().map(|it| it.load.total_sent()).sum()
     }
 
     /// Returns the current endpoints.
@@ -326,6 +332,7 @@ impl Deref for Endpoints {
 mod tests {
     use super::*;
     use crate::ir::ObjectRef;
+    use crate::runtime::per_worker::WorkerId;
 
     fn address(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
@@ -368,7 +375,7 @@ mod tests {
         let ir = backend_ir(&[1, 2]);
         let backend = Backend::new(&ir, Transport::Plain, Arc::default());
         let before: Vec<_> = backend.endpoints().iter().cloned().collect();
-        (0..3).for_each(|_| before[1].load.begin());
+        (0..3).for_each(|_| before[1].load.begin(WorkerId::ONLY));
 
         backend.set_endpoints(&[address(2), address(3)]);
         let after: Vec<_> = backend.endpoints().iter().cloned().collect();

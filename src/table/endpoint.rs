@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
+
 /// One address of one backend.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -18,46 +20,55 @@ pub struct Endpoint {
     /// When it joined other endpoints, in milliseconds of [`monotonic`](crate::runtime::monotonic); `None` if there were
     /// none.
     pub added_at: Option<NonZeroU64>,
-    /// Its requests, over all workers.
+    /// Its requests.
     pub load: Load,
     /// Results of recent requests.
     pub health: Health,
 }
 
-/// The requests of an endpoint: those in flight in the lower half, and all that were sent, modulo 2^32, in the upper
-/// half. One word, so that counting both costs one atomic operation.
+/// The requests of an endpoint. Each worker counts its own.
 #[derive(Debug, Default)]
-pub struct Load(AtomicU64);
+pub struct Load(PerWorker<WorkerLoad>);
+
+#[derive(Debug, Default)]
+struct WorkerLoad {
+    in_flight: Count,
+    sent: Count,
+}
 
 impl Load {
-    const SENT: u64 = 1 << 32;
-
-    /// Counts a request.
+    /// Counts a request in flight.
     #[inline]
-    pub fn begin(&self) {
-        self.0.fetch_add(Self::SENT + 1, Relaxed);
+    pub fn begin(&self, worker: WorkerId) {
+        self.0.of(worker).in_flight.add(1);
+    }
+
+    /// Counts a request that was given a connection.
+    #[inline]
+    pub fn sent(&self, worker: WorkerId) {
+        self.0.of(worker).sent.add(1);
     }
 
     /// Ends a request.
     #[inline]
-    pub fn end(&self) {
-        self.0.fetch_sub(1, Relaxed);
+    pub fn end(&self, worker: WorkerId) {
+        self.0.of(worker).in_flight.subtract_one();
     }
 
-    /// Undoes the count of a request that was not sent.
-    pub fn withdraw(&self) {
-        self.0.fetch_sub(Self::SENT + 1, Relaxed);
-    }
-
-    /// Returns the number of requests in flight.
+    /// Returns the requests of one worker in flight.
     #[inline]
-    pub fn in_flight(&self) -> u32 {
-        self.0.load(Relaxed) as u32
+    pub fn in_flight_of(&self, worker: WorkerId) -> u64 {
+        self.0.of(worker).in_flight.get()
     }
 
-    /// Returns the number of requests that were sent, modulo 2^32.
-    pub fn sent(&self) -> u32 {
-        (self.0.load(Relaxed) >> 32) as u32
+    /// Returns the requests of all workers in flight. Reads memory that every worker writes.
+    pub fn in_flight(&self) -> u64 {
+        self.0.iter().map(|load| load.in_flight.get()).sum()
+    }
+
+    /// Returns the requests of all workers that were given a connection.
+    pub fn total_sent(&self) -> u64 {
+        self.0.iter().map(|load| load.sent.get()).sum()
     }
 }
 

@@ -82,8 +82,13 @@ impl TrafficCell {
     }
 
     #[inline]
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set.load(Relaxed)
+    }
+
+    #[inline]
     pub(super) fn get(&self) -> Option<Arc<Traffic>> {
-        if !self.is_set.load(Relaxed) {
+        if !self.is_set() {
             return None;
         }
         self.policy.load_full()

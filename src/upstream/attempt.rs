@@ -10,11 +10,12 @@ use std::task::{Context, Poll};
 use tokio::time::{Sleep, sleep};
 
 use super::attempts::{Attempts, Resend};
-use super::balance::InFlight;
 use super::connect::{ConnectFailure, connect};
 use super::connector::Connector;
 use super::exchange::Exchange;
 use super::exchange_error::ExchangeError;
+use super::health;
+use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, Replay};
 use super::pool::{Pool, Ready};
 use super::response_head::Head;
@@ -88,7 +89,9 @@ impl<'a, B: Replay> State<'a, B> {
         request: &Outgoing<'_>,
         body: B,
     ) -> Self {
-        let Some(in_flight) = attempts.select(backend, affinity, &request.parts.headers) else {
+        let Some(in_flight) =
+            attempts.select(&pool.endpoints, backend, affinity, &request.parts.headers)
+        else {
             let last = attempts.failed.as_ref().and_then(|failed| failed.last);
             let error = last.unwrap_or_else(|| {
                 attempts.count_failure(backend, UpstreamFault::NoEndpoint);
@@ -122,7 +125,7 @@ impl<'a, B: Replay> State<'a, B> {
         backend: &Backend,
         attempts: &mut Attempts,
         request: &Outgoing<'_>,
-        (ready, mut in_flight): (Ready, InFlight),
+        (ready, in_flight): (Ready, InFlight),
         body: B,
     ) -> Self {
         in_flight.on_sent();
@@ -217,7 +220,7 @@ impl<B: Replay> Attempt<'_, B> {
         };
         match outcome {
             Ok(head) => {
-                in_flight.on_response();
+                health::on_response(&in_flight.endpoint().health);
                 self.attempts
                     .on_response(self.backend, in_flight.endpoint());
                 let key = Connector::key_of(self.backend, in_flight.endpoint());

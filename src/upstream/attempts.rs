@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
 
-use super::balance::{self, InFlight};
+use super::balance;
 use super::health;
+use super::in_flight::{InFlight, WorkerEndpoints};
 use super::release::{self, SelectedRelease, candidates};
 use super::restrictions::{Avoid, Restrictions};
 use super::send_error::SendError;
@@ -188,12 +189,13 @@ impl Attempts {
 
     pub(super) fn select(
         &mut self,
+        worker: &WorkerEndpoints,
         backend: &Backend,
         affinity: Option<u64>,
         headers: &HeaderMap,
     ) -> Option<InFlight> {
         let endpoints = backend.endpoints();
-        if let Some(preferred) = self.select_preferred(&endpoints) {
+        if let Some(preferred) = self.select_preferred(worker, &endpoints) {
             self.endpoint = Some(preferred.endpoint().address);
             return Some(preferred);
         }
@@ -208,7 +210,8 @@ impl Attempts {
             }
         };
         let slow_start = SlowStart::of(backend);
-        let select = |excluded: &[u64]| balance::select(candidates, excluded, affinity, slow_start);
+        let select =
+            |excluded: &[u64]| balance::select(worker, candidates, excluded, affinity, slow_start);
         let selected = match &self.failed {
             None => select(&[]),
             Some(failed) => {
@@ -219,7 +222,7 @@ impl Attempts {
         };
         let selected = match selected {
             Some(selected) if !self.has_unreachable() => selected,
-            selected => self.select_fallback(backend).or(selected)?,
+            selected => self.select_fallback(worker, backend).or(selected)?,
         };
         self.endpoint = Some(selected.endpoint().address);
         Some(selected)
@@ -231,15 +234,19 @@ impl Attempts {
     }
 
     /// Selects what answers for the endpoints while they are out of date.
-    pub(super) fn select_fallback(&self, backend: &Backend) -> Option<InFlight> {
+    fn select_fallback(&self, worker: &WorkerEndpoints, backend: &Backend) -> Option<InFlight> {
         // Another release would not be the one that was selected.
         let fallback = backend.fallback().filter(|_| self.release.is_none())?;
-        let selected = balance::select(&fallback, &self.excluded(), None, None)?;
+        let selected = balance::select(worker, &fallback, &self.excluded(), None, None)?;
         backend.fell_back();
         Some(selected)
     }
 
-    fn select_preferred(&mut self, endpoints: &Endpoints) -> Option<InFlight> {
+    fn select_preferred(
+        &mut self,
+        worker: &WorkerEndpoints,
+        endpoints: &Endpoints,
+    ) -> Option<InFlight> {
         let (endpoint, release) = endpoints.find(self.preferred?)?;
         let failed = self.failed.as_ref();
         let excluded = failed.map_or([0; EXCLUDED], |failed| failed.excluded(failed.refused));
@@ -247,7 +254,7 @@ impl Attempts {
             return None;
         }
         self.release = release.cloned().map(SelectedRelease::kept);
-        Some(InFlight::new(endpoint))
+        Some(worker.begin(endpoint))
     }
 
     /// Records a failed attempt.

@@ -7,53 +7,14 @@ use std::sync::Arc;
 use rand::RngExt;
 
 use super::health;
+use super::in_flight::{InFlight, WorkerEndpoints};
 use super::slow_start::SlowStart;
 use crate::table::Endpoint;
-
-/// A request in flight to an endpoint; counted until dropped.
-pub(super) struct InFlight {
-    endpoint: Arc<Endpoint>,
-    is_sent: bool,
-}
-
-impl InFlight {
-    pub(super) fn new(endpoint: &Arc<Endpoint>) -> Self {
-        endpoint.load.begin();
-        Self {
-            endpoint: endpoint.clone(),
-            is_sent: false,
-        }
-    }
-
-    /// Returns the endpoint of the request.
-    pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.endpoint
-    }
-
-    /// Records that the request has a connection. Otherwise it does not count as sent.
-    pub(super) fn on_sent(&mut self) {
-        self.is_sent = true;
-    }
-
-    /// Records a response of the endpoint.
-    pub(super) fn on_response(&self) {
-        health::on_response(&self.endpoint.health);
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if self.is_sent {
-            self.endpoint.load.end();
-        } else {
-            self.endpoint.load.withdraw();
-        }
-    }
-}
 
 /// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
 /// left. Affinity has priority over slow start.
 pub(super) fn select(
+    worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
     affinity: Option<u64>,
@@ -62,13 +23,13 @@ pub(super) fn select(
     if excluded.is_empty() && affinity.is_none() {
         match endpoints {
             [] => return None,
-            [only] => return Some(InFlight::new(only)),
+            [only] => return Some(worker.begin(only)),
             all => {
                 let (first, second) = two_of(all.len());
                 let (first, second) = (&all[first], &all[second]);
                 if !first.health.is_avoided() && !second.health.is_avoided() {
-                    let selected = choose(first, second, slow_start);
-                    return Some(InFlight::new(selected));
+                    let selected = choose(worker, first, second, slow_start);
+                    return Some(worker.begin(selected));
                 }
             }
         }
@@ -77,7 +38,7 @@ pub(super) fn select(
         (Some(affinity), _) => Rule::Affinity(affinity),
         (None, slow_start) => Rule::Load(slow_start),
     };
-    select_among(endpoints, excluded, rule, health::now())
+    select_among(worker, endpoints, excluded, rule, health::now())
 }
 
 /// How to choose among several endpoints.
@@ -92,6 +53,7 @@ enum Rule {
 /// Selects an endpoint that is due for a probe, or else among the healthy endpoints, or among all if
 /// none is healthy. The load does not delay a probe: an earlier one may still be in flight.
 fn select_among(
+    worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
     rule: Rule,
@@ -107,17 +69,19 @@ fn select_among(
     if matches!(rule, Rule::Load(_)) {
         let mut due = eligible().filter(|endpoint| endpoint.health.is_avoided());
         if let Some(probed) = due.find(|it| health::begin_probe(&it.health, now)) {
-            return Some(InFlight::new(probed));
+            return Some(worker.begin(probed));
         }
     }
-    let selected = select_from(eligible, rule).or_else(|| select_from(left, rule))?;
+    let selected =
+        select_from(worker, eligible, rule).or_else(|| select_from(worker, left, rule))?;
     if selected.health.is_avoided() {
         health::begin_probe(&selected.health, now);
     }
-    Some(InFlight::new(selected))
+    Some(worker.begin(selected))
 }
 
 fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
+    worker: &WorkerEndpoints,
     candidates: impl Fn() -> I,
     rule: Rule,
 ) -> Option<&'a Arc<Endpoint>> {
@@ -132,7 +96,7 @@ fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
         count => {
             let (first, second) = two_of(count);
             let (first, second) = (candidates().nth(first)?, candidates().nth(second)?);
-            Some(choose(first, second, slow_start))
+            Some(choose(worker, first, second, slow_start))
         }
     }
 }
@@ -152,13 +116,14 @@ fn two_of(count: usize) -> (usize, usize) {
 }
 
 fn choose<'a>(
+    worker: &WorkerEndpoints,
     first: &'a Arc<Endpoint>,
     second: &'a Arc<Endpoint>,
     slow_start: Option<SlowStart>,
 ) -> &'a Arc<Endpoint> {
     if let Some(slow_start) = slow_start {
-        slow_start.choose(first, second)
-    } else if second.load.in_flight() < first.load.in_flight() {
+        slow_start.choose(worker, first, second)
+    } else if worker.load(second) < worker.load(first) {
         second
     } else {
         first

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::balance::{self, InFlight};
+use super::balance;
 use super::health;
+use super::in_flight::InFlight;
 use super::pool::{Pool, Ready};
 use super::release::candidates;
 use super::send_error::SendError;
@@ -57,8 +58,9 @@ pub(super) async fn connect(
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
     let slow_start = SlowStart::of(backend);
     let hedge = match &fallback {
-        Some(fallback) => balance::select(fallback, &excluded, None, None),
+        Some(fallback) => balance::select(&pool.endpoints, fallback, &excluded, None, None),
         None => balance::select(
+            &pool.endpoints,
             candidates(&backend.endpoints(), release),
             &excluded,
             None,
@@ -144,14 +146,18 @@ fn hedge_delay(stats: &BackendStats) -> Duration {
 mod tests {
     use super::super::health::tests::backend;
     use super::*;
+    use crate::runtime::clock::Clock;
+    use crate::runtime::per_worker::WorkerId;
     use crate::upstream::connector::connect_error;
+    use crate::upstream::in_flight::WorkerEndpoints;
     use rustix::io::Errno;
 
     #[test]
     fn only_failures_of_the_endpoint_eject_it() {
         let is_ejected = |cause: Errno| {
             let backend = backend(2);
-            let in_flight = InFlight::new(&backend.endpoints()[0]);
+            let worker = WorkerEndpoints::new(WorkerId::ONLY, Clock::new());
+            let in_flight = worker.begin(&backend.endpoints()[0]);
             on_failure(&backend, &in_flight, connect_error(&cause.into()));
             in_flight.endpoint().health.is_avoided()
         };

@@ -12,6 +12,7 @@ mod exchange_error;
 mod health;
 pub mod http1;
 mod http2;
+mod in_flight;
 mod io;
 mod outgoing;
 mod pool;
@@ -35,6 +36,7 @@ pub use self::response::{Response, ResponseBody, Upgraded};
 pub use self::send_error::SendError;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
+use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 
 /// The upstream connections of one worker.
@@ -43,10 +45,20 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Creates an empty set of connections.
-    pub fn new(clock: &Rc<Clock>, limits: &Limits, descriptors: &Arc<Descriptors>) -> Self {
+    /// Creates an empty set of connections for a worker.
+    pub fn new(
+        worker: WorkerId,
+        clock: &Rc<Clock>,
+        limits: &Limits,
+        descriptors: &Arc<Descriptors>,
+    ) -> Self {
         Self {
-            pool: Rc::new(Pool::new(clock.clone(), limits, descriptors.clone())),
+            pool: Rc::new(Pool::new(
+                worker,
+                clock.clone(),
+                limits,
+                descriptors.clone(),
+            )),
         }
     }
 

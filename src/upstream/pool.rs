@@ -12,11 +12,13 @@ use tokio::sync::Notify;
 use super::connector::{Connector, Protocol};
 use super::http1::{Buffers, Connection};
 use super::http2::{ASSUMED_STREAMS, Http2Connection, Slot};
+use super::in_flight::WorkerEndpoints;
 use super::io::Io;
 use super::outgoing::HeadLimits;
 use super::send_error::SendError;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::{BackendDescriptor, Descriptors};
+use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 use crate::upstream::connector::ConnectionKey;
 use crate::upstream::restrictions::Avoid;
@@ -40,6 +42,7 @@ pub(super) struct Pool {
     pub(super) clock: Rc<Clock>,
     pub(super) buffers: Rc<Buffers>,
     pub(super) head_limits: HeadLimits,
+    pub(super) endpoints: WorkerEndpoints,
     connect_timeout: Duration,
     descriptors: Arc<Descriptors>,
     entries: RefCell<FxHashMap<ConnectionKey, Entry>>,
@@ -100,8 +103,14 @@ impl Drop for Waiting {
 }
 
 impl Pool {
-    pub(super) fn new(clock: Rc<Clock>, limits: &Limits, descriptors: Arc<Descriptors>) -> Self {
+    pub(super) fn new(
+        worker: WorkerId,
+        clock: Rc<Clock>,
+        limits: &Limits,
+        descriptors: Arc<Descriptors>,
+    ) -> Self {
         Self {
+            endpoints: WorkerEndpoints::new(worker, clock.clone()),
             clock,
             buffers: Rc::default(),
             head_limits: HeadLimits {
@@ -150,6 +159,7 @@ impl Pool {
             !(entry.idle.is_empty() && entry.http2.is_empty() && entry.opening.is_empty())
         });
         self.buffers.sweep();
+        self.endpoints.sweep();
     }
 
     /// Takes an open connection to the endpoint or opens one. Requests share new connections that may

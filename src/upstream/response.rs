@@ -11,9 +11,9 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::attempts::Attempts;
-use super::balance::InFlight;
 use super::connector::ConnectionKey;
 use super::exchange::Exchange;
+use super::in_flight::InFlight;
 use super::io::Io;
 use super::outgoing::{BoxError, Replay};
 use super::pool::Pool;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rand::RngExt;
 
 use super::health;
+use super::in_flight::WorkerEndpoints;
 use crate::table::{Backend, Endpoint};
 
 /// Initial share of an added endpoint, relative to its full share.
@@ -44,11 +45,12 @@ impl SlowStart {
     /// unless its low share passes the request to the other one.
     pub(super) fn choose<'a>(
         self,
+        worker: &WorkerEndpoints,
         first: &'a Arc<Endpoint>,
         second: &'a Arc<Endpoint>,
     ) -> &'a Arc<Endpoint> {
         let (one, other) = (self.share(first), self.share(second));
-        let load = |endpoint: &Endpoint| f64::from(endpoint.load.in_flight());
+        let load = |endpoint: &Arc<Endpoint>| worker.load(endpoint) as f64;
         // Multiplies by the share of the other endpoint instead of dividing by its own.
         let (selected, left, ratio) = if load(second) * one < load(first) * other {
             (second, first, other / one)

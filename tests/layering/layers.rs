@@ -250,6 +250,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "settings",
             "runtime::clock",
             "runtime::monotonic",
+            "runtime::per_worker",
         ],
         NO_CLUSTER,
     ),

@@ -17,6 +17,7 @@ use http_body_util::BodyExt;
 use portcullis::ir;
 use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use portcullis::runtime::clock::Clock;
+use portcullis::runtime::per_worker::WorkerId;
 use portcullis::settings::Limits;
 use portcullis::table::{Backend, Transport, UpstreamFault};
 use portcullis::upstream::{
@@ -51,7 +52,7 @@ impl Worker {
         let mut limits = Limits::default();
         tune(&mut limits);
         let clock = Clock::new();
-        let upstream = Upstream::new(&clock, &limits, &Arc::default());
+        let upstream = Upstream::new(WorkerId::ONLY, &clock, &limits, &Arc::default());
         spawn_local(async move { clock.run().await });
         Rc::new(Self { upstream })
     }

@@ -29,8 +29,13 @@ use crate::proxy::request::request::Admitted;
 use crate::proxy::request::{request, websocket};
 use crate::proxy::response::interim::Interim;
 
+/// Size up to which the last part of a body goes to h2 before the client's window allows it. With h2's limit of streams, it
+/// bounds what a connection holds for a client that grants no window.
+const SMALL_END: usize = 1024;
+
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
 pub(in crate::proxy) struct Stream {
+    id: u32,
     connection: Rc<Shared>,
     activity: Rc<Activity>,
     respond: Rc<RefCell<SendResponse<Bytes>>>,
@@ -107,6 +112,7 @@ impl Stream {
         let pace = pace(request, is_grpc);
         let activity = Activity::stream(&worker.clock, &worker.limits, pace);
         Self {
+            id: respond.stream_id().as_u32(),
             connection,
             activity,
             respond: Rc::new(RefCell::new(respond)),
@@ -181,8 +187,7 @@ impl Stream {
     /// as cancelled, since the backend may have got most of it. Returns whether it was reset.
     fn reset_malformed(&self) -> bool {
         let connection = &self.connection;
-        let id = self.respond.borrow().stream_id().as_u32();
-        let is_malformed = connection.bodies.are_trailers_malformed(id);
+        let is_malformed = connection.bodies.are_trailers_malformed(self.id);
         if is_malformed {
             self.respond.borrow_mut().send_reset(Reason::PROTOCOL_ERROR);
             let clock = &connection.client.worker.clock;
@@ -299,17 +304,28 @@ impl BodySender {
         let _ = self.sender.send_trailers(trailers);
     }
 
-    /// Sends until the body has ended. Passes h2 no more data than the client's window allows, so
-    /// that a blocked write is visible here and not hidden in h2's buffer.
+    /// Sends until the body has ended.
     fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: Pin<&mut ResponseBody>,
+        activity: &Activity,
+    ) -> Poll<Result<(), Lost>> {
+        match self.poll_body(cx, body, activity) {
+            // Sending fails after a reset. Only a stream that waits has to learn of it.
+            Poll::Pending => self.sender.poll_reset(cx).map(|_| Err(Lost)),
+            outcome => outcome,
+        }
+    }
+
+    /// Passes h2 no more data than the client's window allows, so that a blocked write is visible here and not hidden in
+    /// h2's buffer. Only a [`SMALL_END`] may wait there.
+    fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
         mut body: Pin<&mut ResponseBody>,
         activity: &Activity,
     ) -> Poll<Result<(), Lost>> {
-        if self.sender.poll_reset(cx).is_ready() {
-            return Poll::Ready(Err(Lost));
-        }
         loop {
             while !self.data.is_empty() {
                 ready!(self.poll_send(cx))?;
@@ -340,14 +356,11 @@ impl BodySender {
 
     fn accept(&mut self, data: Bytes, is_last: bool) -> Result<(), Lost> {
         self.is_last = is_last;
-        if data.is_empty() {
-            if is_last {
-                // An empty DATA frame needs no flow-control capacity.
-                self.sender.send_data(data, true)?;
-            }
-            return Ok(());
+        if is_last && data.len() <= SMALL_END {
+            self.sender.send_data(data, true)?;
+        } else {
+            self.data = data;
         }
-        self.data = data;
         Ok(())
     }
 

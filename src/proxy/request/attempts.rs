@@ -45,7 +45,10 @@ pub(in crate::proxy) async fn send(
         };
         let selected = selected.ok_or(Error::NoBackend)?;
         let unfiltered = exchange.before(&selected.filters);
-        if let Some(response) = filters::run(selected.filters(), Level::Backend, exchange).await? {
+        if !selected.filters.is_empty()
+            && let Some(response) =
+                filters::run(selected.filters(), Level::Backend, exchange).await?
+        {
             return Ok(ResponseSource::Filter(response));
         }
         let BackendTarget::Backend(backend) = &selected.target else {

@@ -1,7 +1,6 @@
 //! A matched request on its way through the phases. Must not know the phases.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use http::{HeaderValue, request};
 use tokio::time::Instant;
@@ -16,7 +15,7 @@ use crate::proxy::client::host::Host;
 use crate::proxy::request::websocket::Handshake;
 use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
-use crate::table::Rule;
+use crate::proxy::worker_state::current_table::LoadedRule;
 
 /// A matched request. Boxed, so that futures that hold it are small.
 pub(in crate::proxy) struct Exchange {
@@ -35,7 +34,7 @@ pub(in crate::proxy) struct Exchange {
     /// Format of the response to a gRPC-Web call that is translated.
     pub(in crate::proxy) grpc_web: Option<WebFormat>,
     /// Matched rule.
-    pub(in crate::proxy) rule: Arc<Rule>,
+    pub(in crate::proxy) rule: LoadedRule,
     /// Modifications of the response by filters.
     pub(in crate::proxy) response_phase: ResponsePhase,
     /// Whether copies were sent to the mirrors of the selected backendRef.

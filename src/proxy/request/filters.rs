@@ -9,15 +9,13 @@ use crate::ir::Filter;
 use crate::proxy::error::Error;
 use crate::table::Filters;
 
-/// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any.
+/// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any. Without filters, a call has
+/// no effect and its future costs more than to look.
 pub(in crate::proxy) async fn run(
     filters: Filters<'_>,
     level: Level,
     exchange: &mut Exchange,
 ) -> Result<Option<LocalResponse>, Error> {
-    if filters.all.is_empty() {
-        return Ok(None);
-    }
     exchange.added.insert_into(&mut exchange.parts.headers);
     let mut targets = filters.targets();
     for filter in filters.all {

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -33,6 +32,7 @@ use crate::proxy::response::error_response;
 use crate::proxy::response::error_response::{ErrorFormat, ErrorResponse};
 use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
+use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::proxy::{grpc, grpc_web};
 use crate::table::{RequestView, Rule};
 use crate::upstream;
@@ -109,7 +109,10 @@ fn in_memory((response, record): (Response<Bytes>, Record)) -> Response<Response
 
 async fn forward(exchange: &mut Exchange) -> Result<ResponseSource, Error> {
     let rule = exchange.rule.clone();
-    if let Some(response) = filters::run(rule.filters(), Level::Rule, exchange).await? {
+    let filters = rule.filters();
+    if !filters.all.is_empty()
+        && let Some(response) = filters::run(filters, Level::Rule, exchange).await?
+    {
         return Ok(ResponseSource::Filter(response));
     }
     attempts::send(exchange, &rule).await
@@ -239,7 +242,7 @@ struct Matched {
     normalized: NormalizedRequest,
     websocket: Option<Handshake>,
     added: AddedHeaders,
-    rule: Arc<Rule>,
+    rule: LoadedRule,
 }
 
 /// Matches a request against the current table.
@@ -272,7 +275,8 @@ fn admit(
     };
     let rule = client.listener(port, &normalized.host)?.find(&view);
     let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
-    record.matched(rule);
+    let rule = table.rule(rule);
+    record.matched(&rule);
     if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
     {
         return Err(Error::GrpcOverHttp1);
@@ -285,7 +289,7 @@ fn admit(
         normalized,
         websocket,
         added,
-        rule: rule.clone(),
+        rule,
     })
 }
 
@@ -320,14 +324,24 @@ fn poll_stalled(activity: &Activity, client: &Client, cx: &mut Context<'_>) -> P
     Poll::Ready(error)
 }
 
+/// The two hexadecimal digits of each byte.
+const HEX: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut hex = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < hex.len() {
+        hex[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    hex
+};
+
 /// Generates a request id: 128 random bits in hexadecimal.
 fn new_id() -> HeaderValue {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut bits: u128 = rand::rng().random();
+    let bytes: [u8; 16] = rand::rng().random();
     let mut text = [0; 32];
-    for digit in &mut text {
-        *digit = DIGITS[(bits & 15) as usize];
-        bits >>= 4;
+    for (digits, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+        *digits = HEX[usize::from(byte)];
     }
     HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text))
         .unwrap_or_else(|_| HeaderValue::from_static("0"))

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::settings::session_key;
 use crate::settings::session_key::{Session, SessionKey};
-use crate::table::{BackendTarget, Rule};
+use crate::table::{BackendTarget, Rule, WeightedBackend};
 use crate::upstream::cookie;
 
 /// Maximum number of tokens that are read from a request, or sent in a response.
@@ -61,6 +61,13 @@ fn find_at_rule(
 }
 
 fn find_at_backends(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<Place> {
+    let has_policy = |one: &WeightedBackend| match &one.target {
+        BackendTarget::Backend(backend) => backend.has_traffic(),
+        BackendTarget::Invalid(_) => false,
+    };
+    if !rule.backends().iter().any(has_policy) {
+        return None;
+    }
     let find = |with_weight: bool| {
         let backends = rule.backends().iter().enumerate();
         let mut backends = backends.filter(|(_, one)| one.has_weight == with_weight);

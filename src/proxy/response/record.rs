@@ -2,7 +2,6 @@
 //! metrics and writes the access log when dropped.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use crate::proxy::activity::Activity;
 use crate::proxy::client::Client;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::{Error, ErrorSource};
-use crate::table::Rule;
+use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::telemetry::access_log::{Completion, Line};
 use crate::telemetry::metrics::TimeoutKind;
 use crate::upstream::Attempts;
@@ -25,7 +24,7 @@ pub(crate) struct Record {
     client: Rc<Client>,
     activity: Rc<Activity>,
     start: Instant,
-    rule: Option<Arc<Rule>>,
+    rule: Option<LoadedRule>,
     status: u16,
     sent: u64,
     /// Attempts to send the request to a backend.
@@ -63,7 +62,7 @@ impl Record {
     }
 
     /// Records the matched rule.
-    pub(crate) fn matched(&mut self, rule: &Arc<Rule>) {
+    pub(crate) fn matched(&mut self, rule: &LoadedRule) {
         rule.state.stats.enter(self.client.worker.id);
         self.rule = Some(rule.clone());
     }

@@ -2,28 +2,37 @@
 //! same, and no write to memory that workers share.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
+use rustc_hash::FxHashMap;
 
-use crate::table::Table;
+use crate::table::{Rule, Table};
 
 /// A worker's reference to the current table.
 pub(crate) struct CurrentTable {
     published: RefCell<Cache<Arc<ArcSwap<Table>>, Arc<Table>>>,
     /// The table that was current at the last load.
-    loaded: RefCell<Loaded>,
+    loaded: RefCell<Rc<LoadedTable>>,
 }
 
-/// A table that the requests of one worker share. Only that worker writes the counter of the `Rc`; the `Arc` is shared by
-/// all workers.
-pub(crate) type Loaded = Rc<Arc<Table>>;
+/// A table that the requests of one worker share. Only that worker writes the counters of its references; those of an
+/// `Arc` are shared by all workers.
+pub(crate) struct LoadedTable {
+    table: Arc<Table>,
+    /// The rules that requests have matched, by address.
+    rules: RefCell<FxHashMap<*const Rule, LoadedRule>>,
+}
+
+/// A rule that the requests of one worker share.
+pub(crate) type LoadedRule = Rc<Arc<Rule>>;
 
 impl CurrentTable {
     /// Follows the tables that are published in `published`.
     pub(crate) fn new(published: Arc<ArcSwap<Table>>) -> Self {
-        let loaded = Rc::new(published.load_full());
+        let loaded = LoadedTable::new(published.load_full());
         Self {
             published: RefCell::new(Cache::new(published)),
             loaded: RefCell::new(loaded),
@@ -32,14 +41,38 @@ impl CurrentTable {
 
     /// Returns the table that is current now. Keeps it alive until the next call, so that an idle
     /// worker has to call this too when another table is published.
-    pub(crate) fn load(&self) -> Loaded {
+    pub(crate) fn load(&self) -> Rc<LoadedTable> {
         let mut published = self.published.borrow_mut();
         let current = published.load();
         let mut loaded = self.loaded.borrow_mut();
-        if !Arc::ptr_eq(&loaded, current) {
-            *loaded = Rc::new(current.clone());
+        if !Arc::ptr_eq(&loaded.table, current) {
+            *loaded = LoadedTable::new(current.clone());
         }
         loaded.clone()
+    }
+}
+
+impl LoadedTable {
+    fn new(table: Arc<Table>) -> Rc<Self> {
+        Rc::new(Self {
+            table,
+            rules: RefCell::default(),
+        })
+    }
+
+    /// Returns the worker's reference to a rule of this table.
+    pub(crate) fn rule(&self, rule: &Arc<Rule>) -> LoadedRule {
+        let mut rules = self.rules.borrow_mut();
+        let known = rules.entry(Arc::as_ptr(rule));
+        known.or_insert_with(|| Rc::new(rule.clone())).clone()
+    }
+}
+
+impl Deref for LoadedTable {
+    type Target = Arc<Table>;
+
+    fn deref(&self) -> &Arc<Table> {
+        &self.table
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) struct PortState {
     address: IpAddr,
     protocol: PortProtocol,
     bind: Cell<Bind>,
+    /// Where the port was found last among those of a table.
+    index: Cell<usize>,
     closed: Cell<bool>,
 }
 
@@ -43,13 +45,19 @@ impl PortState {
     /// Returns the port in `table`. The addresses of a Gateway can change under its connections.
     #[inline]
     pub(crate) fn configured<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
-        table.port(&self.bind.get()).or_else(|| self.moved(table))
+        let last = table.ports().get(self.index.get());
+        last.filter(|port| port.bind() == self.bind.get())
+            .or_else(|| self.find(table))
     }
 
     #[cold]
-    fn moved<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
-        let port = covering(table, self.address, self.number())?;
+    fn find<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
+        let bind = self.bind.get();
+        let port = table.port(&bind);
+        let port = port.or_else(|| covering(table, self.address, bind.port))?;
         self.bind.set(port.bind());
+        let index = table.ports().iter().position(|one| Arc::ptr_eq(one, port));
+        self.index.set(index.unwrap_or_default());
         Some(port)
     }
 }
@@ -74,6 +82,7 @@ impl Ports {
                 address,
                 protocol: configured.protocol(),
                 bind: Cell::new(configured.bind()),
+                index: Cell::new(0),
                 closed: Cell::new(false),
             })
         };

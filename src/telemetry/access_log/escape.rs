@@ -12,15 +12,25 @@ pub(super) fn write_string(line: &mut Vec<u8>, text: &[u8]) {
     line.push(b'"');
 }
 
+/// Appends a text of which it is known that JSON and terminals take every character as it is.
+#[inline]
+pub(super) fn write_plain(line: &mut Vec<u8>, text: &[u8]) {
+    debug_assert!(is_plain(text), "{}", text.escape_ascii());
+    line.push(b'"');
+    line.extend_from_slice(text);
+    line.push(b'"');
+}
+
 /// Whether all bytes are printable ASCII characters that JSON does not escape. Looks at eight bytes at a time.
 fn is_plain(text: &[u8]) -> bool {
-    let (words, rest) = text.as_chunks::<8>();
-    let mut last = [b' '; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let marks = words
-        .iter()
-        .fold(marks(last), |all, word| all | marks(*word));
-    marks & repeated(0x80) == 0
+    let Some(last) = text.last_chunk::<8>() else {
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && *byte != b'"' && *byte != b'\\';
+        return text.iter().all(is_plain);
+    };
+    // The last eight bytes overlap with those before.
+    let (words, _) = text.as_chunks::<8>();
+    let all = |marked, word: &[u8; 8]| marked | marks(*word);
+    words.iter().fold(marks(*last), all) & repeated(0x80) == 0
 }
 
 /// Sets the highest bit of some byte if one of the eight is not plain. A byte that is below what is subtracted from it

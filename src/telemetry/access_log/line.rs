@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::header::USER_AGENT;
 use http::{Version, request};
 
-use super::escape::write_string;
+use super::escape::{write_plain, write_string};
 use super::time::{TimestampText, write_digits};
 
 /// Maximum lengths of client-controlled texts.
@@ -52,9 +52,9 @@ impl Line {
         line.extend_from_slice(b"\",\"client\":\"");
         write_address(line, client);
         line.extend_from_slice(b"\",\"method\":");
-        // A method is ASCII, so that any cut is between characters.
+        // A method is a token (RFC 9110, 9.1), so that any cut is between characters.
         let method = parts.method.as_str().as_bytes();
-        write_string(line, &method[..method.len().min(METHOD_LENGTH)]);
+        write_plain(line, &method[..method.len().min(METHOD_LENGTH)]);
         // Without the query, since its values can be credentials.
         line.extend_from_slice(b",\"path\":");
         write_excerpt(line, parts.uri.path().as_bytes(), PATH_LENGTH);
@@ -193,18 +193,40 @@ fn write_milliseconds(line: &mut Vec<u8>, duration: Duration) {
 fn write_address(line: &mut Vec<u8>, address: SocketAddr) {
     match address.ip() {
         IpAddr::V4(ip) => {
+            let (mut text, mut end) = ([b'.'; 16], 0);
             for octet in ip.octets() {
-                write_number(line, octet);
-                line.push(b'.');
+                let (digits, length) = OCTETS[usize::from(octet)];
+                text[end..end + 3].copy_from_slice(&digits);
+                end += length;
+                text[end] = b'.';
+                end += 1;
             }
-            line.pop();
-            line.push(b':');
+            text[end - 1] = b':';
+            line.extend_from_slice(&text[..end]);
             write_number(line, address.port());
         }
         // Writing to a Vec does not fail.
         IpAddr::V6(_) => drop(write!(line, "{address}")),
     }
 }
+
+/// The decimal digits of each octet, and their number.
+const OCTETS: [([u8; 3], usize); 256] = {
+    let mut octets = [([b'0'; 3], 1); 256];
+    let mut octet = 0;
+    while octet < octets.len() {
+        let digits = [octet / 100, octet / 10 % 10, octet % 10];
+        let length = 1 + (octet > 9) as usize + (octet > 99) as usize;
+        let mut at = 0;
+        while at < length {
+            octets[octet].0[at] += digits[3 - length + at] as u8;
+            at += 1;
+        }
+        octets[octet].1 = length;
+        octet += 1;
+    }
+    octets
+};
 
 #[cfg(test)]
 mod tests {
@@ -292,7 +314,14 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_uris() {
-        for text in ["1.20.255.0:65535", "[2001:db8::1]:4000", "[::1]:80"] {
+        for text in [
+            "1.20.255.0:65535",
+            "255.255.255.255:1",
+            "0.9.10.99:443",
+            "100.199.200.254:80",
+            "[2001:db8::1]:4000",
+            "[::1]:80",
+        ] {
             let mut line = Vec::new();
             write_address(&mut line, text.parse().unwrap());
             assert_eq!(String::from_utf8(line).unwrap(), text);

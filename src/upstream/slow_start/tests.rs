@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::balance::{self, InFlight};
+use super::super::balance;
+use super::super::in_flight::{InFlight, WorkerEndpoints};
 use super::*;
 use crate::ir;
 use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
+use crate::runtime::clock::Clock;
+use crate::runtime::per_worker::WorkerId;
 use crate::table::Transport;
 
 /// In milliseconds.
@@ -52,8 +55,12 @@ fn at(endpoints: &[Arc<Endpoint>], age: u64) -> SlowStart {
     }
 }
 
+fn worker() -> WorkerEndpoints {
+    WorkerEndpoints::new(WorkerId::ONLY, Clock::new())
+}
+
 fn select(endpoints: &[Arc<Endpoint>], slow_start: SlowStart) -> InFlight {
-    balance::select(endpoints, &[], None, Some(slow_start)).unwrap()
+    balance::select(&worker(), endpoints, &[], None, Some(slow_start)).unwrap()
 }
 
 /// Returns the part of the requests that the last endpoint gets, if each ends before the next
@@ -112,7 +119,7 @@ fn added_endpoint_has_its_share_of_requests_in_flight() {
             added += endpoints[3].load.in_flight();
             others += endpoints[0].load.in_flight();
         }
-        let ratio = f64::from(added) / f64::from(others);
+        let ratio = added as f64 / others as f64;
         assert!(permitted.contains(&ratio), "{ratio} at the age {age}");
     }
 }
@@ -132,7 +139,8 @@ fn added_endpoint_gets_all_requests_when_alone() {
     assert_near(part(&endpoints[1..], slow_start), 1.0);
     let excluded = [endpoints[0].id];
     for _ in 0..100 {
-        let selected = balance::select(&endpoints, &excluded, None, Some(slow_start)).unwrap();
+        let selected =
+            balance::select(&worker(), &endpoints, &excluded, None, Some(slow_start)).unwrap();
         assert_eq!(selected.endpoint().id, endpoints[1].id);
     }
 }
@@ -151,7 +159,7 @@ fn affinity_overrides_slow_start() {
     let slow_start = at(&endpoints, 0);
     for affinity in 0..100 {
         let of = |slow_start| {
-            let selected = balance::select(&endpoints, &[], Some(affinity), slow_start);
+            let selected = balance::select(&worker(), &endpoints, &[], Some(affinity), slow_start);
             selected.unwrap().endpoint().id
         };
         assert_eq!(of(Some(slow_start)), of(None));
