@@ -157,8 +157,50 @@ spec:
     backendRefs: [{name: empty, port: 80}]
   - matches: [{path: {value: /e}}]
     filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]
-  - matches: [{path: {value: /f}}]
-    filters:
+---
+apiVersion: v1
+kind: Service
+metadata: {name: misnamed}
+spec: {ports: [{name: web, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: misnamed-1, labels: {kubernetes.io/service-name: misnamed}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.1]}]
+ports: [{name: http, port: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: empty}
+spec: {ports: [{port: 80}]}
+"#
+    ));
+    for line in [
+        "warning: HTTPRoute default/r: spec.rules[0] has no backendRefs: every request gets status 500\n",
+        "warning: HTTPRoute default/r: all weights of spec.rules[1].backendRefs are 0: every request gets status 500\n",
+        "warning: HTTPRoute default/r: spec.rules[2]: Service default/misnamed:80 has no ready endpoint: the port has the name \
+         web, but the EndpointSlices of the Service have only http; requests get status 503\n",
+        "warning: HTTPRoute default/r: spec.rules[3]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
+         label kubernetes.io/service-name: empty; requests get status 503\n",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    assert!(!text.contains("spec.rules[4]"), "{text}");
+}
+
+#[test]
+fn warns_of_filters_and_calls_that_fail() {
+    let text = printed(&format!(
+        "{GATEWAY}{}",
+        r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - filters:
     - type: ExternalAuth
       externalAuth: {protocol: HTTP, http: {}, backendRef: {name: empty, port: 80}}
     backendRefs:
@@ -195,32 +237,14 @@ ports: [{name: http, port: 8080}]
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: misnamed}
-spec: {ports: [{name: web, port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: misnamed-1, labels: {kubernetes.io/service-name: misnamed}}
-addressType: IPv4
-endpoints: [{addresses: [10.0.0.1]}]
-ports: [{name: http, port: 8080}]
----
-apiVersion: v1
-kind: Service
 metadata: {name: empty}
 spec: {ports: [{name: a, port: 80}, {name: b, port: 81}]}
 "#
     ));
     for line in [
-        "warning: HTTPRoute default/r: spec.rules[0] has no backendRefs: every request gets status 500\n",
-        "warning: HTTPRoute default/r: all weights of spec.rules[1].backendRefs are 0: every request gets status 500\n",
-        "warning: HTTPRoute default/r: spec.rules[2]: Service default/misnamed:80 has no ready endpoint: the port has the name \
-         web, but the EndpointSlices of the Service have only http; requests get status 503\n",
-        "warning: HTTPRoute default/r: spec.rules[3]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
+        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
          label kubernetes.io/service-name: empty; requests get status 503\n",
-        "warning: HTTPRoute default/r: spec.rules[5]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
-         label kubernetes.io/service-name: empty; requests get status 503\n",
-        "warning: HTTPRoute default/r: spec.rules[5]: Service default/empty:81 has no ready endpoint: no EndpointSlice has the \
+        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:81 has no ready endpoint: no EndpointSlice has the \
          label kubernetes.io/service-name: empty; no copy is sent\n",
         "warning: GRPCRoute default/g: spec.rules[0] has no backendRefs: every call gets gRPC status UNAVAILABLE\n",
         "warning: GRPCRoute default/g: spec.rules[1]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
@@ -228,7 +252,6 @@ spec: {ports: [{name: a, port: 80}, {name: b, port: 81}]}
     ] {
         assert!(text.contains(line), "{line:?} in {text}");
     }
-    assert!(!text.contains("spec.rules[4]"), "{text}");
 }
 
 #[test]
