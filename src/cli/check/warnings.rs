@@ -55,12 +55,12 @@ pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warni
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
     let index = rule.id.index;
-    let (gets, unavailable) = match &*rule.id.route.kind {
-        "GRPCRoute" => (
+    let (gets, unavailable) = match rule.matches.iter().any(|it| it.grpc.is_some()) {
+        true => (
             "every call gets gRPC status UNAVAILABLE",
             "calls get gRPC status UNAVAILABLE",
         ),
-        _ => ("every request gets status 500", "requests get status 503"),
+        false => ("every request gets status 500", "requests get status 503"),
     };
     let is_redirect = |filter: &Filter| matches!(filter, Filter::Redirect(_));
     let shares: &[WeightedBackend] = match &rule.action {
