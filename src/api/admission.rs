@@ -152,7 +152,11 @@ fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
         return Finding::error("items", "Invalid value: must be a list of objects");
     }
     let same = |known: &&Kind| known.kind.eq_ignore_ascii_case(kind);
-    let ours = |known: &&Kind| known.group == group || group.is_empty();
+    // A frequent mistake for the group of the Gateway API. The kinds of other groups may have the same names.
+    let is_kubernetes = group == "networking.k8s.io";
+    let ours = |known: &&Kind| {
+        known.group == group || group.is_empty() || is_kubernetes && known.group == GATEWAY_GROUP
+    };
     match Kind::all().iter().filter(ours).find(same) {
         Some(known) => {
             let (today, kind_today) = (known.api_version(), known.kind);
@@ -162,7 +166,12 @@ fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
             Finding::error("apiVersion", message)
         }
         None if [GATEWAY_GROUP, parameters::GROUP].contains(&group) => {
-            Finding::error("kind", format!("there is no {kind} in {api_version}"))
+            let known = Kind::all().iter().filter(ours).map(|known| known.kind);
+            let mut message = format!("there is no {kind} in {api_version}");
+            if let Some(nearest) = schema::nearest(kind, known) {
+                message.push_str(&format!("; did you mean {nearest}?"));
+            }
+            Finding::error("kind", message)
         }
         None => {
             let mut message =

@@ -10,6 +10,19 @@ pub fn parse(text: &str) -> Option<Duration> {
     sum(text, 5, 4)
 }
 
+/// Writes milliseconds as [`parse`] reads them; `None` if they are too many.
+pub(crate) fn written(mut milliseconds: u64) -> Option<String> {
+    let mut text = String::new();
+    for (unit, factor) in UNITS.iter().rev() {
+        let count = milliseconds / factor;
+        milliseconds %= factor;
+        if count > 0 {
+            text.push_str(&format!("{count}{unit}"));
+        }
+    }
+    parse(&text).map(|_| text)
+}
+
 /// Parses a duration with any number of parts and digits.
 pub fn parse_unlimited(text: &str) -> Option<Duration> {
     sum(text, usize::MAX, usize::MAX)

@@ -429,3 +429,37 @@ fn pod_is_ready_only_by_its_condition() {
     assert!(!is_ready(json!({"conditions": null})));
     assert!(!is_ready(json!({})));
 }
+
+#[test]
+fn names_the_kind_that_was_meant() {
+    for (api_version, kind, expected) in [
+        (
+            "networking.k8s.io/v1",
+            "HTTPRoute",
+            "no HTTPRoute in networking.k8s.io/v1; write apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute",
+        ),
+        (
+            "gateway.networking.k8s.io/v1",
+            "HTTPRoutes",
+            "there is no HTTPRoutes in gateway.networking.k8s.io/v1; did you mean HTTPRoute?",
+        ),
+        (
+            "networking.istio.io/v1",
+            "Gateway",
+            "Gateway of networking.istio.io/v1 is not a kind that Portcullis reads; ignored",
+        ),
+        (
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            "NetworkPolicy of networking.k8s.io/v1 is not a kind that Portcullis reads; ignored",
+        ),
+    ] {
+        let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+        let messages: Vec<_> = admit(object)
+            .findings
+            .into_iter()
+            .map(|it| it.message)
+            .collect();
+        assert_eq!(messages, [expected]);
+    }
+}

@@ -307,7 +307,7 @@ fn explain_rule(
     if let Some(one) = considered.iter().find(is_chosen) {
         explanation.line("rule", describe::considered(one));
     }
-    explanation.lines("filters", describe::filters(&rule.ir.filters));
+    explanation.lines("filters", describe::filters(&rule.ir.filters, ir));
     explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
     explanation.lines("retry", describe::retry(rule.ir.retry.as_ref()));
     explanation.lines("backends", describe::action(&rule.ir, ir));

@@ -117,6 +117,11 @@ impl Bodies {
         Wire::new(io, self.is_server, empty, counts, blocks)
     }
 
+    /// Reports whether the peer permits little more data, of all streams together.
+    pub(crate) fn is_window_low(&self) -> bool {
+        self.counts.is_window_low()
+    }
+
     /// Reports whether the head of a response is malformed.
     pub(crate) fn is_head_malformed(&self, stream: u32) -> bool {
         self.blocks.borrow().is_head_malformed(stream)

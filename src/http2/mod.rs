@@ -2,9 +2,11 @@
 //! taken yet, in bounded memory, and frames and fields on the wire that h2 does not report.
 
 mod bodies;
+mod frame;
 mod header_blocks;
 mod held;
 mod hpack;
+mod send_window;
 mod wire;
 
 pub(crate) use self::bodies::{Bodies, Body, BodyError, Windows};

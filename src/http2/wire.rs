@@ -1,4 +1,4 @@
-//! Counts received frames on the wire, and yields to the task that drives the connection before
+//! Counts frames on the wire, and yields to the task that drives the connection before
 //! too many wait in h2, and to other tasks before too many were read without a pause.
 
 use std::cell::{Cell, RefCell};
@@ -6,23 +6,17 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::yield_now;
 
+use super::frame::{self, DATA, FLAGS, HEADER, PREFACE, TYPE};
 use super::header_blocks::{END_STREAM, HeaderBlocks, PADDED};
+use super::send_window::{SendWindow, SentFrames, WINDOW_UPDATE};
 
-/// Size of a frame header (RFC 9113, 4.1).
-const HEADER: usize = 9;
-/// Offsets of type and flags in a frame header.
-const TYPE: usize = 3;
-const FLAGS: usize = 4;
-const DATA: u8 = 0;
 /// A frame type that no specification defines. Receivers ignore such frames (RFC 9113, 5.5).
 const UNDEFINED: u8 = 0xef;
-/// Size of the client's preface (RFC 9113, 3.4).
-const PREFACE: usize = 24;
 
 /// Frames below this size cost more in h2 than their content.
 const SMALL: usize = 1024;
@@ -58,6 +52,8 @@ pub(super) struct Counts {
     empty: RefCell<Vec<(u32, u32)>>,
     /// Empty frames that h2 may have counted, in the lifetime of the connection.
     counted: Cell<u32>,
+    /// The window for what is sent, if that is watched.
+    window: SendWindow,
 }
 
 /// What [`Counts::take`] found.
@@ -103,6 +99,11 @@ impl Counts {
         self.counted.get()
     }
 
+    /// Reports whether the peer permits little more data, of all streams together.
+    pub(super) fn is_window_low(&self) -> bool {
+        self.window.is_low()
+    }
+
     fn on_empty(&self, stream: u32) {
         let mut empty = self.empty.borrow_mut();
         if let Some((_, count)) = empty.iter_mut().find(|(id, _)| *id == stream) {
@@ -119,6 +120,8 @@ pub(crate) struct Wire<T> {
     frames: Frames,
     counts: Rc<Counts>,
     blocks: Rc<RefCell<HeaderBlocks>>,
+    /// What is sent, on connections that requests of several clients share.
+    sent: Option<SentFrames>,
     /// Work since the last pause.
     work: usize,
     /// Whether the last read had many small frames.
@@ -142,8 +145,23 @@ impl<T> Wire<T> {
             },
             counts,
             blocks,
+            sent: (!is_server).then(|| SentFrames::after(PREFACE)),
             work: 0,
             is_careful: false,
+        }
+    }
+}
+
+impl<T> Wire<T> {
+    /// Counts what was written, the first `count` bytes of `slices`.
+    fn on_written(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
+        let Some(sent) = &mut self.sent else {
+            return;
+        };
+        for slice in slices {
+            let part = count.min(slice.len());
+            sent.scan(&slice[..part], &self.counts.window);
+            count -= part;
         }
     }
 }
@@ -171,6 +189,9 @@ struct Frames {
     skip: usize,
     /// Whether these bytes are a part of a header block.
     is_in_block: bool,
+    /// Whether these bytes are the window that a frame grants to all streams together.
+    is_in_grant: bool,
+    grant: u32,
     empty: EmptyFrames,
 }
 
@@ -181,6 +202,8 @@ impl Default for Frames {
             head_length: 0,
             skip: 0,
             is_in_block: false,
+            is_in_grant: false,
+            grant: 0,
             empty: EmptyFrames::Pass,
         }
     }
@@ -201,6 +224,9 @@ impl Frames {
                     blocks.end_frame(self.head[TYPE], self.head[FLAGS]);
                 }
             }
+            if self.is_in_grant {
+                self.read_grant(&bytes[at..at + skipped], counts);
+            }
             at += skipped;
             if at == bytes.len() {
                 return frames;
@@ -219,23 +245,34 @@ impl Frames {
             if HeaderBlocks::are_in(self.head[TYPE]) {
                 self.is_in_block = true;
                 blocks.begin_frame(self.head[TYPE], self.head[FLAGS], self.stream());
+            } else if self.head[TYPE] == WINDOW_UPDATE && self.stream() == 0 {
+                (self.is_in_grant, self.grant) = (true, 0);
             }
             at += count;
             frames += 1;
         }
     }
 
+    fn read_grant(&mut self, payload: &[u8], counts: &Counts) {
+        for byte in payload {
+            self.grant = self.grant << 8 | u32::from(*byte);
+        }
+        if self.skip == 0 {
+            self.is_in_grant = false;
+            // The first bit is reserved.
+            counts.window.grant(self.grant & 0x7fff_ffff);
+        }
+    }
+
     /// Returns the stream of the frame.
     fn stream(&self) -> u32 {
-        let head = &self.head;
-        // The first bit is reserved.
-        u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]])
+        frame::stream(self.head)
     }
 
     /// Counts a frame, and hides it if it is an empty DATA frame.
     fn on_head(&mut self, kind: Option<&mut u8>, counts: &Counts) {
         let head = &self.head;
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let length = frame::length(*head);
         self.skip = length;
         if head[TYPE] != DATA {
             return;
@@ -298,7 +335,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let count = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        self.on_written(&[IoSlice::new(bytes)], count);
+        Poll::Ready(Ok(count))
     }
 
     fn poll_write_vectored(
@@ -306,7 +345,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+        let count = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices))?;
+        self.on_written(slices, count);
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -327,7 +368,6 @@ mod tests {
     use std::future::poll_fn;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
-    use std::task::ready;
 
     use tokio::io::AsyncReadExt;
     use tokio::runtime::{Builder, LocalOptions};
@@ -471,6 +511,26 @@ mod tests {
             let counts = scan(&mut bytes, step, EmptyFrames::Hide);
             assert_eq!((counts.small.get(), counts.bytes.get()), (2, 2041));
             assert_eq!(bytes, frames.concat(), "cut by {step}");
+        }
+    }
+
+    #[test]
+    fn reads_what_is_granted_to_all_streams_however_it_is_cut() {
+        let grant = |stream: u8, bytes: u32| {
+            let head = [0, 0, 4, WINDOW_UPDATE, 0, 0, 0, 0, stream];
+            [&head[..], &bytes.to_be_bytes()].concat()
+        };
+        // The window is low after all of it is spent, and before 16 KiB are granted.
+        let sent = frame(DATA, 0, 65_535);
+        let frames = [grant(3, 65_536), frame(1, 4, 3), grant(0, 1_000)];
+        for step in 1..40 {
+            let mut bytes = frames.concat();
+            let counts = scan(&mut bytes, step, EmptyFrames::Hide);
+            SentFrames::after(0).scan(&sent, &counts.window);
+            assert!(counts.is_window_low());
+            let mut bytes = grant(0, 0x8000_0000 + 15_384);
+            Frames::default().scan(&mut bytes, &counts, &mut HeaderBlocks::default());
+            assert!(!counts.is_window_low(), "cut by {step}");
         }
     }
 

@@ -25,7 +25,8 @@ use crate::upstream::restrictions::Avoid;
 
 /// Maximum number of HTTP/2 connections to one endpoint that are being opened.
 const MAX_OPENING: usize = 4;
-/// Maximum number of HTTP/2 connections to one endpoint. When all are full, requests queue on them.
+/// Maximum number of HTTP/2 connections to one endpoint. When all are full, requests queue on them. Connections whose
+/// window is exhausted do not count: as in HTTP/1.1, a body that is not read has a connection for itself.
 const MAX_HTTP2: usize = 64;
 
 /// Idle timeout in milliseconds while few descriptors are left.
@@ -212,7 +213,7 @@ impl Pool {
         {
             return Ok(opening.clone());
         }
-        if entry.http2.len() >= MAX_HTTP2
+        if entry.usable_connections() >= MAX_HTTP2
             && let Some(ready) = entry.take(avoid, true)
         {
             return Err(ready);
@@ -311,10 +312,18 @@ impl Entry {
         let connections = self.http2.iter().enumerate();
         let mut usable = connections.filter(|(_, connection)| connection.id != avoid.refused);
         let found = if allow_full {
-            usable.min_by_key(|(_, connection)| connection.streams())
+            usable.min_by_key(|(_, connection)| (connection.is_exhausted(), connection.streams()))
         } else {
-            usable.find(|(_, connection)| connection.streams() < connection.max_streams())
+            usable.find(|(_, connection)| {
+                connection.streams() < connection.max_streams() && !connection.is_exhausted()
+            })
         };
         found.map(|(index, _)| index)
+    }
+
+    /// Returns the number of HTTP/2 connections whose window is not exhausted.
+    fn usable_connections(&self) -> usize {
+        let usable = |connection: &&Rc<Http2Connection>| !connection.is_exhausted();
+        self.http2.iter().filter(usable).count()
     }
 }

@@ -169,6 +169,19 @@ impl Origin {
     where
         F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static,
     {
+        let mut builder = h2::server::Builder::new();
+        builder.max_concurrent_streams(max_streams);
+        // Streams that are not read do not delay others.
+        builder.initial_connection_window_size(64 << 20);
+        Self::with(builder, serve)
+    }
+
+    /// Like [`Self::start`], with these settings.
+    pub(crate) fn with<F>(mut builder: h2::server::Builder, serve: F) -> Self
+    where
+        F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static,
+    {
+        builder.data_frame_budget(FRAME_BUDGET);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("set");
         let address = listener.local_addr().expect("bound");
@@ -184,7 +197,7 @@ impl Origin {
             runtime.block_on(local.run_until(async move {
                 let listener = TcpListener::from_std(listener).expect("watched");
                 tokio::select! {
-                    () = accept(listener, max_streams, serve, counts) => {}
+                    () = accept(listener, builder, serve, counts) => {}
                     _ = stopped => {}
                 }
             }));
@@ -224,7 +237,7 @@ impl Origin {
 
 async fn accept<F>(
     listener: TcpListener,
-    max_streams: u32,
+    builder: h2::server::Builder,
     serve: F,
     (connections, requests): (Arc<AtomicUsize>, Arc<AtomicUsize>),
 ) where
@@ -233,12 +246,8 @@ async fn accept<F>(
     while let Ok((socket, _)) = listener.accept().await {
         connections.fetch_add(1, Relaxed);
         let (serve, requests) = (serve.clone(), requests.clone());
+        let builder = builder.clone();
         tokio::task::spawn_local(async move {
-            let mut builder = h2::server::Builder::new();
-            builder.data_frame_budget(FRAME_BUDGET);
-            builder.max_concurrent_streams(max_streams);
-            // Streams that are not read do not delay others.
-            builder.initial_connection_window_size(64 << 20);
             let Ok(mut connection) = builder.handshake(socket).await else {
                 return;
             };

@@ -125,6 +125,29 @@ fn responds_502_to_heads_beyond_the_limits() {
 }
 
 #[test]
+fn relays_the_beginning_of_a_response_that_breaks_at_once() {
+    const BROKEN: &str =
+        "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n";
+    let fixture = Fixture::new(Origin::answering(BROKEN));
+    for _ in 0..5 {
+        let response = fixture.round_trip(POST);
+        assert_eq!(response.status, 201);
+        assert_eq!(response.body.bytes, b"abc");
+        assert!(!response.body.complete);
+    }
+    h2::block_on(async {
+        let (sender, _ended) = h2::connect(fixture.http()).await;
+        for _ in 0..5 {
+            let request = h2::get(&format!("http://{HOST}/x"));
+            let (head, received) = h2::round_trip(&sender, request).await.expect("a head");
+            assert_eq!(head.status, 201);
+            assert_eq!(received.bytes, b"abc");
+            assert!(received.error.is_some());
+        }
+    });
+}
+
+#[test]
 fn relays_upgrade_of_426() {
     let fixture = Fixture::new(Origin::answering(
         "HTTP/1.1 426 Upgrade Required\r\nConnection: upgrade\r\nUpgrade: TLS/1.2\r\nContent-Length: 0\r\n\r\n",

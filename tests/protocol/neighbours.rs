@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use ::h2::RecvStream;
+use ::h2::server::SendResponse;
 use bytes::Bytes;
 use http::{Request, Response};
 use tokio::sync::Semaphore;
@@ -17,7 +19,7 @@ use crate::frames::{
 };
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::client::{Client, get as fetch};
-use crate::harness::h2::{self, Origin, block_on};
+use crate::harness::h2::{self, Origin, Work, block_on};
 use crate::harness::origin as raw;
 use crate::harness::server::TestServer;
 use crate::harness::yaml;
@@ -166,7 +168,14 @@ fn unread_small_frames_of_a_backend_do_not_end_other_calls() {
 /// Returns an origin that reads request bodies when `gate` opens, and at once if the path is
 /// `/read`. Responds with the length.
 fn reading(gate: Arc<Semaphore>) -> Origin {
-    Origin::start(move |request, mut respond| {
+    Origin::start(read_at(gate))
+}
+
+/// Returns what such an origin does.
+fn read_at(
+    gate: Arc<Semaphore>,
+) -> impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> Work + Clone + Send + 'static {
+    move |request, mut respond| {
         let gate = gate.clone();
         Box::pin(async move {
             if request.uri().path() != "/read" {
@@ -179,7 +188,7 @@ fn reading(gate: Arc<Semaphore>) -> Origin {
                 let _ = body.send_data(length.into(), true);
             }
         })
-    })
+    }
 }
 
 fn post(path: &str) -> Request<()> {
@@ -274,6 +283,34 @@ fn unread_uploads_do_not_delay_others_of_their_connection() {
             assert_eq!(call.await.expect("no panic"), b"327680");
         }
         assert!(ended.try_recv().is_err(), "the connection ended");
+    });
+}
+
+#[test]
+fn uploads_that_a_backend_does_not_read_do_not_delay_others() {
+    const STALLED: usize = 3;
+    let gate = Arc::new(Semaphore::new(0));
+    // As in Go, all streams of a connection share 1 MiB, and one of them may use all of it.
+    let mut builder = ::h2::server::Builder::new();
+    builder.initial_connection_window_size(1 << 20);
+    builder.initial_window_size(1 << 20);
+    let origin = Origin::with(builder, read_at(gate.clone()));
+    let server = serve(origin.address);
+    block_on(async {
+        let (sender, _ended) = h2::connect(server.at(80)).await;
+        let sent = Sent::default();
+        let mut calls = Vec::new();
+        for _ in 0..STALLED {
+            calls.push(upload(&sender, "/gated", &BLOCK, 80, sent.clone()).await);
+            until_stalled(&sent).await;
+        }
+        let (other, _ended) = h2::connect(server.at(80)).await;
+        let other = upload(&other, "/read", &BLOCK, 64, Sent::default()).await;
+        assert_eq!(other.await.expect("no panic"), b"1048576");
+        gate.add_permits(STALLED);
+        for call in calls {
+            assert_eq!(call.await.expect("no panic"), b"1310720");
+        }
     });
 }
 

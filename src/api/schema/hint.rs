@@ -78,19 +78,22 @@ fn duration_advice(text: &str) -> Option<String> {
     let Some((_, factor)) = units.find(|(name, _)| *name == unit) else {
         return Some("the units of durations are h, m, s and ms".to_owned());
     };
-    let milliseconds = value * factor as f64;
-    if milliseconds.fract() != 0.0 {
+    let exact = value * factor as f64;
+    let milliseconds = exact.round();
+    // Decimal fractions are not exact in binary.
+    if (exact - milliseconds).abs() > 1e-6 * exact {
         return Some("the smallest unit of a duration is ms".to_owned());
     }
-    let written = match milliseconds as u64 {
-        whole if unit == "d" => format!("{}h", whole / 3_600_000),
-        whole => format!("{whole}ms"),
-    };
     let why = match unit {
         "d" => "the units of durations are h, m, s and ms",
-        _ => "durations have no fractions",
+        _ if number.contains('.') => "durations have no fractions",
+        _ => "a number in a duration has at most 5 digits",
     };
-    Some(format!("{why}: write {written}"))
+    let written = duration::written(milliseconds as u64);
+    Some(written.map_or_else(
+        || why.to_owned(),
+        |written| format!("{why}: write {written}"),
+    ))
 }
 
 fn hostname_advice(text: &str) -> Option<String> {
@@ -138,7 +141,14 @@ mod tests {
     fn corrects_durations() {
         for (text, expected) in [
             ("0.5s", "; durations have no fractions: write 500ms"),
-            ("1.5h", "; durations have no fractions: write 5400000ms"),
+            ("1.5h", "; durations have no fractions: write 1h30m"),
+            ("1.1h", "; durations have no fractions: write 1h6m"),
+            ("90.5s", "; durations have no fractions: write 1m30s500ms"),
+            (
+                "100000ms",
+                "; a number in a duration has at most 5 digits: write 1m40s",
+            ),
+            ("100000h", "; a number in a duration has at most 5 digits"),
             (
                 "1d",
                 "; the units of durations are h, m, s and ms: write 24h",
@@ -148,6 +158,8 @@ mod tests {
             ("x", ""),
         ] {
             assert_eq!(correction(DURATION, text), expected, "{text}");
+            let written = expected.split_once("write ").map(|(_, written)| written);
+            assert!(written.is_none_or(|it| duration::parse(it).is_some()));
         }
         assert_eq!(
             number_for_text(Some(DURATION), &30.into()),

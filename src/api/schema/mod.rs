@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 
+pub(super) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
 use super::annotation;
@@ -151,7 +152,7 @@ fn unknown_annotation(key: &str) -> Option<String> {
     if known().any(|known| known == name) {
         return None;
     }
-    let advice = match hint::nearest(name, known()) {
+    let advice = match nearest(name, known()) {
         Some(known) => format!("; did you mean {}{known}?", annotation::PREFIX),
         None => format!("; there are {}", annotation::ALL.join(", ")),
     };

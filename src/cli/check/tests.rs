@@ -190,6 +190,71 @@ spec: {ports: [{port: 80}]}
 }
 
 #[test]
+fn warns_of_filters_and_calls_that_fail() {
+    let text = printed(&format!(
+        "{GATEWAY}{}",
+        r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - filters:
+    - type: ExternalAuth
+      externalAuth: {protocol: HTTP, http: {}, backendRef: {name: empty, port: 80}}
+    backendRefs:
+    - name: full
+      port: 80
+      filters: [{type: RequestMirror, requestMirror: {backendRef: {name: empty, port: 81}}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata: {name: g}
+spec:
+  parentRefs: [{name: calls}]
+  rules:
+  - matches: [{method: {service: a}}]
+  - matches: [{method: {service: b}}]
+    backendRefs: [{name: empty, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: calls}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 81, protocol: HTTP}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: full}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: full-1, labels: {kubernetes.io/service-name: full}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.1]}]
+ports: [{name: http, port: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: empty}
+spec: {ports: [{name: a, port: 80}, {name: b, port: 81}]}
+"#
+    ));
+    for line in [
+        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
+         label kubernetes.io/service-name: empty; requests get status 503\n",
+        "warning: HTTPRoute default/r: spec.rules[0]: Service default/empty:81 has no ready endpoint: no EndpointSlice has the \
+         label kubernetes.io/service-name: empty; no copy is sent\n",
+        "warning: GRPCRoute default/g: spec.rules[0] has no backendRefs: every call gets gRPC status UNAVAILABLE\n",
+        "warning: GRPCRoute default/g: spec.rules[1]: Service default/empty:80 has no ready endpoint: no EndpointSlice has the \
+         label kubernetes.io/service-name: empty; calls get gRPC status UNAVAILABLE\n",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+}
+
+#[test]
 fn warns_of_certificates_that_clients_refuse() {
     let now = Timestamp::now();
     let secret = |name: &str, host: &str, from: i64, to: i64| {

@@ -55,32 +55,50 @@ pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warni
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
     let index = rule.id.index;
+    let (gets, unavailable) = match rule.matches.iter().any(|it| it.grpc.is_some()) {
+        true => (
+            "every call gets gRPC status UNAVAILABLE",
+            "calls get gRPC status UNAVAILABLE",
+        ),
+        false => ("every request gets status 500", "requests get status 503"),
+    };
     let is_redirect = |filter: &Filter| matches!(filter, Filter::Redirect(_));
     let shares: &[WeightedBackend] = match &rule.action {
         Action::Invalid(_) => return Vec::new(),
         Action::Forward(_) if rule.filters.iter().any(is_redirect) => &[],
         Action::Forward(shares) if shares.is_empty() => {
-            return vec![format!(
-                "spec.rules[{index}] has no backendRefs: every request gets status 500"
-            )];
+            return vec![format!("spec.rules[{index}] has no backendRefs: {gets}")];
         }
         Action::Forward(shares) if shares.iter().all(|share| share.weight == 0) => {
             return vec![format!(
-                "all weights of spec.rules[{index}].backendRefs are 0: every request gets status 500"
+                "all weights of spec.rules[{index}].backendRefs are 0: {gets}"
             )];
         }
         Action::Forward(shares) => shares,
     };
-    let used = shares.iter().filter(|share| share.weight > 0);
-    let targets = used.filter_map(|share| match &share.target {
-        BackendTarget::Backend(id) => Some(id),
-        BackendTarget::Invalid(_) => None,
+    let used = || shares.iter().filter(|share| share.weight > 0);
+    let of_shares = used().map(|share| (&share.target, unavailable));
+    let filters = rule
+        .filters
+        .iter()
+        .chain(used().flat_map(|share| &share.filters));
+    let of_filters = filters.filter_map(|filter| {
+        let outcome = match filter {
+            Filter::ExternalAuth(_) => unavailable,
+            Filter::Mirror(_) => "no copy is sent",
+            _ => return None,
+        };
+        Some((filter.target()?, outcome))
     });
-    targets
-        .filter_map(|id| {
+    of_shares
+        .chain(of_filters)
+        .filter_map(|(target, outcome)| {
+            let BackendTarget::Backend(id) = target else {
+                return None;
+            };
             let why = without_endpoints(snapshot, id, ir.backend(id).map(AsRef::as_ref))?;
             Some(format!(
-                "spec.rules[{index}]: {}:{} has no ready endpoint: {why}; requests get status 503",
+                "spec.rules[{index}]: {}:{} has no ready endpoint: {why}; {outcome}",
                 id.object, id.port
             ))
         })

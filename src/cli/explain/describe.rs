@@ -150,7 +150,7 @@ pub(super) fn tls(tls: &ServerTls) -> String {
 }
 
 /// Describes filters, one line per change.
-pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
+pub(super) fn filters(filters: &[Filter], ir: &Ir) -> Vec<String> {
     filters
         .iter()
         .flat_map(|filter| match filter {
@@ -159,10 +159,21 @@ pub(super) fn filters(filters: &[Filter]) -> Vec<String> {
             Filter::Redirect(to) => vec![redirect(to)],
             Filter::Rewrite(to) => vec![rewrite(to)],
             Filter::Cors(cors) | Filter::Preflight(cors) => vec![cross_origin(cors)],
-            Filter::Mirror(to) => vec![mirror(to)],
-            Filter::ExternalAuth(auth) => vec![external_auth(auth)],
+            Filter::Mirror(to) => vec![mirror(to) + without_endpoints(&to.target, ir)],
+            Filter::ExternalAuth(auth) => {
+                vec![external_auth(auth) + without_endpoints(&auth.target, ir)]
+            }
         })
         .collect()
+}
+
+/// Says that the target of a filter has no endpoint; empty if it has one.
+fn without_endpoints(target: &BackendTarget, ir: &Ir) -> &'static str {
+    let backend = target.backend().and_then(|id| ir.backend(id));
+    match backend.is_some_and(|backend| !has_endpoints(&backend.endpoints)) {
+        true => ", which has no ready endpoint",
+        false => "",
+    }
 }
 
 fn header_changes(what: &str, changes: &HeaderChanges) -> Vec<String> {
@@ -415,7 +426,10 @@ fn share_lines(share: &WeightedBackend, total: u64, rule: &Rule, ir: &Ir) -> Vec
     let backend = share.target.backend().and_then(|id| ir.backend(id));
     let traffic = backend.and_then(|backend| backend.traffic.as_ref());
     let policy = traffic.map(|traffic| traffic::policy(traffic, rule.session.is_some()));
-    let details = policy.into_iter().flatten().chain(filters(&share.filters));
+    let details = policy
+        .into_iter()
+        .flatten()
+        .chain(filters(&share.filters, ir));
     lines.extend(details.map(|detail| format!("         {detail}")));
     lines
 }

@@ -258,3 +258,38 @@ fn shows_the_flag_that_forbids_a_policy() {
 fn shows_nothing_for_backends_without_policies() {
     assert_eq!(explained(OBJECTS, Permissions::default()), "");
 }
+
+#[test]
+fn names_authorization_servers_and_mirrors_without_endpoints() {
+    let objects = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - filters:
+    - type: ExternalAuth
+      externalAuth: {protocol: HTTP, http: {}, backendRef: {name: empty, port: 80}}
+    - type: RequestMirror
+      requestMirror: {backendRef: {name: empty, port: 80}}
+    backendRefs: [{name: empty, port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: empty}
+spec: {ports: [{port: 80}]}
+"#;
+    let text = explanation(objects, "http://a.example/", Permissions::default());
+    for line in [
+        "authorize requests with Service default/empty:80 over HTTP, which has no ready endpoint\n",
+        "mirror every request to Service default/empty:80, which has no ready endpoint\n",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+}

@@ -43,6 +43,30 @@ fn template(text: &str) -> Option<(usize, String)> {
     Some((line, message.to_owned()))
 }
 
+/// Returns the message on a key that a map has twice.
+pub(super) fn appears_twice(key: &str) -> String {
+    format!("the key {key:?} appears twice")
+}
+
+/// Returns the line of the second of two equal keys of a map, if `message` is about such keys. `first` is the line of
+/// the first key of the map.
+pub(super) fn second_key(text: &str, first: usize, message: &str) -> Option<usize> {
+    let key = message.strip_prefix("the key \"")?;
+    let key = key.strip_suffix("\" appears twice")?;
+    let mut lines = numbered(text)
+        .skip_while(|(line, _)| *line < first)
+        .peekable();
+    // A map in a list begins behind the mark of its item.
+    let indent = |line: &str| line.len() - line.trim_start_matches([' ', '-']).len();
+    let of_map = lines.peek().map(|(_, line)| indent(line))?;
+    let is_key = |line: &str| {
+        let name = line[of_map..].split(':').next().unwrap_or_default();
+        name.trim().trim_matches(['"', '\'']) == key
+    };
+    let mut keys = lines.filter(|(_, line)| indent(line) == of_map && is_key(line));
+    keys.nth(1).map(|(line, _)| line)
+}
+
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
@@ -75,6 +99,17 @@ mod tests {
             assert_eq!(found, line, "{text}");
             assert!(text.contains(message), "{text}");
         }
+    }
+
+    #[test]
+    fn finds_the_second_of_two_keys() {
+        let text = "spec:\n  a: 1\n  b:\n    c: 1\n  c: 1\n  # c: 2\n  \"c\": 2\n";
+        assert_eq!(second_key(text, 2, &appears_twice("c")), Some(7));
+        let list = "rules:\n- a: 1\n  b: 2\n  a: 2\n- a: 3\n";
+        assert_eq!(second_key(list, 2, &appears_twice("a")), Some(4));
+        assert_eq!(second_key("x: {a: 1, a: 2}", 1, &appears_twice("a")), None);
+        assert_eq!(second_key(text, 9, &appears_twice("c")), None);
+        assert_eq!(second_key(text, 2, "unclosed quote"), None);
     }
 
     #[test]

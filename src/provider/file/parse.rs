@@ -173,9 +173,15 @@ fn not_yaml(text: &str, error: &serde_saphyr::Error) -> SyntaxError {
     // Without the library's own position, which counts from the start of the document.
     let plain = || {
         let message = DefaultMessageFormatter.format_message(error);
-        message.replace(char::is_control, "\u{fffd}")
+        // Of this error the library has only its debug representation.
+        match message.starts_with("budget breached: ") {
+            true => "the document has too many values, or its aliases expand to too many".into(),
+            false => message.replace(char::is_control, "\u{fffd}"),
+        }
     };
     let (line, message) = explained.unwrap_or_else(|| (line, plain()));
+    // The library gives the line of the first key of a map.
+    let line = advice::second_key(text, line, &message).unwrap_or(line);
     SyntaxError { line, message }
 }
 
@@ -327,9 +333,8 @@ impl<'de> Visitor<'de> for Node<'_> {
             let key = key_text(key).map_err(de::Error::custom)?;
             let value = access.next_value_seed(Node(self.0))?;
             if map.contains_key(&key) {
-                return Err(de::Error::custom(format_args!(
-                    "the key {key:?} appears twice"
-                )));
+                let message = advice::appears_twice(&key);
+                return Err(de::Error::custom(message));
             }
             map.insert(key, value);
         }

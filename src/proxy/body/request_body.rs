@@ -181,6 +181,7 @@ impl ClientBody {
         };
         if let Some(trailers) = frame.trailers_mut() {
             trailers::remove_head_only(trailers);
+            trailers::remove_claims(trailers);
         }
         let length = frame.data_ref().map_or(0, Bytes::len);
         self.activity.on_body(length);

@@ -34,6 +34,8 @@ pub(crate) struct ResponseBody {
     record: Option<Record>,
     /// Whether `is_end_stream` and `size_hint` hide the end until the body is polled.
     is_end_hidden: bool,
+    /// A failure that is reported by the next poll.
+    failure: Option<BoxError>,
 }
 
 impl ResponseBody {
@@ -48,6 +50,7 @@ impl ResponseBody {
             source,
             record: Some(record),
             is_end_hidden: false,
+            failure: None,
         }
     }
 
@@ -77,6 +80,7 @@ impl ResponseBody {
             source,
             record: None,
             is_end_hidden: false,
+            failure: None,
         }
     }
 
@@ -125,6 +129,9 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         this.is_end_hidden = false;
+        if let Some(failure) = this.failure.take() {
+            return Poll::Ready(Some(Err(failure)));
+        }
         let Some(record) = &mut this.record else {
             return Poll::Ready(None);
         };
@@ -146,6 +153,13 @@ impl Body for ResponseBody {
                 record.fail("aborted: the backend failed during the response")
             }
             Poll::Ready(None) => record.complete(),
+        }
+        if let Poll::Ready(Some(Err(failure))) = polled {
+            // hyper and h2 discard what is not written yet. Without a head, clients repeat requests, even those that
+            // were processed.
+            this.failure = Some(failure);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         polled
     }

@@ -155,6 +155,12 @@ impl Http2Connection {
         max.min(MAX_STREAMS)
     }
 
+    /// Reports whether request bodies that the peer does not read have used the window of the connection, so that the
+    /// body of a new request would wait for them.
+    pub(in crate::upstream) fn is_exhausted(&self) -> bool {
+        self.bodies.is_window_low()
+    }
+
     /// Returns the number of requests on the connection.
     pub(in crate::upstream) fn streams(&self) -> usize {
         self.load.streams.get()

@@ -53,6 +53,16 @@ fn rejects_duplicate_keys_tags_and_invalid_numbers() {
 }
 
 #[test]
+fn names_the_line_of_a_key_that_appears_twice() {
+    let rejected = |text| parse(DocumentText { line: 1, text }, false).unwrap_err();
+    let twice = rejected("kind: A\nspec:\n  a: 1\n  b: 2\n  b: 3\n");
+    assert_eq!(
+        (twice.line, &*twice.message),
+        (5, "the key \"b\" appears twice")
+    );
+}
+
+#[test]
 fn rejects_alias_bombs_and_deep_nesting() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
     for level in 1..20 {
@@ -62,7 +72,10 @@ fn rejects_alias_bombs_and_deep_nesting() {
             vec![format!("*a{before}"); 9].join(", ")
         ));
     }
-    parsed(&bomb).expect_err("a bomb");
+    assert_eq!(
+        parsed(&bomb).expect_err("a bomb"),
+        "the document has too many values, or its aliases expand to too many"
+    );
     let long = format!(
         "a: &a {}\nb: [{}]\n",
         "x".repeat(1 << 20),
