@@ -12,12 +12,14 @@ NAME = re.compile(r"^  (\S.*):$")
 COUNTS = re.compile(r"^    Block counts: \[(.*)\]$")
 
 
-def of_profiles(profdata: Path, start: Path, all_loads: Path) -> list[str]:
+def of_profiles(profdata: Path, start: Path, loads: Path) -> list[str]:
     """Symbols in their order, of two merged profiles."""
-    first = executed(shown(profdata, start))
-    others = executed(shown(profdata, all_loads))
-    hottest_first = sorted((name for name in others if name not in first), key=lambda name: (-others[name], name))
-    return [*sorted(first), *hottest_first]
+    return merged(executed(shown(profdata, start)), executed(shown(profdata, loads)))
+
+
+def merged(start: dict[str, int], loads: dict[str, int]) -> list[str]:
+    others = loads.keys() - start.keys()
+    return [*sorted(start), *sorted(others, key=lambda symbol: (-loads[symbol], symbol))]
 
 
 def shown(profdata: Path, profile: Path) -> str:
