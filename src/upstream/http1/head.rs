@@ -17,8 +17,8 @@ const FEW_HEADERS: usize = 32;
 const MAX_DIGITS: usize = 20;
 const TOO_MANY_HEADERS: ExchangeError =
     ExchangeError::Protocol("the response has more headers than --max-headers allows");
-/// Length of the parts of a head that do not come from the client: of its first line, of framing and of `Expect`.
-const FIXED_PARTS: usize = 128;
+/// Initial capacity of a head's buffer.
+const HEAD_CAPACITY: usize = 1024;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -68,99 +68,52 @@ pub(super) struct ResponseHead {
 /// headers.
 pub(super) fn encode(request: &Outgoing<'_>, framing: RequestFraming) -> Vec<u8> {
     let parts = request.parts;
-    let target = parts.uri.path_and_query();
-    let target = target.map_or("/", |target| target.as_str()).as_bytes();
-    let method = parts.method.as_str().as_bytes();
-    let added = request.added.iter().map(|(name, value)| (name, value));
-    let headers = parts.headers.iter().chain(added);
-    let lines: usize = headers
-        .map(|(name, value)| line_length(name.as_str(), value))
-        .sum();
-    let mut head = HeadBuffer::new(method.len() + target.len() + lines + FIXED_PARTS);
-    head.put(method);
-    head.put(b" ");
-    head.put(target);
-    head.put(b" HTTP/1.1\r\n");
+    let mut head = Vec::with_capacity(HEAD_CAPACITY);
+    head.extend_from_slice(parts.method.as_str().as_bytes());
+    head.push(b' ');
+    head.extend_from_slice(
+        parts
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str())
+            .as_bytes(),
+    );
+    head.extend_from_slice(b" HTTP/1.1\r\n");
     for (name, value) in &parts.headers {
         if *name != CONTENT_LENGTH {
-            head.line(name.as_str(), value.as_bytes());
+            header_line(&mut head, name.as_str(), value.as_bytes());
         }
     }
     for (name, value) in request.added {
-        head.line(name.as_str(), value.as_bytes());
+        header_line(&mut head, name.as_str(), value.as_bytes());
     }
     match framing {
         RequestFraming::None => {}
         RequestFraming::Length(length) => {
-            let mut digits = itoa::Buffer::new();
-            head.line("content-length", digits.format(length).as_bytes());
+            header_line(
+                &mut head,
+                "content-length",
+                itoa::Buffer::new().format(length).as_bytes(),
+            );
         }
-        RequestFraming::Chunked => head.line("transfer-encoding", b"chunked"),
+        RequestFraming::Chunked => header_line(&mut head, "transfer-encoding", b"chunked"),
     }
     if request.expect_continue && framing.announces_body() {
-        head.line("expect", b"100-continue");
+        header_line(&mut head, "expect", b"100-continue");
     }
     if let Some(protocol) = request.upgrade {
-        head.line("connection", b"upgrade");
-        head.line("upgrade", protocol.as_bytes());
+        header_line(&mut head, "connection", b"upgrade");
+        header_line(&mut head, "upgrade", protocol.as_bytes());
     }
-    head.put(b"\r\n");
-    head.finish()
+    head.extend_from_slice(b"\r\n");
+    head
 }
 
-fn line_length(name: &str, value: &HeaderValue) -> usize {
-    name.len() + value.len() + 4
-}
-
-/// The memory of a head, which is filled from its beginning. To copy a part into memory that exists costs less than to
-/// extend a vector by it.
-struct HeadBuffer {
-    bytes: Vec<u8>,
-    filled: usize,
-}
-
-impl HeadBuffer {
-    /// Creates a buffer for a head of about this many bytes.
-    fn new(length: usize) -> Self {
-        Self {
-            bytes: vec![0; length],
-            filled: 0,
-        }
-    }
-
-    /// Returns the next `length` bytes, to be filled.
-    #[inline]
-    fn next(&mut self, length: usize) -> &mut [u8] {
-        let start = self.filled;
-        self.filled += length;
-        if self.filled > self.bytes.len() {
-            self.bytes.resize(self.filled, 0);
-        }
-        &mut self.bytes[start..self.filled]
-    }
-
-    #[inline]
-    fn put(&mut self, part: &[u8]) {
-        self.next(part.len()).copy_from_slice(part);
-    }
-
-    /// Appends a header.
-    #[inline]
-    fn line(&mut self, name: &str, value: &[u8]) {
-        let line = self.next(name.len() + value.len() + 4);
-        let (for_name, rest) = line.split_at_mut(name.len());
-        for_name.copy_from_slice(name.as_bytes());
-        let (colon, rest) = rest.split_at_mut(2);
-        colon.copy_from_slice(b": ");
-        let (for_value, end) = rest.split_at_mut(value.len());
-        for_value.copy_from_slice(value);
-        end.copy_from_slice(b"\r\n");
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        self.bytes.truncate(self.filled);
-        self.bytes
-    }
+fn header_line(head: &mut Vec<u8>, name: &str, value: &[u8]) {
+    head.extend_from_slice(name.as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
 }
 
 /// Parses the next response head in `buffer`; `None` until it is complete. A 101 is valid only if
