@@ -13,7 +13,7 @@ FILE, CHANGELOG = HERE / "baseline.json", HERE / "CHANGELOG.md"
 UPDATE = 'benches/instructions/run --update "the reason"'
 MARGIN = 0.02
 # For system calls and locked instructions: how many requests one read, write or wait serves depends on when they arrive.
-CALL_MARGIN = 0.05
+CALL_MARGIN = 0.15
 # A change below this is not worth words.
 NOTABLE = 0.005
 
