@@ -254,7 +254,7 @@ fn does_not_block_on_a_pipe() {
     let pipe = directory.path().join("a.yaml");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("started").success());
-    super::read(&pipe).expect_err("no file");
+    super::entry::read(&pipe).expect_err("no file");
 }
 
 #[test]
