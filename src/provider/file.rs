@@ -2,6 +2,7 @@
 //! objects that are served of them. A change costs what it touches.
 
 mod advice;
+mod change;
 mod entry;
 mod locate;
 mod merge;
@@ -16,9 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use imbl::OrdMap;
 
-use self::entry::{Entry, read_entry};
+use self::change::Extent;
+use self::entry::{Entry, Files, read_entry};
 use self::merge::Merged;
 use self::scan::{Scan, below_path};
 use super::{Load, Problem, Progress};
@@ -27,9 +28,6 @@ use super::{Load, Problem, Progress};
 const RETRIES: usize = 5;
 /// Number of files from which on all cores read them.
 const MANY_FILES: usize = 16;
-
-/// Files by user-visible path. Versions share what is equal.
-type Files = OrdMap<Arc<Path>, Arc<Entry>>;
 
 /// Reads a directory repeatedly and validates only changed documents.
 #[derive(Debug)]
@@ -58,17 +56,6 @@ impl Draft {
             .map(|(path, entry)| (path.clone(), entry.digest))
             .collect()
     }
-}
-
-/// What has to be read.
-#[derive(Debug)]
-enum Extent<'a> {
-    /// The content of every file.
-    Everything,
-    /// The files that have changed, in the whole directory.
-    Changed,
-    /// These real paths.
-    Paths(&'a BTreeSet<PathBuf>),
 }
 
 impl FileProvider {

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use imbl::OrdMap;
+
 use super::locate::{self, Lines};
 use super::parse::{self, SyntaxError};
 use crate::api::{self, Admission, ObjectRef};
@@ -17,6 +19,9 @@ const MAX_DOCUMENTS: usize = 100_000;
 /// A file that has not changed for this long before it was read has another time of change after the next change: the
 /// resolution of these times in file systems is lower.
 const STAMP_RESOLUTION: Duration = Duration::from_secs(2);
+
+/// Files by user-visible path. Versions share what is equal.
+pub(super) type Files = OrdMap<Arc<Path>, Arc<Entry>>;
 
 /// A file as of its last read.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +82,7 @@ pub(super) struct Document {
     digest: u64,
     pub(super) outcome: Result<Arc<[Admission]>, SyntaxError>,
     /// Lines of the fields that have findings, from 1 at `line`.
-    pub(super) fields: Arc<Lines>,
+    pub(super) fields: Option<Arc<Lines>>,
 }
 
 impl Entry {
@@ -214,10 +219,7 @@ fn read_document(
         .map(|finding| &*finding.field)
         .filter(|field| !field.is_empty())
         .collect();
-    let fields = match fields.is_empty() {
-        true => Arc::default(),
-        false => Arc::new(locate::lines(source.text, &fields)),
-    };
+    let fields = (!fields.is_empty()).then(|| Arc::new(locate::lines(source.text, &fields)));
     Document {
         line: source.line,
         digest,
@@ -247,4 +249,22 @@ pub(super) fn read(path: &Path) -> io::Result<(String, Option<Stamp>)> {
     let text = String::from_utf8(bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))?;
     Ok((text, stamp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamp_of_a_recent_change_is_not_certain() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let metadata = file.as_file().metadata().unwrap();
+        let now = SystemTime::now();
+        assert_eq!(Stamp::if_certain(&metadata, now), None);
+        let later = now + 2 * STAMP_RESOLUTION;
+        assert_eq!(
+            Stamp::if_certain(&metadata, later),
+            Some(Stamp::of(&metadata))
+        );
+    }
 }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Files;
-use super::entry::{Document, Entry};
+use super::entry::{Document, Entry, Files};
 use super::locate::Lines;
 use super::parse::SyntaxError;
 use crate::api::{Admission, Finding, ObjectRef, Severity};
@@ -32,7 +31,7 @@ pub(super) struct Merged {
 #[derive(Debug)]
 enum Homes {
     One(Arc<Path>),
-    Many(Box<BTreeSet<Arc<Path>>>),
+    Many(BTreeSet<Arc<Path>>),
 }
 
 impl Homes {
@@ -40,7 +39,7 @@ impl Homes {
         match self {
             Self::One(known) if known == path => {}
             Self::One(known) => {
-                *self = Self::Many(Box::new(BTreeSet::from([known.clone(), path.clone()])));
+                *self = Self::Many(BTreeSet::from([known.clone(), path.clone()]));
             }
             Self::Many(all) => drop(all.insert(path.clone())),
         }
@@ -73,7 +72,7 @@ struct Location<'a> {
     document: usize,
     /// First line of the document, or line of the syntax error.
     line: usize,
-    fields: &'a Lines,
+    fields: Option<&'a Lines>,
 }
 
 impl<'a> Location<'a> {
@@ -82,16 +81,17 @@ impl<'a> Location<'a> {
             file,
             document: index + 1,
             line: document.line,
-            fields: &document.fields,
+            fields: document.fields.as_deref(),
         }
     }
 
     fn problem(&self, object: Option<&ObjectRef>, finding: &Finding) -> Problem {
+        let line = self.fields.and_then(|fields| fields.get(&finding.field));
         Problem {
             severity: finding.severity,
             file: self.file.to_owned(),
             document: self.document,
-            line: self.line + self.fields.get(&finding.field).map_or(0, |line| line - 1),
+            line: self.line + line.map_or(0, |line| line - 1),
             generation: 0,
             object: object.cloned(),
             field: finding.field.clone(),
@@ -350,6 +350,28 @@ impl FileProblems<'_, '_, '_> {
             let message = "is invalid; its previous valid version stays in service";
             self.problems
                 .push(location.problem(Some(id), &Finding::warning("", message)));
+        }
+    }
+}
+
+#[cfg(test)]
+impl Merged {
+    /// Returns what has merged nothing yet, while objects of these files are in service.
+    pub(super) fn serving(mut snapshot: Arc<Snapshot>, files: &Files) -> Self {
+        let objects: FxHashSet<_> = files.values().flat_map(|entry| entry.objects()).collect();
+        let all: Vec<_> = snapshot.objects().collect();
+        let serving = Arc::make_mut(&mut snapshot);
+        serving.invalid = Arc::default();
+        for object in all {
+            let meta = object.meta();
+            let id = object.kind().object_ref(&meta.namespace, &meta.name);
+            if !objects.contains(&id) {
+                serving.remove(&id);
+            }
+        }
+        Self {
+            snapshot,
+            ..Self::default()
         }
     }
 }

@@ -152,7 +152,7 @@ impl Scan {
 
     fn entry(&mut self, path: PathBuf, real: PathBuf, kind: fs::FileType, depth: usize) {
         if kind.is_dir() {
-            self.directory(&path, real, depth);
+            self.directory(&path, &real, depth);
         } else if !has_extension(&path) {
             if kind.is_file() {
                 self.unread(&path);
@@ -181,19 +181,19 @@ impl Scan {
         }
     }
 
-    fn directory(&mut self, path: &Path, real: PathBuf, depth: usize) {
+    fn directory(&mut self, path: &Path, real: &Path, depth: usize) {
         if depth >= MAX_DEPTH {
             return self.warn(
                 path,
                 format!("nested deeper than {MAX_DEPTH} directories; ignored"),
             );
         }
-        if !self.visited.insert(real.clone()) {
+        if !self.visited.insert(real.to_owned()) {
             return;
         }
-        self.directories.insert(real.as_path().into());
+        self.directories.insert(real.into());
         match fs::read_dir(path) {
-            Ok(entries) => self.entries((path, &real), entries, depth + 1),
+            Ok(entries) => self.entries((path, real), entries, depth + 1),
             Err(error) => self.warn(path, format!("cannot be read: {error}")),
         }
     }

@@ -1,5 +1,7 @@
 //! Broken directories and files: each is reported, bounded, and does not affect the others.
 
+mod changes;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use imbl::OrdSet;
 use imbl::ordset::DiffItem;
-use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::{Draft, Extent, FileProvider, Load, scan};
+use super::change::{Change, Dirty, Effect};
+use super::{Draft, FileProvider, Load, scan};
 use crate::api::Severity;
 use crate::provider::Problem;
 
@@ -124,104 +124,6 @@ fn publish(sender: &watch::Sender<Arc<Load>>, mut load: Load) {
 async fn requested(reload: &mut mpsc::Receiver<()>) {
     if reload.recv().await.is_none() {
         std::future::pending::<()>().await;
-    }
-}
-
-/// What has changed since the last draft.
-#[derive(Debug)]
-enum Dirty {
-    /// These real paths.
-    Paths(BTreeSet<PathBuf>),
-    /// Unknown files.
-    Somewhere,
-    /// Files whose time of change may be the same.
-    Everything,
-}
-
-impl Default for Dirty {
-    fn default() -> Self {
-        Self::Paths(BTreeSet::new())
-    }
-}
-
-impl Dirty {
-    fn extent(&self) -> Extent<'_> {
-        match self {
-            Self::Paths(paths) => Extent::Paths(paths),
-            Self::Somewhere => Extent::Changed,
-            Self::Everything => Extent::Everything,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        matches!(self, Self::Paths(paths) if paths.is_empty())
-    }
-
-    fn add_path(&mut self, path: &Path) {
-        if let Self::Paths(paths) = self {
-            paths.insert(path.to_owned());
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        match (&mut *self, other) {
-            (Self::Paths(paths), Self::Paths(others)) => paths.extend(others),
-            (Self::Everything, _) | (Self::Somewhere, Self::Paths(_)) => {}
-            (_, other) => *self = other,
-        }
-    }
-}
-
-/// A file system change.
-#[derive(Debug)]
-enum Change {
-    Created(PathBuf),
-    Written(PathBuf),
-    Closed(PathBuf),
-    /// Deleted, or replaced by another file of the same name.
-    Removed(PathBuf),
-    Other(Vec<PathBuf>),
-    /// Events may have been lost.
-    Unknown,
-}
-
-/// Effect of a change on the current draft.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Effect {
-    Nothing,
-    /// A write has begun: the file must not be read until it ends.
-    WriteStarted,
-    /// There is new content.
-    Changed,
-}
-
-impl Change {
-    fn of(event: notify::Event) -> Option<Self> {
-        let is_lossy = event.need_rescan();
-        let mut paths = event.paths;
-        match event.kind {
-            _ if is_lossy => Some(Self::Unknown),
-            EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
-                Some(Self::Closed(paths.pop()?))
-            }
-            EventKind::Access(_) => None,
-            EventKind::Create(CreateKind::File) => Some(Self::Created(paths.pop()?)),
-            EventKind::Modify(ModifyKind::Data(_)) => Some(Self::Written(paths.pop()?)),
-            EventKind::Modify(ModifyKind::Name(RenameMode::From | RenameMode::To))
-            | EventKind::Remove(_) => Some(Self::Removed(paths.pop()?)),
-            _ => Some(Self::Other(paths)),
-        }
-    }
-
-    fn paths(&self) -> &[PathBuf] {
-        match self {
-            Self::Created(path)
-            | Self::Written(path)
-            | Self::Closed(path)
-            | Self::Removed(path) => std::slice::from_ref(path),
-            Self::Other(paths) => paths,
-            Self::Unknown => &[],
-        }
     }
 }
 
