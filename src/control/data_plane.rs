@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::dns::{Lookup, Names};
 use crate::ir::{BindReport, Pattern};
 use crate::provider::Load;
-use crate::status::StatusReport;
+use crate::status::{BoundReport, StatusReport};
 use crate::table::Table;
 use crate::translate::{Options, Translator};
 
@@ -59,22 +59,18 @@ pub async fn run<L, F, P>(
     L: Lookup,
 {
     let mut translator = Translator::new(options);
-    let mut retired = None;
+    let (mut retired, mut report) = (None, BoundReport::default());
     loop {
         let load = loads.borrow_and_update().clone();
         let (unbound, replaced) = serve(&load, &mut translator, &mut names, &outputs.table);
         retired = replaced.or(retired);
-        let mut report = Some(unbound);
         let table = outputs.table.load_full();
         let mut binds = (outputs.bind)(&table);
-        while let Some(unbound) = report.take() {
-            // Cloned only if a bind has to be retried: a report is as large as the configuration.
-            let incomplete = binds.values().any(Result::is_err);
-            report = incomplete.then(|| unbound.clone());
+        loop {
             (outputs.publish)(ServedConfiguration {
                 load: load.clone(),
                 generation: table.generation,
-                report: Arc::new(unbound.with_binds(&binds)),
+                report: Arc::new(report.follow(unbound.clone(), &binds)),
                 binds: binds.clone(),
             });
             tokio::select! {

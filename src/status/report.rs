@@ -1,6 +1,6 @@
 //! The status of every object after one translation. Plain data.
 
-mod binds;
+pub(super) mod binds;
 pub(super) mod release_backends;
 
 use std::fmt;

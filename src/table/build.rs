@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::Table;
 use super::backends::Backends;
 use super::listener::{Changes, Listener, Port};
 use super::node::same_nodes;
-use super::route::Routes;
+use super::route::{Route, Routes};
 use crate::ir;
-use crate::ir::{Bind, Ir, ListenerKey};
+use crate::ir::{Ir, ListenerKey, ObjectRef};
 use crate::tls::ServerConfigs;
 
 impl Table {
@@ -66,54 +66,110 @@ fn server_configs(ir: &Ir, previous: &Table) -> Arc<ServerConfigs> {
     Arc::new(ServerConfigs::build(tls(ir), &previous.server_configs))
 }
 
+/// The nodes of listeners under construction.
+struct Listeners<'a> {
+    server_configs: &'a ServerConfigs,
+    /// Whether the TLS configurations are those of the previous table.
+    has_same_configs: bool,
+    backends: &'a Backends,
+    routes: &'a mut Routes,
+    /// Routes that need new nodes although their IR may be equal.
+    outdated: Vec<ObjectRef>,
+    /// Nodes of routes that listeners had.
+    detached: Vec<Arc<Route>>,
+}
+
+impl Listeners<'_> {
+    /// Returns the node of a listener. `old` is its node in the previous table.
+    fn node(&mut self, ir: &Arc<ir::Listener>, old: Option<&Arc<Listener>>) -> Arc<Listener> {
+        let is_untouched = |node: &&Arc<Listener>| {
+            self.has_same_configs && self.outdated.is_empty() && Arc::ptr_eq(&node.ir, ir)
+        };
+        if let Some(node) = old.filter(is_untouched) {
+            return node.clone();
+        }
+        let config = ir.tls().and_then(|tls| self.server_configs.get(tls));
+        let changes = Changes::new(ir, old, &self.outdated);
+        match old.filter(|node| changes.is_empty() && node.is_current(ir, config)) {
+            Some(node) => node.clone(),
+            None => {
+                let attach = |ir: &Arc<ir::Route>| self.routes.attach(ir, self.backends);
+                let node = Listener::new(ir.clone(), config.cloned(), &changes, old, attach);
+                self.detached.extend(changes.detached().cloned());
+                Arc::new(node)
+            }
+        }
+    }
+
+    /// Returns the nodes of the listeners of a port, of which `old` is the node in the previous table.
+    fn of_port(&mut self, ir: &ir::Port, old: Option<&Arc<Port>>) -> Box<[Arc<Listener>]> {
+        let mut old = old
+            .map_or(&[][..], |port| port.listeners())
+            .iter()
+            .peekable();
+        // Both are mostly the same listeners in the same order. After the first difference, keys find them.
+        let mut others: FxHashMap<&ListenerKey, &Arc<Listener>> = FxHashMap::default();
+        let mut nodes = Vec::with_capacity(ir.listeners.len());
+        for listener in &ir.listeners {
+            let is_same = |node: &&Arc<Listener>| {
+                Arc::ptr_eq(&node.ir, listener) || node.ir.key == listener.key
+            };
+            let node = old.next_if(is_same).or_else(|| {
+                others.extend(old.by_ref().map(|node| (&node.ir.key, node)));
+                others.remove(&listener.key)
+            });
+            nodes.push(self.node(listener, node));
+        }
+        let gone = others.into_values().chain(old);
+        let gone = gone.flat_map(|listener| listener.routes().cloned());
+        self.detached.extend(gone);
+        nodes.into()
+    }
+}
+
 fn ports(
     ir: &Ir,
     previous: &Table,
     backends: &Backends,
-    server_configs: &ServerConfigs,
+    server_configs: &Arc<ServerConfigs>,
     routes: &mut Routes,
 ) -> Arc<[Arc<Port>]> {
-    let old_listeners: FxHashMap<(Bind, &ListenerKey), &Arc<Listener>> = previous
-        .ports
-        .iter()
-        .flat_map(|port| port.listeners().iter().map(|node| (port.bind(), node)))
-        .map(|(bind, node)| ((bind, &node.ir.key), node))
-        .collect();
-    let outdated = routes.outdated(backends);
-    let (mut detached, mut continued) = (Vec::new(), FxHashSet::default());
-    let mut listener = |bind: Bind, ir: &Arc<ir::Listener>| {
-        let config = ir.tls().and_then(|tls| server_configs.get(tls));
-        let old = old_listeners.get(&(bind, &ir.key)).copied();
-        continued.extend(old.map(Arc::as_ptr));
-        let changes = Changes::new(ir, old, &outdated);
-        match old.filter(|node| changes.is_empty() && node.is_current(ir, config)) {
-            Some(node) => node.clone(),
-            None => {
-                let attach = |ir: &Arc<ir::Route>| routes.attach(ir, backends);
-                let node = Listener::new(ir.clone(), config.cloned(), &changes, old, attach);
-                detached.extend(changes.detached().cloned());
-                Arc::new(node)
-            }
-        }
+    let mut listeners = Listeners {
+        server_configs,
+        has_same_configs: Arc::ptr_eq(server_configs, &previous.server_configs),
+        backends,
+        outdated: routes.outdated(backends),
+        routes,
+        detached: Vec::new(),
     };
     let mut port = |ir: &Arc<ir::Port>| {
-        let nodes = ir.listeners.iter().map(|node| listener(ir.bind, node));
-        let listeners: Box<[Arc<Listener>]> = nodes.collect();
-        let old = previous.port(&ir.bind);
-        match old.filter(|node| node.is_current(ir, &listeners)) {
+        let old = find(&previous.ports, ir);
+        let nodes = listeners.of_port(ir, old);
+        match old.filter(|node| node.is_current(ir, &nodes)) {
             Some(node) => node.clone(),
-            None => Arc::new(Port::new(ir.clone(), listeners)),
+            None => Arc::new(Port::new(ir.clone(), nodes)),
         }
     };
     let mut ports: Vec<_> = ir.ports.iter().map(&mut port).collect();
     ports.sort_by_key(|port| port.bind());
-    let gone = old_listeners.values();
-    let gone = gone.filter(|listener| !continued.contains(&Arc::as_ptr(listener)));
+    let is_gone = |old: &&Arc<Port>| find(&ports, &old.ir).is_none();
+    let gone = previous.ports.iter().filter(is_gone);
+    let gone = gone.flat_map(|port| port.listeners());
     let gone = gone.flat_map(|listener| listener.routes());
     // Attach before detach, so that the state of a rule survives when its route moves from one listener to another.
+    let detached = std::mem::take(&mut listeners.detached);
     detached
         .iter()
-        .chain(gone)
-        .for_each(|node| routes.detach(node));
+        .for_each(|node| listeners.routes.detach(node));
+    gone.for_each(|node| listeners.routes.detach(node));
     ports.into()
+}
+
+/// Returns the node of the same port of the same Gateway. `ports` are in order of [`ir::Bind`].
+fn find<'a>(ports: &'a [Arc<Port>], ir: &ir::Port) -> Option<&'a Arc<Port>> {
+    let first = ports.partition_point(|port| port.bind() < ir.bind);
+    let mut same = ports[first..]
+        .iter()
+        .take_while(|port| port.bind() == ir.bind);
+    same.find(|port| port.ir.gateway == ir.gateway)
 }

@@ -13,8 +13,52 @@ use crate::translate::source::Source;
 
 /// Which outputs are computed from which sources, also from absent ones.
 pub(super) struct Readers<K> {
-    readers: FxHashMap<Arc<Source>, BTreeSet<K>>,
+    readers: FxHashMap<Arc<Source>, Keys<K>>,
     reads: BTreeMap<K, Box<[Arc<Source>]>>,
+}
+
+/// The outputs that are computed from a source. Mostly one, for which a set would reserve the memory of eleven.
+enum Keys<K> {
+    One(K),
+    Many(BTreeSet<K>),
+}
+
+impl<K: Ord + Clone> Keys<K> {
+    fn insert(&mut self, key: &K) {
+        match self {
+            Self::One(known) if known == key => {}
+            Self::One(known) => {
+                *self = Self::Many(BTreeSet::from([known.clone(), key.clone()]));
+            }
+            Self::Many(all) => drop(all.insert(key.clone())),
+        }
+    }
+
+    /// Removes an output. Returns whether no other one remains.
+    fn remove(&mut self, key: &K) -> bool {
+        match self {
+            Self::One(known) => known == key,
+            Self::Many(all) => {
+                all.remove(key);
+                all.is_empty()
+            }
+        }
+    }
+
+    fn contains(&self, key: &K) -> bool {
+        match self {
+            Self::One(known) => known == key,
+            Self::Many(all) => all.contains(key),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &K> {
+        let (one, many) = match self {
+            Self::One(key) => (Some(key), None),
+            Self::Many(all) => (None, Some(all.iter())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
 }
 
 impl<K> Default for Readers<K> {
@@ -29,7 +73,7 @@ impl<K> Default for Readers<K> {
 impl<K: Ord + Clone> Readers<K> {
     /// Returns the outputs that are computed from a source, in order.
     pub(super) fn of<'a>(&'a self, source: &Source) -> impl Iterator<Item = &'a K> + use<'a, K> {
-        self.readers.get(source).into_iter().flatten()
+        self.readers.get(source).into_iter().flat_map(Keys::iter)
     }
 
     /// Returns the outputs of which a source has changed, in order.
@@ -50,21 +94,19 @@ impl<K: Ord + Clone> Readers<K> {
         let previous = self.reads.remove(key).unwrap_or_default();
         let mut unread = Vec::new();
         for source in previous.iter().filter(|source| !reads.contains(&***source)) {
-            if let Some(readers) = self.readers.get_mut(&**source) {
-                readers.remove(key);
-                if readers.is_empty() {
-                    self.readers.remove(&**source);
-                    unread.push(Source::clone(source));
-                }
+            if let Some(readers) = self.readers.get_mut(&**source)
+                && readers.remove(key)
+            {
+                self.readers.remove(&**source);
+                unread.push(Source::clone(source));
             }
         }
-        let add = |source: Source| {
-            let mut readers = match self.readers.entry(Arc::new(source)) {
-                Entry::Occupied(readers) => readers,
-                Entry::Vacant(source) => source.insert_entry(BTreeSet::new()),
-            };
-            readers.get_mut().insert(key.clone());
-            readers.key().clone()
+        let add = |source: Source| match self.readers.entry(Arc::new(source)) {
+            Entry::Occupied(mut readers) => {
+                readers.get_mut().insert(key);
+                readers.key().clone()
+            }
+            Entry::Vacant(source) => source.insert_entry(Keys::One(key.clone())).key().clone(),
         };
         let reads: Box<[_]> = reads.into_iter().map(add).collect();
         if !reads.is_empty() {
@@ -100,6 +142,25 @@ impl<T> Memo<T> {
     /// Returns the objects of which a source has changed, in order.
     pub(super) fn outdated(&self, changes: &Changes) -> BTreeSet<ObjectRef> {
         self.readers.outdated(changes)
+    }
+
+    /// Returns the changed sources that the output of an object was computed from.
+    pub(super) fn changed_reads<'a>(
+        &'a self,
+        object: &'a ObjectRef,
+        changes: &'a Changes,
+    ) -> impl Iterator<Item = &'a Source> {
+        let readers = &self.readers.readers;
+        let is_read = |source: &&Source| {
+            let readers = readers.get(*source);
+            readers.is_some_and(|readers| readers.contains(object))
+        };
+        changes.sources().iter().filter(is_read)
+    }
+
+    /// Returns the output of an object, for a change that its sources explain.
+    pub(super) fn get_mut(&mut self, object: &ObjectRef) -> Option<&mut T> {
+        self.outputs.get_mut(object)
     }
 
     /// Returns the output of an object.

@@ -30,6 +30,7 @@ mod grpc;
 mod grpc_streams;
 mod grpc_web;
 mod lifecycle;
+mod listener_sets;
 mod mirror;
 mod mirror_bodies;
 mod mirror_conformance;

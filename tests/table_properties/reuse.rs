@@ -229,3 +229,27 @@ fn change_of_slow_start_reuses_every_node() {
     let windows: Vec<_> = second.backends().map(|it| it.slow_start()).collect();
     assert_eq!(windows, [window, None]);
 }
+
+#[test]
+fn keeps_listeners_in_another_order() {
+    let mut ir = pair();
+    let first = Table::build(Arc::new(ir.clone()), None);
+    let node = |table: &Table, index: usize| {
+        let listeners = table.port(&BIND).unwrap().listeners();
+        Arc::clone(&listeners[index])
+    };
+    let new = Arc::new(route(2, None, vec![(vec![plain("/new")], vec![(0, 1)])]));
+    let port = Arc::make_mut(&mut ir.ports[0]);
+    let listeners = &mut port.listeners;
+    listeners.insert(0, listener("c", &[new], &[(0, vec![""])]));
+    listeners.swap(1, 2);
+    let second = Table::build(Arc::new(ir.clone()), Some(&first));
+    assert!(Arc::ptr_eq(&node(&second, 1), &node(&first, 1)));
+    assert!(Arc::ptr_eq(&node(&second, 2), &node(&first, 0)));
+    assert_eq!(second.rules().count(), 3);
+    // The routes of a listener that is gone are gone, and those of the others stay.
+    Arc::make_mut(&mut ir.ports[0]).listeners.remove(1);
+    let third = Table::build(Arc::new(ir), Some(&second));
+    assert!(Arc::ptr_eq(&node(&third, 1), &node(&first, 0)));
+    assert_eq!(third.rules().count(), 2);
+}

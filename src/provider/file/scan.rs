@@ -1,10 +1,14 @@
 //! Finds the configuration files below a directory: filters names, follows symlinks, and collects
 //! the directories to watch. Reads no file content.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
+
+use imbl::{OrdMap, OrdSet};
 
 use crate::api::Severity;
 use crate::provider::Problem;
@@ -18,17 +22,20 @@ const MAX_UNREAD: usize = 10;
 /// Maximum length of a chain of symlinks.
 const MAX_LINKS: usize = 16;
 
-/// Result of a scan.
-#[derive(Debug, Default)]
+/// Result of a scan. A clone shares what does not change.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Scan {
     /// Files by user-visible path, with their real paths.
-    pub(super) files: BTreeMap<PathBuf, PathBuf>,
+    pub(super) files: OrdMap<Arc<Path>, Arc<Path>>,
     /// Real directories in which a change is relevant.
-    pub(super) directories: BTreeSet<PathBuf>,
+    pub(super) directories: OrdSet<Arc<Path>>,
     /// Entries that could not be read.
     pub(super) problems: Vec<Problem>,
     /// Symlinks with the real paths of their targets.
     links: Vec<(PathBuf, PathBuf)>,
+    /// User-visible and real path of the directory.
+    root: (PathBuf, PathBuf),
+    /// Real paths that this scan has found.
     visited: BTreeSet<PathBuf>,
     full: bool,
     /// Number of files that are not configuration.
@@ -39,11 +46,15 @@ pub(super) struct Scan {
 pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
     let real = fs::canonicalize(directory)?;
     let entries = fs::read_dir(directory)?;
-    let mut scan = Scan::default();
-    scan.directories.insert(real.clone());
-    scan.visited.insert(real);
-    scan.entries(directory, entries, 0);
+    let mut scan = Scan {
+        root: (directory.to_owned(), real.clone()),
+        ..Scan::default()
+    };
+    scan.directories.insert(real.as_path().into());
+    scan.visited.insert(real.clone());
+    scan.entries((directory, &real), entries, 0);
     scan.note_files(directory);
+    scan.visited = BTreeSet::new();
     Ok(scan)
 }
 
@@ -56,48 +67,97 @@ impl Scan {
             .all(|(link, real)| fs::canonicalize(link).is_ok_and(|now| now == *real))
     }
 
-    fn entries(&mut self, directory: &Path, entries: fs::ReadDir, depth: usize) {
-        let mut paths = Vec::new();
+    /// Reports whether paths can be scanned one by one: there are no symlinks, some files, and nothing failed.
+    pub(super) fn is_plain(&self) -> bool {
+        let mut problems = self.problems.iter();
+        self.links.is_empty()
+            && !self.files.is_empty()
+            && self.unread <= MAX_UNREAD
+            && problems.all(|problem| problem.severity == Severity::Note)
+    }
+
+    /// Returns the real path of the directory.
+    pub(super) fn real_root(&self) -> &Path {
+        &self.root.1
+    }
+
+    /// Scans a real path again, with all that is below it. Returns its user-visible path, or `None` if the whole
+    /// directory has to be scanned again. A path that is not read changes nothing.
+    pub(super) fn update(&mut self, real: &Path) -> Option<PathBuf> {
+        let below = real.strip_prefix(&self.root.1).ok()?;
+        let path = self.root.0.join(below);
+        let is_noted = |problem: &Problem| problem.file.starts_with(&path);
+        if below.components().next().is_none()
+            || !self.is_plain()
+            || self.problems.iter().any(is_noted)
+        {
+            return None;
+        }
+        let noted = self.problems.len();
+        if is_hidden_below(below) {
+            return Some(path);
+        }
+        let gone: Vec<_> = below_path(&self.files, &path).cloned().collect();
+        gone.iter().for_each(|file| drop(self.files.remove(file)));
+        let directories = self.directories.range::<_, Path>(from(real));
+        let directories = directories.take_while(|directory| directory.starts_with(real));
+        let gone: Vec<_> = directories.cloned().collect();
+        gone.iter()
+            .for_each(|directory| drop(self.directories.remove(directory)));
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_symlink() => return None,
+            Ok(metadata) => {
+                let depth = below.components().count() - 1;
+                self.entry(path.clone(), real.to_owned(), metadata.file_type(), depth);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => return None,
+        }
+        self.visited = BTreeSet::new();
+        (self.is_plain() && self.problems.len() == noted).then_some(path)
+    }
+
+    fn entries(&mut self, (directory, real): (&Path, &Path), entries: fs::ReadDir, depth: usize) {
+        let mut found = Vec::new();
         for entry in entries {
             match entry {
                 Ok(entry) if is_hidden(&entry.file_name()) => {}
-                Ok(entry) => paths.push(entry.path()),
+                Ok(entry) => found.push((entry.path(), entry.file_name(), entry.file_type())),
                 Err(error) => self.warn(directory, format!("cannot be listed completely: {error}")),
             }
         }
-        paths.sort();
-        for path in paths {
-            self.entry(path, depth);
+        found.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        for (path, name, kind) in found {
+            match kind {
+                Ok(kind) if kind.is_symlink() => self.link(path, depth),
+                Ok(kind) => self.entry(path, real.join(name), kind, depth),
+                // Deleted since the directory was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => self.warn(&path, format!("cannot be read: {error}")),
+            }
         }
     }
 
-    fn entry(&mut self, path: PathBuf, depth: usize) {
-        let is_link = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink());
-        if is_link {
-            self.follow(&path);
-        }
+    fn link(&mut self, path: PathBuf, depth: usize) {
+        self.follow(&path);
         let real = match fs::canonicalize(&path) {
             Ok(real) => real,
-            Err(error) if is_link => {
-                return self.warn(&path, format!("the symlink is broken: {error}"));
-            }
-            // Deleted since the directory was listed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return self.warn(&path, format!("cannot be read: {error}")),
+            Err(error) => return self.warn(&path, format!("the symlink is broken: {error}")),
         };
-        if is_link {
-            self.links.push((path.clone(), real.clone()));
+        self.links.push((path.clone(), real.clone()));
+        if let Ok(metadata) = fs::metadata(&real) {
+            self.entry(path, real, metadata.file_type(), depth);
         }
-        let Ok(metadata) = fs::metadata(&real) else {
-            return;
-        };
-        if metadata.is_dir() {
-            self.directory(&path, real, depth);
+    }
+
+    fn entry(&mut self, path: PathBuf, real: PathBuf, kind: fs::FileType, depth: usize) {
+        if kind.is_dir() {
+            self.directory(&path, &real, depth);
         } else if !has_extension(&path) {
-            if metadata.is_file() {
+            if kind.is_file() {
                 self.unread(&path);
             }
-        } else if !metadata.is_file() {
+        } else if !kind.is_file() {
             self.warn(&path, "neither a file nor a directory; ignored".to_owned());
         } else if self.visited.insert(real.clone()) {
             self.file(path, real);
@@ -106,6 +166,11 @@ impl Scan {
 
     fn file(&mut self, path: PathBuf, real: PathBuf) {
         if self.files.len() < MAX_FILES {
+            let path: Arc<Path> = path.into();
+            let real = match *path == *real {
+                true => path.clone(),
+                false => real.into(),
+            };
             self.files.insert(path, real);
         } else if !self.full {
             self.full = true;
@@ -116,19 +181,19 @@ impl Scan {
         }
     }
 
-    fn directory(&mut self, path: &Path, real: PathBuf, depth: usize) {
+    fn directory(&mut self, path: &Path, real: &Path, depth: usize) {
         if depth >= MAX_DEPTH {
             return self.warn(
                 path,
                 format!("nested deeper than {MAX_DEPTH} directories; ignored"),
             );
         }
-        if !self.visited.insert(real.clone()) {
+        if !self.visited.insert(real.to_owned()) {
             return;
         }
-        self.directories.insert(real);
+        self.directories.insert(real.into());
         match fs::read_dir(path) {
-            Ok(entries) => self.entries(path, entries, depth + 1),
+            Ok(entries) => self.entries((path, real), entries, depth + 1),
             Err(error) => self.warn(path, format!("cannot be read: {error}")),
         }
     }
@@ -145,7 +210,7 @@ impl Scan {
                 break;
             };
             if fs::metadata(&at).is_ok_and(|metadata| metadata.is_file()) {
-                self.directories.insert(parent);
+                self.directories.insert(parent.into());
             }
         }
     }
@@ -185,6 +250,26 @@ impl Scan {
         self.problems
             .push(Problem::of_file(Severity::Warning, path, message));
     }
+}
+
+/// Returns the keys that are a path or below it.
+pub(super) fn below_path<'a, T>(
+    files: &'a OrdMap<Arc<Path>, T>,
+    path: &'a Path,
+) -> impl Iterator<Item = &'a Arc<Path>> {
+    let paths = files.range::<_, Path>(from(path)).map(|(path, _)| path);
+    paths.take_while(move |file| file.starts_with(path))
+}
+
+/// Returns the range that begins with a path.
+fn from(path: &Path) -> (Bound<&Path>, Bound<&Path>) {
+    (Bound::Included(path), Bound::Unbounded)
+}
+
+/// Reports whether a path below the directory is hidden, or in a hidden directory.
+pub(super) fn is_hidden_below(below: &Path) -> bool {
+    let mut components = below.components();
+    components.any(|component| is_hidden(component.as_os_str()))
 }
 
 fn is_hidden(name: &OsStr) -> bool {

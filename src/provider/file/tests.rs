@@ -1,5 +1,7 @@
 //! Broken directories and files: each is reported, bounded, and does not affect the others.
 
+mod changes;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -254,7 +256,7 @@ fn does_not_block_on_a_pipe() {
     let pipe = directory.path().join("a.yaml");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("started").success());
-    super::read(&pipe).expect_err("no file");
+    super::entry::read(&pipe).expect_err("no file");
 }
 
 #[test]

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
+use imbl::OrdSet;
+use imbl::ordset::DiffItem;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use super::change::{Change, Dirty, Effect};
 use super::{Draft, FileProvider, Load, scan};
 use crate::api::Severity;
 use crate::provider::Problem;
@@ -52,19 +54,22 @@ impl FileProvider {
             tokio::select! {
                 () = sender.closed() => return,
                 () = changes.next() => {}
-                () = requested(&mut reload) => {}
+                () = requested(&mut reload) => changes.dirty = Dirty::Everything,
             }
         }
     }
 
-    /// Reads the directory until no concurrent change occurs, and publishes the result.
+    /// Reads what has changed until no concurrent change occurs, and publishes the result.
     async fn refresh(&mut self, changes: &mut Changes, sender: &watch::Sender<Arc<Load>>) {
         let mut seen = None;
         for retry in 0..=RETRIES {
-            let draft = match self.draft(&changes.unfinished()) {
+            let unfinished = changes.unfinished();
+            let dirty = std::mem::take(&mut changes.dirty);
+            let draft = match self.draft(&dirty.extent(), &unfinished) {
                 Ok(draft) => draft,
                 Err(error) => {
-                    changes.follow(BTreeSet::new());
+                    changes.dirty = Dirty::Everything;
+                    changes.follow(&OrdSet::new());
                     let message = format!("{error:#}; the last configuration stays in service");
                     let problem = Problem::of_file(Severity::Error, &self.directory, message);
                     let snapshot = Arc::clone(&sender.borrow().snapshot);
@@ -78,10 +83,16 @@ impl FileProvider {
                     );
                 }
             };
-            changes.files.clone_from(&draft.real_files);
-            let is_new = changes.follow(draft.directories.clone());
+            let is_new = match draft.is_whole {
+                true => {
+                    changes.note_files(&draft);
+                    changes.follow(&draft.scan.directories)
+                }
+                false => changes.follow_more(&self.scan.directories, &draft.scan.directories),
+            };
             let is_disturbed = changes.wait_for_events(&draft, &mut seen).await;
             if (is_new || is_disturbed) && retry < RETRIES {
+                changes.dirty.add(dirty);
                 // A file in a new directory may have been in the middle of a write before the watch
                 // began.
                 if is_new {
@@ -116,59 +127,6 @@ async fn requested(reload: &mut mpsc::Receiver<()>) {
     }
 }
 
-/// A file system change.
-#[derive(Debug)]
-enum Change {
-    Created(PathBuf),
-    Written(PathBuf),
-    Closed(PathBuf),
-    /// Deleted, or replaced by another file of the same name.
-    Removed(PathBuf),
-    Other(Vec<PathBuf>),
-    /// Events may have been lost.
-    Unknown,
-}
-
-/// Effect of a change on the current draft.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Effect {
-    Nothing,
-    /// A write has begun: the file must not be read until it ends.
-    WriteStarted,
-    /// There is new content.
-    Changed,
-}
-
-impl Change {
-    fn of(event: notify::Event) -> Option<Self> {
-        let is_lossy = event.need_rescan();
-        let mut paths = event.paths;
-        match event.kind {
-            _ if is_lossy => Some(Self::Unknown),
-            EventKind::Access(AccessKind::Close(AccessMode::Write)) => {
-                Some(Self::Closed(paths.pop()?))
-            }
-            EventKind::Access(_) => None,
-            EventKind::Create(CreateKind::File) => Some(Self::Created(paths.pop()?)),
-            EventKind::Modify(ModifyKind::Data(_)) => Some(Self::Written(paths.pop()?)),
-            EventKind::Modify(ModifyKind::Name(RenameMode::From | RenameMode::To))
-            | EventKind::Remove(_) => Some(Self::Removed(paths.pop()?)),
-            _ => Some(Self::Other(paths)),
-        }
-    }
-
-    fn paths(&self) -> &[PathBuf] {
-        match self {
-            Self::Created(path)
-            | Self::Written(path)
-            | Self::Closed(path)
-            | Self::Removed(path) => std::slice::from_ref(path),
-            Self::Other(paths) => paths,
-            Self::Unknown => &[],
-        }
-    }
-}
-
 /// Device and inode number of a directory, which change when it is replaced.
 type Inode = (u64, u64);
 
@@ -186,8 +144,11 @@ struct Changes {
     has_neighbours: bool,
     /// Files that were written and not closed, with the time of the last write.
     unfinished: BTreeMap<PathBuf, Instant>,
-    /// Real paths of the files of the last draft.
-    files: BTreeSet<PathBuf>,
+    /// Real paths of the files of the last draft that only symlinks make configuration.
+    files: BTreeSet<Arc<Path>>,
+    /// The real configuration directory, if hidden files in it are irrelevant.
+    plain: Option<PathBuf>,
+    dirty: Dirty,
     directory: PathBuf,
 }
 
@@ -216,6 +177,8 @@ impl Changes {
             has_neighbours: true,
             unfinished: BTreeMap::new(),
             files: BTreeSet::new(),
+            plain: None,
+            dirty: Dirty::Somewhere,
             directory: directory.to_owned(),
         };
         match watcher {
@@ -242,67 +205,103 @@ impl Changes {
         ));
     }
 
+    /// Notes which files of a draft are relevant.
+    fn note_files(&mut self, draft: &Draft) {
+        let scan = &draft.scan;
+        let files = scan.files.values();
+        self.files = files
+            .filter(|real| !scan::has_extension(real))
+            .cloned()
+            .collect();
+        self.plain = scan.is_plain().then(|| scan.real_root().to_owned());
+    }
+
     /// Watches these directories and the parent of the configuration directory. Returns true if any
     /// is new, since earlier changes in it were not observed.
-    fn follow(&mut self, mut directories: BTreeSet<PathBuf>) -> bool {
-        if let Some(parent) = self.anchor.as_deref().and_then(Path::parent) {
-            self.has_neighbours = directories.insert(parent.to_owned());
+    fn follow(&mut self, directories: &OrdSet<Arc<Path>>) -> bool {
+        let parent = self.anchor.as_deref().and_then(Path::parent);
+        let parent = parent.map(Arc::<Path>::from);
+        if let Some(parent) = &parent {
+            self.has_neighbours = !directories.contains(parent);
         }
+        let gone = |path: &&PathBuf| {
+            !directories.contains(path.as_path()) && parent.as_deref() != Some(path.as_path())
+        };
+        let gone: Vec<_> = self.watched.keys().filter(gone).cloned().collect();
+        gone.iter().for_each(|path| self.unwatch(path));
+        let mut is_new = false;
+        for path in directories.iter().chain(&parent) {
+            is_new |= self.watch(path);
+        }
+        is_new
+    }
+
+    /// Watches the directories that are new. Returns true if there are any.
+    fn follow_more(&mut self, previous: &OrdSet<Arc<Path>>, now: &OrdSet<Arc<Path>>) -> bool {
+        let mut is_new = false;
+        for item in previous.diff(now) {
+            match item {
+                DiffItem::Add(path) => is_new |= self.watch(path),
+                DiffItem::Remove(path) => self.unwatch(path),
+            }
+        }
+        is_new
+    }
+
+    fn unwatch(&mut self, path: &Path) {
+        if let (Some(_), Some(watcher)) = (self.watched.remove(path), &mut self.watcher) {
+            // Fails if the directory was deleted, which also ends its watch.
+            drop(watcher.unwatch(path));
+        }
+    }
+
+    /// Watches a directory. Returns true if it is new.
+    fn watch(&mut self, path: &Path) -> bool {
+        let Ok(inode) = fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())) else {
+            return false;
+        };
+        if self.watched.get(path) == Some(&inode) {
+            return false;
+        }
+        self.unwatch(path);
         let Some(watcher) = &mut self.watcher else {
             return false;
         };
-        let mut is_new = false;
-        let mut failure = None;
-        self.watched.retain(|path, _| {
-            let stays = directories.contains(path);
-            if !stays {
-                // Fails if the directory was deleted, which also ends its watch.
-                drop(watcher.unwatch(path));
+        match watcher.watch(path, RecursiveMode::NonRecursive) {
+            Ok(()) => {
+                self.watched.insert(path.to_owned(), inode);
+                return true;
             }
-            stays
-        });
-        for path in directories {
-            let Ok(inode) = fs::metadata(&path).map(|metadata| (metadata.dev(), metadata.ino()))
-            else {
-                continue;
-            };
-            if self.watched.get(&path) == Some(&inode) {
-                continue;
+            Err(error) if !path.exists() => {
+                tracing::debug!("{} no longer exists: {error}", path.display())
             }
-            if self.watched.remove(&path).is_some() {
-                drop(watcher.unwatch(&path));
-            }
-            match watcher.watch(&path, RecursiveMode::NonRecursive) {
-                Ok(()) => {
-                    is_new = true;
-                    self.watched.insert(path, inode);
-                }
-                Err(error) if !path.exists() => {
-                    tracing::debug!("{} no longer exists: {error}", path.display())
-                }
-                Err(error) => failure = Some(error),
-            }
+            Err(error) => self.poll(&error),
         }
-        if let Some(error) = failure {
-            self.poll(&error);
-        }
-        is_new
+        false
     }
 
     /// Returns the files that must not be read yet.
     fn unfinished(&mut self) -> BTreeSet<PathBuf> {
         let now = Instant::now();
-        self.unfinished
-            .retain(|_, written| now < *written + UNCLOSED_TIMEOUT);
+        let is_late = |written: &Instant| now >= *written + UNCLOSED_TIMEOUT;
+        let dirty = &mut self.dirty;
+        self.unfinished.retain(|path, written| {
+            if is_late(written) {
+                dirty.add_path(path);
+            }
+            !is_late(written)
+        });
         self.unfinished.keys().cloned().collect()
     }
 
     /// Waits until the next change is complete.
     async fn next(&mut self) {
         if self.watcher.is_none() {
+            self.dirty = Dirty::Everything;
             return sleep(POLL_INTERVAL).await;
         }
-        loop {
+        // Whatever disturbed the last draft.
+        while self.dirty.is_empty() {
             let stalled = self
                 .unfinished
                 .values()
@@ -342,7 +341,7 @@ impl Changes {
     async fn wait_for_events(
         &mut self,
         draft: &Draft,
-        seen: &mut Option<Vec<(PathBuf, u64)>>,
+        seen: &mut Option<Vec<(Arc<Path>, u64)>>,
     ) -> bool {
         if self.watcher.is_none() {
             sleep(POLL_DEBOUNCE).await;
@@ -362,27 +361,39 @@ impl Changes {
     /// Records a change and returns its effect.
     fn record(&mut self, change: Change) -> Effect {
         let paths = change.paths();
-        if !paths.is_empty() && paths.iter().all(|path| self.is_foreign(path)) {
+        let is_irrelevant = |path: &PathBuf| self.is_foreign(path) || self.is_hidden(path);
+        if !paths.is_empty() && paths.iter().all(is_irrelevant) {
             return Effect::Nothing;
         }
+        let effect = self.effect(&change);
         match change {
-            Change::Created(path) if self.is_read(&path) && is_written_in_place(&path) => {
+            _ if effect != Effect::Changed => {}
+            Change::Unknown => self.dirty.add(Dirty::Somewhere),
+            change => change
+                .paths()
+                .iter()
+                .for_each(|path| self.dirty.add_path(path)),
+        }
+        effect
+    }
+
+    fn effect(&mut self, change: &Change) -> Effect {
+        match change {
+            Change::Created(path) if self.is_read(path) && is_written_in_place(path) => {
                 self.begin(path)
             }
-            Change::Written(path) if self.is_read(&path) => self.begin(path),
-            Change::Closed(path) if self.is_read(&path) => {
-                self.unfinished.remove(&path);
+            Change::Written(path) if self.is_read(path) => self.begin(path),
+            Change::Closed(path) if self.is_read(path) => {
+                self.unfinished.remove(path);
                 Effect::Changed
             }
             Change::Closed(_) | Change::Written(_) => Effect::Nothing,
             Change::Created(_) | Change::Other(_) => Effect::Changed,
             Change::Removed(path) => {
-                self.unfinished.remove(&path);
+                self.unfinished.remove(path);
                 // A watch ends with its directory. A new directory of the same name needs a new
                 // watch.
-                if let (Some(_), Some(watcher)) = (self.watched.remove(&path), &mut self.watcher) {
-                    drop(watcher.unwatch(&path));
-                }
+                self.unwatch(path);
                 Effect::Changed
             }
             Change::Unknown => {
@@ -392,8 +403,9 @@ impl Changes {
         }
     }
 
-    fn begin(&mut self, path: PathBuf) -> Effect {
-        let is_known = self.unfinished.insert(path, Instant::now()).is_some();
+    fn begin(&mut self, path: &Path) -> Effect {
+        let is_known = self.unfinished.insert(path.to_owned(), Instant::now());
+        let is_known = is_known.is_some();
         if is_known {
             Effect::Nothing
         } else {
@@ -404,6 +416,15 @@ impl Changes {
     /// Reports whether the content of a file is relevant: by its name, or as a symlink target.
     fn is_read(&self, path: &Path) -> bool {
         scan::has_extension(path) || self.files.contains(path)
+    }
+
+    /// Reports whether a path is hidden, and nothing refers to it.
+    fn is_hidden(&self, path: &Path) -> bool {
+        let below = self
+            .plain
+            .as_deref()
+            .and_then(|root| path.strip_prefix(root).ok());
+        below.is_some_and(scan::is_hidden_below)
     }
 
     /// Reports whether a path is a sibling of the configuration directory.

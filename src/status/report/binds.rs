@@ -1,26 +1,96 @@
 //! The effect of binding sockets on a report.
 
-use super::{Address, GatewayStatus, ListenerStatus, StatusReport};
+use std::sync::Arc;
+
+use imbl::ordmap::DiffItem;
+
+use super::{Address, GatewayStatus, ListenerSetStatus, ListenerStatus, StatusReport};
 use crate::ir::{Bind, BindReport};
 use crate::status::condition::{Condition, ConditionStatus, ConditionType, Reason};
-use crate::status::status_map::update;
+use crate::status::status_map::StatusMap;
 
 impl StatusReport {
     /// Returns the report after binding: listeners without a bound socket are not programmed.
     #[must_use]
-    pub fn with_binds(mut self, binds: &BindReport) -> Self {
-        update(&mut self.gateways, |_, gateway| {
-            apply_binds_to_listeners(&mut gateway.listeners, binds);
-            apply_binds_to_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
-            apply_binds_to_addresses(gateway, binds);
-        });
-        update(&mut self.listener_sets, |_, set| {
-            apply_binds_to_listeners(&mut set.listeners, binds);
-            apply_binds_to_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
-        });
-        self.apply_gateways_to_release_backends();
-        self
+    pub fn with_binds(self, binds: &BindReport) -> Self {
+        BoundReport::default().follow(self, binds)
     }
+}
+
+/// The last report before and after binding. A status that both reports share is not computed again.
+#[derive(Debug, Default)]
+pub struct BoundReport {
+    unbound: StatusReport,
+    binds: BindReport,
+    bound: StatusReport,
+}
+
+impl BoundReport {
+    /// Returns the next report after binding, as [`StatusReport::with_binds`] does.
+    pub fn follow(&mut self, unbound: StatusReport, binds: &BindReport) -> StatusReport {
+        if self.binds != *binds {
+            *self = Self {
+                binds: binds.clone(),
+                ..Self::default()
+            };
+        }
+        let mut bound = StatusReport {
+            gateways: std::mem::take(&mut self.bound.gateways),
+            listener_sets: std::mem::take(&mut self.bound.listener_sets),
+            ..unbound.clone()
+        };
+        let (before, now) = (&self.unbound.gateways, &unbound.gateways);
+        update(&mut bound.gateways, before, now, |gateway| {
+            apply_binds_to_gateway(gateway, binds);
+        });
+        let (before, now) = (&self.unbound.listener_sets, &unbound.listener_sets);
+        update(&mut bound.listener_sets, before, now, |set| {
+            apply_binds_to_set(set, binds);
+        });
+        bound.apply_gateways_to_release_backends();
+        self.unbound = unbound;
+        self.bound = bound.clone();
+        bound
+    }
+}
+
+/// Updates statuses by what differs between two versions of that which they are computed from.
+fn update<T: Clone + Eq>(
+    statuses: &mut StatusMap<T>,
+    before: &StatusMap<T>,
+    now: &StatusMap<T>,
+    change: impl Fn(&mut T),
+) {
+    for item in before.diff(now) {
+        let (name, status) = match item {
+            DiffItem::Add(name, status) => (name, status),
+            DiffItem::Update { new, .. } => new,
+            DiffItem::Remove(name, _) => {
+                statuses.remove(name);
+                continue;
+            }
+        };
+        let mut new = T::clone(status);
+        change(&mut new);
+        let new = match new == **status {
+            true => status.clone(),
+            false => Arc::new(new),
+        };
+        if statuses.get(name) != Some(&new) {
+            statuses.insert(name.clone(), new);
+        }
+    }
+}
+
+fn apply_binds_to_gateway(gateway: &mut GatewayStatus, binds: &BindReport) {
+    apply_binds_to_listeners(&mut gateway.listeners, binds);
+    apply_binds_to_object(&mut gateway.conditions, &gateway.listeners, Reason::Invalid);
+    apply_binds_to_addresses(gateway, binds);
+}
+
+fn apply_binds_to_set(set: &mut ListenerSetStatus, binds: &BindReport) {
+    apply_binds_to_listeners(&mut set.listeners, binds);
+    apply_binds_to_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
 }
 
 fn programmed(conditions: &mut [Condition]) -> Option<&mut Condition> {

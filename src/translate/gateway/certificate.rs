@@ -67,6 +67,22 @@ impl Certificates {
         }
     }
 
+    /// Returns the certificate of a Secret that was and is valid, if it has the same names as before: then it changes
+    /// nothing but handshakes.
+    pub(super) fn renew(
+        &mut self,
+        input: &Input<'_>,
+        name: &ObjectRef,
+        known: &Certificate,
+    ) -> Option<Arc<Certificate>> {
+        let secret = input.find::<Secret>(name)?;
+        let content = self.by_secret.get(name, secret, |previous| {
+            let previous = previous.and_then(|previous| previous.as_ref().ok());
+            read_once(secret, name, previous)
+        });
+        content.ok().filter(|new| new.names == known.names)
+    }
+
     /// Removes what is no longer read.
     pub(super) fn remove(&mut self, unread: &Source) {
         match unread {

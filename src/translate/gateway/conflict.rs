@@ -1,7 +1,8 @@
 //! Conflicts between the listeners of one Gateway and its ListenerSets. Must not know routes.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use crate::ir::Hostname;
 
@@ -57,15 +58,15 @@ const UDP: u8 = 3;
 
 /// Listeners by port and family, and by hostname.
 struct Slots<'s> {
-    by_family: BTreeMap<(u16, u8), Vec<usize>>,
-    by_hostname: BTreeMap<(u16, u8, &'s Hostname), Vec<usize>>,
+    by_family: FxHashMap<(u16, u8), Vec<usize>>,
+    by_hostname: FxHashMap<(u16, u8, &'s Hostname), Vec<usize>>,
 }
 
 impl<'s> Slots<'s> {
     fn new(listeners: &'s [ListenerDraft<'_>]) -> Self {
         let mut slots = Self {
-            by_family: BTreeMap::new(),
-            by_hostname: BTreeMap::new(),
+            by_family: FxHashMap::default(),
+            by_hostname: FxHashMap::default(),
         };
         for (index, listener) in listeners.iter().enumerate() {
             let Some(family) = family(listener.protocol) else {

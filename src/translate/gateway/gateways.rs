@@ -6,22 +6,24 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::assembly::{Assembly, OnListener};
 use super::attachment::{GatewayParents, ListenerIndex, Parents};
 use super::certificate::Certificates;
 use super::draft::draft;
 use super::frontend::ClientAuthorities;
 use super::port_claims::PortClaims;
 use super::set_parents::SetParents;
-use super::translated::{Translated, TranslatedSet};
+use super::translated::Translated;
 use super::{gateway, overlap, released};
 use crate::api::gateway::{Gateway, GatewayClass};
-use crate::ir::{AttachedRoutes, Bind, Listener, ObjectRef, Port};
+use crate::ir::{ObjectRef, Port};
 use crate::provision::data_plane::DataPlane;
-use crate::status::{Condition, GatewayStatus, ListenerStatus, Note};
+use crate::status::{Condition, GatewayStatus, Note};
 use crate::translate::changes::Changes;
 use crate::translate::input::{Input, Mode};
 use crate::translate::memo::Memo;
 use crate::translate::report::{Report, put};
+use crate::translate::source::Source;
 
 /// All Gateways.
 #[derive(Default)]
@@ -36,12 +38,9 @@ pub(in crate::translate) struct Gateways {
     pub(in crate::translate) parents: Parents,
     /// Gateways that are translated, but not assembled since.
     translated: BTreeSet<ObjectRef>,
-    assembled: BTreeMap<ObjectRef, Assembled>,
-    /// The served listeners of [`Self::parents`], at the same places.
-    listeners: Vec<Option<Arc<Listener>>>,
-    ports: BTreeMap<(Bind, ObjectRef), Arc<Port>>,
-    /// All ports, in order; `None` after one of them changed.
-    listed: Option<Vec<Arc<Port>>>,
+    /// Listeners with renewed certificates that are not assembled since.
+    renewed: Vec<ListenerIndex>,
+    assembly: Assembly,
     /// The data planes that Gateways need in a cluster.
     pub(in crate::translate) data_planes: OrdMap<ObjectRef, Arc<DataPlane>>,
 }
@@ -54,21 +53,6 @@ struct Output {
     /// Its status if it belongs to another controller.
     released: Option<Arc<GatewayStatus>>,
     notes: Vec<Note>,
-}
-
-/// What was assembled of a Gateway.
-#[derive(Default)]
-struct Assembled {
-    binds: BTreeSet<Bind>,
-    sets: BTreeSet<ObjectRef>,
-}
-
-/// Totals over the routes of one listener.
-#[derive(Clone, Default)]
-pub(in crate::translate) struct OnListener {
-    pub(in crate::translate) routes: AttachedRoutes,
-    /// Number of accepted routes.
-    pub(in crate::translate) accepted: usize,
 }
 
 impl Gateways {
@@ -97,6 +81,10 @@ impl Gateways {
         let mut names = self.gateways.outdated(changes);
         names.extend(changes.of::<Gateway>());
         for name in names {
+            if let Some(renewed) = self.renew_certificates(input, &name, changes) {
+                self.renewed.extend(renewed);
+                continue;
+            }
             self.translate(input, &name, changes, report);
             self.translated.insert(name);
         }
@@ -111,6 +99,36 @@ impl Gateways {
             let conditions = self.classes.get(&name).cloned();
             put(&mut report.statuses.gateway_classes, &name, conditions);
         }
+    }
+
+    /// Updates a Gateway of which nothing but valid certificates of listeners has changed. Returns the places of these
+    /// listeners, or `None` if the Gateway has to be translated.
+    fn renew_certificates(
+        &mut self,
+        input: &Input<'_>,
+        name: &ObjectRef,
+        changes: &Changes,
+    ) -> Option<Vec<ListenerIndex>> {
+        // Settings of the Gateway may refer to the same Secrets.
+        let object = input.find::<Gateway>(name)?;
+        let is_plain = object.spec.tls.is_none() && !changes.of::<Gateway>().contains(name);
+        let secret = |source: &Source| match source {
+            Source::Object(object) if object.is_core("Secret") => Some(object.clone()),
+            _ => None,
+        };
+        let reads = self.gateways.changed_reads(name, changes);
+        let secrets: Vec<_> = reads.map(secret).collect::<Option<_>>()?;
+        if !is_plain || secrets.is_empty() {
+            return None;
+        }
+        let translated = self.gateways.get_mut(name)?.translated.as_mut()?;
+        let mut changed = Vec::new();
+        for secret in secrets {
+            let certificates = &mut self.certificates;
+            let renew = |known: &_| certificates.renew(input, &secret, known);
+            changed.extend(translated.renew(&secret, renew)?);
+        }
+        Some(self.assembly.places(name, changed).collect())
     }
 
     fn translate(
@@ -154,16 +172,28 @@ impl Gateways {
             .replace(name, now.map_or_else(Vec::new, |now| now.notes.clone()));
     }
 
-    /// Assembles the Gateways that were translated, and those of these listeners, with the routes of each listener.
+    /// Assembles the Gateways that were translated, and the listeners of others whose routes changed.
     pub(in crate::translate) fn assemble(
         &mut self,
-        changed: BTreeSet<ListenerIndex>,
+        mut changed: BTreeSet<ListenerIndex>,
         totals: &[OnListener],
         report: &mut Report,
     ) {
-        let mut names = std::mem::take(&mut self.translated);
-        let gateway = |place| self.parents[place].consumer.gateway.clone();
-        names.extend(changed.into_iter().map(gateway));
+        changed.extend(std::mem::take(&mut self.renewed));
+        let names = std::mem::take(&mut self.translated);
+        let mut listeners: BTreeMap<&ObjectRef, Vec<ListenerIndex>> = BTreeMap::new();
+        for place in changed {
+            let gateway = &self.parents[place].consumer.gateway;
+            if !names.contains(gateway) {
+                listeners.entry(gateway).or_default().push(place);
+            }
+        }
+        for (name, places) in listeners {
+            let output = self.gateways.get(name);
+            if let Some(translated) = output.and_then(|output| output.translated.as_ref()) {
+                (self.assembly).update_listeners((name, translated), &places, totals, report);
+            }
+        }
         for name in names {
             self.assemble_one(&name, totals, report);
         }
@@ -176,93 +206,20 @@ impl Gateways {
         put(&mut report.statuses.released.gateways, name, released);
         let data_plane = translated.and_then(|it| it.data_plane.clone());
         put(&mut self.data_planes, name, data_plane);
-        let previous = self.assembled.remove(name).unwrap_or_default();
-        let mut assembled = Assembled::default();
-        let mut status = None;
-        if let Some(translated) = translated {
-            let places: Vec<_> = self.parents.of_gateway(name).collect();
-            for (place, listener) in places.iter().zip(&translated.listeners) {
-                let total = totals.get(*place);
-                assemble_listener(&mut self.listeners, *place, listener.as_ref(), total);
-            }
-            let count = |listeners: &mut [ListenerStatus], places: &[ListenerIndex]| {
-                for (listener, place) in listeners.iter_mut().zip(places) {
-                    listener.attached_routes = totals.get(*place).map_or(0, |it| it.accepted);
-                }
-            };
-            let mut own = translated.status.clone();
-            count(&mut own.listeners, &places);
-            status = Some(Arc::new(own));
-            for TranslatedSet {
-                name,
-                listeners,
-                status,
-            } in &translated.sets
-            {
-                let mut status = status.clone();
-                count(&mut status.listeners, &places[listeners.clone()]);
-                put(
-                    &mut report.statuses.listener_sets,
-                    name,
-                    Some(Arc::new(status)),
-                );
-                assembled.sets.insert(name.clone());
-            }
-            for draft in &translated.ports {
-                let listeners = draft.listeners.iter();
-                let served = listeners.filter_map(|at| self.listeners[places[*at]].clone());
-                let port = Port {
-                    bind: draft.bind,
-                    gateway: name.clone(),
-                    listeners: served.collect(),
-                };
-                let key = (draft.bind, name.clone());
-                if self.ports.get(&key).is_none_or(|known| **known != port) {
-                    self.ports.insert(key, Arc::new(port));
-                    self.listed = None;
-                }
-                assembled.binds.insert(draft.bind);
-            }
-        }
-        put(&mut report.statuses.gateways, name, status);
-        for bind in previous.binds.difference(&assembled.binds) {
-            self.ports.remove(&(*bind, name.clone()));
-            self.listed = None;
-        }
-        for set in previous.sets.difference(&assembled.sets) {
+        let places = self.parents.of_gateway(name).collect();
+        let gone = self
+            .assembly
+            .replace((name, translated), places, totals, report);
+        for set in gone {
             // Another Gateway may have it by now.
-            if self.sets.of_set(set).is_none_or(|owner| owner == name) {
-                put(&mut report.statuses.listener_sets, set, None);
+            if self.sets.of_set(&set).is_none_or(|owner| owner == name) {
+                put(&mut report.statuses.listener_sets, &set, None);
             }
-        }
-        if translated.is_some() {
-            self.assembled.insert(name.clone(), assembled);
         }
     }
 
     /// Returns all ports, in order.
     pub(in crate::translate) fn ports(&mut self) -> Vec<Arc<Port>> {
-        let all = || self.ports.values().cloned().collect();
-        self.listed.get_or_insert_with(all).clone()
-    }
-}
-
-/// Replaces a served listener. Keeps one that is equal.
-fn assemble_listener(
-    listeners: &mut Vec<Option<Arc<Listener>>>,
-    place: ListenerIndex,
-    listener: Option<&Listener>,
-    total: Option<&OnListener>,
-) {
-    if listeners.len() <= place {
-        listeners.resize(place + 1, None);
-    }
-    let listener = listener.map(|listener| Listener {
-        routes: total.map(|total| total.routes.clone()).unwrap_or_default(),
-        ..listener.clone()
-    });
-    let previous = listeners[place].as_deref();
-    if previous != listener.as_ref() {
-        listeners[place] = listener.map(Arc::new);
+        self.assembly.ports()
     }
 }

@@ -1,5 +1,6 @@
 //! Gateways: classes, listeners, ListenerSets, parameters, certificates, and the attachment of routes to listeners.
 
+pub(super) mod assembly;
 pub(super) mod attachment;
 pub(super) mod authority;
 pub(super) mod certificate;

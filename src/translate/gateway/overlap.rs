@@ -1,7 +1,7 @@
 //! HTTPS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
 //! connection to one of them for the other. Sets only the condition `OverlappingTLSConfig`.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 
 use crate::ir::Hostname;
 
@@ -13,8 +13,15 @@ use crate::translate::reason::{Fault, Reason};
 /// Marks both listeners of each overlap. Shared certificates take precedence over shared hostnames.
 pub(super) fn mark(gateway: &mut GatewayDraft<'_>) {
     let listeners = &gateway.listeners;
-    let certified = Overlaps::new(listeners, certified);
-    let named = Overlaps::new(listeners, |listener| vec![listener.hostname.clone()]);
+    let takes_part = |listener: &ListenerDraft<'_>| {
+        listener.protocol == Protocol::Https && listener.is_accepted()
+    };
+    let certified: Vec<_> = listeners.iter().map(certified).collect();
+    let sets = |index: usize| certified[index].iter();
+    let certified = Overlaps::new(listeners, takes_part, sets);
+    let named = Overlaps::new(listeners, takes_part, |index: usize| {
+        std::slice::from_ref(&listeners[index].hostname).iter()
+    });
     let marks: Vec<_> = (0..listeners.len())
         .map(|index| {
             let by_certificate = certified.of(index);
@@ -58,80 +65,97 @@ fn certified(listener: &ListenerDraft<'_>) -> Vec<Hostname> {
         .collect()
 }
 
-/// The first two listeners of an entry: enough to find one that differs from a given listener.
-type FirstTwo = Vec<usize>;
+/// A set of hosts on a port.
+type HostSet<'h> = (u16, Hosts<'h>);
 
-/// Sets of hosts by listener, indexed to find overlaps without comparing every pair.
-struct Overlaps {
-    names: Vec<Vec<(u16, Hostname)>>,
-    /// Listeners with exactly this set.
-    owners: BTreeMap<(u16, Hostname), FirstTwo>,
-    /// Listeners with this set or a subset of it.
-    within: BTreeMap<(u16, Hostname), FirstTwo>,
+/// A set of hosts. Like [`Hostname`], without its own memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Hosts<'h> {
+    Exact(&'h str),
+    Wildcard(&'h str),
+    Any,
 }
 
-impl Overlaps {
-    fn new<'a>(
+impl<'h> Hosts<'h> {
+    fn of(name: &'h Hostname) -> Self {
+        match name {
+            Hostname::Exact(name) => Self::Exact(name),
+            Hostname::Wildcard(suffix) => Self::Wildcard(suffix),
+            Hostname::Any => Self::Any,
+        }
+    }
+
+    /// Returns the set and all its supersets.
+    fn covering(self) -> impl Iterator<Item = Self> {
+        std::iter::successors(Some(self), |set| match set {
+            Self::Exact(text) | Self::Wildcard(text) => Some(match text.split_once('.') {
+                Some((_, suffix)) => Self::Wildcard(suffix),
+                None => Self::Any,
+            }),
+            Self::Any => None,
+        })
+    }
+}
+
+/// The first two listeners of an entry: enough to find one that differs from a given listener.
+#[derive(Clone, Copy)]
+struct FirstTwo(usize, Option<usize>);
+
+/// Sets of hosts by listener, indexed to find overlaps without comparing every pair.
+struct Overlaps<'h> {
+    sets: Vec<Vec<HostSet<'h>>>,
+    /// Listeners with exactly this set.
+    owners: FxHashMap<HostSet<'h>, FirstTwo>,
+    /// Listeners with this set or a subset of it.
+    within: FxHashMap<HostSet<'h>, FirstTwo>,
+}
+
+impl<'h> Overlaps<'h> {
+    fn new<'a, N: Iterator<Item = &'h Hostname>>(
         listeners: &[ListenerDraft<'a>],
-        names: impl Fn(&ListenerDraft<'a>) -> Vec<Hostname>,
+        takes_part: impl Fn(&ListenerDraft<'a>) -> bool,
+        names: impl Fn(usize) -> N,
     ) -> Self {
         let mut overlaps = Self {
-            names: Vec::new(),
-            owners: BTreeMap::new(),
-            within: BTreeMap::new(),
+            sets: Vec::with_capacity(listeners.len()),
+            owners: FxHashMap::default(),
+            within: FxHashMap::default(),
         };
         for (index, listener) in listeners.iter().enumerate() {
-            let takes_part = listener.protocol == Protocol::Https && listener.is_accepted();
-            let names = if takes_part {
-                names(listener)
-            } else {
-                Vec::new()
-            };
             let port = listener.spec.port;
-            for name in &names {
-                note(&mut overlaps.owners, (port, name.clone()), index);
-                for wider in covering(name) {
-                    note(&mut overlaps.within, (port, wider), index);
+            let names = takes_part(listener).then(|| names(index));
+            let sets = names.into_iter().flatten();
+            let sets: Vec<_> = sets.map(|name| (port, Hosts::of(name))).collect();
+            for (port, set) in &sets {
+                note(&mut overlaps.owners, (*port, *set), index);
+                for wider in set.covering() {
+                    note(&mut overlaps.within, (*port, wider), index);
                 }
             }
-            overlaps
-                .names
-                .push(names.into_iter().map(|name| (port, name)).collect());
+            overlaps.sets.push(sets);
         }
         overlaps
     }
 
     /// Returns the first other listener with a set that overlaps one of this listener's.
     fn of(&self, index: usize) -> Option<usize> {
-        let names = self.names.get(index)?;
-        let narrower = names.iter().filter_map(|key| self.within.get(key));
-        let wider = names
-            .iter()
-            .flat_map(|(port, name)| covering(name).into_iter().map(|name| (*port, name)));
-        let wider = wider.filter_map(|key| self.owners.get(&key));
-        let all = narrower.chain(wider).flatten().copied();
+        let sets = self.sets.get(index)?;
+        let narrower = sets.iter().filter_map(|set| self.within.get(set));
+        let covering = |(port, set): &HostSet<'h>| {
+            let port = *port;
+            set.covering().map(move |wider| (port, wider))
+        };
+        let wider = sets.iter().flat_map(covering);
+        let wider = wider.filter_map(|set| self.owners.get(&set));
+        let all = narrower.chain(wider);
+        let all = all.flat_map(|two| std::iter::once(two.0).chain(two.1));
         all.filter(|other| *other != index).min()
     }
 }
 
-fn note(map: &mut BTreeMap<(u16, Hostname), FirstTwo>, key: (u16, Hostname), index: usize) {
-    let entry = map.entry(key).or_default();
-    if entry.len() < 2 && !entry.contains(&index) {
-        entry.push(index);
+fn note<'h>(map: &mut FxHashMap<HostSet<'h>, FirstTwo>, set: HostSet<'h>, index: usize) {
+    let two = map.entry(set).or_insert(FirstTwo(index, None));
+    if two.0 != index && two.1.is_none() {
+        two.1 = Some(index);
     }
-}
-
-/// Returns a set of hosts and all its supersets.
-fn covering(name: &Hostname) -> Vec<Hostname> {
-    let mut sets = vec![name.clone()];
-    let (Hostname::Exact(text) | Hostname::Wildcard(text)) = name else {
-        return sets;
-    };
-    let mut rest: &str = text;
-    while let Some((_, suffix)) = rest.split_once('.') {
-        sets.push(Hostname::Wildcard(suffix.into()));
-        rest = suffix;
-    }
-    sets.push(Hostname::Any);
-    sets
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::data_plane;
 use super::gateway::{GatewayDraft, PortDraft};
 use super::report;
-use crate::ir::{Listener, ObjectRef};
+use crate::ir::{Certificate, Listener, ObjectRef, Protocol, ServerTls};
 use crate::provision::data_plane::DataPlane;
 use crate::status::{GatewayStatus, ListenerSetStatus};
 use crate::translate::input::Mode;
@@ -33,6 +33,41 @@ pub(super) struct TranslatedSet {
 }
 
 impl Translated {
+    /// Replaces the certificate of a Secret by the one that `renew` returns for it. Returns the indices of the changed
+    /// listeners, or `None` if more has to change.
+    pub(super) fn renew(
+        &mut self,
+        secret: &ObjectRef,
+        renew: impl FnOnce(&Certificate) -> Option<Arc<Certificate>>,
+    ) -> Option<Vec<usize>> {
+        let uses = |listener: &Listener| {
+            let certificates = listener.tls().into_iter().flat_map(|tls| &tls.certificates);
+            let mut same = certificates.filter(|one| one.source == *secret);
+            same.next().cloned()
+        };
+        let listeners = self.listeners.iter().enumerate();
+        let found = listeners.filter_map(|(at, listener)| Some((at, uses(listener.as_ref()?)?)));
+        let found: Vec<_> = found.collect();
+        let new = renew(&found.first()?.1)?;
+        for (at, known) in &found {
+            let protocol = self.listeners[*at].as_mut().map(|it| &mut it.protocol);
+            let Some(Protocol::Https(termination) | Protocol::TlsTerminate(termination)) = protocol
+            else {
+                return None;
+            };
+            if termination.held_over.contains(secret) || known.names != new.names {
+                return None;
+            }
+            let mut tls = ServerTls::clone(&termination.tls);
+            let certificates = tls.certificates.iter_mut();
+            for one in certificates.filter(|one| one.source == *secret) {
+                one.clone_from(&new);
+            }
+            termination.tls = Arc::new(tls);
+        }
+        Some(found.into_iter().map(|(at, _)| at).collect())
+    }
+
     pub(super) fn new(draft: &GatewayDraft<'_>, mode: Mode) -> Self {
         let listeners = draft.listeners.iter();
         let listeners = listeners.map(|it| it.finish().filter(|_| draft.serves(it)));

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::translated_route::TranslatedRoute;
+use crate::translate::gateway::assembly::OnListener;
 use crate::translate::gateway::attachment::ListenerIndex;
-use crate::translate::gateway::gateways::OnListener;
 
 /// Totals over all routes.
 #[derive(Default)]

@@ -1,0 +1,117 @@
+//! A Gateway whose teams bring their own listeners and certificates with ListenerSets.
+
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, get, handshake};
+use crate::harness::tls::{self, Certificate};
+use crate::harness::yaml;
+use crate::origin::Origin;
+use crate::scene::{Scene, prefix, secret, to, write};
+
+const GATEWAY: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gateway}
+spec:
+  gatewayClassName: portcullis
+  allowedListeners: {namespaces: {from: Same}}
+  listeners: [{name: other, port: 80, protocol: HTTP, hostname: other.com}]
+";
+
+/// Returns a ListenerSet with an HTTP and an HTTPS listener for a host. The Secret has the name of the set.
+fn set(name: &str, host: &str) -> String {
+    let listeners = [
+        yaml::http("http", 80, host),
+        yaml::https("https", 443, host, &[name]),
+    ];
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: ListenerSet\nmetadata: {{name: {name}}}\nspec:\n  \
+         parentRef: {{name: gateway}}\n  listeners: [{}]\n",
+        listeners.join(", ")
+    )
+}
+
+/// Returns a route of a set.
+fn route(name: &str, set: &str, rules: &[serde_json::Value]) -> String {
+    let rules = serde_json::Value::from(rules).to_string();
+    let route = yaml::route(name, "PARENT", &[], &rules);
+    let parent = format!("group: gateway.networking.k8s.io, kind: ListenerSet, name: {set}");
+    route.replace("name: PARENT", &parent)
+}
+
+/// The flow of cert-manager with the challenge HTTP-01, step by step.
+#[tokio::test]
+async fn http_listener_of_a_set_solves_the_challenge_for_its_certificate() {
+    let app = Origin::echo("app").await;
+    let solver = Origin::echo("solver").await;
+    let objects = [
+        GATEWAY.to_owned(),
+        yaml::service("app", &[app.address]),
+        yaml::service("solver", &[solver.address]),
+        set("neighbour", "neighbour.com"),
+        secret("neighbour", &Certificate::new(&["neighbour.com"])),
+        route("of-neighbour", "neighbour", &[to("app")]),
+    ];
+    let mut scene = Scene::prepared(
+        |folder| write(folder, "gateway.yaml", &objects.join("\n---\n")),
+        |_| {},
+    );
+    let config = tls::client(&["http/1.1"]);
+    let mut neighbour = Client::tls(scene.at(443), "neighbour.com", &config).await;
+
+    // The set and its route come first. The Secret does not exist.
+    let team = [
+        set("team", "team.com"),
+        route("of-team", "team", &[to("app")]),
+    ];
+    let outcome = scene
+        .change(|folder| write(folder, "team.yaml", &team.join("\n---\n")))
+        .await;
+    let status = outcome.report.listener_sets.iter();
+    let (_, status) = status.last().expect("the set of the team");
+    let problems = |listener: usize| {
+        let conditions = status.listeners[listener].conditions.iter();
+        let problems = conditions.filter(|it| it.is_problem());
+        problems
+            .map(|it| format!("{:?}", it.kind))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(problems(0), Vec::<String>::new());
+    assert_eq!(problems(1), ["Programmed", "ResolvedRefs"]);
+    assert_eq!(get(scene.at(80), "team.com", "/").await.name(), "app");
+    assert!(handshake(scene.at(443), "team.com", &config).await.is_err());
+
+    // The solver responds to the challenge.
+    let path = "/.well-known/acme-challenge/token";
+    let challenge = route("challenge", "team", &[prefix(path, "solver")]);
+    scene
+        .change(|folder| write(folder, "challenge.yaml", &challenge))
+        .await;
+    assert_eq!(get(scene.at(80), "team.com", path).await.name(), "solver");
+    assert_eq!(get(scene.at(80), "team.com", "/").await.name(), "app");
+
+    // The certificate is issued.
+    let certificate = Certificate::new(&["team.com"]);
+    let begin = Instant::now();
+    scene
+        .change(|folder| write(folder, "certificate.yaml", &secret("team", &certificate)))
+        .await;
+    let stream = handshake(scene.at(443), "team.com", &config).await;
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
+    let stream = stream.expect("a handshake");
+    let shown = stream.get_ref().1.peer_certificates().expect("a chain");
+    assert_eq!(shown[0], certificate.der);
+    let mut team = Client::http1_on(stream).await;
+    assert_eq!(team.get("team.com", "/").await.name(), "app");
+
+    // The challenge is removed. Open connections, also those of others, saw nothing of all this.
+    scene
+        .change(|folder| std::fs::remove_file(folder.join("challenge.yaml")).expect("removed"))
+        .await;
+    assert_eq!(team.get("team.com", path).await.name(), "app");
+    assert_eq!(neighbour.get("neighbour.com", "/").await.name(), "app");
+}
