@@ -36,6 +36,8 @@ pub struct FileProvider {
     scan: Scan,
     files: Files,
     merged: Merged,
+    /// Files of a draft that was discarded. Those that are the same in the next one are not validated again.
+    discarded: Files,
     progress: Arc<Progress>,
 }
 
@@ -66,6 +68,7 @@ impl FileProvider {
             scan: Scan::default(),
             files: Files::new(),
             merged: Merged::default(),
+            discarded: Files::new(),
             progress: Arc::default(),
         }
     }
@@ -170,7 +173,7 @@ impl FileProvider {
             let entry = match previous.filter(is_known) {
                 Some(known) => Some(known.clone()),
                 None if unfinished.contains(&***real) => None,
-                None => read_entry(path, real, previous),
+                None => self.read_file(path, real, previous),
             };
             self.progress.has_read();
             entry
@@ -186,7 +189,24 @@ impl FileProvider {
         }
     }
 
+    fn read_file(
+        &self,
+        path: &Arc<Path>,
+        real: &Path,
+        previous: Option<&Arc<Entry>>,
+    ) -> Option<Arc<Entry>> {
+        let discarded = || self.discarded.get(&**path).filter(|it| !it.is_broken());
+        let known = previous.or_else(discarded);
+        let entry = read_entry(path, real, known)?;
+        // Objects of a discarded draft were never in service, so that a broken file does not retain them.
+        match previous.is_none() && known.is_some() && entry.is_broken() {
+            true => read_entry(path, real, None),
+            false => Some(entry),
+        }
+    }
+
     fn accept(&mut self, draft: Draft) -> Load {
+        self.discarded = Files::new();
         self.merged.update(&self.files, &draft.files);
         self.scan = draft.scan;
         self.files = draft.files;
@@ -225,7 +245,11 @@ fn on_all_cores<T: Sync, R: Send>(items: &[T], work: &(impl Fn(&T) -> R + Sync))
         done.append(&mut own);
     };
     thread::scope(|scope| {
-        (1..cores).for_each(|_| drop(scope.spawn(run)));
+        for _ in 1..cores {
+            let reader = thread::Builder::new().name("reader".to_owned());
+            // Without another thread, this one reads all files.
+            drop(reader.spawn_scoped(scope, run));
+        }
         run();
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);

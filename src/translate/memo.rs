@@ -17,18 +17,30 @@ pub(super) struct Readers<K> {
     reads: BTreeMap<K, Box<[Arc<Source>]>>,
 }
 
-/// The outputs that are computed from a source. Mostly one, for which a set would reserve the memory of eleven.
+/// The outputs that are computed from a source, in order. Mostly one or two, for which a set would reserve the memory of
+/// eleven.
 enum Keys<K> {
-    One(K),
+    Few(Vec<K>),
     Many(BTreeSet<K>),
 }
+
+/// Maximum number of outputs in a list.
+const FEW: usize = 4;
 
 impl<K: Ord + Clone> Keys<K> {
     fn insert(&mut self, key: &K) {
         match self {
-            Self::One(known) if known == key => {}
-            Self::One(known) => {
-                *self = Self::Many(BTreeSet::from([known.clone(), key.clone()]));
+            Self::Few(few) => {
+                let Err(at) = few.binary_search(key) else {
+                    return;
+                };
+                if few.len() == FEW {
+                    let all = std::mem::take(few).into_iter().chain([key.clone()]);
+                    *self = Self::Many(all.collect());
+                    return;
+                }
+                few.reserve_exact(1);
+                few.insert(at, key.clone());
             }
             Self::Many(all) => drop(all.insert(key.clone())),
         }
@@ -37,7 +49,12 @@ impl<K: Ord + Clone> Keys<K> {
     /// Removes an output. Returns whether no other one remains.
     fn remove(&mut self, key: &K) -> bool {
         match self {
-            Self::One(known) => known == key,
+            Self::Few(few) => {
+                if let Ok(at) = few.binary_search(key) {
+                    few.remove(at);
+                }
+                few.is_empty()
+            }
             Self::Many(all) => {
                 all.remove(key);
                 all.is_empty()
@@ -47,17 +64,18 @@ impl<K: Ord + Clone> Keys<K> {
 
     fn contains(&self, key: &K) -> bool {
         match self {
-            Self::One(known) => known == key,
+            Self::Few(few) => few.binary_search(key).is_ok(),
             Self::Many(all) => all.contains(key),
         }
     }
 
     fn iter(&self) -> impl Iterator<Item = &K> {
-        let (one, many) = match self {
-            Self::One(key) => (Some(key), None),
+        let (few, many) = match self {
+            Self::Few(few) => (Some(few.iter()), None),
             Self::Many(all) => (None, Some(all.iter())),
         };
-        one.into_iter().chain(many.into_iter().flatten())
+        let few = few.into_iter().flatten();
+        few.chain(many.into_iter().flatten())
     }
 }
 
@@ -106,7 +124,10 @@ impl<K: Ord + Clone> Readers<K> {
                 readers.get_mut().insert(key);
                 readers.key().clone()
             }
-            Entry::Vacant(source) => source.insert_entry(Keys::One(key.clone())).key().clone(),
+            Entry::Vacant(source) => source
+                .insert_entry(Keys::Few(vec![key.clone()]))
+                .key()
+                .clone(),
         };
         let reads: Box<[_]> = reads.into_iter().map(add).collect();
         if !reads.is_empty() {

@@ -93,6 +93,7 @@ impl FileProvider {
             let is_disturbed = changes.wait_for_events(&draft, &mut seen).await;
             if (is_new || is_disturbed) && retry < RETRIES {
                 changes.dirty.add(dirty);
+                self.discarded = draft.files;
                 // A file in a new directory may have been in the middle of a write before the watch
                 // began.
                 if is_new {
