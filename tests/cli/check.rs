@@ -105,6 +105,10 @@ fn every_example_folder_has_no_problems() {
     let mut folders = 0;
     for entry in fs::read_dir(Path::new(ROOT).join("config")).unwrap() {
         let folder = entry.unwrap().path();
+        // Its programs write folders.
+        if folder.ends_with("examples") {
+            continue;
+        }
         let output = output(&["check", "--quiet", folder.to_str().unwrap()]);
         assert_eq!(stdout(&output), "", "{}", folder.display());
         assert_eq!(output.status.code(), Some(0));
