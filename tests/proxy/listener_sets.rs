@@ -67,8 +67,8 @@ async fn http_listener_of_a_set_solves_the_challenge_for_its_certificate() {
     let outcome = scene
         .change(|folder| write(folder, "team.yaml", &team.join("\n---\n")))
         .await;
-    let status = outcome.report.listener_sets.iter();
-    let (_, status) = status.last().expect("the set of the team");
+    let sets = &outcome.report.listener_sets;
+    let (_, status) = sets.get_max().expect("the set of the team");
     let problems = |listener: usize| {
         let conditions = status.listeners[listener].conditions.iter();
         let problems = conditions.filter(|it| it.is_problem());
