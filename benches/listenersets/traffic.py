@@ -75,9 +75,11 @@ def certificate(port: int, host: str) -> bytes | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as plain:
-            with context.wrap_socket(plain, server_hostname=host) as connection:
-                return connection.getpeercert(binary_form=True)
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            return connection.getpeercert(binary_form=True)
     except (ssl.SSLError, ConnectionError):
         return None
 
