@@ -1,4 +1,4 @@
-//! Objects from a directory of YAML and JSON files. Owns what is known of the directory: its files, their content, and the
+//! Objects from a directory of YAML and JSON files. Owns the state of the directory: its files, their content, and the
 //! objects that are served of them. A change costs what it touches.
 
 mod advice;

@@ -296,7 +296,7 @@ impl Endpoints {
         self.releases.as_deref()
     }
 
-    /// Returns the endpoint at this address, with its release. `None` if it is gone or its release has weight 0.
+    /// Returns the endpoint at this address, with its release. `None` if it was removed or its release has weight 0.
     pub fn find(&self, address: SocketAddr) -> Option<(&Arc<Endpoint>, Option<&Arc<Release>>)> {
         let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();
         let Some(releases) = self.releases() else {

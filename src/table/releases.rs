@@ -104,7 +104,7 @@ impl Releases {
         })
     }
 
-    /// Returns the present version of `previous`, unless the release is gone or has weight 0.
+    /// Returns the present version of `previous`, unless the release was removed or has weight 0.
     pub fn current(&self, previous: &Release) -> Option<&Arc<Release>> {
         let is_same = |release: &&Arc<Release>| Arc::ptr_eq(&release.stats, &previous.stats);
         self.iter()

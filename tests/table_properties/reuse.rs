@@ -247,7 +247,7 @@ fn keeps_listeners_in_another_order() {
     assert!(Arc::ptr_eq(&node(&second, 1), &node(&first, 1)));
     assert!(Arc::ptr_eq(&node(&second, 2), &node(&first, 0)));
     assert_eq!(second.rules().count(), 3);
-    // The routes of a listener that is gone are gone, and those of the others stay.
+    // The routes of a removed listener are removed, and those of the others stay.
     Arc::make_mut(&mut ir.ports[0]).listeners.remove(1);
     let third = Table::build(Arc::new(ir), Some(&second));
     assert!(Arc::ptr_eq(&node(&third, 1), &node(&first, 0)));

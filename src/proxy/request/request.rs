@@ -18,6 +18,7 @@ use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
 use crate::ir::RouteKind;
 use crate::ir::grpc::{WebFormat, is_grpc};
+use crate::ir::hex;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::grpc_web_body::WebBody;
 use crate::proxy::body::incoming::Incoming;
@@ -324,24 +325,12 @@ fn poll_stalled(activity: &Activity, client: &Client, cx: &mut Context<'_>) -> P
     Poll::Ready(error)
 }
 
-/// The two hexadecimal digits of each byte.
-const HEX: [[u8; 2]; 256] = {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut hex = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < hex.len() {
-        hex[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
-        byte += 1;
-    }
-    hex
-};
-
 /// Generates a request id: 128 random bits in hexadecimal.
 fn new_id() -> HeaderValue {
     let bytes: [u8; 16] = rand::rng().random();
     let mut text = [0; 32];
     for (digits, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-        *digits = HEX[usize::from(byte)];
+        *digits = hex::DIGITS[usize::from(byte)];
     }
     HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&text))
         .unwrap_or_else(|_| HeaderValue::from_static("0"))
