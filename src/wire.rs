@@ -61,7 +61,7 @@ impl FromStr for Position {
 #[serde(rename_all = "camelCase")]
 pub enum Update {
     /// The first line. The updates that follow are changes to revision `base`, or the full state if there is no `base`.
-    /// Sent again without a base when the full state is smaller than the changes that the pod lacks.
+    /// Sent again without a base when the controller no longer has the changes that the pod lacks.
     Begin {
         /// Controller process.
         instance: String,

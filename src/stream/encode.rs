@@ -11,21 +11,14 @@ use crate::wire::{Deleted, Update};
 /// Target size of a chunk in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Encodes a change. Returns it with its object.
-pub(super) fn change(change: &ObjectChange) -> (ObjectRef, Bytes) {
+/// Encodes a change.
+pub(super) fn change(change: &ObjectChange) -> Bytes {
     let mut lines = BytesMut::new();
-    let name = match change {
-        ObjectChange::Put(object) => {
-            put(&mut lines, object);
-            let meta = object.meta();
-            object.kind().object_ref(&meta.namespace, &meta.name)
-        }
-        ObjectChange::Delete(name) => {
-            line(&mut lines, &delete(name));
-            name.clone()
-        }
-    };
-    (name, lines.freeze())
+    match change {
+        ObjectChange::Put(object) => put(&mut lines, object),
+        ObjectChange::Delete(name) => line(&mut lines, &delete(name)),
+    }
+    lines.freeze()
 }
 
 /// Encodes a single update.

@@ -5,12 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use imbl::OrdMap;
 use tokio::sync::{oneshot, watch};
 
-use super::encode;
-use super::log::Log;
+use super::log::{Line, Log};
 use crate::api::core::EndpointSlice;
 use crate::api::gateway::Gateway;
 use crate::api::pod::Pod;
@@ -98,7 +96,7 @@ pub(super) enum Next {
     /// Nothing, until the next revision.
     Current,
     /// Changes up to the revision, without the commit.
-    Lines(Vec<Bytes>, u64),
+    Changes(Vec<Arc<Line>>, u64),
     /// The full state.
     FullState(Box<Snapshot>, u64),
     /// Nothing any more: the Gateway is deleted or belongs to another controller.
@@ -179,7 +177,7 @@ impl Hub {
             let gateway = cluster.gateways.get(&name.namespace, &name.name);
             match (difference, gateway) {
                 (Difference::Changed(changes), Some(gateway)) => {
-                    feeds.change(&name, gateway, &changes);
+                    feeds.change(&name, gateway, changes);
                 }
                 _ => feeds.remove(&name),
             }
@@ -291,14 +289,14 @@ impl Hub {
 
     /// Returns what a pod at this revision needs.
     pub(super) fn next(&self, gateway: &ObjectRef, have: Option<u64>) -> Next {
-        let feeds = self.feeds();
-        let Some(feed) = feeds.by_gateway.get(gateway) else {
+        let mut feeds = self.feeds();
+        let Some(feed) = feeds.by_gateway.get_mut(gateway) else {
             return Next::Gone;
         };
         let revision = feed.log.revision();
         match have.and_then(|have| feed.log.since(have)) {
             Some(_) if have == Some(revision) => Next::Current,
-            Some(lines) => Next::Lines(lines, revision),
+            Some(changes) => Next::Changes(changes, revision),
             None => match feeds.closures.get(gateway) {
                 Some(objects) => Next::FullState(Box::new(objects.clone()), revision),
                 None => Next::Gone,
@@ -309,7 +307,7 @@ impl Hub {
 
 impl Feeds {
     /// Applies changes to the objects of a Gateway.
-    fn change(&mut self, name: &ObjectRef, gateway: &Arc<Gateway>, changes: &[ObjectChange]) {
+    fn change(&mut self, name: &ObjectRef, gateway: &Arc<Gateway>, changes: Vec<ObjectChange>) {
         let floor = self.floor;
         let new = || Feed {
             gateway: gateway.clone(),
@@ -317,12 +315,12 @@ impl Feeds {
             revision: watch::Sender::new(floor),
         };
         let feed = self.by_gateway.entry(name.clone()).or_insert_with(new);
-        let revision = feed.log.revision() + 1;
-        feed.log.push(changes.iter().map(encode::change).collect());
+        let is_of_endpoints = changes.iter().all(is_of_endpoints);
+        feed.log.push(changes);
+        let revision = feed.log.revision();
         feed.gateway = gateway.clone();
         feed.revision.send_replace(revision);
-        let is_known = self.configured.contains_key(name);
-        if !is_known || !changes.iter().all(is_of_endpoints) {
+        if !is_of_endpoints || !self.configured.contains_key(name) {
             self.configured.insert(name.clone(), revision);
         }
     }

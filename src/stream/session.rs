@@ -65,9 +65,9 @@ impl Sender<'_> {
             }
             let revision = match next {
                 Next::Current => have,
-                Next::Lines(changes, revision) => {
+                Next::Changes(changes, revision) => {
                     for change in changes {
-                        self.send(change).await?;
+                        self.send(change.text()).await?;
                     }
                     self.send_update(&Update::Commit { revision }).await?;
                     Some(revision)

@@ -196,10 +196,15 @@ def isolated(cluster):
     return figures
 
 
-# Not the slowest of a hundred: a run of 20 s has too few changes for that, and API server, controllers and hostile clients share its cores.
-@check(f"beside a hostile namespace, nine of ten changes of another are live {LIVE_MILLISECONDS} ms after a watch of all routes reports them")
+# A share of a few changes would be the slowest one: API server, controllers and hostile clients share the cores of a test.
+ENOUGH_FOR_P99 = 150
+
+
+@check(f"beside a hostile namespace, changes of another are live {LIVE_MILLISECONDS} ms after a watch of all routes reports them")
 def live(cluster):
-    assert share(cluster.delays, 0.9) <= LIVE_MILLISECONDS, _percentiles(cluster.delays)
+    part = 0.99 if len(cluster.delays) >= ENOUGH_FOR_P99 else 0.9
+    assert share(cluster.delays, part) <= LIVE_MILLISECONDS, _percentiles(cluster.delays)
+    return f"{_percentiles(cluster.delays)}; p{part * 100:.0f} is judged"
 
 
 @check("nothing of the hostile namespace lasts: once it is deleted, the Gateway is Programmed and serves")

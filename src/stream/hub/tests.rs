@@ -97,6 +97,13 @@ fn serves(instance: &str, revision: u64) -> Serves {
     }
 }
 
+fn text(changes: &[Arc<Line>]) -> String {
+    changes
+        .iter()
+        .map(|line| String::from_utf8(line.text().to_vec()).unwrap())
+        .collect()
+}
+
 fn connect(hub: &Hub) -> Connected {
     hub.connect(&name(), "pod", "uid").unwrap()
 }
@@ -113,10 +120,10 @@ fn pod_gets_the_missing_changes() {
     assert!(matches!(hub.next(&name(), None), Next::FullState(_, 3)));
     assert!(matches!(hub.next(&name(), Some(3)), Next::Current));
     assert!(matches!(hub.next(&name(), Some(9)), Next::FullState(_, 3)));
-    let Next::Lines(lines, 3) = hub.next(&name(), Some(1)) else {
+    let Next::Changes(changes, 3) = hub.next(&name(), Some(1)) else {
         panic!("no difference");
     };
-    let text = String::from_utf8(lines.concat()).unwrap();
+    let text = text(&changes);
     let lines: Vec<serde_json::Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -148,10 +155,10 @@ fn lagging_pod_gets_no_key_that_was_replaced_or_removed() {
     scene.put(&secret(old));
     scene.put(&secret(new));
     let missing = |scene: &TestHub| {
-        let Next::Lines(lines, _) = scene.hub.next(&name(), Some(before)) else {
+        let Next::Changes(changes, _) = scene.hub.next(&name(), Some(before)) else {
             panic!("no difference");
         };
-        String::from_utf8(lines.concat()).unwrap()
+        text(&changes)
     };
     let lines = missing(&scene);
     assert!(lines.contains(new) && !lines.contains(old), "{lines}");
@@ -246,7 +253,7 @@ fn endpoint_changes_do_not_raise_the_configured_revision() {
     let configured = scene.put_endpoints();
     assert!(matches!(
         scene.hub.next(&name(), Some(configured)),
-        Next::Lines(..)
+        Next::Changes(..)
     ));
     assert!(scene.put_route(9) > configured + 1);
 }
@@ -281,7 +288,7 @@ fn pods_of_release_backends_do_not_raise_the_configured_revision() {
     assert_eq!(with_pod, configured);
     assert!(matches!(
         scene.hub.next(&name(), Some(configured)),
-        Next::Lines(..)
+        Next::Changes(..)
     ));
     let pod = ObjectRef::new("", "Pod", "infra", "a");
     assert!(scene.cluster.remove(&pod));

@@ -56,6 +56,19 @@ pub enum ObjectChange {
     Delete(ObjectRef),
 }
 
+impl ObjectChange {
+    /// Returns the name of the object.
+    pub fn object(&self) -> ObjectRef {
+        match self {
+            Self::Put(object) => {
+                let meta = object.meta();
+                object.kind().object_ref(&meta.namespace, &meta.name)
+            }
+            Self::Delete(name) => name.clone(),
+        }
+    }
+}
+
 impl Closures {
     /// Creates closures for translations with these options, in [`Mode::Dedicated`].
     pub fn new(options: Options) -> Self {
