@@ -25,7 +25,7 @@ fn backend() -> BackendId {
         object: ObjectRef::core("Service", "default", "backend"),
         port: 80,
         tls: None,
-        for_grpc: false,
+        protocol: None,
     }
 }
 

@@ -34,6 +34,12 @@ pub enum RouteKind {
     Http,
     /// GRPCRoute.
     Grpc,
+    /// TLSRoute.
+    Tls,
+    /// TCPRoute.
+    Tcp,
+    /// UDPRoute.
+    Udp,
 }
 
 /// The identity of a rule, also used in logs and metrics.
@@ -82,7 +88,8 @@ pub struct Rule {
 /// What happens to a matched request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Action {
-    /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0.
+    /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0. Of a
+    /// TLSRoute, TCPRoute or UDPRoute, it is a connection or a datagram, which is closed or dropped instead.
     Forward(Vec<WeightedBackend>),
     /// Responds with 500: the rule cannot be served as written, for this reason.
     Invalid(Arc<str>),

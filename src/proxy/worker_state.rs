@@ -26,6 +26,7 @@ use self::date::Date;
 use self::handshakes::Handshakes;
 use self::idle::Connections;
 use self::port::Ports;
+use super::connection::listener::Bound;
 use crate::ir::Bind;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
@@ -37,9 +38,9 @@ use crate::upstream::Upstream;
 
 /// A command to a worker.
 pub(super) enum Command {
-    /// Accept from this socket.
-    Listen(Bind, std::net::TcpListener),
-    /// Stop accepting from the socket of this port.
+    /// Serve this socket.
+    Listen(Bind, Bound),
+    /// Stop serving the socket of this port.
     Close(Bind),
     /// Follow the current table. With `closes`, drain connections of ports that it does not have.
     Follow { closes: bool },
@@ -77,6 +78,8 @@ pub(crate) struct Worker {
     pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
+    /// Number of UDP sessions.
+    pub(crate) udp_sessions: Rc<Cell<usize>>,
     /// Whether shutdown has begun, so that clients should reconnect elsewhere.
     pub(crate) terminating: Cell<bool>,
     /// Whether connections must end.

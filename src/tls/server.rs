@@ -148,7 +148,9 @@ fn server(
         Some(clients) => builder.with_client_cert_verifier(clients.handshake_verifier()),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    if tls.negotiates_http {
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    }
     // Resumes by ticket only: no memory per session, and workers share nothing but the ticket key.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = aws_lc_rs::Ticketer::new()?;
@@ -188,6 +190,7 @@ mod tests {
 
     fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
         Arc::new(ServerTls {
+            negotiates_http: true,
             certificates: vec![certificate(ECDSA, &["a.com"])],
             min_version,
             ciphers,
@@ -287,6 +290,7 @@ mod tests {
             fingerprint: good.fingerprint.clone(),
         };
         let tls = Arc::new(ServerTls {
+            negotiates_http: true,
             certificates: vec![good, Arc::new(bad)],
             min_version: TlsVersion::Tls12,
             ciphers: CipherPolicy::Default,

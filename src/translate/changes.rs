@@ -10,7 +10,6 @@ use crate::api::core::{EndpointSlice, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::api::pod::Pod;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::snapshot::{ChangedName, Listed, Snapshot};
 use crate::translate::source::Source;
 
@@ -90,16 +89,6 @@ impl Changes {
     pub(super) fn previous<T: Listed>(&self, name: &ObjectRef) -> Option<Arc<T>> {
         let previous = T::all(&self.previous);
         previous.get(&name.namespace, &name.name).cloned()
-    }
-
-    /// Returns the routes that have changed of kinds other than these.
-    pub(super) fn of_routes_except(&self, kinds: &[&str]) -> Vec<ObjectRef> {
-        let is_other = |object: &&ObjectRef| {
-            &*object.group == GATEWAY_GROUP
-                && object.kind.ends_with("Route")
-                && !kinds.contains(&&*object.kind)
-        };
-        self.objects.iter().filter(is_other).cloned().collect()
     }
 
     /// Returns all objects that have changed, grouped by kind.

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::api::Resource;
 use crate::api::core::ServicePort;
 use crate::api::gateway::ReferenceGrant;
 use crate::api::pod::Pod;
-use crate::api::{Object, Resource};
 use crate::ir::{Ir, ObjectRef};
 use crate::settings::location::Location;
 use crate::settings::permissions::{BackendKinds, InfrastructurePermissions, Permissions};
@@ -61,9 +61,6 @@ pub enum Mode {
 
 /// What steps ask about the kinds of routes and backends, which are registered above them.
 pub(super) trait Kinds {
-    /// Returns the kinds of routes that are served.
-    fn served_routes(&self) -> Vec<&'static str>;
-
     /// Returns the kinds of routes that can attach to a listener of this protocol.
     fn of_routes(&self, protocol: Protocol) -> Vec<&'static str>;
 
@@ -133,12 +130,6 @@ impl<'a> Input<'a> {
     pub(super) fn find<T: Listed>(&self, name: &ObjectRef) -> Option<&'a Arc<T>> {
         self.read(|| Source::Object(name.clone()));
         T::all(self.snapshot).get(&name.namespace, &name.name)
-    }
-
-    /// Returns an object of any kind.
-    pub(super) fn object(&self, name: &ObjectRef) -> Option<Object> {
-        self.read(|| Source::Object(name.clone()));
-        self.snapshot.object(name)
     }
 
     /// Reports whether an object exists.

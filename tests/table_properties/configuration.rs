@@ -118,7 +118,7 @@ pub(crate) fn backend_id(index: u8) -> BackendId {
         object: ObjectRef::core("Service", "ns", &format!("s{index}")),
         port: 80,
         tls: None,
-        for_grpc: false,
+        protocol: None,
     }
 }
 

@@ -406,6 +406,8 @@ fn share_lines(share: &WeightedBackend, total: u64, rule: &Rule, ir: &Ir) -> Vec
                 let protocol = match backend.protocol {
                     UpstreamProtocol::Http1 => "HTTP/1.1",
                     UpstreamProtocol::H2c => "HTTP/2",
+                    UpstreamProtocol::Tcp => "TCP",
+                    UpstreamProtocol::Udp => "UDP",
                 };
                 // The id of a backend with its own TLS settings contains "in TLS" already.
                 let is_own = id.tls.as_ref().is_some_and(|used| used.policy == id.object);

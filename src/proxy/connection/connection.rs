@@ -1,10 +1,11 @@
 //! Selects the protocol of an accepted socket: plain HTTP, or TLS with the certificate for the
-//! server name. Decides once per connection.
+//! server name, which is HTTP, forwarded, or passed through. Decides once per connection.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
@@ -14,15 +15,19 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::forward::{self, Forwarded};
 use super::io::ClientIo;
 use super::socket::Socket;
 use super::{http, http1, http2};
-use crate::ir::PortProtocol;
+use crate::ir::{PortProtocol, Protocol};
 use crate::proxy::activity::Activity;
 use crate::proxy::client::{Client, TlsClient, client_certificate};
 use crate::proxy::worker_state::port::PortState;
 use crate::proxy::worker_state::{OpenConnection, Worker};
+use crate::table::Rule;
 use crate::telemetry::metrics::TimeoutKind;
+use crate::tls::Server;
+use crate::upstream::Security;
 
 /// A fatal `unrecognized_name` alert (RFC 8446, 6.2). rustls sends it itself only once a
 /// configuration is selected.
@@ -41,18 +46,49 @@ pub(crate) async fn serve(
             http::serve_plain(ClientIo::Plain(socket), client).await;
         }
         PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
-        // TCP and UDP are not supported.
-        PortProtocol::Tcp | PortProtocol::Udp => {}
+        PortProtocol::Tcp => {
+            let rule = rule_of_port(&open, &port);
+            let client = ClientIo::Plain(socket);
+            let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
+            Box::pin(forward::serve(&open, &port, forwarded)).await;
+        }
+        // Has no connections.
+        PortProtocol::Udp => {}
     }
+}
+
+/// Returns the rule for the connections of a TCP port, which has one listener.
+fn rule_of_port(worker: &Worker, port: &PortState) -> Option<Arc<Rule>> {
+    let table = worker.table.load();
+    let listener = port.configured(&table)?.listeners().first()?;
+    listener.find_for_host("").cloned()
+}
+
+/// What follows a ClientHello.
+enum Greeted {
+    /// HTTP, after the handshake.
+    Http(Box<TlsStream<Socket>>, TlsClient),
+    /// A connection to forward.
+    Forwarded(Forwarded),
 }
 
 async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
     // its largest state for its whole life.
     let outcome = Box::pin(timed_handshake(&open, &port, socket, peer)).await;
-    let Some((stream, tls)) = outcome else {
+    let Some(greeted) = outcome else {
         open.stats.handshake_failures.fetch_add(1, Relaxed);
         return;
+    };
+    let (stream, tls) = match greeted {
+        Greeted::Http(stream, tls) => (stream, tls),
+        Greeted::Forwarded(forwarded) => {
+            let is_terminated = forwarded.security == Security::OfBackend;
+            open.stats
+                .handshakes
+                .fetch_add(is_terminated.into(), Relaxed);
+            return Box::pin(forward::serve(&open, &port, forwarded)).await;
+        }
     };
     open.stats.handshakes.fetch_add(1, Relaxed);
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -72,15 +108,16 @@ async fn timed_handshake(
     port: &PortState,
     socket: TcpStream,
     peer: SocketAddr,
-) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
+) -> Option<Greeted> {
     let mut entry = worker.handshakes.begin();
     let activity = Activity::handshake(&worker.clock, &worker.limits);
-    let peer = peer.ip().to_canonical();
-    worker.connections.register(peer, &activity);
+    worker
+        .connections
+        .register(peer.ip().to_canonical(), &activity);
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
         worker.limits.handshake_timeout,
-        handshake(worker, port, socket)
+        handshake(worker, port, socket, peer)
     ));
     tokio::select! {
         // tokio polls the arms in order, so that a completed handshake wins over its eviction.
@@ -99,31 +136,80 @@ async fn handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
-    let mut start =
-        LazyConfigAcceptor::new(rustls::server::Acceptor::default(), Socket::new(socket))
-            .await
-            .ok()?;
+    peer: SocketAddr,
+) -> Option<Greeted> {
+    let passes_through = port
+        .configured(&worker.table.load())
+        .is_some_and(|port| port.passes_tls_through());
+    let socket = match passes_through {
+        true => Socket::recording(socket),
+        false => Socket::new(socket),
+    };
+    let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
+        .await
+        .ok()?;
     let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
         name.strip_suffix('.')
             .unwrap_or(name)
             .to_ascii_lowercase()
             .into()
     });
-    let server = port
-        .configured(&worker.table.load())
-        .and_then(|port| port.server(sni.as_deref()).cloned());
-    let Some(server) = server else {
+    let first = start.io.take_recorded();
+    let Some(greeting) = greeting(worker, port, sni.as_deref()) else {
         // The alert is best effort: the connection ends either way.
         let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;
         let _ = start.io.shutdown().await;
         return None;
     };
+    let (server, rule) = match greeting {
+        Greeting::PassThrough(rule) => {
+            let client = ClientIo::Plain(start.io.into_tcp());
+            let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
+            return Some(Greeted::Forwarded(Forwarded { first, ..forwarded }));
+        }
+        Greeting::Terminate(server, rule) => (server, rule),
+    };
     let stream = Box::new(start.into_stream(server.config.clone()).await.ok()?);
     let verified = server.verified_client(stream.get_ref().1).ok()?;
+    if rule.is_some() {
+        let client = ClientIo::Tls(stream);
+        let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
+        return Some(Greeted::Forwarded(forwarded));
+    }
     let certificate = verified.and_then(client_certificate::describe);
     let certificate = certificate.map(Box::new);
-    Some((stream, TlsClient { sni, certificate }))
+    Some(Greeted::Http(stream, TlsClient { sni, certificate }))
+}
+
+/// How a ClientHello is answered.
+enum Greeting {
+    /// Its TLS is terminated. With a rule, what follows is forwarded; without, it is HTTP.
+    Terminate(Arc<Server>, Option<Arc<Rule>>),
+    /// It is forwarded, as is all that follows.
+    PassThrough(Arc<Rule>),
+}
+
+/// Returns how to answer a ClientHello with this server name; `None` if no listener or no route wants it.
+fn greeting(worker: &Worker, port: &PortState, sni: Option<&str>) -> Option<Greeting> {
+    let table = worker.table.load();
+    let listener = port.configured(&table)?.listener_for_sni(sni)?;
+    let rule = || {
+        let rule = listener.find_for_host(sni.unwrap_or_default()).cloned();
+        if rule.is_none() {
+            worker.stats.unforwarded.fetch_add(1, Relaxed);
+        }
+        rule
+    };
+    match listener.ir.protocol {
+        Protocol::TlsPassthrough => rule().map(Greeting::PassThrough),
+        Protocol::TlsTerminate(_) => {
+            let rule = rule()?;
+            Some(Greeting::Terminate(listener.server.clone()?, Some(rule)))
+        }
+        Protocol::Http | Protocol::Https(_) | Protocol::Tcp | Protocol::Udp => {
+            Some(Greeting::Terminate(listener.server.clone()?, None))
+        }
+    }
 }
 
 #[cfg(test)]

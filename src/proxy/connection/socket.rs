@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -12,12 +12,35 @@ use tokio::net::TcpStream;
 pub(crate) struct Socket {
     tcp: TcpStream,
     written: u64,
+    /// What was read, while it may have to be forwarded as it is.
+    recorded: Option<Vec<u8>>,
 }
+
+/// Maximum number of recorded bytes. A ClientHello has at most 64 KiB, and a record at least as many bytes of content as of
+/// header, unless it is made to cost memory.
+const MAX_RECORDED: usize = 128 * 1024;
 
 impl Socket {
     /// Wraps a socket, of which nothing is counted yet.
     pub(crate) fn new(tcp: TcpStream) -> Self {
-        Self { tcp, written: 0 }
+        Self {
+            tcp,
+            written: 0,
+            recorded: None,
+        }
+    }
+
+    /// Wraps a socket, and keeps a copy of what is read until [`Self::take_recorded`].
+    pub(crate) fn recording(tcp: TcpStream) -> Self {
+        Self {
+            recorded: Some(Vec::new()),
+            ..Self::new(tcp)
+        }
+    }
+
+    /// Returns what was read, and ends the recording.
+    pub(crate) fn take_recorded(&mut self) -> Vec<u8> {
+        self.recorded.take().unwrap_or_default()
     }
 
     /// Returns the socket itself, for readiness and options.
@@ -49,7 +72,16 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tcp).poll_read(cx, buf)
+        let socket = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut socket.tcp).poll_read(cx, buf))?;
+        if let Some(recorded) = &mut socket.recorded {
+            recorded.extend_from_slice(&buf.filled()[before..]);
+            if recorded.len() > MAX_RECORDED {
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -111,7 +111,24 @@ impl Metrics {
             "Idle client connections that hold no buffers",
             parked,
         )?;
+        let sessions = stats.udp_sessions.load(Relaxed);
+        let sessions = sessions.saturating_sub(stats.udp_sessions_ended.load(Relaxed));
+        page.gauge(
+            "udp_sessions_open",
+            "Client addresses whose datagrams are forwarded",
+            sessions as i64,
+        )?;
         for (name, help, count) in [
+            (
+                "udp_sessions",
+                "Client addresses whose datagrams were forwarded",
+                &stats.udp_sessions,
+            ),
+            (
+                "udp_datagrams_dropped",
+                "Datagrams that a full socket did not take",
+                &stats.dropped_datagrams,
+            ),
             (
                 "connections_accepted",
                 "Client connections",
@@ -136,6 +153,11 @@ impl Metrics {
                 "tls_handshake_failures",
                 "Failed TLS handshakes",
                 &stats.handshake_failures,
+            ),
+            (
+                "unforwarded",
+                "Connections of TLS, TCP and UDP listeners that no backend could be connected to for",
+                &stats.unforwarded,
             ),
             (
                 "bad_requests",

@@ -8,7 +8,7 @@ use crate::settings::permissions::BackendKinds;
 
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, Kinds, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Found, Kinds, PortRef, Resolver, Sources, name_of};
 use super::service_load_balancer::GVK;
 use super::service_load_balancer::LOAD_BALANCER;
 use super::{ports, slow_start};
@@ -73,7 +73,7 @@ impl Resolver for Services {
         &self,
         sources: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault> {
         let found = sources.input.find::<Service>(name);
         let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;

@@ -41,6 +41,9 @@ pub(super) fn links(
         Object::ListenerSet(set) => by_kind.listener_set(set),
         Object::HttpRoute(route) => by_kind.route(&**route),
         Object::GrpcRoute(route) => by_kind.route(&**route),
+        Object::TlsRoute(route) => by_kind.route(&**route),
+        Object::TcpRoute(route) => by_kind.route(&**route),
+        Object::UdpRoute(route) => by_kind.route(&**route),
         Object::BackendTlsPolicy(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
@@ -53,9 +56,7 @@ pub(super) fn links(
             .links
             .belongs_to
             .extend(backend::owners(slice)),
-        // Always refused: pods need nothing of it.
-        Object::UnservedRoute(_)
-        | Object::ReferenceGrant(_)
+        Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
         | Object::Namespace(_)
         | Object::Pod(_)

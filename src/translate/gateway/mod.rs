@@ -22,4 +22,3 @@ pub(super) mod report;
 mod selector;
 pub(super) mod set_parents;
 mod translated;
-pub(super) mod unserved;

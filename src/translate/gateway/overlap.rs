@@ -1,4 +1,4 @@
-//! HTTPS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
+//! HTTPS and TLS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
 //! connection to one of them for the other. Sets only the condition `OverlappingTLSConfig`.
 
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ use crate::translate::reason::{Fault, Reason};
 pub(super) fn mark(gateway: &mut GatewayDraft<'_>) {
     let listeners = &gateway.listeners;
     let takes_part = |listener: &ListenerDraft<'_>| {
-        listener.protocol == Protocol::Https && listener.is_accepted()
+        matches!(listener.protocol, Protocol::Https | Protocol::Tls) && listener.is_accepted()
     };
     let certified: Vec<_> = listeners.iter().map(certified).collect();
     let sets = |index: usize| certified[index].iter();
@@ -49,10 +49,13 @@ fn describe(reason: Reason, this: &ListenerDraft<'_>, other: &ListenerDraft<'_>)
         "another listener".to_owned()
     };
     let port = this.spec.port;
-    let consequence = "requests for that listener on a connection to this one get 421";
+    let consequence = match this.protocol {
+        Protocol::Https => "; requests for that listener on a connection to this one get 421",
+        _ => "; a client that reuses a connection for other hosts may reach the wrong one",
+    };
     Fault::new(
         reason,
-        format!("shares {what} with {who} on port {port}; {consequence}"),
+        format!("shares {what} with {who} on port {port}{consequence}"),
     )
 }
 

@@ -341,7 +341,7 @@ impl RouteBuilder<'_> {
         let requests = Requests {
             route: self.route,
             rule,
-            are_grpc: requests.unwrap_or(self.kind) == RouteKind::Grpc,
+            kind: requests.unwrap_or(self.kind),
             consumer: self.consumer,
         };
         let resolution = self
@@ -372,6 +372,7 @@ impl RouteBuilder<'_> {
         match self.kind {
             RouteKind::Http => "500",
             RouteKind::Grpc => "gRPC status UNAVAILABLE",
+            RouteKind::Tls | RouteKind::Tcp | RouteKind::Udp => "no answer",
         }
     }
 

@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
+use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::ir::ObjectRef;
 
 pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts};
@@ -32,7 +33,13 @@ use crate::translate::report::{Notes, Report, put};
 use crate::translate::source::Source;
 
 /// The kinds of routes that are served.
-const KINDS: &[Kind] = &[Kind::of::<HttpRoute>(), Kind::of::<GrpcRoute>()];
+const KINDS: &[Kind] = &[
+    Kind::of::<HttpRoute>(),
+    Kind::of::<GrpcRoute>(),
+    Kind::of::<TlsRoute>(),
+    Kind::of::<TcpRoute>(),
+    Kind::of::<UdpRoute>(),
+];
 
 /// A kind of route.
 struct Kind {
@@ -49,11 +56,6 @@ impl Kind {
             step: || Box::new(RoutesOf::<R>::new()),
         }
     }
-}
-
-/// Returns the kinds of routes that are served.
-pub(in crate::translate) fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|kind| kind.name)
 }
 
 /// Returns the kinds of routes that can attach to a listener of this protocol.

@@ -127,17 +127,6 @@ fn unparsable_object_keeps_its_last_version() {
     assert!(store.load().unwrap().problems.is_empty());
 }
 
-#[test]
-fn kinds_in_a_shared_map_are_independent() {
-    let (mut store, tls) = (listed(), index("TLSRoute"));
-    let tcp = index("TCPRoute");
-    store.apply(tls, Change::Applied(parsed("TLSRoute", "a", &json!({}))));
-    store.apply(tcp, Change::Applied(parsed("TCPRoute", "a", &json!({}))));
-    assert!(store.apply(tcp, Change::Absent));
-    assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
-    assert!(store.apply(tls, deleted("a")));
-    assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
-}
 /// Records its calls.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);

@@ -358,7 +358,7 @@ fn lines_of_a_state_rebuild_the_state() {
     ];
     take_all(&mut state, more).unwrap();
     let mut objects = state.snapshot.objects();
-    assert!(objects.any(|it| matches!(it, Object::UnservedRoute(_))));
+    assert!(objects.any(|it| matches!(it, Object::TlsRoute(_))));
     let mut again = GatewayObjects::default();
     take_all(&mut again, state.updates().unwrap()).unwrap();
     assert_eq!(again, state);

@@ -99,7 +99,7 @@ fn with_requests<T>(
     };
     let route = ObjectRef::gateway_api("HTTPRoute", "edge", "route");
     let requests = Requests {
-        are_grpc: false,
+        kind: crate::ir::RouteKind::Http,
         route: &route,
         rule: Some("rule"),
         consumer: Some(&consumer),

@@ -225,8 +225,8 @@ impl<T> Default for ByKind<T> {
 impl<T: Ord + Clone> ByKind<T> {
     fn of(&mut self, kind: RouteKind) -> &mut HostIndex<T> {
         match kind {
-            RouteKind::Http => &mut self.http,
             RouteKind::Grpc => &mut self.grpc,
+            _ => &mut self.http,
         }
     }
 
@@ -237,8 +237,8 @@ impl<T: Ord + Clone> ByKind<T> {
         hostnames: &[Hostname],
     ) -> impl Iterator<Item = &BTreeSet<T>> {
         let others = match kind {
-            RouteKind::Http => &self.grpc,
             RouteKind::Grpc => &self.http,
+            _ => &self.grpc,
         };
         hostnames
             .iter()

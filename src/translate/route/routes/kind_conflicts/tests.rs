@@ -43,7 +43,7 @@ impl Candidate {
     fn name(&self) -> ObjectRef {
         let kind = match self.kind {
             RouteKind::Http => "HTTPRoute",
-            RouteKind::Grpc => "GRPCRoute",
+            _ => "GRPCRoute",
         };
         ObjectRef::gateway_api(
             kind,
