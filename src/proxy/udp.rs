@@ -87,7 +87,7 @@ impl UdpPort {
                 self.worker.stats.unforwarded.fetch_add(1, Relaxed);
                 return;
             };
-            match session.flow.socket.try_send(datagram) {
+            match session.flow.send(datagram) {
                 Ok(_) => return session.on_received(self.worker.limits.udp_idle_timeout),
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     session.flow.on_refused();

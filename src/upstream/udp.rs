@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use socket2::SockRef;
 use tokio::net::UdpSocket;
 
 use super::Upstream;
@@ -46,6 +47,14 @@ impl Upstream {
 }
 
 impl UdpFlow {
+    /// Sends a datagram, unless the kernel's buffer is full. Does not wait for the socket's first event, as tokio does.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the buffer is full, `ConnectionRefused` when the endpoint's host has refused an earlier datagram.
+    pub fn send(&self, datagram: &[u8]) -> io::Result<usize> {
+        SockRef::from(&self.socket).send(datagram)
+    }
+
     /// Returns the backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
