@@ -86,6 +86,13 @@ impl Port {
         self.passes_tls_through
     }
 
+    /// Reports whether what clients send within TLS, or the TLS itself, is forwarded for some hosts.
+    pub fn forwards_tls(&self) -> bool {
+        let protocols = self.listeners.iter().map(|it| &it.ir.protocol);
+        let mut protocols = protocols.filter(|it| !matches!(it, ir::Protocol::Https(_)));
+        self.protocol() == PortProtocol::Tls && protocols.next().is_some()
+    }
+
     /// Returns how [`Self::listener_for_sni`] terminates TLS. If `None`, the handshake must be refused.
     pub fn server(&self, sni: Option<&str>) -> Option<&Arc<Server>> {
         self.listener_for_sni(sni)?.server.as_ref()

@@ -156,9 +156,7 @@ async fn handshake(
     });
     let first = start.io.take_recorded();
     let Some(greeting) = greeting(worker, port, sni.as_deref()) else {
-        // The alert is best effort: the connection ends either way.
-        let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;
-        let _ = start.io.shutdown().await;
+        refuse(worker, port, start.io).await;
         return None;
     };
     let (server, rule) = match greeting {
@@ -179,6 +177,19 @@ async fn handshake(
     let certificate = verified.and_then(client_certificate::describe);
     let certificate = certificate.map(Box::new);
     Some(Greeted::Http(stream, TlsClient { sni, certificate }))
+}
+
+/// Refuses a ClientHello. A port with TLS listeners resets the connection, as the conformance suite requires: an alert
+/// would look like that of a backend.
+async fn refuse(worker: &Worker, port: &PortState, mut socket: Socket) {
+    let table = worker.table.load();
+    if port.configured(&table).is_some_and(|it| it.forwards_tls()) {
+        return ClientIo::Plain(socket.into_tcp()).abort();
+    }
+    drop(table);
+    // The alert is best effort: the connection ends either way.
+    let _ = socket.write_all(&UNRECOGNIZED_NAME).await;
+    let _ = socket.shutdown().await;
 }
 
 /// How a ClientHello is answered.
