@@ -11,7 +11,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
-use super::{ObjectRef, Route, ServerTls};
+use super::{ObjectRef, Route, ServerTls, Transport};
 
 /// A port to bind, on one address or on every address of both families.
 ///
@@ -24,15 +24,6 @@ pub struct Bind {
     pub port: u16,
     /// The transport: TCP 53 and UDP 53 are two ports.
     pub transport: Transport,
-}
-
-/// A transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
 }
 
 impl Bind {

@@ -231,6 +231,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         ("handshake-timeout", &timeouts.handshake),
         ("stream-idle-timeout", &timeouts.stream_idle),
         ("tunnel-idle-timeout", &timeouts.tunnel_idle),
+        ("udp-idle-timeout", &timeouts.udp_idle),
         ("connect-timeout", &timeouts.connect),
         ("upstream-idle-timeout", &timeouts.upstream_idle),
         ("drain-delay", &drain.delay),

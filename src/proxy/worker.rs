@@ -18,9 +18,10 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::connection::connection;
-use super::connection::listener::{Bound, Listener};
+use super::connection::listener::Listener;
 use super::udp;
 use super::worker_state::access_log::RequestLog;
+use super::worker_state::bound::Bound;
 use super::worker_state::budget::Budget;
 use super::worker_state::current_table::CurrentTable;
 use super::worker_state::date::Date;

@@ -1,6 +1,7 @@
 //! What a worker holds for its connections and requests. Must not know how these are served.
 
 pub(super) mod access_log;
+pub(super) mod bound;
 pub(super) mod budget;
 pub(super) mod current_table;
 pub(super) mod date;
@@ -20,13 +21,13 @@ use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 use self::access_log::RequestLog;
+use self::bound::Bound;
 use self::budget::Budget;
 use self::current_table::CurrentTable;
 use self::date::Date;
 use self::handshakes::Handshakes;
 use self::idle::Connections;
 use self::port::Ports;
-use super::connection::listener::Bound;
 use crate::ir::Bind;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;

@@ -118,13 +118,12 @@ pub(crate) fn secret_ref() -> impl Strategy<Value = Value> {
 }
 
 fn listener() -> impl Strategy<Value = Value> {
-    let protocols = ["HTTP", "HTTPS", "HTTPS", "TLS", "TLS", "TCP", "UDP"];
-    let protocol = (select(protocols.to_vec()), any::<bool>());
+    let protocol = select(vec!["HTTP", "HTTPS", "HTTPS", "TLS", "TLS", "TCP", "UDP"]);
     let hostname = of(select(vec!["a.example", "*.example", "b.test"]));
     let parts = (
         named("l"),
         select(vec![80, 443]),
-        protocol,
+        (protocol, any::<bool>()),
         hostname,
         vec(secret_ref(), 0..3),
         namespaces(),
@@ -311,8 +310,7 @@ fn grant() -> impl Strategy<Value = Value> {
             "ListenerSet",
             "HTTPRoute",
             "GRPCRoute",
-            "TLSRoute",
-            "UDPRoute",
+            "TCPRoute",
             "XBackend",
         ]),
         namespace_name(),

@@ -24,9 +24,8 @@ use crate::proxy::activity::Activity;
 use crate::proxy::client::{Client, TlsClient, client_certificate};
 use crate::proxy::worker_state::port::PortState;
 use crate::proxy::worker_state::{OpenConnection, Worker};
-use crate::table::Rule;
+use crate::table::{Listener, Rule};
 use crate::telemetry::metrics::TimeoutKind;
-use crate::tls::Server;
 use crate::upstream::Security;
 
 /// A fatal `unrecognized_name` alert (RFC 8446, 6.2). rustls sends it itself only once a
@@ -159,14 +158,15 @@ async fn handshake(
         refuse(worker, port, start.io).await;
         return None;
     };
-    let (server, rule) = match greeting {
+    let (listener, rule) = match greeting {
         Greeting::PassThrough(rule) => {
             let client = ClientIo::Plain(start.io.into_tcp());
             let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
             return Some(Greeted::Forwarded(Forwarded { first, ..forwarded }));
         }
-        Greeting::Terminate(server, rule) => (server, rule),
+        Greeting::Terminate(listener, rule) => (listener, rule),
     };
+    let server = listener.server.as_ref()?;
     let stream = Box::new(start.into_stream(server.config.clone()).await.ok()?);
     let verified = server.verified_client(stream.get_ref().1).ok()?;
     if rule.is_some() {
@@ -195,7 +195,7 @@ async fn refuse(worker: &Worker, port: &PortState, mut socket: Socket) {
 /// How a ClientHello is answered.
 enum Greeting {
     /// Its TLS is terminated. With a rule, what follows is forwarded; without, it is HTTP.
-    Terminate(Arc<Server>, Option<Arc<Rule>>),
+    Terminate(Arc<Listener>, Option<Arc<Rule>>),
     /// It is forwarded, as is all that follows.
     PassThrough(Arc<Rule>),
 }
@@ -211,16 +211,15 @@ fn greeting(worker: &Worker, port: &PortState, sni: Option<&str>) -> Option<Gree
         }
         rule
     };
-    match listener.ir.protocol {
-        Protocol::TlsPassthrough => rule().map(Greeting::PassThrough),
-        Protocol::TlsTerminate(_) => {
-            let rule = rule()?;
-            Some(Greeting::Terminate(listener.server.clone()?, Some(rule)))
-        }
-        Protocol::Http | Protocol::Https(_) | Protocol::Tcp | Protocol::Udp => {
-            Some(Greeting::Terminate(listener.server.clone()?, None))
-        }
+    if listener.ir.protocol == Protocol::TlsPassthrough {
+        return rule().map(Greeting::PassThrough);
     }
+    listener.server.as_ref()?;
+    let rule = match listener.ir.protocol {
+        Protocol::TlsTerminate(_) => Some(rule()?),
+        _ => None,
+    };
+    Some(Greeting::Terminate(listener.clone(), rule))
 }
 
 #[cfg(test)]

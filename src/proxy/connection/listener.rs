@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{
-    IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::ir::{Bind, BindReport, Transport};
+use crate::proxy::worker_state::bound::Bound;
 use crate::settings::{Ports, container_port};
 
 /// Ports below this one need a permission.
@@ -31,31 +30,6 @@ pub(in crate::proxy) struct Listeners {
 struct Open {
     socket: Bound,
     address: SocketAddr,
-}
-
-/// A bound socket.
-#[derive(Debug)]
-pub(in crate::proxy) enum Bound {
-    /// A listening socket.
-    Tcp(TcpListener),
-    /// A socket for datagrams.
-    Udp(UdpSocket),
-}
-
-impl Bound {
-    fn try_clone(&self) -> io::Result<Self> {
-        match self {
-            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
-            Self::Udp(socket) => socket.try_clone().map(Self::Udp),
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Self::Tcp(socket) => socket.local_addr(),
-            Self::Udp(socket) => socket.local_addr(),
-        }
-    }
 }
 
 /// Changes needed to follow a table.
