@@ -317,10 +317,16 @@ const GRPC: Refusals = Refusals {
     unavailable: "gRPC status UNAVAILABLE",
 };
 
+const L4: Refusals = Refusals {
+    invalid: "a reset connection, or a dropped datagram",
+    unavailable: "a reset connection, or a dropped datagram",
+};
+
 fn refusals(rule: &Rule) -> &'static Refusals {
-    match rule.matches.iter().any(|it| it.grpc.is_some()) {
-        true => &GRPC,
-        false => &HTTP,
+    match &*rule.id.route.kind {
+        "GRPCRoute" => &GRPC,
+        "TLSRoute" | "TCPRoute" | "UDPRoute" => &L4,
+        _ => &HTTP,
     }
 }
 
