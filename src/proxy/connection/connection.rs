@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::client_hello::{ClientHello, Status};
 use super::forward::{self, Forwarded};
 use super::io::ClientIo;
 use super::socket::Socket;
@@ -137,14 +138,28 @@ async fn handshake(
     socket: TcpStream,
     peer: SocketAddr,
 ) -> Option<Greeted> {
-    let passes_through = port
+    let forwards = port
         .configured(&worker.table.load())
         .is_some_and(|port| port.passes_tls_through());
-    let socket = match passes_through {
-        true => Socket::recording(socket),
-        false => Socket::new(socket),
-    };
-    let mut start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
+    let (mut socket, mut received) = (socket, Vec::new());
+    if forwards {
+        let (hello, name) = read_hello(&mut socket).await?;
+        match greeting(worker, port, name.as_deref()) {
+            Some(Greeting::Terminate(..)) => received = hello,
+            Some(Greeting::PassThrough(rule)) => {
+                let client = ClientIo::Plain(socket);
+                let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
+                let first = hello;
+                return Some(Greeted::Forwarded(Forwarded { first, ..forwarded }));
+            }
+            None => {
+                refuse(worker, port, Socket::new(socket, Bytes::new())).await;
+                return None;
+            }
+        }
+    }
+    let socket = Socket::new(socket, received.into());
+    let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
         .ok()?;
     let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
@@ -153,18 +168,10 @@ async fn handshake(
             .to_ascii_lowercase()
             .into()
     });
-    let first = start.io.take_recorded();
-    let Some(greeting) = greeting(worker, port, sni.as_deref()) else {
+    let greeting = greeting(worker, port, sni.as_deref());
+    let Some(Greeting::Terminate(listener, rule)) = greeting else {
         refuse(worker, port, start.io).await;
         return None;
-    };
-    let (listener, rule) = match greeting {
-        Greeting::PassThrough(rule) => {
-            let client = ClientIo::Plain(start.io.into_tcp());
-            let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
-            return Some(Greeted::Forwarded(Forwarded { first, ..forwarded }));
-        }
-        Greeting::Terminate(listener, rule) => (listener, rule),
     };
     let server = listener.server.as_ref()?;
     let stream = Box::new(start.into_stream(server.config.clone()).await.ok()?);
@@ -177,6 +184,21 @@ async fn handshake(
     let certificate = verified.and_then(client_certificate::describe);
     let certificate = certificate.map(Box::new);
     Some(Greeted::Http(stream, TlsClient { sni, certificate }))
+}
+
+/// Reads a ClientHello that may be forwarded. Returns all that was read, and its server name. What is no ClientHello has
+/// none.
+async fn read_hello(socket: &mut TcpStream) -> Option<(Vec<u8>, Option<Box<str>>)> {
+    let mut hello = ClientHello::default();
+    let mut buffer = [0; 2048];
+    loop {
+        let count = socket.read(&mut buffer).await.ok().filter(|it| *it > 0)?;
+        match hello.push(&buffer[..count]) {
+            Status::Incomplete => {}
+            Status::Complete(name) => return Some((hello.into_received(), name)),
+            Status::Invalid => return Some((hello.into_received(), None)),
+        }
+    }
 }
 
 /// Refuses a ClientHello. A port with TLS listeners resets the connection, as the conformance suite requires: an alert

@@ -371,7 +371,7 @@ mod tests {
         let connector = TlsConnector::from(Arc::new(client));
         let name = ServerName::try_from(name).expect("a name");
         let (ours, theirs) = tokio::join!(
-            acceptor.accept(Socket::new(ours)),
+            acceptor.accept(Socket::new(ours, Bytes::new())),
             connector.connect(name, theirs)
         );
         (ours.expect("agreed"), theirs.expect("agreed"))

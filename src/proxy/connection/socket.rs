@@ -3,8 +3,9 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -12,35 +13,18 @@ use tokio::net::TcpStream;
 pub(crate) struct Socket {
     tcp: TcpStream,
     written: u64,
-    /// What was read, while it may have to be forwarded as it is.
-    recorded: Option<Vec<u8>>,
+    /// What was received before, and is still to be read.
+    received: Bytes,
 }
 
-/// Maximum number of recorded bytes. A ClientHello has at most 64 KiB, and a record at least as many bytes of content as of
-/// header, unless it is made to cost memory.
-const MAX_RECORDED: usize = 128 * 1024;
-
 impl Socket {
-    /// Wraps a socket, of which nothing is counted yet.
-    pub(crate) fn new(tcp: TcpStream) -> Self {
+    /// Wraps a socket from which `received` was read, and of which nothing is counted yet.
+    pub(crate) fn new(tcp: TcpStream, received: Bytes) -> Self {
         Self {
             tcp,
             written: 0,
-            recorded: None,
+            received,
         }
-    }
-
-    /// Wraps a socket, and keeps a copy of what is read until [`Self::take_recorded`].
-    pub(crate) fn recording(tcp: TcpStream) -> Self {
-        Self {
-            recorded: Some(Vec::new()),
-            ..Self::new(tcp)
-        }
-    }
-
-    /// Returns what was read, and ends the recording.
-    pub(crate) fn take_recorded(&mut self) -> Vec<u8> {
-        self.recorded.take().unwrap_or_default()
     }
 
     /// Returns the socket itself, for readiness and options.
@@ -73,13 +57,14 @@ impl AsyncRead for Socket {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let socket = self.get_mut();
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut socket.tcp).poll_read(cx, buf))?;
-        if let Some(recorded) = &mut socket.recorded {
-            recorded.extend_from_slice(&buf.filled()[before..]);
-            if recorded.len() > MAX_RECORDED {
-                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-            }
+        if socket.received.is_empty() {
+            return Pin::new(&mut socket.tcp).poll_read(cx, buf);
+        }
+        let count = buf.remaining().min(socket.received.len());
+        buf.put_slice(&socket.received.split_to(count));
+        // Releases the memory.
+        if socket.received.is_empty() {
+            socket.received = Bytes::new();
         }
         Poll::Ready(Ok(()))
     }
