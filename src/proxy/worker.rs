@@ -134,9 +134,13 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         }
     }
     // Clients of UDP ports do not learn that these close, so that sessions end when they are quiet.
-    for (_, task) in accepting.extract_if(.., |bind, _| bind.transport == Transport::Tcp) {
-        task.abort();
-    }
+    accepting.retain(|bind, task| {
+        let is_udp = bind.transport == Transport::Udp;
+        if !is_udp {
+            task.abort();
+        }
+        is_udp
+    });
     worker.draining.set(true);
     worker.clock.wake_all();
     loop {
