@@ -8,15 +8,16 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::by_text;
+use crate::ir::sharing::Text;
 
 /// The parts of `metadata` that Portcullis reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
     /// Name; validation ensures that it is not empty.
-    pub name: String,
+    pub name: Text,
     /// Namespace; empty for cluster-scoped kinds. In files, `default` replaces a missing one.
-    pub namespace: String,
+    pub namespace: Text,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations, except the copy of the object that `kubectl apply` makes.
@@ -30,7 +31,7 @@ pub struct ObjectMeta {
     /// Generation of the spec; 0 in files.
     pub generation: i64,
     /// UID; empty in files.
-    pub uid: String,
+    pub uid: Text,
 }
 
 /// Annotation with a copy of the whole object.
@@ -49,17 +50,17 @@ fn without_last_applied<'de, D: Deserializer<'de>>(
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Namespace, empty when cluster-scoped.
-    pub namespace: String,
+    pub namespace: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
 }
 
 impl Key {
     /// Creates a key.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            namespace: namespace.into(),
+            name: name.into(),
         }
     }
 }
@@ -103,7 +104,13 @@ pub trait Resource {
 
     /// Returns the object's key.
     fn key(&self) -> Key {
-        Key::new(&self.meta().namespace, &self.meta().name)
+        let ObjectMeta {
+            namespace, name, ..
+        } = self.meta();
+        Key {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        }
     }
 
     /// Returns the object's full name.

@@ -119,9 +119,7 @@ fn announce_pods(input: &Input<'_>, changes: &mut Changes) {
             changes.announce(Source::LabelsOf(name.clone()));
         }
         for (key, value) in labels.into_iter().flatten().flatten() {
-            let namespace = name.namespace.to_string();
-            let label = Source::PodsLabelled(namespace, key.clone(), value.clone());
-            changes.announce(label);
+            changes.announce(Source::pods_labelled(&name.namespace, key, value));
         }
     }
 }

@@ -194,7 +194,7 @@ impl ByKind<'_> {
                 continue;
             }
             self.collector
-                .depends_on(Source::AllOf(Gateway::KIND, namespace.to_owned()));
+                .depends_on(Source::all_of(Gateway::KIND, namespace));
             let gateways = self.collector.input.in_namespace::<Gateway>(namespace);
             let gateways = gateways.map(|gateway| gateway.object_ref());
             self.collector.links.belongs_to.extend(gateways);

@@ -106,6 +106,11 @@ impl<'a> ListenerDraft<'a> {
         self.rejected.is_none() && self.conflict.is_none() && self.unprogrammed.is_none()
     }
 
+    /// Reports whether no step has found anything about it that its conditions tell.
+    pub(super) fn is_sound(&self) -> bool {
+        self.is_servable() && self.overlap.is_none() && self.unresolved.is_empty()
+    }
+
     /// Reports whether `Accepted` is true.
     pub(in crate::translate) fn is_accepted(&self) -> bool {
         self.rejected.is_none() && self.conflict.is_none()

@@ -37,6 +37,14 @@ pub(super) fn mark(gateway: &mut GatewayDraft<'_>) {
     }
 }
 
+/// Calls `visit` with the hostname of an HTTPS listener and the names of its certificates.
+pub(super) fn for_each_name(listener: &ListenerDraft<'_>, mut visit: impl FnMut(Hosts<'_>)) {
+    if listener.protocol == Protocol::Https {
+        visit(Hosts::of(&listener.hostname));
+        certified(listener).iter().map(Hosts::of).for_each(visit);
+    }
+}
+
 fn describe(reason: Reason, this: &ListenerDraft<'_>, other: &ListenerDraft<'_>) -> Fault {
     let what = if reason == Reason::OverlappingCertificates {
         "certificates"
@@ -70,14 +78,14 @@ type HostSet<'h> = (u16, Hosts<'h>);
 
 /// A set of hosts. Like [`Hostname`], without its own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Hosts<'h> {
+pub(super) enum Hosts<'h> {
     Exact(&'h str),
     Wildcard(&'h str),
     Any,
 }
 
 impl<'h> Hosts<'h> {
-    fn of(name: &'h Hostname) -> Self {
+    pub(super) fn of(name: &'h Hostname) -> Self {
         match name {
             Hostname::Exact(name) => Self::Exact(name),
             Hostname::Wildcard(suffix) => Self::Wildcard(suffix),
@@ -86,7 +94,7 @@ impl<'h> Hosts<'h> {
     }
 
     /// Returns the set and all its supersets.
-    fn covering(self) -> impl Iterator<Item = Self> {
+    pub(super) fn covering(self) -> impl Iterator<Item = Self> {
         std::iter::successors(Some(self), |set| match set {
             Self::Exact(text) | Self::Wildcard(text) => Some(match text.split_once('.') {
                 Some((_, suffix)) => Self::Wildcard(suffix),

@@ -7,6 +7,7 @@ use crate::api::reference::{BackendObjectRef, BackendRef};
 use crate::api::route::RouteResource;
 use crate::ir::route::{Action, BackendTarget, Match, Retry, Timeouts, WeightedBackend};
 use crate::ir::session::SessionPersistence;
+use crate::ir::sharing::Text;
 use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::Listed;
 use crate::status::Condition;
@@ -41,11 +42,11 @@ pub(in crate::translate) trait RouteObject:
 pub(in crate::translate) struct Built {
     pub(in crate::translate) route: Arc<Route>,
     /// Makes `Accepted` false: no rule is usable.
-    pub(in crate::translate) unusable: Option<Fault>,
+    pub(in crate::translate) unusable: Option<Box<Fault>>,
     /// Makes `PartiallyInvalid` true: some rules are not usable.
-    dropped: Option<Fault>,
+    dropped: Option<Box<Fault>>,
     /// Makes `ResolvedRefs` false.
-    pub(in crate::translate) unresolved: Option<Fault>,
+    pub(in crate::translate) unresolved: Option<Box<Fault>>,
     /// Backends that its rules and their filters send requests to.
     pub(in crate::translate) backends: Box<[BackendId]>,
     /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
@@ -58,7 +59,7 @@ pub(in crate::translate) struct Built {
     /// Upper bound for the memory of its compiled patterns, in bytes.
     pattern_cost: usize,
     /// Why its priority is ignored, if it is.
-    pub(super) ignored_priority: Option<String>,
+    pub(super) ignored_priority: Option<Box<str>>,
 }
 
 impl Built {
@@ -129,7 +130,7 @@ impl Built {
         parents: &Parents,
         generation: i64,
     ) -> Vec<Condition> {
-        let unusable = self.unusable.as_ref();
+        let unusable = self.unusable.as_deref();
         let refused = match attachment {
             // An unusable route loses to every other one: repair it first.
             Err(fault) if fault.reason == Reason::HostnameConflict => unusable.or(Some(fault)),
@@ -161,7 +162,7 @@ impl Built {
                 accepted.message.push_str(remark);
             }
         }
-        let unresolved = self.unresolved.as_ref();
+        let unresolved = self.unresolved.as_deref();
         let resolved = judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
@@ -183,7 +184,7 @@ impl Built {
 }
 
 /// Returns the fault of the first hostname that is none.
-pub(in crate::translate) fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
+pub(in crate::translate) fn invalid_hostname(hostnames: &[Text]) -> Option<Fault> {
     let index = hostnames
         .iter()
         .position(|name| !Hostname::is_valid(name))?;
@@ -320,8 +321,8 @@ impl RouteBuilder<'_> {
             filters: settings.filters,
             action,
             timeouts: settings.timeouts,
-            retry: settings.retry,
-            session: settings.session,
+            retry: settings.retry.map(Box::new),
+            session: settings.session.map(Box::new),
         };
         self.used.extend(rule.backends().cloned());
         rule
@@ -383,9 +384,9 @@ impl RouteBuilder<'_> {
     ) -> Built {
         let (priority, ignored_priority) = match priority {
             Ok(priority) => (priority, None),
-            Err(why) => (0, Some(why)),
+            Err(why) => (0, Some(why.into())),
         };
-        let faults = merge(&self.faults);
+        let faults = merge(&self.faults).map(Box::new);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
         } else {
@@ -402,7 +403,7 @@ impl RouteBuilder<'_> {
             route: Arc::new(route),
             unusable,
             dropped,
-            unresolved: merge(&self.unresolved),
+            unresolved: merge(&self.unresolved).map(Box::new),
             backends: self.used.into(),
             targetable: self.targetable.into(),
             with_status: self.with_status.into(),

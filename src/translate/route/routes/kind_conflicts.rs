@@ -180,10 +180,8 @@ pub(in crate::translate) fn hosts<'a>(
     for (listener, hostnames) in reached.flatten() {
         listeners.entry(*listener).or_insert(hostnames);
     }
-    let listeners = listeners.into_iter().map(|(listener, hostnames)| {
-        let key = parents[listener].key.clone();
-        (key, Arc::from(hostnames.as_slice()))
-    });
+    let listeners = listeners.into_iter();
+    let listeners = listeners.map(|(at, hostnames)| (parents[at].key.clone(), hostnames.clone()));
     listeners.collect()
 }
 

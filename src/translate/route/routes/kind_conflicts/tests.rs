@@ -107,7 +107,7 @@ fn expected(routes: &BTreeMap<ObjectRef, Candidate>) -> BTreeMap<(usize, ObjectR
         order.sort_by_key(|it| {
             let name = it.name();
             let text = format!("{}/{}", name.namespace, name.name);
-            (it.usability, it.created, text, name.kind)
+            (it.usability, it.created, text, name.kind.clone())
         });
         let mut accepted: Vec<&Candidate> = Vec::new();
         for route in order {
