@@ -36,11 +36,11 @@ pub struct HttpRule {
     /// Name.
     pub name: Option<Text>,
     /// Alternative matches. Empty means every path.
-    pub matches: Vec<HttpMatch>,
+    pub matches: Box<[HttpMatch]>,
     /// Filters, in order.
-    pub filters: Vec<HttpFilter>,
+    pub filters: Box<[HttpFilter]>,
     /// Backends, by weight.
-    pub backend_refs: Vec<BackendRef<HttpFilter>>,
+    pub backend_refs: Box<[BackendRef<HttpFilter>]>,
     /// Timeouts.
     pub timeouts: Option<Box<HttpTimeouts>>,
     /// Retries (GEP-1731).
@@ -83,9 +83,9 @@ pub struct HttpMatch {
     /// Path; absent means prefix `/`.
     pub path: Option<PathMatch>,
     /// Headers.
-    pub headers: Vec<NameValueMatch>,
+    pub headers: Box<[NameValueMatch]>,
     /// Query parameters.
-    pub query_params: Vec<NameValueMatch>,
+    pub query_params: Box<[NameValueMatch]>,
     /// Method.
     pub method: Option<Text>,
 }

@@ -1,12 +1,14 @@
 //! References between objects: one type for each shape, shared by all kinds that use it.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::sharing::Text;
+use crate::ir::sharing::{self, Shared, Text};
 
 fn gateway_group() -> Text {
     GATEWAY_GROUP.into()
@@ -66,6 +68,42 @@ impl ParentRef {
     }
 }
 
+/// The parents of a route. Routes with equal lists share them, such as those of a team.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ParentRefs(Arc<[ParentRef]>);
+
+/// The lists of all routes.
+static PARENTS: LazyLock<Shared<[ParentRef]>> = LazyLock::new(Shared::default);
+
+impl From<Vec<ParentRef>> for ParentRefs {
+    fn from(references: Vec<ParentRef>) -> Self {
+        let is_same = |known: &Arc<[ParentRef]>| **known == *references;
+        let digest = sharing::digest(&references);
+        Self(PARENTS.get(digest, is_same, || references.as_slice().into()))
+    }
+}
+
+impl Default for ParentRefs {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl Deref for ParentRefs {
+    type Target = [ParentRef];
+
+    fn deref(&self) -> &[ParentRef] {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for ParentRefs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::deserialize(deserializer).map(Self::from)
+    }
+}
+
 impl fmt::Display for ParentRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.kind)?;
@@ -120,8 +158,8 @@ pub struct BackendRef<F> {
     #[serde(default = "one")]
     pub weight: u32,
     /// Filters of requests that go to this backend.
-    #[serde(default = "Vec::new")]
-    pub filters: Vec<F>,
+    #[serde(default = "Box::default")]
+    pub filters: Box<[F]>,
 }
 
 /// A reference to a Secret.

@@ -151,7 +151,7 @@ pub fn digest(value: impl Hash) -> u64 {
 }
 
 /// Values by their digests. Of several values with one digest, which is improbable, the first one is shared.
-pub(super) struct Shared<T: ?Sized>([Mutex<Part<T>>; PARTS]);
+pub struct Shared<T: ?Sized>([Mutex<Part<T>>; PARTS]);
 
 struct Part<T: ?Sized> {
     values: FxHashMap<u64, Arc<T>>,
@@ -174,7 +174,7 @@ impl<T: ?Sized> Default for Shared<T> {
 impl<T: ?Sized> Shared<T> {
     /// Returns the shared value of a digest. Creates it if there is none, and does not share it if that of the digest
     /// is another one.
-    pub(super) fn get(
+    pub fn get(
         &self,
         digest: u64,
         is_same: impl FnOnce(&Arc<T>) -> bool,

@@ -92,7 +92,7 @@ impl GatewayParents {
 /// The parts of a listener that decide which routes attach.
 #[derive(PartialEq, Eq)]
 pub(in crate::translate) struct Parent {
-    pub(in crate::translate) key: ListenerKey,
+    pub(in crate::translate) key: Arc<ListenerKey>,
     /// The consumer on whose behalf its routes send requests to backends.
     pub(in crate::translate) consumer: Consumer,
     port: u16,
@@ -369,7 +369,7 @@ impl Parent {
                 client_certificate: identity.map(|identity| identity.certificate.clone()),
                 permits_priorities: priority::is_permitted(&gateway.object.metadata),
             },
-            key: listener.key.clone(),
+            key: Arc::new(listener.key.clone()),
             port: listener.spec.port,
             hosts: Arc::new([listener.hostname.clone()]),
             kinds: listener.kinds.clone(),

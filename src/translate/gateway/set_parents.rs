@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rustc_hash::FxHashSet;
 
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
@@ -126,8 +127,9 @@ impl SetParents {
         else {
             return Vec::new();
         };
+        let added: FxHashSet<&ObjectRef> = added.iter().map(|(_, name)| name).collect();
         let places = all.iter().enumerate();
-        let places = places.filter(|(_, set)| added.contains(*set));
+        let places = places.filter(|(_, (_, name))| added.contains(name));
         places.map(|(place, (_, name))| (place, name)).collect()
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::hosts::HostIndex;
 use super::rank::Rank;
@@ -21,7 +21,7 @@ pub(super) struct Loss {
 /// The routes of a listener.
 #[derive(Default)]
 pub(super) struct OnListener {
-    claims: BTreeMap<Arc<Rank>, Arc<[Hostname]>>,
+    routes: FxHashSet<ObjectRef>,
     /// Number of HTTPRoutes among them.
     http: usize,
     /// The decisions. `None` while all routes are of one kind, as on most listeners: then all of them are accepted.
@@ -31,6 +31,7 @@ pub(super) struct OnListener {
 /// Which routes of a listener are accepted.
 #[derive(Default)]
 struct Decisions {
+    claims: BTreeMap<Arc<Rank>, Arc<[Hostname]>>,
     /// The decided routes.
     decided: BTreeMap<Arc<Rank>, Decided>,
     accepted: ByKind<Arc<Rank>>,
@@ -75,7 +76,7 @@ impl Loss {
 impl OnListener {
     /// Reports whether there are no routes.
     pub(super) fn is_empty(&self) -> bool {
-        self.claims.is_empty()
+        self.routes.is_empty()
     }
 
     /// Returns why a route is not accepted, if it is not.
@@ -89,48 +90,67 @@ impl OnListener {
         decisions.is_some_and(|it| it.losses.remove(route).is_some())
     }
 
-    /// Adds a route.
-    pub(super) fn insert(&mut self, rank: Arc<Rank>, hostnames: Arc<[Hostname]>) {
-        if let Some(decisions) = &mut self.decisions {
-            decisions.undecided.insert(rank.clone());
-        }
-        let is_http = rank.kind == RouteKind::Http;
+    /// Adds a route with its rank and hostnames.
+    pub(super) fn insert(
+        &mut self,
+        route: &ObjectRef,
+        kind: RouteKind,
+        claim: impl FnOnce() -> (Rank, Arc<[Hostname]>),
+    ) {
         // Objects that no API server has validated may have two listeners of one name, which count once.
-        if self.claims.insert(rank, hostnames).is_none() {
-            self.http += usize::from(is_http);
+        if self.routes.insert(route.clone()) {
+            self.http += usize::from(kind == RouteKind::Http);
+        }
+        if let Some(decisions) = &mut self.decisions {
+            let (rank, hostnames) = claim();
+            decisions.insert(Arc::new(rank), hostnames);
         }
     }
 
-    /// Removes a route.
-    pub(super) fn remove(&mut self, rank: &Rank) {
-        if let Some((rank, _)) = self.claims.remove_entry(rank) {
+    /// Removes a route, which had this rank.
+    pub(super) fn remove(&mut self, route: &ObjectRef, rank: impl FnOnce() -> Rank) {
+        if self.routes.remove(route) {
+            let rank = rank();
             self.http -= usize::from(rank.kind == RouteKind::Http);
             if let Some(decisions) = &mut self.decisions {
-                decisions.remove(&rank);
+                decisions.remove(&Arc::new(rank));
             }
         }
     }
 
-    /// Decides about the routes that changes affect. Adds those with another result to `differ`.
-    pub(super) fn decide(&mut self, differ: &mut BTreeSet<ObjectRef>) {
-        let is_mixed = self.http > 0 && self.http < self.claims.len();
+    /// Decides about the routes that changes affect. Adds those with another result to `differ`. `claim_of` returns rank
+    /// and hostnames of a route.
+    pub(super) fn decide(
+        &mut self,
+        claim_of: impl Fn(&ObjectRef) -> Option<(Rank, Arc<[Hostname]>)>,
+        differ: &mut BTreeSet<ObjectRef>,
+    ) {
+        let is_mixed = self.http > 0 && self.http < self.routes.len();
         if !is_mixed {
             let previous = self.decisions.take();
             let lost = previous.into_iter().flat_map(|it| it.losses.into_keys());
             differ.extend(lost);
             return;
         }
-        let all = || Decisions {
-            undecided: self.claims.keys().cloned().collect(),
-            ..Decisions::default()
+        let all = || {
+            let mut decisions = Box::<Decisions>::default();
+            for (rank, hostnames) in self.routes.iter().filter_map(claim_of) {
+                decisions.insert(Arc::new(rank), hostnames);
+            }
+            decisions
         };
-        let decisions = self.decisions.get_or_insert_with(|| Box::new(all()));
-        decisions.decide(&self.claims, differ);
+        self.decisions.get_or_insert_with(all).decide(differ);
     }
 }
 
 impl Decisions {
+    fn insert(&mut self, rank: Arc<Rank>, hostnames: Arc<[Hostname]>) {
+        self.undecided.insert(rank.clone());
+        self.claims.insert(rank, hostnames);
+    }
+
     fn remove(&mut self, rank: &Arc<Rank>) {
+        self.claims.remove(rank);
         self.take_out(rank);
         self.undecided.remove(rank);
         if let Some(decided) = self.decided.remove(rank)
@@ -140,23 +160,19 @@ impl Decisions {
         }
     }
 
-    fn decide(
-        &mut self,
-        claims: &BTreeMap<Arc<Rank>, Arc<[Hostname]>>,
-        differ: &mut BTreeSet<ObjectRef>,
-    ) {
+    fn decide(&mut self, differ: &mut BTreeSet<ObjectRef>) {
         // What a decision affects comes later in rank, so each route is decided about once.
         while let Some(rank) = self.undecided.pop_first() {
-            let Some(hostnames) = claims.get(&rank) else {
+            let Some(hostnames) = self.claims.get(&rank).cloned() else {
                 continue;
             };
-            let winner = self.first_before(&rank, hostnames);
+            let winner = self.first_before(&rank, &hostnames);
             let loss = winner.clone().and_then(|winner| {
-                let hostname = widest(hostnames, claims.get(&winner)?)?;
+                let hostname = widest(&hostnames, self.claims.get(&winner)?)?;
                 Some(Loss { winner, hostname })
             });
             let decision = winner.map_or(Decision::Accepted, Decision::LostTo);
-            self.apply(&rank, hostnames, decision);
+            self.apply(&rank, &hostnames, decision);
             if self.losses.get(&rank.route) != loss.as_ref() {
                 differ.insert(rank.route.clone());
                 match loss {

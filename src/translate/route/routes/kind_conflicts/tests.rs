@@ -28,11 +28,11 @@ struct Candidate {
     hosts: [Vec<&'static str>; 2],
 }
 
-fn listener(index: usize) -> ListenerKey {
-    ListenerKey {
+fn listener(index: usize) -> Arc<ListenerKey> {
+    Arc::new(ListenerKey {
         origin: ObjectRef::gateway_api("Gateway", "infra", "edge"),
         name: format!("l{index}").into(),
-    }
+    })
 }
 
 fn hostnames(hosts: &[&str]) -> Arc<[Hostname]> {
