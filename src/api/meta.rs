@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::by_text;
-use crate::ir::sharing::Text;
+use crate::ir::sharing::{Text, TextMap};
 
 /// The parts of `metadata` that Portcullis reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -19,10 +19,10 @@ pub struct ObjectMeta {
     /// Namespace; empty for cluster-scoped kinds. In files, `default` replaces a missing one.
     pub namespace: Text,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: TextMap,
     /// Annotations, except the copy of the object that `kubectl apply` makes.
     #[serde(deserialize_with = "without_last_applied")]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: TextMap,
     /// Creation time (RFC 3339). In files it may be absent, which means oldest.
     pub creation_timestamp: Option<jiff::Timestamp>,
     /// Time of the deletion request (RFC 3339). The object exists until its finalizers are removed.
@@ -37,12 +37,10 @@ pub struct ObjectMeta {
 /// Annotation with a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-fn without_last_applied<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
+fn without_last_applied<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TextMap, D::Error> {
     let mut annotations = BTreeMap::deserialize(deserializer)?;
     annotations.remove(LAST_APPLIED);
-    Ok(annotations)
+    Ok(annotations.into())
 }
 
 /// Namespace and name: identifies an object among those of its kind. Orders by the text `namespace/name`, so that all

@@ -2,6 +2,7 @@
 //! refer to is allocated once. Must not know what the values are.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -140,6 +141,50 @@ impl Visitor<'_> for AnyText {
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Text, E> {
         Ok(value.into())
+    }
+}
+
+/// Labels or annotations of an object. Equal ones share their memory: objects of one application often have the same.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct TextMap(Arc<BTreeMap<String, String>>);
+
+/// All labels and annotations.
+static MAPS: LazyLock<Shared<BTreeMap<String, String>>> = LazyLock::new(Shared::default);
+
+impl From<BTreeMap<String, String>> for TextMap {
+    fn from(map: BTreeMap<String, String>) -> Self {
+        Self(MAPS.get(
+            digest(&map),
+            |known| **known == map,
+            || Arc::new(map.clone()),
+        ))
+    }
+}
+
+impl Default for TextMap {
+    fn default() -> Self {
+        BTreeMap::new().into()
+    }
+}
+
+impl Deref for TextMap {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl fmt::Debug for TextMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl<'de> Deserialize<'de> for TextMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::deserialize(deserializer).map(Self::from)
     }
 }
 

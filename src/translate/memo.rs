@@ -18,15 +18,14 @@ pub(super) struct Readers<K> {
     reads: FxHashMap<K, Box<[Source]>>,
 }
 
-/// The outputs that are computed from a source, in order. Mostly one or two, for which a set would reserve the memory of
-/// eleven.
+/// The outputs that are computed from a source, in order. Mostly a few, for which a set would take twice the memory.
 enum Keys<K> {
     Few(Vec<K>),
     Many(BTreeSet<K>),
 }
 
 /// Maximum number of outputs in a list.
-const FEW: usize = 4;
+const FEW: usize = 32;
 
 impl<K: Ord + Clone> Keys<K> {
     fn insert(&mut self, key: &K) {

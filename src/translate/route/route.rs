@@ -47,8 +47,6 @@ pub(in crate::translate) struct Built {
     dropped: Option<Box<Fault>>,
     /// Makes `ResolvedRefs` false.
     pub(in crate::translate) unresolved: Option<Box<Fault>>,
-    /// Backends that its rules and their filters send requests to.
-    pub(in crate::translate) backends: Box<[BackendId]>,
     /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
     /// target these backends.
     pub(super) targetable: Box<[(ObjectRef, Option<Arc<str>>)]>,
@@ -94,7 +92,6 @@ impl Built {
             usable: 0,
             faults: Vec::new(),
             unresolved: Vec::new(),
-            used: Vec::new(),
         };
         let rules = match invalid_hostname(&object.spec().hostnames) {
             None => object.rules(&mut builder),
@@ -112,6 +109,11 @@ impl Built {
         });
         builder.depends_on_consumer |= priority::is_set(object.meta());
         builder.finish(priority, created, rules)
+    }
+
+    /// Returns the backends that its rules and their filters send requests to, in order.
+    pub(super) fn backends(&self) -> impl Iterator<Item = &BackendId> {
+        self.route.rules.iter().flat_map(|rule| rule.backends())
     }
 
     /// Reuses the route of a known translation that is equal.
@@ -212,8 +214,6 @@ pub(in crate::translate) struct RouteBuilder<'a> {
     usable: usize,
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
-    /// Backends that the rules and their filters send requests to, in order.
-    used: Vec<BackendId>,
 }
 
 /// The parts of a rule.
@@ -315,7 +315,7 @@ impl RouteBuilder<'_> {
                 (RuleSettings::default(), Action::Invalid(why))
             }
         };
-        let rule = Rule {
+        Rule {
             id: parts.id,
             matches: parts.matches,
             filters: settings.filters,
@@ -323,9 +323,7 @@ impl RouteBuilder<'_> {
             timeouts: settings.timeouts,
             retry: settings.retry.map(Box::new),
             session: settings.session.map(Box::new),
-        };
-        self.used.extend(rule.backends().cloned());
-        rule
+        }
     }
 
     /// Resolves the reference at `field` to a backend, for requests of the rule with this name. `requests` says whether
@@ -404,7 +402,6 @@ impl RouteBuilder<'_> {
             unusable,
             dropped,
             unresolved: merge(&self.unresolved).map(Box::new),
-            backends: self.used.into(),
             targetable: self.targetable.into(),
             with_status: self.with_status.into(),
             depends_on_consumer: self.depends_on_consumer,

@@ -8,6 +8,7 @@ mod rank;
 #[cfg(test)]
 mod tests;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -75,9 +76,9 @@ impl Claim {
         (!listeners.is_empty()).then_some(Self { listeners, ..self })
     }
 
-    /// Returns its hostnames on a listener. Of two listeners of one name, the last one counts.
+    /// Returns its hostnames on a listener.
     fn hostnames_on(&self, listener: &ListenerKey) -> Option<&Arc<[Hostname]>> {
-        let mut listeners = self.listeners.iter().rev();
+        let mut listeners = self.listeners.iter();
         let found = listeners.find(|(key, _)| **key == *listener);
         found.map(|(_, hostnames)| hostnames)
     }
@@ -180,7 +181,8 @@ impl KindConflicts {
     }
 }
 
-/// Returns the listeners of attachments with the hostnames there, each listener once.
+/// Returns the listeners of attachments with the hostnames there, each listener once. Objects that no API server has
+/// validated may have several listeners of one name, which count as one with all of their hostnames.
 pub(in crate::translate) fn hosts<'a>(
     attachments: impl Iterator<Item = &'a Attachment>,
     parents: &Parents,
@@ -190,9 +192,23 @@ pub(in crate::translate) fn hosts<'a>(
     for (listener, hostnames) in reached.flatten() {
         listeners.entry(*listener).or_insert(hostnames);
     }
-    let listeners = listeners.into_iter();
-    let listeners = listeners.map(|(at, hostnames)| (parents[at].key.clone(), hostnames.clone()));
-    listeners.collect()
+    let mut places: FxHashMap<&Arc<ListenerKey>, usize> = FxHashMap::default();
+    let mut hosts: Vec<(Arc<ListenerKey>, Arc<[Hostname]>)> = Vec::with_capacity(listeners.len());
+    for (listener, hostnames) in listeners {
+        let key = &parents[listener].key;
+        match places.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(hosts.len());
+                hosts.push((key.clone(), hostnames.clone()));
+            }
+            Entry::Occupied(place) => {
+                let known = &mut hosts[*place.get()].1;
+                let both: BTreeSet<_> = known.iter().chain(hostnames.iter()).cloned().collect();
+                *known = both.into_iter().collect();
+            }
+        }
+    }
+    hosts.into()
 }
 
 /// Says to which routes one lost, where, and what to do.

@@ -250,7 +250,7 @@ impl TranslatedRoute {
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &BackendId> {
-        self.built.iter().flat_map(|built| &built.backends)
+        self.built.iter().flat_map(|built| built.backends())
     }
 
     /// Reports whether there is a translation of the route.

@@ -97,7 +97,6 @@ impl OnListener {
         kind: RouteKind,
         claim: impl FnOnce() -> (Rank, Arc<[Hostname]>),
     ) {
-        // Objects that no API server has validated may have two listeners of one name, which count once.
         if self.routes.insert(route.clone()) {
             self.http += usize::from(kind == RouteKind::Http);
         }
