@@ -3,6 +3,7 @@
 mod backend_tls;
 mod cors;
 mod release_backend;
+mod remembered;
 mod traffic_policy;
 
 use std::time::Instant;
@@ -239,20 +240,6 @@ fn violated_cel_rules_report_their_message() {
         .map(|line| format!("error {line}"))
         .collect();
     assert_eq!(found, expected);
-}
-
-#[test]
-fn cel_rules_hold_for_the_same_value_again_and_for_no_other() {
-    let matching = |value: &str| {
-        let path = json!({"type": "PathPrefix", "value": value});
-        findings(route(json!({"rules": [{"matches": [{"path": path}]}]})))
-    };
-    for _ in 0..2 {
-        for number in 0..200 {
-            assert_eq!(matching(&format!("/{number}")), Vec::<String>::new());
-            assert_eq!(matching(&format!("/{number}//")).len(), 1);
-        }
-    }
 }
 
 #[test]
