@@ -66,7 +66,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         rules: vec![Arc::new(rule)],
     };
     AttachedRoute {
-        hostnames,
+        hostnames: hostnames.into(),
         route: Arc::new(route),
     }
 }

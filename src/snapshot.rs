@@ -335,8 +335,8 @@ mod tests {
     fn map(number: u16, content: u8) -> Arc<ConfigMap> {
         Arc::new(ConfigMap {
             metadata: ObjectMeta {
-                namespace: format!("namespace-{}", number % 7),
-                name: number.to_string(),
+                namespace: format!("namespace-{}", number % 7).into(),
+                name: number.to_string().into(),
                 ..ObjectMeta::default()
             },
             data: [("ca.crt".to_owned(), content.to_string())].into(),

@@ -310,7 +310,7 @@ fn explain_rule(
     }
     explanation.lines("filters", describe::filters(&rule.ir.filters, ir));
     explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
-    explanation.lines("retry", describe::retry(rule.ir.retry.as_ref()));
+    explanation.lines("retry", describe::retry(rule.ir.retry.as_deref()));
     explanation.lines("backends", describe::action(&rule.ir, ir));
 }
 

@@ -11,7 +11,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
-use super::{ObjectRef, Route, ServerTls, Transport};
+use super::{ObjectRef, Route, ServerTls, Transport, sharing};
 
 /// A port to bind, on one address or on every address of both families.
 ///
@@ -250,7 +250,7 @@ impl Serialize for AttachedRoutes {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AttachedRoute {
     /// The hostnames that both the route and the listener permit; never empty.
-    pub hostnames: Vec<Hostname>,
+    pub hostnames: Arc<[Hostname]>,
     /// The route.
     pub route: Arc<Route>,
 }
@@ -273,8 +273,8 @@ impl Hostname {
         let text = text.to_ascii_lowercase();
         match text.strip_prefix("*.") {
             _ if text.is_empty() => Self::Any,
-            Some(suffix) => Self::Wildcard(suffix.into()),
-            None => Self::Exact(text.into()),
+            Some(suffix) => Self::Wildcard(sharing::text(suffix)),
+            None => Self::Exact(sharing::text(&text)),
         }
     }
 

@@ -16,6 +16,7 @@ pub mod precedence;
 pub mod route;
 mod scheme;
 pub mod session;
+pub mod sharing;
 mod target;
 pub mod tls;
 pub mod traffic;

@@ -55,15 +55,14 @@ impl Changes {
 
     fn add_object(&mut self, object: &ObjectRef, is_new_or_gone: bool) {
         let (group, kind) = (&*object.group, &*object.kind);
-        let namespace = || object.namespace.to_string();
         if is_new_or_gone {
             self.announce(Source::Existence(object.clone()));
         }
         if (group, kind) == (ReferenceGrant::GROUP, ReferenceGrant::KIND) {
-            self.announce(Source::GrantsOf(namespace()));
+            self.announce(Source::grants_of(&object.namespace));
         }
         if let Some(&(_, kind)) = READ_AS_WHOLE.iter().find(|it| **it == (group, kind)) {
-            self.announce(Source::AllOf(kind, namespace()));
+            self.announce(Source::all_of(kind, &object.namespace));
         }
         self.announce(Source::Object(object.clone()));
     }

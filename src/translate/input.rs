@@ -149,7 +149,7 @@ impl<'a> Input<'a> {
         &self,
         namespace: &'n str,
     ) -> impl Iterator<Item = &'a Arc<T>> + use<'a, 'n, T> {
-        self.read(|| Source::AllOf(T::KIND, namespace.to_owned()));
+        self.read(|| Source::all_of(T::KIND, namespace));
         T::all(self.snapshot).in_namespace(namespace)
     }
 
@@ -168,10 +168,8 @@ impl<'a> Input<'a> {
     ) -> impl Iterator<Item = &'a Arc<Pod>> + use<'a, 'n> {
         // One label suffices: every pod that is selected has it.
         self.read(|| match labels.first_key_value() {
-            Some((key, value)) => {
-                Source::PodsLabelled(namespace.to_owned(), key.clone(), value.clone())
-            }
-            None => Source::AllOf(Pod::KIND, namespace.to_owned()),
+            Some((key, value)) => Source::pods_labelled(namespace, key, value),
+            None => Source::all_of(Pod::KIND, namespace),
         });
         let pods = self.snapshot.pods.in_namespace(namespace);
         pods.filter(move |pod| {
@@ -187,7 +185,7 @@ impl<'a> Input<'a> {
         &self,
         namespace: &'n str,
     ) -> impl Iterator<Item = &'a Arc<ReferenceGrant>> + use<'a, 'n> {
-        self.read(|| Source::GrantsOf(namespace.to_owned()));
+        self.read(|| Source::grants_of(namespace));
         self.snapshot.reference_grants.in_namespace(namespace)
     }
 }

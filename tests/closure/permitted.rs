@@ -111,7 +111,7 @@ fn permitted(
     let permitted = references.filter_map(|(from, secret)| {
         let namespace = secret
             .namespace
-            .unwrap_or_else(|| from.namespace.to_string());
+            .unwrap_or_else(|| from.namespace.as_ref().into());
         let to = ObjectRef::new(&secret.group, &secret.kind, &namespace, &secret.name);
         (from.namespace == to.namespace || is_granted(cluster, &from, &to)).then_some(to)
     });

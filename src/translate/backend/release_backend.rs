@@ -120,10 +120,8 @@ fn announce_pods(input: &Input<'_>, changes: &mut Changes) {
         if labels[0] != labels[1] {
             changes.announce(Source::LabelsOf(name.clone()));
         }
-        for (key, value) in labels.into_iter().flatten().flatten() {
-            let namespace = name.namespace.to_string();
-            let label = Source::PodsLabelled(namespace, key.clone(), value.clone());
-            changes.announce(label);
+        for (key, value) in labels.into_iter().flatten().flat_map(|all| all.iter()) {
+            changes.announce(Source::pods_labelled(&name.namespace, key, value));
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
+use crate::ir::object_ref::ObjectName;
 use crate::ir::{Backend, Fallback, ObjectRef};
 use crate::settings::permissions::BackendKinds;
 
@@ -54,9 +55,9 @@ fn fallback(service: &Service, backend: &Backend) -> Option<Fallback> {
     let is_headless = service.spec.cluster_ips.iter().any(|it| it == HEADLESS);
     // The name has the addresses of pods, so that the port is theirs.
     let port = backend.endpoints.addresses().first()?.port();
-    let ObjectRef {
+    let ObjectName {
         namespace, name, ..
-    } = &backend.id.object;
+    } = &*backend.id.object;
     let hostname = format!("{name}.{namespace}.svc").into();
     is_headless.then_some(Fallback::Name { hostname, port })
 }

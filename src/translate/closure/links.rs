@@ -195,7 +195,7 @@ impl ByKind<'_> {
                 continue;
             }
             self.collector
-                .depends_on(Source::AllOf(Gateway::KIND, namespace.to_owned()));
+                .depends_on(Source::all_of(Gateway::KIND, namespace));
             let gateways = self.collector.input.in_namespace::<Gateway>(namespace);
             let gateways = gateways.map(|gateway| gateway.object_ref());
             self.collector.links.belongs_to.extend(gateways);
@@ -242,7 +242,7 @@ impl ByKind<'_> {
     /// nobody needs these.
     fn accept<R: RouteObject>(&mut self, route: &R) -> bool {
         let acceptance = self.acceptance;
-        let mut references = route.spec().parent_refs.clone();
+        let mut references = route.spec().parent_refs.to_vec();
         if route.spec().use_default_gateways.as_deref() == Some(attachment::DEFAULT_SCOPE) {
             self.collector.depends_on(Source::DefaultGateways);
             let defaults = acceptance

@@ -120,6 +120,11 @@ impl<'a> ListenerDraft<'a> {
         self.protocol == Protocol::Tls && mode == Some("Passthrough")
     }
 
+    /// Reports whether no step has found anything about it that its conditions tell.
+    pub(super) fn is_sound(&self) -> bool {
+        self.is_servable() && self.overlap.is_none() && self.unresolved.is_empty()
+    }
+
     /// Reports whether `Accepted` is true.
     pub(in crate::translate) fn is_accepted(&self) -> bool {
         self.rejected.is_none() && self.conflict.is_none()

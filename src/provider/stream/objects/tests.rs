@@ -73,7 +73,7 @@ fn ports(state: &GatewayObjects) -> Vec<(String, u16)> {
     let services = state.snapshot.services.iter();
     let port = |service: &Arc<crate::api::core::Service>| service.spec.ports[0].port;
     services
-        .map(|service| (service.metadata.name.clone(), port(service)))
+        .map(|service| (service.metadata.name.to_string(), port(service)))
         .collect()
 }
 

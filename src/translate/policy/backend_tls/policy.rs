@@ -110,9 +110,7 @@ impl TargetPolicy for Policy {
 
     fn by_age(&self, other: &Self) -> Ordering {
         let age = |policy: &Self| {
-            let ObjectRef {
-                namespace, name, ..
-            } = policy.name.clone();
+            let (namespace, name) = (policy.name.namespace.clone(), policy.name.name.clone());
             (policy.created, QualifiedName { namespace, name })
         };
         let kinds = || self.name.kind.cmp(&other.name.kind);
