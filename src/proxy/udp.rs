@@ -11,8 +11,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::spawn_local;
 
@@ -169,43 +170,31 @@ fn select(rule: &Rule) -> Option<&Arc<Backend>> {
 
 /// Sends what an endpoint answers to its client, until the session ends.
 async fn serve_session(port: Rc<UdpPort>, session: Rc<Session>) {
-    while poll_fn(|cx| poll_answers(&port, &session, cx))
-        .await
-        .is_ok()
-    {
+    // The refusal of a datagram is an error of the socket.
+    let interest = Interest::READABLE | Interest::ERROR;
+    while !session.has_ended() {
+        let ready = tokio::select! {
+            ready = session.flow.socket.ready(interest) => ready,
+            () = poll_fn(|cx| poll_due(&port, &session, cx)) => break,
+        };
+        let Ok(ready) = ready else { break };
+        let answered = SCRATCH.with_borrow_mut(|buffer| answer(&port, &session, buffer));
+        let is_refused = ready.is_error() && session.flow.take_refusal();
+        if is_refused || answered.is_err() {
+            session.flow.on_refused();
+            break;
+        }
         tokio::task::yield_now().await;
     }
     port.sessions.end(&session);
 }
 
-/// The session has ended.
-struct Ended;
-
-/// Ready when a burst of answers is sent.
-fn poll_answers(
-    port: &UdpPort,
-    session: &Session,
-    cx: &mut Context<'_>,
-) -> Poll<Result<(), Ended>> {
-    if session.has_ended() || is_due(port, session, cx) {
-        return Poll::Ready(Err(Ended));
+/// Ready when the session has ended, or nothing has moved for the idle timeout, or for a moment while the process drains.
+fn poll_due(port: &UdpPort, session: &Session, cx: &mut Context<'_>) -> Poll<()> {
+    match port.worker.draining.get() && session.is_quiet() {
+        true => Poll::Ready(()),
+        false => session.deadline.poll_due(cx),
     }
-    let Ok(()) = ready!(session.flow.socket.poll_recv_ready(cx)) else {
-        return Poll::Ready(Err(Ended));
-    };
-    let answered = SCRATCH.with_borrow_mut(|buffer| answer(port, session, buffer));
-    let Err(error) = answered else {
-        return Poll::Ready(Ok(()));
-    };
-    if error.kind() == ErrorKind::ConnectionRefused {
-        session.flow.on_refused();
-    }
-    Poll::Ready(Err(Ended))
-}
-
-/// Reports whether nothing has moved for the idle timeout, or for a moment while the process drains.
-fn is_due(port: &UdpPort, session: &Session, cx: &mut Context<'_>) -> bool {
-    session.deadline.poll_due(cx).is_ready() || (port.worker.draining.get() && session.is_quiet())
 }
 
 fn answer(port: &UdpPort, session: &Session, buffer: &mut [u8]) -> io::Result<()> {
@@ -214,6 +203,7 @@ fn answer(port: &UdpPort, session: &Session, buffer: &mut [u8]) -> io::Result<()
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             result => result?,
         };
+        session.flow.on_answered();
         session.on_answered(port.worker.limits.udp_idle_timeout);
         let sent = port.socket.try_send_to(&buffer[..length], session.client);
         if sent.is_err() {

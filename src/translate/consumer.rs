@@ -13,6 +13,8 @@ pub(in crate::translate) struct Consumer {
     pub(in crate::translate) listener: ListenerKey,
     /// The client certificate of the Gateway, or why it cannot be used.
     pub(in crate::translate) client_certificate: Option<ClientCertificate>,
+    /// Whether the listener forwards TLS as it is, so that nothing secures its connections to backends.
+    pub(in crate::translate) passes_tls_through: bool,
     /// Whether the Gateway permits the priorities of routes.
     pub(in crate::translate) permits_priorities: bool,
 }

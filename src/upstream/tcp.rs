@@ -6,6 +6,7 @@ use http::HeaderMap;
 use super::balance;
 use super::connect::on_failure;
 use super::connector::Connector;
+use super::health;
 use super::in_flight::InFlight;
 use super::release::{self, candidates};
 use super::restrictions::MAX_ENDPOINTS;
@@ -54,6 +55,7 @@ impl Upstream {
             match self.pool.connect(&connector).await {
                 Ok(io) => {
                     in_flight.on_sent();
+                    health::on_response(&in_flight.endpoint().health);
                     return Ok(TcpConnection {
                         io,
                         _in_flight: in_flight,

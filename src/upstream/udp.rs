@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use super::Upstream;
@@ -64,6 +65,19 @@ impl UdpFlow {
     pub fn has_endpoint(&self) -> bool {
         let id = self.in_flight.endpoint().id;
         self.backend.endpoints().iter().any(|one| one.id == id)
+    }
+
+    /// Records that the endpoint has answered.
+    pub fn on_answered(&self) {
+        health::on_response(&self.in_flight.endpoint().health);
+    }
+
+    /// Takes the error of an earlier datagram: the endpoint's host, or one on the way, has refused it.
+    pub fn take_refusal(&self) -> bool {
+        // Until the next error.
+        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = self.socket.try_io(Interest::ERROR, nothing);
+        self.socket.take_error().is_ok_and(|error| error.is_some())
     }
 
     /// Records that the endpoint's host has refused a datagram: nothing listens there.

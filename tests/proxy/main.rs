@@ -47,6 +47,7 @@ mod timeouts;
 mod tls;
 mod tls_route;
 mod traffic_policy;
+mod udp_limits;
 mod udp_route;
 mod upgrade;
 mod upstream;

@@ -429,3 +429,57 @@ async fn drain_waits_for_connections() {
     assert_eq!(read_all(&mut client).await, b"");
     left.await.expect("left");
 }
+
+/// Returns the value of the first series of a metric of backends.
+pub(crate) async fn of_backend(scene: &Scene, metric: &str) -> u64 {
+    let metrics = get(scene.admin_address(), "localhost", "/metrics").await;
+    let mut lines = metrics.text().lines();
+    let line = lines.find(|line| line.starts_with(&format!("{metric}{{")));
+    let (_, value) = line.expect("a series").rsplit_once(' ').expect("a value");
+    value.parse().expect("a number")
+}
+
+#[tokio::test]
+async fn ejection_ends_when_the_endpoint_accepts_a_connection() {
+    let (late, origin) = (Origin::dead(), echo("app").await);
+    let scene = Scene::start(&to(&[("app", 1)]).service("app", &[late, origin.address]));
+    let ejected = async || of_backend(&scene, "portcullis_upstream_endpoints_ejected").await;
+    while ejected().await == 0 {
+        let mut client = connect(scene.at(PORT)).await;
+        assert_eq!(read_until(&mut client, "\n").await, "app\n");
+    }
+    let listener = tokio::net::TcpListener::bind(late).await.expect("bound");
+    let (sender, accepted) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = sender.send(stream);
+        }
+    });
+    // Connections have no other effect that shows when the next one is a probe.
+    let probed = async {
+        while accepted.is_empty() {
+            drop(connect(scene.at(PORT)).await);
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, probed).await.expect("probed in time");
+    let recovered = async {
+        while ejected().await != 0 {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let recovered = timeout(TEST_TIMEOUT, recovered).await;
+    recovered.expect("recovered in time");
+}
+#[tokio::test]
+async fn reset_by_a_client_reaches_a_backend_that_does_not_read() {
+    let mut backend = Backend::start().await;
+    let scene = Scene::start(&to(&[("app", 1)]).service("app", &[backend.address()]));
+    let (mut client, other) = joined(&scene, &mut backend).await;
+    let flood = vec![b'x'; FLOOD];
+    let blocked = timeout(Duration::from_secs(1), client.write_all(&flood)).await;
+    assert!(blocked.is_err(), "the buffers take everything");
+    reset(client);
+    until_counted(&scene, "the end of the connection", |it| it.open() == 0).await;
+    drop(other);
+}

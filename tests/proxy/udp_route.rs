@@ -3,21 +3,18 @@
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use portcullis::telemetry::metrics::ConnectionStats;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::client::get;
 use crate::harness::TEST_TIMEOUT;
-use crate::harness::ports::closed_address;
-use crate::harness::yaml;
-use crate::scene::{Objects, Scene, write};
+use crate::scene::{Objects, Scene};
 use crate::tcp_route::{route, until_counted};
 
 /// Port of the listener.
@@ -29,12 +26,12 @@ fn listening(port: u16) -> Objects {
     Objects::gateway(&[format!("{{name: udp, port: {port}, protocol: UDP}}")])
 }
 
-fn udp_route(backends: &[(&str, u32)]) -> String {
+pub(crate) fn udp_route(backends: &[(&str, u32)]) -> String {
     route("UDPRoute", "route", &[], backends).to_string()
 }
 
 /// Returns a Service with UDP port 80 and these endpoints.
-fn service(name: &str, endpoints: &[SocketAddr]) -> String {
+pub(crate) fn service(name: &str, endpoints: &[SocketAddr]) -> String {
     let mut text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: 80, protocol: UDP}}]}}\n"
     );
@@ -60,8 +57,8 @@ fn to(endpoints: &[SocketAddr]) -> Objects {
 
 /// A backend that answers each datagram with its name and the datagram, or with the datagram if it has no name; ends when
 /// dropped.
-struct Echo {
-    address: SocketAddr,
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
     /// Addresses from which datagrams came, in order.
     peers: watch::Receiver<Vec<SocketAddr>>,
     task: AbortHandle,
@@ -74,7 +71,7 @@ impl Drop for Echo {
 }
 
 impl Echo {
-    async fn start(name: &'static str) -> Self {
+    pub(crate) async fn start(name: &'static str) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let socket = socket.expect("a free port");
         let address = socket.local_addr().expect("bound");
@@ -95,7 +92,7 @@ impl Echo {
     }
 
     /// Returns the addresses from which datagrams came.
-    fn peers(&self) -> Vec<SocketAddr> {
+    pub(crate) fn peers(&self) -> Vec<SocketAddr> {
         self.peers.borrow().clone()
     }
 }
@@ -108,10 +105,10 @@ async fn dead() -> SocketAddr {
 }
 
 /// A client with an address of its own.
-struct Client(UdpSocket);
+pub(crate) struct Client(UdpSocket);
 
 impl Client {
-    async fn of(proxy: SocketAddr) -> Self {
+    pub(crate) async fn of(proxy: SocketAddr) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let socket = socket.expect("a free port");
         socket.connect(proxy).await.expect("connected");
@@ -132,7 +129,7 @@ impl Client {
     }
 
     /// Sends a datagram; returns the answer as text.
-    async fn ask(&self, text: &str) -> String {
+    pub(crate) async fn ask(&self, text: &str) -> String {
         self.send(text.as_bytes()).await;
         String::from_utf8(self.receive().await).expect("text")
     }
@@ -397,104 +394,17 @@ async fn until_draining(stats: &ConnectionStats, address: SocketAddr) {
     refused.expect("refused in time");
 }
 
-/// The program in its own process, which may open few files; killed when dropped.
-struct Program {
-    child: Child,
-    admin: SocketAddr,
-    _folder: tempfile::TempDir,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // Fails only if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Program {
-    fn start(objects: &Objects) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        write(folder.path(), "objects.yaml", &objects.text());
-        let admin = closed_address();
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
-            .arg(env!("CARGO_BIN_EXE_portcullis"))
-            .args(["run", "--workers", "1", "--drain-delay", "0s"])
-            .args(["--admin", &admin.to_string()])
-            .arg("--config-dir")
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        Self {
-            child: command.spawn().expect("started"),
-            admin,
-            _folder: folder,
-        }
-    }
-
-    /// Returns a metric without labels, once the program serves metrics.
-    async fn metric(&self, name: &str) -> usize {
-        let running = async {
-            while TcpStream::connect(self.admin).await.is_err() {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, running)
-            .await
-            .expect("started in time");
-        let metrics = get(self.admin, "localhost", "/metrics").await;
-        let mut lines = metrics.text().lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        let value = value.unwrap_or_else(|| panic!("no {name}"));
-        value.parse().expect("a number")
-    }
-
-    async fn until_ready(&self) {
-        let ready = async {
-            loop {
-                if TcpStream::connect(self.admin).await.is_ok()
-                    && get(self.admin, "localhost", "/readyz").await.status == 200
-                {
-                    return;
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(TEST_TIMEOUT, ready).await.expect("ready in time");
-    }
-}
-
 #[tokio::test]
-async fn full_port_ends_sessions_of_unproven_clients_first() {
-    let backend = Echo::start("").await;
-    let address: SocketAddr = (Ipv4Addr::LOCALHOST, closed_address().port()).into();
-    let listener = format!("{{name: udp, port: {}, protocol: UDP}}", address.port());
-    let local = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
-    let objects = Objects::default()
-        .with(yaml::gateway_with("gateway", &[listener], local))
-        .with(service("app", &[backend.address]))
-        .with(udp_route(&[("app", 1)]));
-    let program = Program::start(&objects);
-    program.until_ready().await;
-    let proven = Client::of(address).await;
-    for _ in 0..3 {
-        assert_eq!(proven.ask("hello").await, "hello");
+async fn refusal_of_the_only_datagram_of_a_session_ejects_the_endpoint() {
+    let (refusing, backend) = (dead().await, Echo::start("").await);
+    let scene = Scene::start(&to(&[refusing, backend.address]));
+    // Each endpoint gets one of two sessions.
+    for _ in 0..2 {
+        Client::of(scene.at(PORT)).await.send(b"only").await;
     }
-    let peer = backend.peers()[0];
-    // More clients than a process with 256 descriptors can have sockets for.
-    let mut others = Vec::new();
-    for _ in 0..400 {
-        let client = Client::of(address).await;
-        assert_eq!(client.ask("hello").await, "hello");
-        // No other client gets its address.
-        others.push(client);
-    }
-    assert_eq!(proven.ask("hello").await, "hello");
-    assert_eq!(backend.peers().last(), Some(&peer), "the same session");
-    let open = program.metric("portcullis_udp_sessions_open").await;
-    assert!((10..128).contains(&open), "{open}");
-    assert_eq!(program.metric("portcullis_udp_sessions_total").await, 401);
-    assert_eq!(program.metric("portcullis_unforwarded_total").await, 0);
+    until_counted(&scene, "the end of the refused session", |it| {
+        it.udp_sessions_ended.load(Relaxed) == 1
+    })
+    .await;
+    assert_eq!(ejections(&scene).await, 1);
 }

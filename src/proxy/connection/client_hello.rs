@@ -39,8 +39,17 @@ impl ClientHello {
     /// Adds bytes that were received.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Status {
         self.received.extend_from_slice(bytes);
-        self.take_records()
-            .map_or(Status::Invalid, |()| self.status())
+        loop {
+            match self.status() {
+                Status::Incomplete => {}
+                known => return known,
+            }
+            match self.take_record() {
+                Some(true) => {}
+                Some(false) => return Status::Incomplete,
+                None => return Status::Invalid,
+            }
+        }
     }
 
     /// Returns everything that was received.
@@ -48,21 +57,24 @@ impl ClientHello {
         self.received
     }
 
-    /// Moves the contents of complete records to the message. `None` if one is of another type.
-    fn take_records(&mut self) -> Option<()> {
-        while let Some(header) = self.received.get(self.next..self.next + RECORD_HEADER) {
-            let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-            if header[0] != HANDSHAKE || header[1] != 3 || length == 0 {
-                return None;
-            }
-            let begin = self.next + RECORD_HEADER;
-            let Some(content) = self.received.get(begin..begin + length) else {
-                break;
-            };
-            self.message.extend_from_slice(content);
-            self.next = begin + length;
+    /// Moves the content of the next record to the message. Returns whether it is complete; `None` if it is of another type
+    /// or too large.
+    fn take_record(&mut self) -> Option<bool> {
+        let Some(header) = self.received.get(self.next..self.next + RECORD_HEADER) else {
+            return Some(false);
+        };
+        let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let begin = self.next + RECORD_HEADER;
+        let is_too_large = begin + length > MAX;
+        if header[0] != HANDSHAKE || header[1] != 3 || length == 0 || is_too_large {
+            return None;
         }
-        (self.received.len() <= MAX).then_some(())
+        let Some(content) = self.received.get(begin..begin + length) else {
+            return Some(false);
+        };
+        self.message.extend_from_slice(content);
+        self.next = begin + length;
+        Some(true)
     }
 
     fn status(&self) -> Status {
@@ -205,6 +217,14 @@ mod tests {
                 assert_eq!(hello.into_received(), bytes);
             }
         }
+    }
+
+    #[test]
+    fn early_data_may_follow() {
+        let mut bytes = records(&message(Some("a.test"), 0), 1000);
+        bytes.extend([20, 3, 3, 0, 1, 1, 23, 3, 3, 0x40, 0]);
+        bytes.resize(bytes.len() + 40_000, 0);
+        assert_eq!(ClientHello::default().push(&bytes), complete("a.test"));
     }
 
     #[test]

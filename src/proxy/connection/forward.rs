@@ -1,18 +1,23 @@
 //! Connections whose bytes are forwarded as they are: those of TCP listeners, and of TLS listeners with or without their
 //! TLS. The rule of a route selects the backend once, for the life of the connection.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::io::ClientIo;
-use super::relay::{RelayEnd, Side, relay};
+use super::relay::{Half, RelayEnd, Side, relay};
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::worker_state::OpenConnection;
 use crate::proxy::worker_state::port::PortState;
 use crate::table::{Backend, BackendTarget, Rule};
 use crate::upstream::{Security, TcpConnection};
+
+/// Interval of checks for a reset by a side that is not read from, since the other one does not read.
+const RESET_CHECK: Duration = Duration::from_secs(1);
 
 /// A client's connection, and what selects its backend.
 pub(super) struct Forwarded {
@@ -48,7 +53,7 @@ impl Forwarded {
 /// client needs its place. Closes it if no backend can be connected to.
 pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Forwarded) {
     let Forwarded {
-        mut client,
+        client,
         peer,
         first,
         rule,
@@ -60,40 +65,67 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
         open.stats.unforwarded.fetch_add(1, Relaxed);
         return client.abort();
     };
-    let (reader, writer) = tokio::io::split(&mut client);
+    let (client, backend_io) = (RefCell::new(client), RefCell::new(&mut backend.io));
     let of_client = Side {
-        reader,
-        writer,
+        reader: Half(&client),
+        writer: Half(&client),
         first,
     };
-    let (reader, writer) = tokio::io::split(&mut backend.io);
     let of_backend = Side {
-        reader,
-        writer,
+        reader: Half(&backend_io),
+        writer: Half(&backend_io),
         first: Vec::new(),
     };
-    let relayed = relay(of_client, of_backend, true, |cx, has_moved| {
-        if has_moved {
+    let check = open.clock.deadline();
+    check.set(RESET_CHECK);
+    let relayed = relay(of_client, of_backend, true, |cx, progress| {
+        if progress.has_moved {
             activity.on_moved();
         }
-        match port.is_closed() {
-            true => Poll::Ready(Phase::Evicted),
-            false => activity.poll_due(cx),
+        if port.is_closed() {
+            return Poll::Ready(Stop::Closed);
         }
+        if progress.is_blocked && check.poll_due(cx).is_ready() {
+            if client.borrow().has_failed() {
+                return Poll::Ready(Stop::ClientFailed);
+            }
+            if backend_io.borrow().has_failed() {
+                return Poll::Ready(Stop::BackendFailed);
+            }
+            check.set(RESET_CHECK);
+            // Registers the waker.
+            let _ = check.poll_due(cx);
+        }
+        activity.poll_due(cx).map(Stop::Due)
     });
-    match relayed.await.end {
+    let end = relayed.await.end;
+    let (client, backend) = (client.into_inner(), backend_io.into_inner());
+    match end {
         RelayEnd::Complete => {}
-        RelayEnd::ClientFailed => backend.io.abort(),
-        RelayEnd::BackendFailed => client.abort(),
+        RelayEnd::ClientFailed | RelayEnd::Stopped(Stop::ClientFailed) => backend.abort(),
+        RelayEnd::BackendFailed | RelayEnd::Stopped(Stop::BackendFailed) => client.abort(),
         // Without the reset, both sides would take the end for that of the other's bytes.
-        RelayEnd::Stopped(phase) => {
-            if let Some(kind) = phase.timeout() {
+        RelayEnd::Stopped(stop) => {
+            if let Stop::Due(phase) = stop
+                && let Some(kind) = phase.timeout()
+            {
                 open.stats.timed_out(kind);
             }
-            backend.io.abort();
+            backend.abort();
             client.abort();
         }
     }
+}
+
+/// What ends a connection apart from its sides.
+enum Stop {
+    /// The port was removed.
+    Closed,
+    /// A timeout has passed, or a new client needs the place.
+    Due(Phase),
+    /// A side was reset while the other one did not read.
+    ClientFailed,
+    BackendFailed,
 }
 
 async fn connect(

@@ -40,6 +40,15 @@ impl ClientIo {
         }
     }
 
+    /// Reports whether the client has reset the connection. Makes a system call.
+    pub(crate) fn has_failed(&self) -> bool {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0.tcp(),
+        };
+        socket.take_error().is_ok_and(|error| error.is_some())
+    }
+
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
     pub(crate) fn abort(&self) {
         let socket = match self {

@@ -19,6 +19,37 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
 }
 
+/// A half of a stream whose other half is relayed too. Both can still be looked at.
+pub(super) struct Half<'a, T>(pub(super) &'a RefCell<T>);
+
+impl<T: AsyncRead + Unpin> AsyncRead for Half<'_, T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Half<'_, T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
 /// One side of a relay.
 pub(super) struct Side<R, W> {
     pub(super) reader: R,
@@ -48,13 +79,21 @@ pub(super) struct Relayed<S> {
     pub(super) sent: u64,
 }
 
-/// Copies until both directions have ended, or until `poll_stopped` is ready, which is told whether bytes have moved since
-/// its last call. With `ends_on_failure`, also until one side has failed; otherwise a failure ends its direction.
+/// What has happened since the last poll of a relay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Whether bytes have moved.
+    pub(super) has_moved: bool,
+    /// Whether one side does not read. Then the relay does not read from the other, and does not learn that it is reset.
+    pub(super) is_blocked: bool,
+}
+
+/// Copies until both directions have ended, or until `poll_stopped` is ready, which is told of the progress. With `ends_on_failure`, also until one side has failed; otherwise a failure ends its direction.
 pub(super) async fn relay<A, B, C, D, S>(
     client: Side<A, B>,
     backend: Side<C, D>,
     ends_on_failure: bool,
-    poll_stopped: impl Fn(&mut Context<'_>, bool) -> Poll<S>,
+    poll_stopped: impl Fn(&mut Context<'_>, Progress) -> Poll<S>,
 ) -> Relayed<S>
 where
     A: AsyncRead + Unpin,
@@ -73,7 +112,10 @@ where
         let before = up.moved + down.moved;
         up.poll(cx);
         down.poll(cx);
-        let has_moved = up.moved + down.moved > before;
+        let progress = Progress {
+            has_moved: up.moved + down.moved > before,
+            is_blocked: up.is_blocked() || down.is_blocked(),
+        };
         match (up.end, down.end) {
             (Some(End::SourceFailed), _) | (_, Some(End::TargetFailed)) if ends_on_failure => {
                 return Poll::Ready(RelayEnd::ClientFailed);
@@ -84,7 +126,7 @@ where
             (Some(_), Some(_)) => return Poll::Ready(RelayEnd::Complete),
             _ => {}
         }
-        poll_stopped(cx, has_moved).map(RelayEnd::Stopped)
+        poll_stopped(cx, progress).map(RelayEnd::Stopped)
     })
     .await;
     Relayed {
@@ -130,6 +172,10 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<R, W> {
             moved: 0,
             end: None,
         }
+    }
+
+    fn is_blocked(&self) -> bool {
+        !self.rest.is_empty()
     }
 
     /// Makes progress, unless the direction has ended.

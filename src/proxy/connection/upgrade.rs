@@ -67,8 +67,8 @@ async fn relay_side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         writer,
         first,
     };
-    let relayed = copy(client, backend, ends_on_failure, |cx, has_moved| {
-        if has_moved {
+    let relayed = copy(client, backend, ends_on_failure, |cx, progress| {
+        if progress.has_moved {
             deadline.set(idle);
         }
         deadline.poll_due(cx).map(|()| TimedOut)

@@ -209,7 +209,18 @@ impl Backends {
         match &port.tls {
             PortTls::OfPolicies { .. } => {
                 let port_name = port.name.as_deref();
-                self.tls.decide(name, port_name, protocol, requests)
+                let passes = requests.consumer.is_some_and(|it| it.passes_tls_through);
+                match protocol {
+                    // Client and backend secure the connection.
+                    UpstreamProtocol::Tcp if passes => Decision::Plain(None),
+                    // Policies for all ports are about those of TCP.
+                    UpstreamProtocol::Udp
+                        if !port_name.is_some_and(|port| self.tls.names_port(name, port)) =>
+                    {
+                        Decision::Plain(None)
+                    }
+                    _ => self.tls.decide(name, port_name, protocol, requests),
+                }
             }
             PortTls::Own(Ok(Some(tls))) => {
                 Decision::Tls(own_use(name), port.own_tls(tls, protocol))

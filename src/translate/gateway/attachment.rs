@@ -367,6 +367,7 @@ impl Parent {
                 gateway: gateway.name.clone(),
                 listener: listener.key.clone(),
                 client_certificate: identity.map(|identity| identity.certificate.clone()),
+                passes_tls_through: listener.passes_tls_through(),
                 permits_priorities: priority::is_permitted(&gateway.object.metadata),
             },
             key: Arc::new(listener.key.clone()),

@@ -115,7 +115,8 @@ impl<'a> ListenerDraft<'a> {
         }
     }
 
-    fn passes_tls_through(&self) -> bool {
+    /// Reports whether the listener forwards TLS as it is.
+    pub(super) fn passes_tls_through(&self) -> bool {
         let mode = self.spec.tls.as_ref().and_then(|tls| tls.mode.as_deref());
         self.protocol == Protocol::Tls && mode == Some("Passthrough")
     }

@@ -188,6 +188,12 @@ impl Policy {
         self.created == other.created
     }
 
+    /// Reports whether a target names this port of a backend.
+    pub(super) fn names_port(&self, backend: &ObjectRef, port: &str) -> bool {
+        let mut targets = self.targets.iter().filter(|it| it.backend == *backend);
+        targets.any(|target| target.section.as_deref() == Some(port))
+    }
+
     /// Returns the target with the best rank for requests to a port with this name or without one; `None` if no target
     /// selects them.
     pub(super) fn candidate(

@@ -95,6 +95,7 @@ fn with_requests<T>(
             name: "http".into(),
         },
         client_certificate: None,
+        passes_tls_through: false,
         permits_priorities: false,
     };
     let route = ObjectRef::gateway_api("HTTPRoute", "edge", "route");
