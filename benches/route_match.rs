@@ -25,7 +25,7 @@ fn backend() -> BackendId {
         object: ObjectRef::core("Service", "default", "backend"),
         port: 80,
         tls: None,
-        for_grpc: false,
+        protocol: None,
     }
 }
 
@@ -66,7 +66,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         rules: vec![Arc::new(rule)],
     };
     AttachedRoute {
-        hostnames,
+        hostnames: hostnames.into(),
         route: Arc::new(route),
     }
 }

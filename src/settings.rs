@@ -260,8 +260,10 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Idle timeout while a response is awaited or streamed. Default: 5 min.
     pub stream_idle_timeout: Duration,
-    /// Idle timeout of an upgraded connection, such as a WebSocket. Default: 1 h.
+    /// Idle timeout of a connection that is forwarded as it is: a WebSocket, or one of a TCP or TLS listener. Default: 1 h.
     pub tunnel_idle_timeout: Duration,
+    /// Idle timeout of the datagrams of a client address. Default: 60 s.
+    pub udp_idle_timeout: Duration,
     /// Timeout of a connect to an endpoint. Default: 5 s.
     pub connect_timeout: Duration,
     /// Idle timeout of connections to endpoints. Default: 60 s.
@@ -293,6 +295,7 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(10),
             stream_idle_timeout: Duration::from_secs(5 * 60),
             tunnel_idle_timeout: Duration::from_secs(60 * 60),
+            udp_idle_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(5),
             upstream_idle_timeout: Duration::from_secs(60),
             idle_buffer_timeout: Duration::from_secs(1),

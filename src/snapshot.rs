@@ -11,16 +11,16 @@ use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
+use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::api::parameters::GatewayParameters;
 use crate::api::pod::Pod;
-use crate::api::policy::{BackendTlsPolicy, UnservedRoute};
+use crate::api::policy::BackendTlsPolicy;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::service_import::ServiceImport;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
-use crate::api::{Key, Kind, Object, ObjectMeta, Resource};
+use crate::api::{Key, Kind, Object, Resource};
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The objects of one kind, in key order. Backed by a persistent map: a clone is cheap, and an update costs only what
 /// it changes.
@@ -197,8 +197,6 @@ macro_rules! snapshot {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])+ pub $objects: Objects<$kind>,)+
-            /// Routes of kinds without a translator, keyed by `Kind/name` within their namespace.
-            pub unserved_routes: Objects<UnservedRoute>,
             /// Objects that the source has, and that never had a valid version.
             pub invalid: Arc<BTreeSet<ObjectRef>>,
         }
@@ -217,11 +215,6 @@ macro_rules! snapshot {
             pub fn insert(&mut self, object: Object) -> bool {
                 match object {
                     $(Object::$kind(object) => self.$objects.insert(object),)+
-                    Object::UnservedRoute(object) => {
-                        let ObjectMeta { namespace, name, .. } = &object.metadata;
-                        let key = unserved(&object.kind, namespace, name);
-                        self.unserved_routes.insert_at(key, object)
-                    }
                 }
             }
 
@@ -229,7 +222,7 @@ macro_rules! snapshot {
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
                 $(let objects = objects.chain(self.$objects.objects().map(Object::$kind));)+
-                objects.chain(self.unserved_routes.objects().map(Object::UnservedRoute))
+                objects
             }
 
             /// Gets an object by reference.
@@ -239,11 +232,7 @@ macro_rules! snapshot {
                         let object = self.$objects.get(&name.namespace, &name.name);
                         object.cloned().map(Object::$kind)
                     })+
-                    (_, kind) => {
-                        let key = unserved(kind, &name.namespace, &name.name);
-                        let object = self.unserved_routes.get(&key.namespace, &key.name);
-                        object.cloned().map(Object::UnservedRoute)
-                    }
+                    _ => None,
                 }
             }
 
@@ -252,10 +241,6 @@ macro_rules! snapshot {
                 let key = Key::new(&name.namespace, &name.name);
                 match (&*name.group, &*name.kind) {
                     $(($kind::GROUP, $kind::KIND) => self.$objects.remove(&key),)+
-                    (GATEWAY_GROUP, kind) => {
-                        let key = unserved(kind, &name.namespace, &name.name);
-                        self.unserved_routes.remove(&key)
-                    }
                     _ => false,
                 }
             }
@@ -270,11 +255,6 @@ macro_rules! snapshot {
                         change.named(ObjectRef::new($kind::GROUP, $kind::KIND, namespace, name))
                     }));
                 )+
-                let changes = self.unserved_routes.changes_since(&previous.unserved_routes);
-                names.extend(changes.iter().filter_map(|change| {
-                    let route = change.versions().next()?;
-                    Some(change.named(route.object_ref()))
-                }));
                 names
             }
 
@@ -288,7 +268,7 @@ macro_rules! snapshot {
             pub fn keys(&self, kind: &Kind) -> Vec<Key> {
                 match (kind.group, kind.kind) {
                     $(($kind::GROUP, $kind::KIND) => self.$objects.keys().cloned().collect(),)+
-                    (_, kind) => self.unserved_keys(kind),
+                    _ => Vec::new(),
                 }
             }
         }
@@ -306,6 +286,12 @@ snapshot! {
     http_routes: HttpRoute,
     /// GRPCRoutes.
     grpc_routes: GrpcRoute,
+    /// TLSRoutes.
+    tls_routes: TlsRoute,
+    /// TCPRoutes.
+    tcp_routes: TcpRoute,
+    /// UDPRoutes.
+    udp_routes: UdpRoute,
     /// BackendTLSPolicies.
     backend_tls_policies: BackendTlsPolicy,
     /// BackendTLSOverrides.
@@ -336,22 +322,6 @@ snapshot! {
     config_maps: ConfigMap,
 }
 
-impl Snapshot {
-    fn unserved_keys(&self, kind: &str) -> Vec<Key> {
-        let own = format!("{kind}/");
-        let route = |key: &Key| {
-            let name = key.name.strip_prefix(&own)?;
-            Some(Key::new(&key.namespace, name))
-        };
-        self.unserved_routes.keys().filter_map(route).collect()
-    }
-}
-
-/// Returns the key of a route of a kind without a translator: several kinds share one map.
-fn unserved(kind: &str, namespace: &str, name: &str) -> Key {
-    Key::new(namespace, &format!("{kind}/{name}"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -359,13 +329,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::api::ObjectMeta;
 
     /// Returns the ConfigMap of this number with a content.
     fn map(number: u16, content: u8) -> Arc<ConfigMap> {
         Arc::new(ConfigMap {
             metadata: ObjectMeta {
-                namespace: format!("namespace-{}", number % 7),
-                name: number.to_string(),
+                namespace: format!("namespace-{}", number % 7).into(),
+                name: number.to_string().into(),
                 ..ObjectMeta::default()
             },
             data: [("ca.crt".to_owned(), content.to_string())].into(),

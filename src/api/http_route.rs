@@ -8,6 +8,7 @@ use super::reference::BackendRef;
 use super::route::{RouteResource, RouteRule, RouteSpec};
 use super::session_persistence::SessionPersistence;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::sharing::Text;
 
 /// An HTTPRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -28,24 +29,24 @@ impl RouteResource for HttpRoute {
     }
 }
 
-/// A rule.
+/// A rule. What few rules have is in boxes: a process may hold many thousands of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpRule {
     /// Name.
-    pub name: Option<String>,
+    pub name: Option<Text>,
     /// Alternative matches. Empty means every path.
-    pub matches: Vec<HttpMatch>,
+    pub matches: Box<[HttpMatch]>,
     /// Filters, in order.
-    pub filters: Vec<HttpFilter>,
+    pub filters: Box<[HttpFilter]>,
     /// Backends, by weight.
-    pub backend_refs: Vec<BackendRef<HttpFilter>>,
+    pub backend_refs: Box<[BackendRef<HttpFilter>]>,
     /// Timeouts.
-    pub timeouts: Option<HttpTimeouts>,
+    pub timeouts: Option<Box<HttpTimeouts>>,
     /// Retries (GEP-1731).
-    pub retry: Option<HttpRetry>,
+    pub retry: Option<Box<HttpRetry>>,
     /// Session persistence (GEP-1619).
-    pub session_persistence: Option<SessionPersistence>,
+    pub session_persistence: Option<Box<SessionPersistence>>,
 }
 
 impl RouteRule for HttpRule {
@@ -72,7 +73,7 @@ pub struct HttpRetry {
     /// Maximum number of retries of one request.
     pub attempts: Option<u32>,
     /// Minimum delay before a retry.
-    pub backoff: Option<String>,
+    pub backoff: Option<Text>,
 }
 
 /// Conditions that must all hold.
@@ -82,11 +83,11 @@ pub struct HttpMatch {
     /// Path; absent means prefix `/`.
     pub path: Option<PathMatch>,
     /// Headers.
-    pub headers: Vec<NameValueMatch>,
+    pub headers: Box<[NameValueMatch]>,
     /// Query parameters.
-    pub query_params: Vec<NameValueMatch>,
+    pub query_params: Box<[NameValueMatch]>,
     /// Method.
-    pub method: Option<String>,
+    pub method: Option<Text>,
 }
 
 /// A path condition.
@@ -94,9 +95,9 @@ pub struct HttpMatch {
 pub struct PathMatch {
     /// `Exact`, `PathPrefix` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
-    pub kind: Option<String>,
+    pub kind: Option<Text>,
     /// Value, `/` by default.
-    pub value: Option<String>,
+    pub value: Option<Text>,
 }
 
 /// A condition on a header or query parameter.
@@ -104,11 +105,11 @@ pub struct PathMatch {
 pub struct NameValueMatch {
     /// `Exact` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
-    pub kind: Option<String>,
+    pub kind: Option<Text>,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Value or pattern.
-    pub value: String,
+    pub value: Text,
 }
 
 /// Timeouts, as Gateway API durations.
@@ -116,7 +117,7 @@ pub struct NameValueMatch {
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpTimeouts {
     /// The whole exchange.
-    pub request: Option<String>,
+    pub request: Option<Text>,
     /// One attempt.
-    pub backend_request: Option<String>,
+    pub backend_request: Option<Text>,
 }

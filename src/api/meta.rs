@@ -8,20 +8,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::by_text;
+use crate::ir::sharing::{Text, TextMap};
 
 /// The parts of `metadata` that Portcullis reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
     /// Name; validation ensures that it is not empty.
-    pub name: String,
+    pub name: Text,
     /// Namespace; empty for cluster-scoped kinds. In files, `default` replaces a missing one.
-    pub namespace: String,
+    pub namespace: Text,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: TextMap,
     /// Annotations, except the copy of the object that `kubectl apply` makes.
     #[serde(deserialize_with = "without_last_applied")]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: TextMap,
     /// Creation time (RFC 3339). In files it may be absent, which means oldest.
     pub creation_timestamp: Option<jiff::Timestamp>,
     /// Time of the deletion request (RFC 3339). The object exists until its finalizers are removed.
@@ -30,18 +31,16 @@ pub struct ObjectMeta {
     /// Generation of the spec; 0 in files.
     pub generation: i64,
     /// UID; empty in files.
-    pub uid: String,
+    pub uid: Text,
 }
 
 /// Annotation with a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-fn without_last_applied<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, String>, D::Error> {
+fn without_last_applied<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TextMap, D::Error> {
     let mut annotations = BTreeMap::deserialize(deserializer)?;
     annotations.remove(LAST_APPLIED);
-    Ok(annotations)
+    Ok(annotations.into())
 }
 
 /// Namespace and name: identifies an object among those of its kind. Orders by the text `namespace/name`, so that all
@@ -49,17 +48,17 @@ fn without_last_applied<'de, D: Deserializer<'de>>(
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Namespace, empty when cluster-scoped.
-    pub namespace: String,
+    pub namespace: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
 }
 
 impl Key {
     /// Creates a key.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
+            namespace: namespace.into(),
+            name: name.into(),
         }
     }
 }
@@ -103,7 +102,13 @@ pub trait Resource {
 
     /// Returns the object's key.
     fn key(&self) -> Key {
-        Key::new(&self.meta().namespace, &self.meta().name)
+        let ObjectMeta {
+            namespace, name, ..
+        } = self.meta();
+        Key {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        }
     }
 
     /// Returns the object's full name.

@@ -11,6 +11,7 @@ mod finding;
 pub mod gateway;
 pub mod grpc_route;
 pub mod http_route;
+pub mod l4_route;
 mod legacy;
 pub mod meta;
 mod nulls;

@@ -11,10 +11,11 @@ use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use super::grpc_route::GrpcRoute;
 use super::http_route::HttpRoute;
+use super::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
 use super::pod::Pod;
-use super::policy::{BackendTlsPolicy, UnservedRoute};
+use super::policy::BackendTlsPolicy;
 use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::traffic_policy::BackendTrafficPolicy;
@@ -32,7 +33,9 @@ pub enum Object {
     ListenerSet(Arc<ListenerSet>),
     HttpRoute(Arc<HttpRoute>),
     GrpcRoute(Arc<GrpcRoute>),
-    UnservedRoute(Arc<UnservedRoute>),
+    TlsRoute(Arc<TlsRoute>),
+    TcpRoute(Arc<TcpRoute>),
+    UdpRoute(Arc<UdpRoute>),
     BackendTlsPolicy(Arc<BackendTlsPolicy>),
     BackendTlsOverride(Arc<BackendTlsOverride>),
     BackendTrafficPolicy(Arc<BackendTrafficPolicy>),
@@ -58,7 +61,9 @@ impl Object {
             Self::ListenerSet(object) => object.meta(),
             Self::HttpRoute(object) => object.meta(),
             Self::GrpcRoute(object) => object.meta(),
-            Self::UnservedRoute(object) => &object.metadata,
+            Self::TlsRoute(object) => object.meta(),
+            Self::TcpRoute(object) => object.meta(),
+            Self::UdpRoute(object) => object.meta(),
             Self::BackendTlsPolicy(object) => object.meta(),
             Self::BackendTlsOverride(object) => object.meta(),
             Self::BackendTrafficPolicy(object) => object.meta(),
@@ -86,7 +91,9 @@ impl Object {
             Self::ListenerSet(_) => (ListenerSet::GROUP, ListenerSet::KIND),
             Self::HttpRoute(_) => (HttpRoute::GROUP, HttpRoute::KIND),
             Self::GrpcRoute(_) => (GrpcRoute::GROUP, GrpcRoute::KIND),
-            Self::UnservedRoute(route) => (GATEWAY_GROUP, route.kind.as_str()),
+            Self::TlsRoute(_) => (TlsRoute::GROUP, TlsRoute::KIND),
+            Self::TcpRoute(_) => (TcpRoute::GROUP, TcpRoute::KIND),
+            Self::UdpRoute(_) => (UdpRoute::GROUP, UdpRoute::KIND),
             Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
             Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
             Self::BackendTrafficPolicy(_) => {
@@ -120,7 +127,9 @@ impl Object {
             Self::ListenerSet(object) => serde_json::to_value(&**object),
             Self::HttpRoute(object) => serde_json::to_value(&**object),
             Self::GrpcRoute(object) => serde_json::to_value(&**object),
-            Self::UnservedRoute(object) => serde_json::to_value(&**object),
+            Self::TlsRoute(object) => serde_json::to_value(&**object),
+            Self::TcpRoute(object) => serde_json::to_value(&**object),
+            Self::UdpRoute(object) => serde_json::to_value(&**object),
             Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
             Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
             Self::BackendTrafficPolicy(object) => serde_json::to_value(&**object),
@@ -298,7 +307,7 @@ static KINDS: &[Kind] = &[
         ["v1"],
         true,
         "tlsroute",
-        UnservedRoute
+        TlsRoute
     ),
     kind!(
         GATEWAY_GROUP,
@@ -306,7 +315,7 @@ static KINDS: &[Kind] = &[
         ["v1"],
         true,
         "tcproute",
-        UnservedRoute
+        TcpRoute
     ),
     kind!(
         GATEWAY_GROUP,
@@ -314,7 +323,7 @@ static KINDS: &[Kind] = &[
         ["v1"],
         true,
         "udproute",
-        UnservedRoute
+        UdpRoute
     ),
     kind!(
         GATEWAY_GROUP,

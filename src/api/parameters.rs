@@ -180,6 +180,8 @@ group! {
         stream_idle: String,
         /// `--tunnel-idle-timeout`
         tunnel_idle: String,
+        /// `--udp-idle-timeout`
+        udp_idle: String,
         /// `--connect-timeout`
         connect: String,
         /// `--upstream-idle-timeout`

@@ -1,11 +1,10 @@
 //! Pod, with the fields that define endpoints: labels, ports of containers, addresses and readiness. Other fields are
 //! not read, so that a change of them does not change the object.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
+use crate::ir::sharing::TextMap;
 
 /// A Pod, without annotations.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -99,7 +98,7 @@ impl Pod {
 /// Reads metadata without annotations: they are not used here and can be long.
 fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut metadata = ObjectMeta::deserialize(deserializer)?;
-    metadata.annotations = BTreeMap::new();
+    metadata.annotations = TextMap::default();
     Ok(metadata)
 }
 

@@ -6,39 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::meta::{ObjectMeta, Resource, resource};
-use super::reference::{LocalObjectReference, ParentRef};
+use super::reference::LocalObjectReference;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-
-/// A route of a kind without a translator: TLSRoute, TCPRoute, UDPRoute.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct UnservedRoute {
-    /// Kind. Decoding copies it from the object's `kind`.
-    #[serde(default)]
-    pub kind: String,
-    /// Metadata.
-    pub metadata: ObjectMeta,
-    /// Spec.
-    #[serde(default)]
-    pub spec: UnservedRouteSpec,
-}
-
-impl UnservedRoute {
-    /// Returns its name.
-    pub fn object_ref(&self) -> ObjectRef {
-        ObjectRef::gateway_api(&self.kind, &self.metadata.namespace, &self.metadata.name)
-    }
-}
-
-/// The fields that all routes share.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct UnservedRouteSpec {
-    /// Parents.
-    pub parent_refs: Vec<ParentRef>,
-    /// Hostnames, where the kind has them.
-    pub hostnames: Vec<String>,
-}
 
 /// TLS settings for Services, chosen by their owners.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -1,26 +1,29 @@
 //! References between objects: one type for each shape, shared by all kinds that use it.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::sharing::{self, Shared, Text};
 
-fn gateway_group() -> String {
-    GATEWAY_GROUP.to_owned()
+fn gateway_group() -> Text {
+    GATEWAY_GROUP.into()
 }
 
-fn gateway_kind() -> String {
-    "Gateway".to_owned()
+fn gateway_kind() -> Text {
+    "Gateway".into()
 }
 
-fn service_kind() -> String {
-    "Service".to_owned()
+fn service_kind() -> Text {
+    "Service".into()
 }
 
-fn secret_kind() -> String {
-    "Secret".to_owned()
+fn secret_kind() -> Text {
+    "Secret".into()
 }
 
 fn one() -> u32 {
@@ -34,18 +37,18 @@ fn one() -> u32 {
 pub struct ParentRef {
     /// Group, the Gateway API's by default.
     #[serde(default = "gateway_group")]
-    pub group: String,
+    pub group: Text,
     /// Kind, `Gateway` by default.
     #[serde(default = "gateway_kind")]
-    pub kind: String,
+    pub kind: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
+    pub namespace: Option<Text>,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Name of one listener; absent means all.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub section_name: Option<String>,
+    pub section_name: Option<Text>,
     /// Port of the listeners; absent means all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
@@ -55,13 +58,49 @@ impl ParentRef {
     /// Creates a reference to a whole object in any namespace.
     pub fn to(object: &ObjectRef) -> Self {
         Self {
-            group: object.group.to_string(),
-            kind: object.kind.to_string(),
-            namespace: Some(object.namespace.to_string()),
-            name: object.name.to_string(),
+            group: Text::from(&object.group),
+            kind: Text::from(&object.kind),
+            namespace: Some(Text::from(&object.namespace)),
+            name: Text::from(&object.name),
             section_name: None,
             port: None,
         }
+    }
+}
+
+/// The parents of a route. Routes with equal lists share them, such as those of a team.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct ParentRefs(Arc<[ParentRef]>);
+
+/// The lists of all routes.
+static PARENTS: LazyLock<Shared<[ParentRef]>> = LazyLock::new(Shared::default);
+
+impl From<Vec<ParentRef>> for ParentRefs {
+    fn from(references: Vec<ParentRef>) -> Self {
+        let is_same = |known: &Arc<[ParentRef]>| **known == *references;
+        let digest = sharing::digest(&references);
+        Self(PARENTS.get(digest, is_same, || references.as_slice().into()))
+    }
+}
+
+impl Default for ParentRefs {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl Deref for ParentRefs {
+    type Target = [ParentRef];
+
+    fn deref(&self) -> &[ParentRef] {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for ParentRefs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::deserialize(deserializer).map(Self::from)
     }
 }
 
@@ -88,14 +127,14 @@ impl fmt::Display for ParentRef {
 pub struct BackendObjectRef {
     /// Group, core by default.
     #[serde(default)]
-    pub group: String,
+    pub group: Text,
     /// Kind, `Service` by default.
     #[serde(default = "service_kind")]
-    pub kind: String,
+    pub kind: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
-    pub namespace: Option<String>,
+    pub namespace: Option<Text>,
     /// Port of the Service; required for a Service.
     pub port: Option<u16>,
 }
@@ -119,8 +158,8 @@ pub struct BackendRef<F> {
     #[serde(default = "one")]
     pub weight: u32,
     /// Filters of requests that go to this backend.
-    #[serde(default = "Vec::new")]
-    pub filters: Vec<F>,
+    #[serde(default = "Box::default")]
+    pub filters: Box<[F]>,
 }
 
 /// A reference to a Secret.
@@ -129,14 +168,14 @@ pub struct BackendRef<F> {
 pub struct SecretRef {
     /// Group, core by default.
     #[serde(default)]
-    pub group: String,
+    pub group: Text,
     /// Kind, `Secret` by default.
     #[serde(default = "secret_kind")]
-    pub kind: String,
+    pub kind: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
-    pub namespace: Option<String>,
+    pub namespace: Option<Text>,
 }
 
 /// A reference to an object of any kind, in any namespace.
@@ -144,13 +183,13 @@ pub struct SecretRef {
 #[serde(rename_all = "camelCase")]
 pub struct ObjectReference {
     /// Group.
-    pub group: String,
+    pub group: Text,
     /// Kind.
-    pub kind: String,
+    pub kind: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
-    pub namespace: Option<String>,
+    pub namespace: Option<Text>,
 }
 
 /// A reference to an object of the same namespace.
@@ -158,9 +197,9 @@ pub struct ObjectReference {
 #[serde(rename_all = "camelCase")]
 pub struct LocalObjectReference {
     /// Group.
-    pub group: String,
+    pub group: Text,
     /// Kind.
-    pub kind: String,
+    pub kind: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
 }

@@ -4,20 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::HttpFilter;
 use super::meta::Resource;
-use super::reference::{BackendRef, ParentRef};
+use super::reference::{BackendRef, ParentRefs};
+use crate::ir::sharing::Text;
 
 /// Spec of a route with rules of this type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteSpec<R> {
     /// Parents, at most 32.
-    pub parent_refs: Vec<ParentRef>,
+    pub parent_refs: ParentRefs,
     /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
-    pub use_default_gateways: Option<String>,
+    pub use_default_gateways: Option<Text>,
     /// Hostnames, at most 16; empty means the listeners'.
-    pub hostnames: Vec<String>,
+    pub hostnames: Box<[Text]>,
     /// Rules, at most 16.
-    pub rules: Vec<R>,
+    pub rules: Box<[R]>,
 }
 
 /// A kind of route with rules.

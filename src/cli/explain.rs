@@ -39,7 +39,8 @@ pub struct Args {
     /// Folder of Gateway API YAML
     #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
     config_dir: PathBuf,
-    /// Method and URL, such as 'GET https://host/path'; the default method is GET
+    /// Method and URL, such as 'GET https://host/path'; the default method is GET. For routes of TLS, TCP and UDP, a URL such
+    /// as 'tls://host:8443'
     #[arg(value_name = "REQUEST")]
     request: ExplainedRequest,
     /// A header of the request; may be repeated
@@ -126,7 +127,7 @@ fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> Expl
 /// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
 /// these are all ports of the scheme.
 fn candidates<'a>(table: &'a Table, request: &ExplainedRequest) -> Vec<&'a Arc<Port>> {
-    let speaks = |port: &&Arc<Port>| port.protocol() == request.protocol();
+    let speaks = |port: &&Arc<Port>| port.protocol() == request.protocol;
     let of_scheme: Vec<_> = table.ports().iter().filter(speaks).collect();
     let number = request.port.unwrap_or(request.default_port());
     let exact: Vec<_> = of_scheme
@@ -168,7 +169,7 @@ fn no_port(table: &Table, request: &ExplainedRequest) -> Vec<String> {
 fn protocol(protocol: PortProtocol) -> &'static str {
     match protocol {
         PortProtocol::Http => "http",
-        PortProtocol::Tls => "https",
+        PortProtocol::Tls => "https or tls",
         PortProtocol::Tcp => "tcp",
         PortProtocol::Udp => "udp",
     }
@@ -309,7 +310,7 @@ fn explain_rule(
     }
     explanation.lines("filters", describe::filters(&rule.ir.filters, ir));
     explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
-    explanation.lines("retry", describe::retry(rule.ir.retry.as_ref()));
+    explanation.lines("retry", describe::retry(rule.ir.retry.as_deref()));
     explanation.lines("backends", describe::action(&rule.ir, ir));
 }
 

@@ -245,8 +245,10 @@ limit_flags! {
     handshake_timeout: Span, "TIME", "PORTCULLIS_HANDSHAKE_TIMEOUT";
     /// Idle timeout while a response is awaited or streamed
     stream_idle_timeout: Span, "TIME", "PORTCULLIS_STREAM_IDLE_TIMEOUT";
-    /// Idle timeout of an upgraded connection, such as a WebSocket
+    /// Idle timeout of a connection that is forwarded as it is: a WebSocket, or one of a TCP or TLS listener
     tunnel_idle_timeout: Span, "TIME", "PORTCULLIS_TUNNEL_IDLE_TIMEOUT";
+    /// Idle timeout of the datagrams of a client address
+    udp_idle_timeout: Span, "TIME", "PORTCULLIS_UDP_IDLE_TIMEOUT";
     /// Timeout of a connect to an endpoint
     connect_timeout: Span, "TIME", "PORTCULLIS_CONNECT_TIMEOUT";
     /// Idle timeout of connections to endpoints

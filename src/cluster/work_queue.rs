@@ -318,7 +318,7 @@ mod tests {
         queue.done(&slow[0]);
         let namespaces: Vec<_> = run(&mut queue)
             .into_iter()
-            .map(|one| one.namespace)
+            .map(|one| one.namespace.clone())
             .collect();
         assert_eq!(namespaces.len(), LIMITS.in_namespace + 1);
         assert_eq!(namespaces.iter().filter(|one| &***one == "slow").count(), 1);

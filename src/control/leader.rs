@@ -200,7 +200,7 @@ impl Leader {
             events.warn(Warning {
                 object: gateway.clone(),
                 version: "v1",
-                uid: object.metadata.uid.clone(),
+                uid: object.metadata.uid.to_string(),
                 reason,
                 action: "Program",
                 message,

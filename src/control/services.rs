@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::api::Key;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, SliceEndpoint};
 use crate::ir::ObjectRef;
+use crate::ir::sharing::Text;
 use crate::provision::{ChildKind, DesiredState, is_made_for};
 use crate::snapshot::Snapshot;
 
@@ -42,7 +43,7 @@ pub(super) struct Services {
     /// The Gateways that have, or want to have, a Service of this name.
     gateways: BTreeMap<Key, BTreeSet<ObjectRef>>,
     /// The EndpointSlices of every Service, by name.
-    slices: BTreeMap<Key, BTreeMap<String, Arc<EndpointSlice>>>,
+    slices: BTreeMap<Key, BTreeMap<Text, Arc<EndpointSlice>>>,
 }
 
 #[derive(Debug, Default)]

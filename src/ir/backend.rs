@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::traffic::TrafficPolicy;
-use super::{ClientTls, ObjectRef};
+use super::{ClientTls, ObjectRef, Transport};
 
 /// The identity of a backend. Includes everything that two uses of one object must not share. `Ord` is derived:
 /// searches for all uses of an object, or of one of its ports, rely on these two fields being the first.
@@ -22,8 +22,8 @@ pub struct BackendId {
     pub port: u16,
     /// Where its TLS settings come from; `None` where no policy applies.
     pub tls: Option<TlsUse>,
-    /// Whether requests of GRPCRoutes require HTTP/2 although the port does not declare it.
-    pub for_grpc: bool,
+    /// The protocol that the requests require, if it is not that of the port: HTTP/2 for those of GRPCRoutes, TCP or UDP.
+    pub protocol: Option<UpstreamProtocol>,
 }
 
 /// Where the TLS settings for a backend come from. Two uses of one port with different settings are two backends, so
@@ -34,6 +34,16 @@ pub struct TlsUse {
     pub policy: ObjectRef,
     /// The Gateway whose client certificate is presented.
     pub client: Option<ObjectRef>,
+}
+
+impl BackendId {
+    /// Returns the transport of the port: TCP 53 and UDP 53 of an object are two ports.
+    pub fn transport(&self) -> Transport {
+        match self.protocol {
+            Some(UpstreamProtocol::Udp) => Transport::Udp,
+            _ => Transport::Tcp,
+        }
+    }
 }
 
 impl fmt::Display for BackendId {
@@ -49,10 +59,12 @@ impl fmt::Display for BackendId {
                 write!(f, " as {client}")?;
             }
         }
-        if self.for_grpc {
-            f.write_str(" for gRPC")?;
-        }
-        Ok(())
+        f.write_str(match self.protocol {
+            None | Some(UpstreamProtocol::Http1) => "",
+            Some(UpstreamProtocol::H2c) => " for gRPC",
+            Some(UpstreamProtocol::Tcp) => " for TCP",
+            Some(UpstreamProtocol::Udp) => " for UDP",
+        })
     }
 }
 
@@ -190,10 +202,14 @@ impl From<Vec<SocketAddr>> for Endpoints {
 }
 
 /// What an endpoint speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum UpstreamProtocol {
     /// HTTP/1.1, upgrades included.
     Http1,
     /// HTTP/2 with prior knowledge (`kubernetes.io/h2c`), also within TLS.
     H2c,
+    /// Bytes that the proxy does not look into, also within TLS.
+    Tcp,
+    /// Datagrams that the proxy does not look into.
+    Udp,
 }

@@ -11,7 +11,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
-use super::{ObjectRef, Route, ServerTls};
+use super::{ObjectRef, Route, ServerTls, Transport, sharing};
 
 /// A port to bind, on one address or on every address of both families.
 ///
@@ -24,15 +24,6 @@ pub struct Bind {
     pub port: u16,
     /// The transport: TCP 53 and UDP 53 are two ports.
     pub transport: Transport,
-}
-
-/// A transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
 }
 
 impl Bind {
@@ -259,7 +250,7 @@ impl Serialize for AttachedRoutes {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AttachedRoute {
     /// The hostnames that both the route and the listener permit; never empty.
-    pub hostnames: Vec<Hostname>,
+    pub hostnames: Arc<[Hostname]>,
     /// The route.
     pub route: Arc<Route>,
 }
@@ -282,8 +273,8 @@ impl Hostname {
         let text = text.to_ascii_lowercase();
         match text.strip_prefix("*.") {
             _ if text.is_empty() => Self::Any,
-            Some(suffix) => Self::Wildcard(suffix.into()),
-            None => Self::Exact(text.into()),
+            Some(suffix) => Self::Wildcard(sharing::text(suffix)),
+            None => Self::Exact(sharing::text(&text)),
         }
     }
 

@@ -16,9 +16,11 @@ pub mod precedence;
 pub mod route;
 mod scheme;
 pub mod session;
+pub mod sharing;
 mod target;
 pub mod tls;
 pub mod traffic;
+mod transport;
 
 use std::sync::Arc;
 
@@ -30,13 +32,14 @@ pub use backend::{
 pub use filter::Filter;
 pub use listener::{
     AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Listener, ListenerKey, Port,
-    PortProtocol, Protocol, TlsTermination, Transport,
+    PortProtocol, Protocol, TlsTermination,
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;
 pub use precedence::Precedence;
 pub use route::{Route, RouteKind, Rule, RuleId};
 pub use tls::{Certificate, ClientTls, ServerTls};
+pub use transport::Transport;
 
 /// One whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]

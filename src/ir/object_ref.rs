@@ -2,9 +2,13 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 use serde::{Serialize, Serializer};
+
+use super::sharing::{self, Shared};
 
 /// Group of the Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -22,7 +26,7 @@ pub fn group_and_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
-/// Frequent groups and kinds. Names share these strings, because a process may hold many thousands of names.
+/// Frequent groups and kinds, which need no look-up.
 static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
     let words = [
         GATEWAY_GROUP,
@@ -34,19 +38,28 @@ static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
         "Secret",
         "ListenerSet",
     ];
-    words.map(Arc::from)
+    words.map(sharing::text)
 });
+
+/// The names of all objects that the process knows of. A process may hold many thousands of them, each in many places.
+static NAMES: LazyLock<Shared<ObjectName>> = LazyLock::new(Shared::default);
 
 fn word(text: &str) -> Arc<str> {
     let known = WORDS.iter().find(|word| ***word == *text);
-    known.cloned().unwrap_or_else(|| text.into())
+    known.cloned().unwrap_or_else(|| sharing::text(text))
 }
 
-/// Group, kind, namespace and name of one object. The core group and the namespace of cluster-scoped objects are empty.
+/// Group, kind, namespace and name of one object, which equal references share. Small and cheap to clone.
 ///
 /// Prints as `Kind namespace/name` (`Kind name` when cluster-scoped); orders by group, kind, and the text `namespace/name`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ObjectRef {
+#[derive(Clone)]
+pub struct ObjectRef(Arc<ObjectName>);
+
+/// What an [`ObjectRef`] refers to. The core group and the namespace of cluster-scoped objects are empty.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ObjectName {
+    /// Equal for equal names.
+    digest: u64,
     /// API group, empty for core kinds.
     pub group: Arc<str>,
     /// Kind, in the API's spelling.
@@ -57,15 +70,32 @@ pub struct ObjectRef {
     pub name: Arc<str>,
 }
 
+impl Deref for ObjectRef {
+    type Target = ObjectName;
+
+    fn deref(&self) -> &ObjectName {
+        &self.0
+    }
+}
+
 impl ObjectRef {
     /// Creates a reference to an object.
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
-        Self {
-            group: word(group),
-            kind: word(kind),
-            namespace: namespace.into(),
-            name: name.into(),
-        }
+        let digest = sharing::digest((group, kind, namespace, name));
+        let is_same = |known: &Arc<ObjectName>| {
+            (&*known.name, &*known.namespace) == (name, namespace)
+                && (&*known.kind, &*known.group) == (kind, group)
+        };
+        let create = || {
+            Arc::new(ObjectName {
+                digest,
+                group: word(group),
+                kind: word(kind),
+                namespace: sharing::text(namespace),
+                name: sharing::text(name),
+            })
+        };
+        Self(NAMES.get(digest, is_same, create))
     }
 
     /// Creates a reference to an object of the Gateway API's group.
@@ -82,30 +112,33 @@ impl ObjectRef {
     pub fn is_core(&self, kind: &str) -> bool {
         self.group.is_empty() && *self.kind == *kind
     }
+}
 
-    /// Creates a reference to an object like [`Self::new`]. Shares the strings of `last`, which is often of the same
-    /// kind and namespace.
-    pub fn after(
-        last: Option<&Self>,
-        group: &str,
-        kind: &str,
-        namespace: &str,
-        name: &str,
-    ) -> Self {
-        let is_alike =
-            |it: &&Self| *it.kind == *kind && *it.namespace == *namespace && *it.group == *group;
-        match last.filter(is_alike) {
-            Some(alike) => Self {
-                name: name.into(),
-                ..alike.clone()
-            },
-            None => Self::new(group, kind, namespace, name),
-        }
+impl PartialEq for ObjectRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for ObjectRef {}
+
+impl Hash for ObjectRef {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest);
+    }
+}
+
+impl fmt::Debug for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
 impl Ord for ObjectRef {
     fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return Ordering::Equal;
+        }
         // Equal groups and kinds are mostly one shared string: comparing addresses first avoids comparing the text.
         let part = |one: &Arc<str>, two: &Arc<str>| match Arc::ptr_eq(one, two) {
             true => Ordering::Equal,

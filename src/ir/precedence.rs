@@ -66,8 +66,8 @@ impl Precedence {
     ) -> Self {
         let condition = &rule.matches[index];
         let specificity = match kind {
-            RouteKind::Http => Specificity::http(condition),
             RouteKind::Grpc => Specificity::grpc(condition),
+            _ => Specificity::http(condition),
         };
         Self {
             priority: Reverse(priority),

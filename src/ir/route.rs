@@ -34,6 +34,12 @@ pub enum RouteKind {
     Http,
     /// GRPCRoute.
     Grpc,
+    /// TLSRoute.
+    Tls,
+    /// TCPRoute.
+    Tcp,
+    /// UDPRoute.
+    Udp,
 }
 
 /// The identity of a rule, also used in logs and metrics.
@@ -58,7 +64,8 @@ impl RuleId {
     }
 }
 
-/// A rule: its matches, and what happens to a request that matches.
+/// A rule: its matches, and what happens to a request that matches. What few rules have is in boxes: a process may hold
+/// many thousands of rules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rule {
     /// Its identity.
@@ -73,16 +80,17 @@ pub struct Rule {
     pub timeouts: Timeouts,
     /// Retries in addition to those that are always safe.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Retry>,
+    pub retry: Option<Box<Retry>>,
     /// Session persistence.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionPersistence>,
+    pub session: Option<Box<SessionPersistence>>,
 }
 
 /// What happens to a matched request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Action {
-    /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0.
+    /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0. Of a
+    /// TLSRoute, TCPRoute or UDPRoute, it is a connection or a datagram, which is closed or dropped instead.
     Forward(Vec<WeightedBackend>),
     /// Responds with 500: the rule cannot be served as written, for this reason.
     Invalid(Arc<str>),
@@ -169,7 +177,7 @@ impl Match {
             PathMatch::Exact(_) | PathMatch::Prefix(_) => (None, None),
         };
         let call = call.into_iter();
-        let call = call.flat_map(|GrpcCall { service, method }| service.iter().chain(method));
+        let call = call.flat_map(|call| call.service.iter().chain(&call.method));
         let headers = self.headers.iter().map(|header| &header.value);
         let query = self.query.iter().map(|parameter| &parameter.value);
         let values = call
@@ -202,7 +210,7 @@ pub enum PathMatch {
     /// A pattern that the whole path matches.
     Regex(Pattern),
     /// Conditions on the parts of a gRPC path, `/service/method`.
-    Call(GrpcCall),
+    Call(Box<GrpcCall>),
 }
 
 /// Conditions on service and method of a gRPC call, each compared as a whole.

@@ -17,6 +17,9 @@ use super::ObjectRef;
 /// TLS termination of one listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ServerTls {
+    /// Whether ALPN offers HTTP/2 and HTTP/1.1. Not on listeners of protocol TLS, whose clients speak any protocol.
+    #[serde(skip)]
+    pub negotiates_http: bool,
     /// Certificates; never empty. SNI decides which one a client gets, then the signature algorithm, then the order.
     pub certificates: Vec<Arc<Certificate>>,
     /// The oldest protocol version to accept.

@@ -216,7 +216,7 @@ impl KubernetesProvider {
         if let Some(Key { namespace, .. }) = &self.gateway
             && !namespaces.is_empty()
         {
-            namespaces.insert(namespace.clone());
+            namespaces.insert(namespace.to_string());
         }
         namespaces
     }

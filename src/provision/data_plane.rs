@@ -17,6 +17,9 @@ pub const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 pub struct DataPlane {
     /// TCP ports of the listeners, sorted.
     pub ports: Vec<u16>,
+    /// UDP ports of the listeners, sorted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub udp_ports: Vec<u16>,
     /// Requested addresses in spec order; `None` requests any address.
     pub addresses: Vec<Option<IpAddr>>,
     /// Parameters of the GatewayClass merged with those of the Gateway.
@@ -24,4 +27,11 @@ pub struct DataPlane {
     /// Whether pods on the host network must not bind ports below 1024, for which they would run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub only_unprivileged_ports: bool,
+}
+
+impl DataPlane {
+    /// Reports whether there is nothing to serve.
+    pub fn has_no_ports(&self) -> bool {
+        self.ports.is_empty() && self.udp_ports.is_empty()
+    }
 }

@@ -67,9 +67,9 @@ impl Plan<'_> {
         }
         Child {
             kind,
-            namespace: metadata.namespace.clone(),
+            namespace: metadata.namespace.to_string(),
             name: name.to_owned(),
-            gateway_uid: metadata.uid.clone(),
+            gateway_uid: metadata.uid.to_string(),
             object,
             revision: None,
         }

@@ -32,8 +32,13 @@ impl Plan<'_> {
     /// Reports whether pods bind host ports that need a capability.
     pub(super) fn needs_privileged_ports(&self) -> bool {
         let is_privileged = |port: &u16| *port < FIRST_UNPRIVILEGED_PORT;
+        let mut all = self
+            .data_plane
+            .ports
+            .iter()
+            .chain(&self.data_plane.udp_ports);
         let is_permitted = self.is_on_host() && !self.data_plane.only_unprivileged_ports;
-        is_permitted && self.data_plane.ports.iter().any(is_privileged)
+        is_permitted && all.any(is_privileged)
     }
 }
 
@@ -226,6 +231,7 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         ("handshake-timeout", &timeouts.handshake),
         ("stream-idle-timeout", &timeouts.stream_idle),
         ("tunnel-idle-timeout", &timeouts.tunnel_idle),
+        ("udp-idle-timeout", &timeouts.udp_idle),
         ("connect-timeout", &timeouts.connect),
         ("upstream-idle-timeout", &timeouts.upstream_idle),
         ("drain-delay", &drain.delay),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::child::{Child, ChildKind};
 use super::child_plan::{Plan, set};
+use super::data_plane::DataPlane;
 use super::name;
 use crate::api::parameters::ServiceType;
 use crate::settings::container_port;
@@ -11,7 +12,7 @@ use crate::settings::container_port;
 /// Builds the Services: none without ports, else one per requested address (at least one), since a
 /// load balancer has one address.
 pub(super) fn services(plan: &Plan<'_>) -> Vec<Child> {
-    if plan.data_plane.ports.is_empty() {
+    if plan.data_plane.has_no_ports() {
         return Vec::new();
     }
     if plan.is_on_host() {
@@ -82,13 +83,18 @@ fn spec(plan: &Plan<'_>, kind: ServiceType) -> Value {
 /// Builds the ports, without `appProtocol`: with it, some clouds probe `/` of the listener, which
 /// may have no such route.
 fn ports(plan: &Plan<'_>, target: fn(u16) -> u16) -> Vec<Value> {
-    let port = |port: &u16| {
+    let port = |prefix: &str, protocol: &str, port: u16| {
         json!({
-            "name": format!("port-{port}"),
+            "name": format!("{prefix}-{port}"),
             "port": port,
-            "targetPort": target(*port),
-            "protocol": "TCP",
+            "targetPort": target(port),
+            "protocol": protocol,
         })
     };
-    plan.data_plane.ports.iter().map(port).collect()
+    let DataPlane {
+        ports, udp_ports, ..
+    } = plan.data_plane;
+    let tcp = ports.iter().map(|number| port("port", "TCP", *number));
+    let udp = udp_ports.iter().map(|number| port("udp", "UDP", *number));
+    tcp.chain(udp).collect()
 }

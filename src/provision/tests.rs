@@ -23,6 +23,7 @@ fn with_labels(labels: &Value) -> Gateway {
 fn made(gateway: &Gateway, parameters: Value) -> Vec<Child> {
     let data_plane = DataPlane {
         ports: vec![80, 8443],
+        udp_ports: Vec::new(),
         addresses: Vec::new(),
         parameters: Arc::new(serde_json::from_value(parameters).unwrap()),
         only_unprivileged_ports: false,

@@ -16,6 +16,9 @@ use crate::telemetry::metrics::TimeoutKind;
 /// Time without a byte after which a client that has sent a part of its first request is idle.
 const PARTIAL_HEAD: Duration = Duration::from_secs(1);
 
+/// Time without a byte after which a tunnel is idle, so that a new client may get its place.
+const QUIET_TUNNEL: Duration = Duration::from_secs(5);
+
 /// What a connection or stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -30,6 +33,8 @@ pub(crate) enum Phase {
     Backend,
     /// The client to read written bytes.
     Write,
+    /// More bytes of either side of a connection that is forwarded as it is.
+    Tunnel,
     /// The end of an exchange that is limited by its route's timeout.
     Exchange,
     /// Nothing: the connection is idle, and a new client needs its place.
@@ -120,6 +125,19 @@ impl Activity {
         activity
     }
 
+    /// Creates the state of a connection that is forwarded as it is.
+    pub(crate) fn tunnel(clock: &Rc<Clock>, limits: &Rc<Limits>) -> Rc<Self> {
+        let activity = Self::connection(clock, limits, false);
+        activity.enter(Phase::Tunnel);
+        activity
+    }
+
+    /// Records that bytes of a tunnel have moved, in either direction.
+    pub(crate) fn on_moved(&self) {
+        self.last_read.set(self.deadline.clock().now());
+        self.enter(Phase::Tunnel);
+    }
+
     /// Creates the state of a stream whose request has arrived.
     pub(crate) fn stream(clock: &Rc<Clock>, limits: &Rc<Limits>, pace: BodyPace) -> Rc<Self> {
         let activity = Self::connection(clock, limits, true);
@@ -161,6 +179,7 @@ impl Activity {
         let is_idle = match self.phase.get() {
             Phase::Idle => true,
             Phase::Head => !self.has_read.get() || self.quiet_for() >= PARTIAL_HEAD,
+            Phase::Tunnel => self.quiet_for() >= QUIET_TUNNEL,
             _ => false,
         };
         (is_idle && self.requests.get() == 0 && !self.evicted.get()).then(|| self.last_read.get())
@@ -234,7 +253,12 @@ impl Activity {
         match self.phase.get() {
             Phase::Idle if !self.multiplexed => self.enter(Phase::Head),
             Phase::Backend | Phase::RequestBody => self.restart(),
-            Phase::Head | Phase::Idle | Phase::Write | Phase::Exchange | Phase::Evicted => {}
+            Phase::Head
+            | Phase::Idle
+            | Phase::Write
+            | Phase::Tunnel
+            | Phase::Exchange
+            | Phase::Evicted => {}
         }
     }
 
@@ -243,7 +267,12 @@ impl Activity {
         match self.phase.get() {
             Phase::Write => self.end_write(),
             Phase::Backend => self.restart(),
-            Phase::Head | Phase::Idle | Phase::RequestBody | Phase::Exchange | Phase::Evicted => {}
+            Phase::Head
+            | Phase::Idle
+            | Phase::RequestBody
+            | Phase::Tunnel
+            | Phase::Exchange
+            | Phase::Evicted => {}
         }
     }
 
@@ -359,6 +388,7 @@ impl Activity {
             Phase::RequestBody => self.limits.body_timeout,
             Phase::Backend => self.limits.stream_idle_timeout,
             Phase::Write => self.limits.write_timeout,
+            Phase::Tunnel => self.limits.tunnel_idle_timeout,
             Phase::Exchange | Phase::Evicted => Duration::ZERO,
         });
     }
@@ -383,6 +413,7 @@ impl Phase {
             Self::RequestBody => Some(TimeoutKind::Body),
             Self::Backend => Some(TimeoutKind::StreamIdle),
             Self::Write => Some(TimeoutKind::Write),
+            Self::Tunnel => Some(TimeoutKind::TunnelIdle),
             Self::Exchange => Some(TimeoutKind::Request),
         }
     }

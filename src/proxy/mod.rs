@@ -10,6 +10,7 @@ mod grpc;
 mod grpc_web;
 mod request;
 mod response;
+mod udp;
 mod worker;
 mod worker_state;
 

@@ -15,18 +15,20 @@ use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::task::{AbortHandle, spawn_local};
 
 use super::connection::connection;
 use super::connection::listener::Listener;
+use super::udp;
 use super::worker_state::access_log::RequestLog;
+use super::worker_state::bound::Bound;
 use super::worker_state::budget::Budget;
 use super::worker_state::current_table::CurrentTable;
 use super::worker_state::date::Date;
 use super::worker_state::handshakes::Handshakes;
 use super::worker_state::port::Ports;
 use crate::http2::divide_memory;
-use crate::ir::Bind;
+use crate::ir::{Bind, Transport};
 use crate::proxy::worker_state::{Command, Counted, OpenConnection, Worker};
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors;
@@ -111,6 +113,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         access_log: RequestLog::new(&shared.access_log),
         session_key: shared.session_key,
         stats: shared.stats,
+        udp_sessions: Rc::default(),
         terminating: Cell::new(false),
         draining: Cell::new(false),
         ports: Ports::default(),
@@ -130,7 +133,14 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
             () = draining.draining() => break,
         }
     }
-    accepting.values().for_each(tokio::task::AbortHandle::abort);
+    // Clients of UDP ports do not learn that these close, so that sessions end when they are quiet.
+    accepting.retain(|bind, task| {
+        let is_udp = bind.transport == Transport::Udp;
+        if !is_udp {
+            task.abort();
+        }
+        is_udp
+    });
     worker.draining.set(true);
     worker.clock.wake_all();
     loop {
@@ -148,16 +158,11 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
 }
 
 impl Worker {
-    fn handle(
-        self: &Rc<Self>,
-        command: Command,
-        accepting: &mut BTreeMap<Bind, tokio::task::AbortHandle>,
-    ) {
+    fn handle(self: &Rc<Self>, command: Command, accepting: &mut BTreeMap<Bind, AbortHandle>) {
         match command {
-            Command::Listen(bind, socket) => match Listener::from_std(socket) {
-                Ok(listener) => {
-                    let task = spawn_local(self.clone().accept(bind, listener));
-                    if let Some(old) = accepting.insert(bind, task.abort_handle()) {
+            Command::Listen(bind, socket) => match self.start(bind, socket) {
+                Ok(task) => {
+                    if let Some(old) = accepting.insert(bind, task) {
                         old.abort();
                     }
                 }
@@ -188,6 +193,21 @@ impl Worker {
                 self.handle_serve(counted, bind, socket, peer);
             }
         }
+    }
+
+    /// Starts the task of a port.
+    fn start(self: &Rc<Self>, bind: Bind, socket: Bound) -> io::Result<AbortHandle> {
+        let task = match socket {
+            Bound::Tcp(socket) => {
+                let listener = Listener::from_std(socket)?;
+                spawn_local(self.clone().accept(bind, listener))
+            }
+            Bound::Udp(socket) => {
+                let socket = tokio::net::UdpSocket::from_std(socket)?;
+                spawn_local(udp::serve(self.clone(), bind, socket))
+            }
+        };
+        Ok(task.abort_handle())
     }
 
     /// Accepts on behalf of all workers.
@@ -357,7 +377,7 @@ impl Worker {
     /// Waits until all connections are closed.
     async fn drained(&self) {
         let mut ticks = tokio::time::interval(crate::runtime::clock::TICK);
-        while self.loads[self.id.index()].load(Relaxed) > 0 {
+        while self.loads[self.id.index()].load(Relaxed) > 0 || self.udp_sessions.get() > 0 {
             ticks.tick().await;
         }
     }

@@ -1,6 +1,7 @@
 //! What a worker holds for its connections and requests. Must not know how these are served.
 
 pub(super) mod access_log;
+pub(super) mod bound;
 pub(super) mod budget;
 pub(super) mod current_table;
 pub(super) mod date;
@@ -20,6 +21,7 @@ use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 use self::access_log::RequestLog;
+use self::bound::Bound;
 use self::budget::Budget;
 use self::current_table::CurrentTable;
 use self::date::Date;
@@ -37,9 +39,9 @@ use crate::upstream::Upstream;
 
 /// A command to a worker.
 pub(super) enum Command {
-    /// Accept from this socket.
-    Listen(Bind, std::net::TcpListener),
-    /// Stop accepting from the socket of this port.
+    /// Serve this socket.
+    Listen(Bind, Bound),
+    /// Stop serving the socket of this port.
     Close(Bind),
     /// Follow the current table. With `closes`, drain connections of ports that it does not have.
     Follow { closes: bool },
@@ -77,6 +79,8 @@ pub(crate) struct Worker {
     pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
+    /// Number of UDP sessions.
+    pub(crate) udp_sessions: Rc<Cell<usize>>,
     /// Whether shutdown has begun, so that clients should reconnect elsewhere.
     pub(crate) terminating: Cell<bool>,
     /// Whether connections must end.

@@ -16,6 +16,8 @@ const PER_WORKER: usize = 4;
 const ADMIN: usize = 64;
 /// Share of the limit that the admin server gets at most.
 const ADMIN_SHARE: usize = 8;
+/// Maximum number of sessions of a UDP port.
+const MAX_UDP_SESSIONS: usize = 16_384;
 /// Maximum number of client connections if none is configured.
 pub const DEFAULT_CONNECTIONS: usize = 65_536;
 
@@ -78,6 +80,12 @@ impl Descriptors {
     /// Returns the maximum number of client connections.
     pub fn clients(&self) -> usize {
         self.clients
+    }
+
+    /// Returns the maximum number of sessions of a UDP port, each of which has a socket, if the workers share the ports
+    /// evenly. Leaves half of the descriptors for connections to backends.
+    pub fn udp_sessions(&self, workers: usize) -> usize {
+        (self.backends / 2 / workers.max(1)).clamp(1, MAX_UDP_SESSIONS)
     }
 
     /// Returns what to tell the operator; `None` if the limit suffices for the maximum of

@@ -63,10 +63,10 @@ mod tests {
 
     fn to(kind: &str, name: &str) -> ParentRef {
         ParentRef {
-            group: GATEWAY_GROUP.to_owned(),
-            kind: kind.to_owned(),
+            group: GATEWAY_GROUP.into(),
+            kind: kind.into(),
             namespace: None,
-            name: name.to_owned(),
+            name: name.into(),
             section_name: None,
             port: None,
         }

@@ -295,10 +295,10 @@ mod tests {
     fn parent(name: &str, generation: i64) -> ParentStatus {
         ParentStatus {
             parent_ref: ParentRef {
-                group: "gateway.networking.k8s.io".to_owned(),
-                kind: "Gateway".to_owned(),
+                group: "gateway.networking.k8s.io".into(),
+                kind: "Gateway".into(),
                 namespace: None,
-                name: name.to_owned(),
+                name: name.into(),
                 section_name: None,
                 port: None,
             },

@@ -245,11 +245,11 @@ mod tests {
 
     fn to_gateway() -> ParentRef {
         ParentRef {
-            group: String::new(),
-            kind: "Gateway".to_owned(),
-            namespace: Some("infra".to_owned()),
-            name: "edge".to_owned(),
-            section_name: Some("http".to_owned()),
+            group: "".into(),
+            kind: "Gateway".into(),
+            namespace: Some("infra".into()),
+            name: "edge".into(),
+            section_name: Some("http".into()),
             port: Some(80),
         }
     }

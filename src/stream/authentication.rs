@@ -358,7 +358,7 @@ fn check_bound(bound: &Bound, gateway: &Gateway) -> Result<(), Refusal> {
 
 /// Checks that a ServiceAccount has the name of that of the Gateway's pods.
 fn check_account(namespace: &str, name: &str, gateway: &Gateway) -> Result<(), Refusal> {
-    if namespace == gateway.metadata.namespace && name == provision::service_account_name(gateway) {
+    if gateway.metadata.namespace == namespace && name == provision::service_account_name(gateway) {
         return Ok(());
     }
     Err(forbidden(format!(

@@ -344,7 +344,7 @@ mod tests {
                 object: ObjectRef::core("Service", "ns", "one"),
                 port: 80,
                 tls: None,
-                for_grpc: false,
+                protocol: None,
             },
             protocol: UpstreamProtocol::Http1,
             tls: None,

@@ -96,6 +96,11 @@ impl Backends {
         self.gone.contains(&Arc::as_ptr(node))
     }
 
+    /// Reports whether all nodes of the previous table are in this one.
+    pub(super) fn have_all_before(&self) -> bool {
+        self.gone.is_empty()
+    }
+
     /// Reports whether all nodes are those of the previous table.
     pub(super) fn are_those_before(&self) -> bool {
         self.gone.is_empty() && !self.has_new

@@ -40,6 +40,13 @@ impl Targets {
         )
     }
 
+    /// Reports whether one of the targets is a backend that the table does not have.
+    pub(super) fn lack_backends(&self, filters: &[ir::Filter]) -> bool {
+        let targets = filters.iter().filter_map(ir::Filter::target);
+        let mut all = self.0.iter().zip(targets);
+        all.any(|(node, ir)| node.is_missing(ir))
+    }
+
     /// Reports whether building these targets again would yield the same nodes.
     pub(super) fn are_current(&self, filters: &[ir::Filter], backends: &Backends) -> bool {
         let mut all = self

@@ -24,6 +24,7 @@ pub struct Port {
     pub ir: Arc<ir::Port>,
     listeners: Box<[Arc<Listener>]>,
     by_host: HostIndex<Arc<Listener>>,
+    passes_tls_through: bool,
 }
 
 impl Port {
@@ -33,8 +34,11 @@ impl Port {
                 .iter()
                 .map(|listener| (listener.ir.hostname.clone(), listener.clone())),
         );
+        let is_passthrough =
+            |listener: &Arc<Listener>| listener.ir.protocol == ir::Protocol::TlsPassthrough;
         Self {
             ir,
+            passes_tls_through: listeners.iter().any(is_passthrough),
             listeners,
             by_host,
         }
@@ -74,6 +78,19 @@ impl Port {
             Some(name) => self.by_host.most_specific(name),
             None => self.by_host.any(),
         }
+    }
+
+    /// Reports whether TLS of some hosts is forwarded as it is.
+    #[inline]
+    pub fn passes_tls_through(&self) -> bool {
+        self.passes_tls_through
+    }
+
+    /// Reports whether what clients send within TLS, or the TLS itself, is forwarded for some hosts.
+    pub fn forwards_tls(&self) -> bool {
+        let protocols = self.listeners.iter().map(|it| &it.ir.protocol);
+        let mut protocols = protocols.filter(|it| !matches!(it, ir::Protocol::Https(_)));
+        self.protocol() == PortProtocol::Tls && protocols.next().is_some()
     }
 
     /// Returns how [`Self::listener_for_sni`] terminates TLS. If `None`, the handshake must be refused.
@@ -159,6 +176,13 @@ impl Listener {
         self.routers
             .find(request.host, |router| router.find(request))
             .filter(|rule| !rule.refuses_preflight(request))
+    }
+
+    /// Returns the rule for whatever a client of `host` sends, on listeners whose routes do not look into it: that of the
+    /// most specific hostname, and of its oldest route.
+    #[inline]
+    pub fn find_for_host(&self, host: &str) -> Option<&Arc<Rule>> {
+        self.routers.find(host, Router::first)
     }
 
     /// Returns every match whose hostname contains the request's host, in the order in which they are tried, with the

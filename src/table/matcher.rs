@@ -50,7 +50,8 @@ pub(super) fn path_fits(condition: &PathMatch, request: &RequestView<'_>) -> boo
             .strip_prefix(&**prefix)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
         PathMatch::Regex(pattern) => pattern.matches(path),
-        PathMatch::Call(GrpcCall { service, method }) => {
+        PathMatch::Call(call) => {
+            let GrpcCall { service, method } = &**call;
             GrpcCall::parts(path).is_some_and(|(called, of)| {
                 let fits = |condition: &ValueMatch, text: &str| match condition {
                     ValueMatch::Exact(exact) => **exact == *text,
@@ -232,7 +233,8 @@ mod tests {
                 path,
                 ..view(&headers, &[])
             };
-            path_fits(&PathMatch::Call(GrpcCall { service, method }), &request)
+            let call = Box::new(GrpcCall { service, method });
+            path_fits(&PathMatch::Call(call), &request)
         };
         let (any, some) = (None, |text| Some(regex(text)));
         for anchored in ["^foo$", "^foo", "foo$", "foo", "^(foo|bar)$"] {

@@ -35,6 +35,8 @@ pub(super) struct Routes {
     by_object: OrdMap<ObjectRef, Arc<[Counted]>>,
     /// Patterns of new rules that are not compiled.
     new_patterns: Vec<Pattern>,
+    /// Whether a rule may refer to a backend that its table did not have.
+    may_lack_backends: bool,
 }
 
 /// A route and its number of listeners. While a table is built, an object can have several versions: listeners move to
@@ -59,7 +61,8 @@ impl Routes {
 
     /// Returns the objects whose routes would get other backends.
     pub(super) fn outdated(&self, backends: &Backends) -> Vec<ObjectRef> {
-        if backends.are_those_before() {
+        // New backends change nothing for rules that have all of theirs.
+        if backends.have_all_before() && !self.may_lack_backends {
             return Vec::new();
         }
         let is_outdated = |one: &Counted| !one.node.is_current(backends);
@@ -90,6 +93,7 @@ impl Routes {
                 let node = renew(ir, known, backends);
                 let patterns = ir.patterns().filter(|it| !it.is_compiled());
                 self.new_patterns.extend(patterns.cloned());
+                self.may_lack_backends |= node.rules.iter().any(|rule| rule.lacks_backends());
                 versions.push(Counted {
                     node: node.clone(),
                     listeners: 1,

@@ -208,6 +208,18 @@ impl Router {
         (!paths.is_empty()).then(|| paths.into())
     }
 
+    /// Returns the rule of the first match of all paths.
+    pub(super) fn first(&self) -> Option<&Arc<Rule>> {
+        let root = match self {
+            Self::Root(bucket) => bucket,
+            Self::Paths(paths) => &paths.root,
+            Self::Priorities(levels) => {
+                return levels.iter().find_map(|(_, router)| router.first());
+            }
+        };
+        root.candidates().first().map(|candidate| &candidate.rule)
+    }
+
     /// Returns the rule of the first match that the request meets.
     #[inline]
     pub(super) fn find(&self, request: &RequestView<'_>) -> Option<&Arc<Rule>> {

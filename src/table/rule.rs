@@ -145,6 +145,15 @@ impl Rule {
             && self.filter_targets.are_current(&self.ir.filters, backends)
     }
 
+    /// Reports whether it refers to a backend that its table does not have.
+    pub(super) fn lacks_backends(&self) -> bool {
+        let mut targets = self.backends().iter().zip(references(&self.ir));
+        let of_filters = |(node, ir): (&WeightedBackend, &ir::route::WeightedBackend)| {
+            node.target.is_missing(&ir.target) || node.filter_targets.lack_backends(&ir.filters)
+        };
+        targets.any(of_filters) || self.filter_targets.lack_backends(&self.ir.filters)
+    }
+
     /// The name of its route as text.
     #[inline]
     pub fn route_name(&self) -> &str {

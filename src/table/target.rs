@@ -26,6 +26,14 @@ impl BackendTarget {
         }
     }
 
+    /// Whether the target is a backend that the table does not have.
+    pub(super) fn is_missing(&self, ir: &ir::route::BackendTarget) -> bool {
+        matches!(
+            (self, ir),
+            (Self::Invalid(_), ir::route::BackendTarget::Backend(_))
+        )
+    }
+
     /// Whether this target, of the previous table or this one, would be the same node again.
     pub(super) fn is_current(&self, ir: &ir::route::BackendTarget, backends: &Backends) -> bool {
         match (self, ir) {

@@ -32,6 +32,14 @@ pub struct ConnectionStats {
     pub handshakes: AtomicU64,
     /// Failed TLS handshakes.
     pub handshake_failures: AtomicU64,
+    /// Connections and sessions of listeners for TLS, TCP and UDP that were refused, for lack of a route or of a backend.
+    pub unforwarded: AtomicU64,
+    /// Sessions of UDP ports.
+    pub udp_sessions: AtomicU64,
+    /// Those that have ended.
+    pub udp_sessions_ended: AtomicU64,
+    /// Datagrams that a full socket did not take.
+    pub dropped_datagrams: AtomicU64,
     /// Requests that are not valid HTTP.
     pub bad_requests: AtomicU64,
     /// Responses to valid requests that matched no rule.

@@ -198,6 +198,7 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(shown.chain[0].clone()).unwrap();
         let tls = Arc::new(ServerTls {
+            negotiates_http: true,
             certificates: vec![shown],
             min_version: TlsVersion::Tls12,
             ciphers: CipherPolicy::Default,

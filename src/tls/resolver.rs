@@ -25,7 +25,9 @@ impl Resolver {
     pub(super) fn new(certificates: &[Arc<Certificate>], keys: Vec<Arc<CertifiedKey>>) -> Self {
         let mut exact: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
         let mut wildcards: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
-        for (index, certificate) in certificates.iter().enumerate() {
+        // The only certificate is selected without its names.
+        let indexed = certificates.iter().enumerate();
+        for (index, certificate) in indexed.filter(|_| keys.len() > 1) {
             for name in &certificate.names {
                 let list = match name.strip_prefix("*.") {
                     Some(suffix) => wildcards.entry(suffix.into()),

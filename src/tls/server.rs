@@ -1,12 +1,12 @@
 //! Server configurations: built once per distinct setting, and reused from table to table so that their session tickets
 //! stay valid. Knows nothing of listeners or handshakes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustc_hash::FxHashMap;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, Error, ServerConfig, ServerConnection};
 
@@ -53,19 +53,18 @@ impl ServerConfigs {
     /// Builds the configurations for `wanted` and reuses those of `previous`. Omits what cannot be built.
     pub fn build<'a>(wanted: impl Iterator<Item = &'a Arc<ServerTls>>, previous: &Self) -> Self {
         let mut built = Self::default();
-        let mut provider = None;
         for tls in wanted {
             if built.servers.contains_key(tls) {
                 continue;
             }
-            let provider = provider.get_or_insert_with(|| Arc::new(aws_lc_rs::default_provider()));
+            let provider = provider(tls.ciphers);
             let keys = built.keys(tls, previous, provider);
             let clients = built.verifier(tls, previous, provider);
             let server = match previous.servers.get(tls) {
                 Some(server) => Some(server.clone()),
                 None => keys
                     .zip(clients.ok())
-                    .and_then(|(keys, clients)| server(tls, keys, clients, provider).ok()),
+                    .and_then(|(keys, clients)| server(tls, keys, clients, provider.clone()).ok()),
             };
             if let Some(server) = server {
                 built.servers.insert(tls.clone(), server);
@@ -135,23 +134,21 @@ fn server(
     tls: &ServerTls,
     keys: Vec<Arc<CertifiedKey>>,
     clients: Option<Arc<ClientVerifier>>,
-    provider: &CryptoProvider,
+    provider: Arc<CryptoProvider>,
 ) -> Result<Arc<Server>, Error> {
-    let mut provider = provider.clone();
-    provider
-        .cipher_suites
-        .retain(|suite| is_allowed(tls.ciphers, suite.suite()));
-    let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions(tls.min_version))?;
     let builder = match &clients {
         None => builder.with_no_client_auth(),
         Some(clients) => builder.with_client_cert_verifier(clients.handshake_verifier()),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    if tls.negotiates_http {
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    }
     // Resumes by ticket only: no memory per session, and workers share nothing but the ticket key.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.ticketer = aws_lc_rs::Ticketer::new()?;
+    config.ticketer = Arc::new(Ticketer::default());
     // One ticket per handshake: each resumption issues the next ticket, and every further one costs an encryption and
     // 200 bytes.
     config.send_tls13_tickets = 1;
@@ -159,6 +156,54 @@ fn server(
         config: Arc::new(config),
         clients,
     }))
+}
+
+/// Returns the cryptography of a policy, which all configurations share.
+fn provider(policy: CipherPolicy) -> &'static Arc<CryptoProvider> {
+    static DEFAULT: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    static AES_GCM: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    let provider = match policy {
+        CipherPolicy::Default => &DEFAULT,
+        CipherPolicy::AesGcm => &AES_GCM,
+    };
+    provider.get_or_init(|| {
+        let mut provider = aws_lc_rs::default_provider();
+        provider
+            .cipher_suites
+            .retain(|suite| is_allowed(policy, suite.suite()));
+        Arc::new(provider)
+    })
+}
+
+/// The ticket keys of a configuration, made for its first handshake: of thousands of configurations, most have none for a
+/// long time.
+#[derive(Debug, Default)]
+struct Ticketer(OnceLock<Option<Arc<dyn ProducesTickets>>>);
+
+impl Ticketer {
+    /// Returns the keys; `None` without randomness, which fails every handshake too.
+    fn keys(&self) -> Option<&Arc<dyn ProducesTickets>> {
+        let keys = self.0.get_or_init(|| aws_lc_rs::Ticketer::new().ok());
+        keys.as_ref()
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.keys().map_or(0, |keys| keys.lifetime())
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.keys()?.encrypt(plain)
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.keys()?.decrypt(cipher)
+    }
 }
 
 fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
@@ -188,6 +233,7 @@ mod tests {
 
     fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
         Arc::new(ServerTls {
+            negotiates_http: true,
             certificates: vec![certificate(ECDSA, &["a.com"])],
             min_version,
             ciphers,
@@ -287,6 +333,7 @@ mod tests {
             fingerprint: good.fingerprint.clone(),
         };
         let tls = Arc::new(ServerTls {
+            negotiates_http: true,
             certificates: vec![good, Arc::new(bad)],
             min_version: TlsVersion::Tls12,
             ciphers: CipherPolicy::Default,

@@ -10,7 +10,6 @@ use crate::api::core::{EndpointSlice, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::api::pod::Pod;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::snapshot::{ChangedName, Listed, Snapshot};
 use crate::translate::source::Source;
 
@@ -56,15 +55,14 @@ impl Changes {
 
     fn add_object(&mut self, object: &ObjectRef, is_new_or_gone: bool) {
         let (group, kind) = (&*object.group, &*object.kind);
-        let namespace = || object.namespace.to_string();
         if is_new_or_gone {
             self.announce(Source::Existence(object.clone()));
         }
         if (group, kind) == (ReferenceGrant::GROUP, ReferenceGrant::KIND) {
-            self.announce(Source::GrantsOf(namespace()));
+            self.announce(Source::grants_of(&object.namespace));
         }
         if let Some(&(_, kind)) = READ_AS_WHOLE.iter().find(|it| **it == (group, kind)) {
-            self.announce(Source::AllOf(kind, namespace()));
+            self.announce(Source::all_of(kind, &object.namespace));
         }
         self.announce(Source::Object(object.clone()));
     }
@@ -90,16 +88,6 @@ impl Changes {
     pub(super) fn previous<T: Listed>(&self, name: &ObjectRef) -> Option<Arc<T>> {
         let previous = T::all(&self.previous);
         previous.get(&name.namespace, &name.name).cloned()
-    }
-
-    /// Returns the routes that have changed of kinds other than these.
-    pub(super) fn of_routes_except(&self, kinds: &[&str]) -> Vec<ObjectRef> {
-        let is_other = |object: &&ObjectRef| {
-            &*object.group == GATEWAY_GROUP
-                && object.kind.ends_with("Route")
-                && !kinds.contains(&&*object.kind)
-        };
-        self.objects.iter().filter(is_other).cloned().collect()
     }
 
     /// Returns all objects that have changed, grouped by kind.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ir::{Certificate, ListenerKey, ObjectRef};
+use crate::ir::{Certificate, ListenerKey, ObjectRef, RouteKind};
 
 /// The sender of requests to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(in crate::translate) struct Consumer {
     pub(in crate::translate) listener: ListenerKey,
     /// The client certificate of the Gateway, or why it cannot be used.
     pub(in crate::translate) client_certificate: Option<ClientCertificate>,
+    /// Whether the listener forwards TLS as it is, so that nothing secures its connections to backends.
+    pub(in crate::translate) passes_tls_through: bool,
     /// Whether the Gateway permits the priorities of routes.
     pub(in crate::translate) permits_priorities: bool,
 }
@@ -26,8 +28,8 @@ pub(in crate::translate) struct Requests<'a> {
     pub(in crate::translate) route: &'a ObjectRef,
     /// The name of the rule.
     pub(in crate::translate) rule: Option<&'a str>,
-    /// Whether a GRPCRoute sends them.
-    pub(in crate::translate) are_grpc: bool,
+    /// The kind of the route that sends them, or of route that would send such requests.
+    pub(in crate::translate) kind: RouteKind,
     /// `None` if no listener can serve them.
     pub(in crate::translate) consumer: Option<&'a Consumer>,
 }

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::api::Resource;
 use crate::api::core::ServicePort;
 use crate::api::gateway::ReferenceGrant;
 use crate::api::pod::Pod;
-use crate::api::{Object, Resource};
 use crate::ir::{Ir, ObjectRef};
 use crate::settings::location::Location;
 use crate::settings::permissions::{BackendKinds, InfrastructurePermissions, Permissions};
@@ -61,9 +61,6 @@ pub enum Mode {
 
 /// What steps ask about the kinds of routes and backends, which are registered above them.
 pub(super) trait Kinds {
-    /// Returns the kinds of routes that are served.
-    fn served_routes(&self) -> Vec<&'static str>;
-
     /// Returns the kinds of routes that can attach to a listener of this protocol.
     fn of_routes(&self, protocol: Protocol) -> Vec<&'static str>;
 
@@ -135,12 +132,6 @@ impl<'a> Input<'a> {
         T::all(self.snapshot).get(&name.namespace, &name.name)
     }
 
-    /// Returns an object of any kind.
-    pub(super) fn object(&self, name: &ObjectRef) -> Option<Object> {
-        self.read(|| Source::Object(name.clone()));
-        self.snapshot.object(name)
-    }
-
     /// Reports whether an object exists.
     pub(super) fn exists(&self, name: &ObjectRef) -> bool {
         self.read(|| Source::Existence(name.clone()));
@@ -158,7 +149,7 @@ impl<'a> Input<'a> {
         &self,
         namespace: &'n str,
     ) -> impl Iterator<Item = &'a Arc<T>> + use<'a, 'n, T> {
-        self.read(|| Source::AllOf(T::KIND, namespace.to_owned()));
+        self.read(|| Source::all_of(T::KIND, namespace));
         T::all(self.snapshot).in_namespace(namespace)
     }
 
@@ -177,10 +168,8 @@ impl<'a> Input<'a> {
     ) -> impl Iterator<Item = &'a Arc<Pod>> + use<'a, 'n> {
         // One label suffices: every pod that is selected has it.
         self.read(|| match labels.first_key_value() {
-            Some((key, value)) => {
-                Source::PodsLabelled(namespace.to_owned(), key.clone(), value.clone())
-            }
-            None => Source::AllOf(Pod::KIND, namespace.to_owned()),
+            Some((key, value)) => Source::pods_labelled(namespace, key, value),
+            None => Source::all_of(Pod::KIND, namespace),
         });
         let pods = self.snapshot.pods.in_namespace(namespace);
         pods.filter(move |pod| {
@@ -196,7 +185,7 @@ impl<'a> Input<'a> {
         &self,
         namespace: &'n str,
     ) -> impl Iterator<Item = &'a Arc<ReferenceGrant>> + use<'a, 'n> {
-        self.read(|| Source::GrantsOf(namespace.to_owned()));
+        self.read(|| Source::grants_of(namespace));
         self.snapshot.reference_grants.in_namespace(namespace)
     }
 }

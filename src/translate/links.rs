@@ -123,10 +123,9 @@ impl<'a> Collector<'a> {
         purpose: Option<Purpose>,
     ) {
         let namespace = namespace.unwrap_or(&self.name.namespace);
-        let last = self.links.refers_to.last().map(|reference| &reference.name);
-        let name = ObjectRef::after(last, group, kind, namespace, name);
+        let name = ObjectRef::new(group, kind, namespace, name);
         if namespace != &*self.name.namespace {
-            self.depends_on(Source::GrantsOf(namespace.to_owned()));
+            self.depends_on(Source::grants_of(namespace));
             let grants = reference_grant::permitting(self.input, self.name, &name);
             let grants: Vec<_> = grants.map(Resource::object_ref).collect();
             if grants.is_empty() {
@@ -154,8 +153,7 @@ impl<'a> Collector<'a> {
 
     /// Declares that the links depend on all Services, EndpointSlices or Pods of the own namespace.
     pub(super) fn depends_on_all(&mut self, kind: &'static str) {
-        let namespace = self.name.namespace.to_string();
-        self.depends_on(Source::AllOf(kind, namespace));
+        self.depends_on(Source::all_of(kind, &self.name.namespace));
     }
 
     pub(super) fn refers_to_own_namespace(&mut self) {

@@ -3,9 +3,10 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ir::ObjectRef;
 use crate::translate::changes::Changes;
@@ -13,19 +14,18 @@ use crate::translate::source::Source;
 
 /// Which outputs are computed from which sources, also from absent ones.
 pub(super) struct Readers<K> {
-    readers: FxHashMap<Arc<Source>, Keys<K>>,
-    reads: BTreeMap<K, Box<[Arc<Source>]>>,
+    readers: FxHashMap<Source, Keys<K>>,
+    reads: FxHashMap<K, Box<[Source]>>,
 }
 
-/// The outputs that are computed from a source, in order. Mostly one or two, for which a set would reserve the memory of
-/// eleven.
+/// The outputs that are computed from a source, in order. Mostly a few, for which a set would take twice the memory.
 enum Keys<K> {
     Few(Vec<K>),
     Many(BTreeSet<K>),
 }
 
 /// Maximum number of outputs in a list.
-const FEW: usize = 4;
+const FEW: usize = 32;
 
 impl<K: Ord + Clone> Keys<K> {
     fn insert(&mut self, key: &K) {
@@ -83,12 +83,12 @@ impl<K> Default for Readers<K> {
     fn default() -> Self {
         Self {
             readers: FxHashMap::default(),
-            reads: BTreeMap::new(),
+            reads: FxHashMap::default(),
         }
     }
 }
 
-impl<K: Ord + Clone> Readers<K> {
+impl<K: Ord + Hash + Clone> Readers<K> {
     /// Returns the outputs that are computed from a source, in order.
     pub(super) fn of<'a>(&'a self, source: &Source) -> impl Iterator<Item = &'a K> + use<'a, K> {
         self.readers.get(source).into_iter().flat_map(Keys::iter)
@@ -108,28 +108,20 @@ impl<K: Ord + Clone> Readers<K> {
 
     /// Replaces the sources of an output. Returns those that no output is computed from any more.
     pub(super) fn replace(&mut self, key: &K, reads: Vec<Source>) -> Vec<Source> {
-        let reads: BTreeSet<Source> = reads.into_iter().collect();
+        let reads = once(reads);
         let previous = self.reads.remove(key).unwrap_or_default();
         let mut unread = Vec::new();
-        for source in previous.iter().filter(|source| !reads.contains(&***source)) {
-            if let Some(readers) = self.readers.get_mut(&**source)
+        for source in absent(&previous, &reads) {
+            if let Some(readers) = self.readers.get_mut(source)
                 && readers.remove(key)
             {
-                self.readers.remove(&**source);
-                unread.push(Source::clone(source));
+                self.readers.remove(source);
+                unread.push(source.clone());
             }
         }
-        let add = |source: Source| match self.readers.entry(Arc::new(source)) {
-            Entry::Occupied(mut readers) => {
-                readers.get_mut().insert(key);
-                readers.key().clone()
-            }
-            Entry::Vacant(source) => source
-                .insert_entry(Keys::Few(vec![key.clone()]))
-                .key()
-                .clone(),
-        };
-        let reads: Box<[_]> = reads.into_iter().map(add).collect();
+        for source in absent(&reads, &previous) {
+            self.add(source, key);
+        }
         if !reads.is_empty() {
             self.reads.insert(key.clone(), reads);
         }
@@ -137,11 +129,58 @@ impl<K: Ord + Clone> Readers<K> {
     }
 
     /// Adds sources of an output.
-    pub(super) fn extend(&mut self, key: &K, mut reads: Vec<Source>) {
-        let previous = self.reads.get(key).into_iter().flatten();
-        reads.extend(previous.map(|source| Source::clone(source)));
-        self.replace(key, reads);
+    pub(super) fn extend(&mut self, key: &K, reads: Vec<Source>) {
+        let is_new = |source: &Source| {
+            let readers = self.readers.get(source);
+            readers.is_none_or(|readers| !readers.contains(key))
+        };
+        let mut new = once(reads).into_vec();
+        new.retain(is_new);
+        if new.is_empty() {
+            return;
+        }
+        new.iter().for_each(|source| self.add(source, key));
+        let mut all = self.reads.remove(key).unwrap_or_default().into_vec();
+        all.append(&mut new);
+        self.reads.insert(key.clone(), all.into());
     }
+
+    fn add(&mut self, source: &Source, key: &K) {
+        match self.readers.entry(source.clone()) {
+            Entry::Occupied(mut readers) => readers.get_mut().insert(key),
+            Entry::Vacant(place) => drop(place.insert(Keys::Few(vec![key.clone()]))),
+        }
+    }
+}
+
+/// Number of sources up to which a list is searched from its beginning.
+const SHORT: usize = 8;
+
+/// Returns each source once.
+fn once(mut sources: Vec<Source>) -> Box<[Source]> {
+    if sources.len() <= SHORT {
+        sources.sort_unstable();
+        sources.dedup();
+    } else {
+        let mut known = FxHashSet::default();
+        sources.retain(|source| known.insert(source.clone()));
+    }
+    sources.into()
+}
+
+/// Returns the sources that are not among others.
+fn absent<'a>(sources: &'a [Source], others: &'a [Source]) -> impl Iterator<Item = &'a Source> {
+    let are_same = sources == others;
+    let is_long = !are_same && others.len() > SHORT;
+    let known: FxHashSet<&Source> = match is_long {
+        true => others.iter().collect(),
+        false => FxHashSet::default(),
+    };
+    let is_known = move |source: &&Source| match is_long {
+        true => known.contains(source),
+        false => are_same || others.contains(source),
+    };
+    sources.iter().filter(move |source| !is_known(source))
 }
 
 /// The outputs of a step by object.
@@ -177,6 +216,11 @@ impl<T> Memo<T> {
             readers.is_some_and(|readers| readers.contains(object))
         };
         changes.sources().iter().filter(is_read)
+    }
+
+    /// Adds sources of the output of an object.
+    pub(super) fn extend(&mut self, object: &ObjectRef, reads: Vec<Source>) {
+        self.readers.extend(object, reads);
     }
 
     /// Returns the output of an object, for a change that its sources explain.

@@ -38,7 +38,6 @@ use self::backend::Backends;
 use self::changes::Changes;
 use self::gateway::gateways::Gateways;
 use self::gateway::parameters;
-use self::gateway::unserved::UnservedRoutes;
 use self::input::Input;
 pub use self::input::{CONTROLLER_NAME, Mode, Options};
 use self::policy::{backend_tls, traffic_policy};
@@ -76,7 +75,6 @@ pub struct Translator {
     gateways: Gateways,
     backends: Backends,
     routes: Routes,
-    unserved_routes: UnservedRoutes,
     tls_statuses: backend_tls::Statuses,
     traffic_statuses: traffic_policy::Statuses,
     report: Report,
@@ -90,7 +88,6 @@ impl Translator {
             gateways: Gateways::default(),
             backends: Backends::new(&options),
             routes: Routes::new(),
-            unserved_routes: UnservedRoutes::default(),
             tls_statuses: backend_tls::Statuses::default(),
             traffic_statuses: traffic_policy::Statuses::default(),
             report: Report::default(),
@@ -108,7 +105,6 @@ impl Translator {
         parameters::step(input, changes, report);
         self.gateways.step(input, changes, report);
         let parents = &self.gateways.parents;
-        self.unserved_routes.step(input, parents, changes, report);
         // Before routes, which resolve their references against the present backends.
         self.backends.step(input, changes);
         let (routes, backends) = (&mut self.routes, &mut self.backends);

@@ -13,10 +13,6 @@ use super::route::routes;
 pub(super) struct Registry;
 
 impl Kinds for Registry {
-    fn served_routes(&self) -> Vec<&'static str> {
-        routes::kinds().collect()
-    }
-
     fn of_routes(&self, protocol: Protocol) -> Vec<&'static str> {
         routes::kinds_of(protocol)
     }

@@ -1,6 +1,6 @@
 //! The certificates in the configuration that is being served. A Secret that has become invalid keeps its last good one.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,12 +8,17 @@ use crate::ir::{Certificate, Ir, ObjectRef};
 use crate::translate::changes::Changes;
 use crate::translate::source::Source;
 
-/// The certificates by their Secrets. Collected when the first one is looked up.
+/// The certificates by their Secrets. Collected when several are looked up.
 pub(super) struct ServedCertificates<'a> {
     ir: Option<&'a Ir>,
+    /// Number of searches without a collection.
+    searches: Cell<usize>,
     all: OnceCell<BySecret>,
     of_clients: OnceCell<BySecret>,
 }
+
+/// Number of searches that cost less than the collection.
+const SEARCHES: usize = 16;
 
 type BySecret = BTreeMap<ObjectRef, Arc<Certificate>>;
 
@@ -21,6 +26,7 @@ impl<'a> ServedCertificates<'a> {
     pub(super) fn new(ir: Option<&'a Ir>) -> Self {
         Self {
             ir,
+            searches: Cell::new(0),
             all: OnceCell::new(),
             of_clients: OnceCell::new(),
         }
@@ -28,15 +34,23 @@ impl<'a> ServedCertificates<'a> {
 
     /// Returns the certificate of a Secret, of a listener or presented to backends.
     pub(super) fn get(&self, secret: &ObjectRef) -> Option<&Arc<Certificate>> {
-        let all = || {
-            let ports = self.ir.into_iter().flat_map(|ir| &ir.ports);
-            let listeners = ports.flat_map(|port| &port.listeners);
-            let of_listeners = listeners
-                .filter_map(|listener| listener.tls())
-                .flat_map(|tls| &tls.certificates);
-            by_secret(of_listeners.chain(self.presented()))
-        };
+        let searches = self.searches.get();
+        if searches < SEARCHES {
+            self.searches.set(searches + 1);
+            // The last one, as in a collection.
+            return self.served().filter(|one| one.source == *secret).last();
+        }
+        let all = || by_secret(self.served());
         self.all.get_or_init(all).get(secret)
+    }
+
+    fn served(&self) -> impl Iterator<Item = &'a Arc<Certificate>> + use<'a> {
+        let ports = self.ir.into_iter().flat_map(|ir| &ir.ports);
+        let listeners = ports.flat_map(|port| &port.listeners);
+        let of_listeners = listeners
+            .filter_map(|listener| listener.tls())
+            .flat_map(|tls| &tls.certificates);
+        of_listeners.chain(self.presented())
     }
 
     /// Returns the certificate of a Secret that is presented to backends.

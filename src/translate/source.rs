@@ -1,23 +1,25 @@
 //! What the outputs of a translation are computed from: objects, and the outputs of earlier steps. Must not know the
 //! steps.
 
-use crate::ir::ObjectRef;
+use std::sync::Arc;
 
-/// Something that an output is computed from.
+use crate::ir::{ObjectRef, sharing};
+
+/// Something that an output is computed from. Small, since there are several for each route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
     /// An object.
     Object(ObjectRef),
     /// Whether an object exists.
     Existence(ObjectRef),
-    /// All objects of a kind in a namespace.
-    AllOf(&'static str, String),
+    /// All objects of a kind in a namespace: a reference without a name.
+    AllOf(ObjectRef),
     /// The pods of a namespace with this label.
-    PodsLabelled(String, String, String),
+    PodsLabelled(Arc<PodLabel>),
     /// The labels of a pod.
     LabelsOf(ObjectRef),
-    /// All ReferenceGrants of a namespace.
-    GrantsOf(String),
+    /// All ReferenceGrants of this Namespace.
+    GrantsOf(ObjectRef),
     /// The last good certificate of a Secret in the configuration that is being served.
     ServedCertificate(ObjectRef),
     /// The ListenerSets of a Gateway.
@@ -38,4 +40,33 @@ pub(super) enum Source {
     RequestsTo(ObjectRef),
     /// The listeners that a route is attached to.
     AttachmentOf(ObjectRef),
+}
+
+/// A label of pods.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct PodLabel {
+    pub(super) namespace: Arc<str>,
+    pub(super) key: String,
+    pub(super) value: String,
+}
+
+impl Source {
+    /// All objects of a kind in a namespace.
+    pub(super) fn all_of(kind: &str, namespace: &str) -> Self {
+        Self::AllOf(ObjectRef::new("", kind, namespace, ""))
+    }
+
+    /// All ReferenceGrants of a namespace.
+    pub(super) fn grants_of(namespace: &str) -> Self {
+        Self::GrantsOf(ObjectRef::core("Namespace", "", namespace))
+    }
+
+    /// The pods of a namespace with this label.
+    pub(super) fn pods_labelled(namespace: &str, key: &str, value: &str) -> Self {
+        Self::PodsLabelled(Arc::new(PodLabel {
+            namespace: sharing::text(namespace),
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }))
+    }
 }

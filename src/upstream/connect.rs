@@ -110,7 +110,7 @@ pub(super) async fn connect(
 }
 
 /// Counts a failed connect against its endpoint, unless the process or its host is the cause.
-fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) {
+pub(super) fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) {
     match error {
         SendError::Backend(UpstreamFault::Descriptors | UpstreamFault::Local, _) => {}
         _ => health::on_connect_failure(backend, in_flight.endpoint()),

@@ -48,6 +48,14 @@ impl Connector {
         }
     }
 
+    /// Connects without TLS, whatever the settings of the backend are.
+    pub(super) fn in_plain_text(self) -> Self {
+        Self {
+            transport: Transport::Plain,
+            ..self
+        }
+    }
+
     pub(super) fn key(&self) -> ConnectionKey {
         ConnectionKey {
             endpoint: self.endpoint.id,

@@ -22,6 +22,8 @@ mod response_head;
 mod restrictions;
 mod send_error;
 mod slow_start;
+mod tcp;
+mod udp;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +36,8 @@ pub use self::outgoing::{BoxError, HeadLimits, Informational, Outgoing, Replay, 
 use self::pool::Pool;
 pub use self::response::{Response, ResponseBody, Upgraded};
 pub use self::send_error::SendError;
+pub use self::tcp::{Security, TcpConnection};
+pub use self::udp::UdpFlow;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;

@@ -249,14 +249,17 @@ impl Pool {
     }
 
     /// Connects, unless the process has no descriptor left.
-    async fn connect(&self, connector: &Connector) -> Result<Io, SendError> {
-        let descriptor = BackendDescriptor::take(&self.descriptors)
-            .or_else(|| {
-                self.close_idle();
-                BackendDescriptor::take(&self.descriptors)
-            })
-            .ok_or(SendError::NO_DESCRIPTOR)?;
+    pub(super) async fn connect(&self, connector: &Connector) -> Result<Io, SendError> {
+        let descriptor = self.descriptor().ok_or(SendError::NO_DESCRIPTOR)?;
         connector.connect(self.connect_timeout, descriptor).await
+    }
+
+    /// Takes a descriptor for a connection to a backend. Closes idle connections if none is left.
+    pub(super) fn descriptor(&self) -> Option<BackendDescriptor> {
+        BackendDescriptor::take(&self.descriptors).or_else(|| {
+            self.close_idle();
+            BackendDescriptor::take(&self.descriptors)
+        })
     }
 
     /// Closes all idle connections.

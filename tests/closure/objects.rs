@@ -30,7 +30,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         3 => listener_set(),
         6 => http_route(),
         2 => grpc_route(),
-        2 => other_route(),
+        2 => l4_route(),
         3 => grant(),
         2 => namespace(),
         2 => parameters(),
@@ -118,24 +118,30 @@ pub(crate) fn secret_ref() -> impl Strategy<Value = Value> {
 }
 
 fn listener() -> impl Strategy<Value = Value> {
-    let protocol = select(vec!["HTTP", "HTTPS", "HTTPS", "TLS"]);
+    let protocol = select(vec!["HTTP", "HTTPS", "HTTPS", "TLS", "TLS", "TCP", "UDP"]);
     let hostname = of(select(vec!["a.example", "*.example", "b.test"]));
     let parts = (
         named("l"),
         select(vec![80, 443]),
-        protocol,
+        (protocol, any::<bool>()),
         hostname,
         vec(secret_ref(), 0..3),
         namespaces(),
     );
-    parts.prop_map(|(name, port, protocol, hostname, secrets, namespaces)| {
-        let tls = (protocol != "HTTP" || port == 80).then(|| json!({"certificateRefs": secrets}));
-        let routes = namespaces.map(|namespaces| json!({"namespaces": namespaces}));
-        json!({
-            "name": name, "port": port, "protocol": protocol, "hostname": hostname,
-            "tls": tls, "allowedRoutes": routes,
-        })
-    })
+    parts.prop_map(
+        |(name, port, (protocol, passes), hostname, secrets, namespaces)| {
+            let mut tls =
+                (protocol != "HTTP" || port == 80).then(|| json!({"certificateRefs": secrets}));
+            if let Some(tls) = tls.as_mut().filter(|_| protocol == "TLS" && passes) {
+                tls["mode"] = json!("Passthrough");
+            }
+            let routes = namespaces.map(|namespaces| json!({"namespaces": namespaces}));
+            json!({
+                "name": name, "port": port, "protocol": protocol, "hostname": hostname,
+                "tls": tls, "allowedRoutes": routes,
+            })
+        },
+    )
 }
 
 fn authority() -> impl Strategy<Value = Value> {
@@ -278,12 +284,22 @@ fn grpc_route() -> impl Strategy<Value = Value> {
     })
 }
 
-fn other_route() -> impl Strategy<Value = Value> {
+fn l4_route() -> impl Strategy<Value = Value> {
     let kind = select(vec!["TLSRoute", "TCPRoute", "UDPRoute"]);
-    (kind, metadata("r"), vec(parent(), 0..3)).prop_map(|(kind, metadata, parents)| {
-        json!({
-            "apiVersion": GATEWAY_API, "kind": kind, "metadata": metadata, "spec": {"parentRefs": parents},
-        })
+    let hostname = select(vec!["a.example", "b.test", "*.test"]);
+    let parts = (
+        kind,
+        metadata("r"),
+        vec(parent(), 0..3),
+        hostname,
+        vec(backend(), 1..3),
+    );
+    parts.prop_map(|(kind, metadata, parents, hostname, backends)| {
+        let mut spec = json!({"parentRefs": parents, "rules": [{"backendRefs": backends}]});
+        if kind == "TLSRoute" {
+            spec["hostnames"] = json!([hostname]);
+        }
+        json!({"apiVersion": GATEWAY_API, "kind": kind, "metadata": metadata, "spec": spec})
     })
 }
 
@@ -294,6 +310,7 @@ fn grant() -> impl Strategy<Value = Value> {
             "ListenerSet",
             "HTTPRoute",
             "GRPCRoute",
+            "TCPRoute",
             "XBackend",
         ]),
         namespace_name(),

@@ -70,7 +70,7 @@ pub(crate) fn check_secrets(
     }
 }
 
-/// Returns the certificates of accepted HTTPS listeners.
+/// Returns the certificates of accepted listeners that terminate TLS.
 fn certificates(
     listeners: &[Listener],
     statuses: &[ListenerStatus],
@@ -83,7 +83,13 @@ fn certificates(
         let lacks_authority = conditions
             .iter()
             .any(|it| it.reason == Reason::NoValidCACertificate);
-        listener.protocol == "HTTPS" && (is_accepted(conditions) || lacks_authority)
+        let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+        let is_terminated = match &*listener.protocol {
+            "HTTPS" => true,
+            "TLS" => mode != Some("Passthrough"),
+            _ => false,
+        };
+        is_terminated && (is_accepted(conditions) || lacks_authority)
     });
     accepted
         .filter_map(|(listener, _)| listener.tls.as_ref())
@@ -105,7 +111,7 @@ fn permitted(
     let permitted = references.filter_map(|(from, secret)| {
         let namespace = secret
             .namespace
-            .unwrap_or_else(|| from.namespace.to_string());
+            .unwrap_or_else(|| from.namespace.as_ref().into());
         let to = ObjectRef::new(&secret.group, &secret.kind, &namespace, &secret.name);
         (from.namespace == to.namespace || is_granted(cluster, &from, &to)).then_some(to)
     });

@@ -47,12 +47,12 @@ fn has_endpoint(closure: &Snapshot, backend: &ReleaseBackend, pod: &Pod) -> bool
                     labels.get("kubernetes.io/service-name").cloned()
                 };
                 let own = slices.filter(|it| {
-                    owner(&it.metadata.labels).as_ref() == Some(&service.metadata.name)
+                    owner(&it.metadata.labels).is_some_and(|it| service.metadata.name == it)
                 });
                 let targets = own
                     .flat_map(|it| &it.endpoints)
                     .filter_map(|it| it.target_ref.as_ref());
-                targets.into_iter().any(|it| it.name == pod.metadata.name)
+                targets.into_iter().any(|it| pod.metadata.name == it.name)
             }
         },
     )

@@ -27,6 +27,12 @@ fn listener(name: &str, protocol: &str, port: u16, secret: &str) -> Value {
     json!({"name": name, "port": port, "protocol": protocol, "tls": tls})
 }
 
+fn passthrough(secret: &str) -> Value {
+    let mut listener = listener("passthrough", "TLS", 8443, secret);
+    listener["tls"]["mode"] = json!("Passthrough");
+    listener
+}
+
 /// Returns the Secrets in the closure, each with its keys.
 fn secrets(followed: &Followed) -> Vec<String> {
     let secrets = followed.snapshot("g").secrets.iter();
@@ -45,14 +51,15 @@ fn secrets(followed: &Followed) -> Vec<String> {
 }
 
 #[test]
-fn closure_includes_certificates_only_of_accepted_https_listeners() {
+fn closure_includes_certificates_only_of_accepted_listeners_that_terminate_tls() {
     let followed = Followed::new([
         class(),
         gateway(
             &json!([
                 listener("https", "HTTPS", 443, "used"),
                 listener("http", "HTTP", 80, "plain"),
-                listener("tls", "TLS", 8443, "passed"),
+                listener("tls", "TLS", 8444, "terminated"),
+                passthrough("passed"),
                 listener("no-port", "HTTPS", 0, "rejected"),
                 listener("one", "HTTPS", 9443, "conflict"),
                 listener("two", "HTTPS", 9443, "conflict"),
@@ -61,11 +68,13 @@ fn closure_includes_certificates_only_of_accepted_https_listeners() {
         ),
         secret("used", "kubernetes.io/tls"),
         secret("plain", "kubernetes.io/tls"),
+        secret("terminated", "kubernetes.io/tls"),
         secret("passed", "kubernetes.io/tls"),
         secret("rejected", "kubernetes.io/tls"),
         secret("conflict", "kubernetes.io/tls"),
     ]);
-    assert_eq!(secrets(&followed), ["used: tls.crt tls.key"]);
+    let expected = ["terminated: tls.crt tls.key", "used: tls.crt tls.key"];
+    assert_eq!(secrets(&followed), expected);
 }
 
 #[test]

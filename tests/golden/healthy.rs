@@ -25,7 +25,7 @@ pub(crate) static HEALTHY: LazyLock<Value> = LazyLock::new(|| {
             "conditions": ["Accepted", "Programmed", "ResolvedRefs"],
             "supportedKinds": ["HTTPRoute", "GRPCRoute"],
         }},
-        "routes": {"HTTPRoute": route, "GRPCRoute": route, "TCPRoute": of_controller(&["Accepted"])},
+        "routes": {"HTTPRoute": route, "GRPCRoute": route, "TLSRoute": route, "TCPRoute": route, "UDPRoute": route},
         "policies": {
             "BackendTLSPolicy": of_controller(&["Accepted", "ResolvedRefs"]),
             "BackendTLSOverride": of_controller(&["Accepted", "ResolvedRefs"]),

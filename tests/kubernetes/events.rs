@@ -25,7 +25,7 @@ fn route(name: &str, version: &str, hostnames: usize) -> Value {
 /// Returns the version of a route.
 fn version(load: &Load, name: &str) -> Option<String> {
     let route = load.snapshot.http_routes.get("default", name)?;
-    route.spec.hostnames.first().cloned()
+    route.spec.hostnames.first().map(ToString::to_string)
 }
 
 fn is_at(load: &Load, name: &str, wanted: &str) -> bool {

@@ -48,7 +48,7 @@ fn held(load: &Load) -> Vec<String> {
     load.snapshot
         .secrets
         .keys()
-        .map(|key| key.name.clone())
+        .map(|key| key.name.to_string())
         .collect()
 }
 

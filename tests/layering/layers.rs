@@ -66,7 +66,11 @@ const PROVISION_IO: &[&str] = &[
 
 pub(crate) const LAYERS: &[Layer] = &[
     layer("ir", &["ir", "runtime::per_worker"], PURE),
-    layer("api", &["api", "ir::object_ref", "ir::ObjectRef"], PURE),
+    layer(
+        "api",
+        &["api", "ir::object_ref", "ir::sharing", "ir::ObjectRef"],
+        PURE,
+    ),
     layer(
         "snapshot",
         &["api", "ir::object_ref", "ir::ObjectRef"],

@@ -146,5 +146,5 @@ fn crd_time_defaults_match_flags() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 11);
+    assert_eq!(compared, 12);
 }

@@ -81,6 +81,7 @@ impl TestGateway {
         let gateway: Gateway = serde_json::from_value(self.gateway()).unwrap();
         let parameters: Parameters = serde_json::from_value(self.parameters.clone()).unwrap();
         let data_plane = DataPlane {
+            udp_ports: Vec::new(),
             ports: self.ports.clone(),
             addresses: Vec::new(),
             parameters: Arc::new(parameters),

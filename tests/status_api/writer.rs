@@ -139,10 +139,10 @@ fn parents(gateway: &str, message: &str) -> Arc<[ParentStatus]> {
     let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
     Arc::new([ParentStatus {
         parent_ref: ParentRef {
-            group: "gateway.networking.k8s.io".to_owned(),
-            kind: "Gateway".to_owned(),
+            group: "gateway.networking.k8s.io".into(),
+            kind: "Gateway".into(),
             namespace: None,
-            name: gateway.to_owned(),
+            name: gateway.into(),
             section_name: None,
             port: None,
         },

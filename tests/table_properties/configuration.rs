@@ -98,8 +98,10 @@ fn grpc_path() -> impl Strategy<Value = (PathMatch, GrpcMatch)> {
         Just((PathMatch::Exact("/a/b".into()), lengths(1, 1))),
         Just((PathMatch::Exact("/é/a".into()), lengths(1, 1))),
         select(vec!["", "a", "é", "b"]).prop_map(prefix),
-        (calls, 0_usize..3, 0_usize..3)
-            .prop_map(move |(it, service, method)| (PathMatch::Call(it), lengths(service, method))),
+        (calls, 0_usize..3, 0_usize..3).prop_map(move |(it, service, method)| (
+            PathMatch::Call(Box::new(it)),
+            lengths(service, method)
+        )),
     ]
 }
 
@@ -118,7 +120,7 @@ pub(crate) fn backend_id(index: u8) -> BackendId {
         object: ObjectRef::core("Service", "ns", &format!("s{index}")),
         port: 80,
         tls: None,
-        for_grpc: false,
+        protocol: None,
     }
 }
 
@@ -213,7 +215,7 @@ pub(crate) fn listener(
 ) -> Arc<Listener> {
     let own = Hostname::new(hostname);
     let attach = |(index, hostnames): &(usize, Vec<&str>)| {
-        let hostnames: Vec<_> = hostnames
+        let hostnames: Arc<[_]> = hostnames
             .iter()
             .filter_map(|name| own.intersection(&Hostname::new(name)))
             .collect();

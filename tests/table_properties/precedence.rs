@@ -199,10 +199,10 @@ fn fitting_grpc() -> impl Strategy<Value = Match> {
     let prefix = |text: &str| PathMatch::Prefix(text.into());
     let any = || Some(ValueMatch::Regex(Pattern::new(".*").unwrap()));
     let pattern = || {
-        PathMatch::Call(GrpcCall {
+        PathMatch::Call(Box::new(GrpcCall {
             service: any(),
             method: any(),
-        })
+        }))
     };
     let paths = vec![
         (PathMatch::Exact(PATH.into()), 1, 3),
@@ -285,7 +285,7 @@ proptest! {
         let mut expected = Vec::new();
         for attached in table.ir.ports[0].listeners[0].routes.iter() {
             let route = &*attached.route;
-            for hostname in &attached.hostnames {
+            for hostname in attached.hostnames.iter() {
                 for (rule, it) in route.rules.iter().enumerate() {
                     let matches = 0..it.matches.len();
                     expected.extend(matches.map(|index| Ranked { hostname, route, rule, index }));

@@ -249,7 +249,7 @@ pub(crate) fn backend(
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
             tls: None,
-            for_grpc: false,
+            protocol: None,
         },
         protocol,
         tls: None,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cel::Rule;
+use super::cel::Rules;
 use super::format::Format;
 use super::path::Path;
 use super::pattern::Pattern;
@@ -105,7 +105,7 @@ pub(super) struct Node {
     pub(super) any_of: Box<[Self]>,
     pub(super) all_of: Box<[Self]>,
     pub(super) not: Option<Box<Self>>,
-    pub(super) rules: Box<[Rule]>,
+    pub(super) rules: Rules,
     #[serde(rename = "x-kubernetes-list-type")]
     pub(super) list_type: ListType,
     #[serde(rename = "x-kubernetes-list-map-keys")]

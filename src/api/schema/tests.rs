@@ -3,6 +3,7 @@
 mod backend_tls;
 mod cors;
 mod release_backend;
+mod remembered;
 mod traffic_policy;
 
 use std::time::Instant;
@@ -433,7 +434,7 @@ fn every_rule_is_evaluated_without_error() {
     );
     for kind in Kind::all() {
         let schema = super::of_kind(kind).expect("parses");
-        for rule in schema.nodes().iter().flat_map(|node| &node.rules) {
+        for rule in schema.nodes().iter().flat_map(|node| node.rules.iter()) {
             assert!(
                 rule.was_evaluated(),
                 "{}: no object reaches {}",

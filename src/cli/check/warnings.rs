@@ -126,7 +126,10 @@ fn without_endpoints(
     let slices: Vec<_> = snapshot
         .endpoint_slices
         .in_namespace(&service.metadata.namespace)
-        .filter(|slice| slice.metadata.labels.get(SERVICE_NAME_LABEL) == Some(name))
+        .filter(|slice| {
+            let service = slice.metadata.labels.get(SERVICE_NAME_LABEL);
+            service.is_some_and(|service| *name == *service)
+        })
         .collect();
     if slices.is_empty() {
         return Some(format!(

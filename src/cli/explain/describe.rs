@@ -317,10 +317,16 @@ const GRPC: Refusals = Refusals {
     unavailable: "gRPC status UNAVAILABLE",
 };
 
+const L4: Refusals = Refusals {
+    invalid: "a reset connection, or a dropped datagram",
+    unavailable: "a reset connection, or a dropped datagram",
+};
+
 fn refusals(rule: &Rule) -> &'static Refusals {
-    match rule.matches.iter().any(|it| it.grpc.is_some()) {
-        true => &GRPC,
-        false => &HTTP,
+    match &*rule.id.route.kind {
+        "GRPCRoute" => &GRPC,
+        "TLSRoute" | "TCPRoute" | "UDPRoute" => &L4,
+        _ => &HTTP,
     }
 }
 
@@ -406,6 +412,8 @@ fn share_lines(share: &WeightedBackend, total: u64, rule: &Rule, ir: &Ir) -> Vec
                 let protocol = match backend.protocol {
                     UpstreamProtocol::Http1 => "HTTP/1.1",
                     UpstreamProtocol::H2c => "HTTP/2",
+                    UpstreamProtocol::Tcp => "TCP",
+                    UpstreamProtocol::Udp => "UDP",
                 };
                 // The id of a backend with its own TLS settings contains "in TLS" already.
                 let is_own = id.tls.as_ref().is_some_and(|used| used.policy == id.object);

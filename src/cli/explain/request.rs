@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::ir::PortProtocol;
@@ -19,6 +18,8 @@ pub(super) type Header = (HeaderName, HeaderValue);
 #[derive(Clone, Debug)]
 pub(super) struct ExplainedRequest {
     method: Method,
+    /// The protocol that a port for this request must have.
+    pub(super) protocol: PortProtocol,
     url: Uri,
     /// Host in lower case; a Host header overrides the host of the URL.
     pub(super) host: String,
@@ -41,18 +42,31 @@ impl FromStr for ExplainedRequest {
         let url: Uri = url
             .parse()
             .map_err(|error| format!("`{url}` is not a URL: {error}"))?;
-        if !matches!(url.scheme_str(), Some("http" | "https")) {
-            return Err(format!("`{url}` must begin with http:// or https://"));
-        }
+        let protocol = url.scheme_str().and_then(protocol);
+        let protocol = protocol.ok_or_else(|| {
+            format!("`{url}` must begin with http://, https://, tls://, tcp:// or udp://")
+        })?;
         let url = normalized(url)?;
         let host = url.host().unwrap_or_default().to_ascii_lowercase();
         Ok(Self {
             method,
+            protocol,
             host,
             port: url.port_u16(),
             url,
             headers: HeaderMap::new(),
         })
+    }
+}
+
+/// Returns the protocol of the ports that a scheme is for.
+fn protocol(scheme: &str) -> Option<PortProtocol> {
+    match scheme {
+        "http" => Some(PortProtocol::Http),
+        "https" | "tls" => Some(PortProtocol::Tls),
+        "tcp" => Some(PortProtocol::Tcp),
+        "udp" => Some(PortProtocol::Udp),
+        _ => None,
     }
 }
 
@@ -72,7 +86,10 @@ fn normalized(url: Uri) -> Result<Uri, String> {
 
 impl fmt::Display for ExplainedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.method, self.url)
+        match self.protocol {
+            PortProtocol::Tcp | PortProtocol::Udp => self.url.fmt(f),
+            PortProtocol::Http | PortProtocol::Tls => write!(f, "{} {}", self.method, self.url),
+        }
     }
 }
 
@@ -92,27 +109,17 @@ impl ExplainedRequest {
         }
     }
 
-    /// `http` or `https`.
+    /// `http`, `https`, `tls`, `tcp` or `udp`.
     pub(super) fn scheme(&self) -> &str {
         self.url.scheme_str().unwrap_or_default()
     }
 
     /// The port of the scheme.
     pub(super) fn default_port(&self) -> u16 {
-        if self.is_https() { 443 } else { 80 }
-    }
-
-    /// The protocol that a port for this request must have.
-    pub(super) fn protocol(&self) -> PortProtocol {
-        if self.is_https() {
-            PortProtocol::Tls
-        } else {
-            PortProtocol::Http
+        match self.protocol {
+            PortProtocol::Tls => 443,
+            PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => 80,
         }
-    }
-
-    fn is_https(&self) -> bool {
-        self.url.scheme() == Some(&Scheme::HTTPS)
     }
 
     /// The server name that a client would send: the URL's host, unless it is an IP address.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,9 +81,36 @@ impl Stamp {
 pub(super) struct Document {
     pub(super) line: usize,
     digest: u64,
-    pub(super) outcome: Result<Arc<[Admission]>, SyntaxError>,
+    pub(super) outcome: Result<Admissions, Box<SyntaxError>>,
     /// Lines of the fields that have findings, from 1 at `line`.
     pub(super) fields: Option<Arc<Lines>>,
+}
+
+/// The objects of a document. Nearly always there is one, stored inline.
+#[derive(Clone, Debug)]
+pub(super) enum Admissions {
+    One(Admission),
+    Many(Arc<[Admission]>),
+}
+
+impl From<Vec<Admission>> for Admissions {
+    fn from(mut all: Vec<Admission>) -> Self {
+        match all.pop() {
+            Some(only) if all.is_empty() => Self::One(only),
+            last => Self::Many(all.into_iter().chain(last).collect()),
+        }
+    }
+}
+
+impl Deref for Admissions {
+    type Target = [Admission];
+
+    fn deref(&self) -> &[Admission] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Many(all) => all,
+        }
+    }
 }
 
 impl Entry {
@@ -211,8 +239,9 @@ fn read_document(
         };
     }
     let admit = |item: parse::Item| api::admit_at(&item.path, item.value);
-    let outcome: Result<Arc<[Admission]>, _> =
-        parse::parse(source, is_json).map(|items| items.into_iter().map(admit).collect());
+    let outcome = parse::parse(source, is_json);
+    let outcome = outcome.map(|items| items.into_iter().map(admit).collect::<Vec<_>>());
+    let outcome = outcome.map(Admissions::from).map_err(Box::new);
     let admissions = outcome.iter().flat_map(|all| all.iter());
     let findings = admissions.flat_map(|admission| &admission.findings);
     let fields: BTreeSet<&str> = findings

@@ -176,16 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn routes_keep_their_kind() {
-        for parsed in parsed("TLSRoute", &json!({})) {
-            let Object::UnservedRoute(route) = parsed.content.parse().unwrap() else {
-                panic!("not a route");
-            };
-            assert_eq!(route.kind, "TLSRoute");
-        }
-    }
-
-    #[test]
     fn knows_a_change_of_the_status() {
         let kind = Kind::find("gateway.networking.k8s.io/v1", "HTTPRoute").unwrap();
         let object = json!({

@@ -19,7 +19,7 @@ pub(super) fn needs_pods(kind: &Kind) -> bool {
 /// Returns the namespaces whose Pods are needed.
 pub(super) fn namespaces(snapshot: &Snapshot) -> BTreeSet<String> {
     let keys = snapshot.release_backends.keys();
-    keys.map(|key| key.namespace.clone()).collect()
+    keys.map(|key| key.namespace.to_string()).collect()
 }
 
 /// Returns the scope of the Pods of a namespace.

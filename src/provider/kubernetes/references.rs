@@ -146,7 +146,7 @@ impl Names<'_> {
             return;
         }
         let namespace = namespace.unwrap_or(self.namespace);
-        let name = ObjectRef::after(self.names.last(), group, kind, namespace, name);
+        let name = ObjectRef::new(group, kind, namespace, name);
         self.names.push(name);
     }
 }

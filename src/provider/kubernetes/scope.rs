@@ -34,9 +34,9 @@ impl Scope {
     }
 
     fn of(kind: &'static Kind, gateway: Option<&Key>, namespaces: &BTreeSet<String>) -> Vec<Self> {
-        let scope = |namespace: Option<&String>, fields| Self {
+        let scope = |namespace: Option<&str>, fields| Self {
             kind,
-            namespace: namespace.cloned(),
+            namespace: namespace.map(str::to_owned),
             fields,
         };
         let fields = (kind.kind == "Secret").then(|| {
@@ -47,7 +47,7 @@ impl Scope {
         match gateway {
             Some(Key { namespace, name }) if kind.kind == "Gateway" => {
                 vec![scope(
-                    Some(namespace),
+                    Some(namespace.as_str()),
                     Some(format!("metadata.name={name}")),
                 )]
             }
@@ -62,7 +62,7 @@ impl Scope {
     /// Reports whether an object of the kind is in the scope.
     pub(super) fn has(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_ref();
-        namespace.is_none_or(|only| *only == key.namespace)
+        namespace.is_none_or(|only| key.namespace == *only)
     }
 }
 

@@ -1,28 +1,33 @@
 //! Selects the protocol of an accepted socket: plain HTTP, or TLS with the certificate for the
-//! server name. Decides once per connection.
+//! server name, which is HTTP, forwarded, or passed through. Decides once per connection.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::client_hello::{ClientHello, Status};
+use super::forward::{self, Forwarded};
 use super::io::ClientIo;
 use super::socket::Socket;
 use super::{http, http1, http2};
-use crate::ir::PortProtocol;
+use crate::ir::{PortProtocol, Protocol};
 use crate::proxy::activity::Activity;
 use crate::proxy::client::{Client, TlsClient, client_certificate};
 use crate::proxy::worker_state::port::PortState;
 use crate::proxy::worker_state::{OpenConnection, Worker};
+use crate::table::{Listener, Rule};
 use crate::telemetry::metrics::TimeoutKind;
+use crate::upstream::Security;
 
 /// A fatal `unrecognized_name` alert (RFC 8446, 6.2). rustls sends it itself only once a
 /// configuration is selected.
@@ -41,18 +46,49 @@ pub(crate) async fn serve(
             http::serve_plain(ClientIo::Plain(socket), client).await;
         }
         PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
-        // TCP and UDP are not supported.
-        PortProtocol::Tcp | PortProtocol::Udp => {}
+        PortProtocol::Tcp => {
+            let rule = rule_of_port(&open, &port);
+            let client = ClientIo::Plain(socket);
+            let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
+            Box::pin(forward::serve(&open, &port, forwarded)).await;
+        }
+        // Has no connections.
+        PortProtocol::Udp => {}
     }
+}
+
+/// Returns the rule for the connections of a TCP port, which has one listener.
+fn rule_of_port(worker: &Worker, port: &PortState) -> Option<Arc<Rule>> {
+    let table = worker.table.load();
+    let listener = port.configured(&table)?.listeners().first()?;
+    listener.find_for_host("").cloned()
+}
+
+/// What follows a ClientHello.
+enum Greeted {
+    /// HTTP, after the handshake.
+    Http(Box<TlsStream<Socket>>, TlsClient),
+    /// A connection to forward.
+    Forwarded(Forwarded),
 }
 
 async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
     // its largest state for its whole life.
     let outcome = Box::pin(timed_handshake(&open, &port, socket, peer)).await;
-    let Some((stream, tls)) = outcome else {
+    let Some(greeted) = outcome else {
         open.stats.handshake_failures.fetch_add(1, Relaxed);
         return;
+    };
+    let (stream, tls) = match greeted {
+        Greeted::Http(stream, tls) => (stream, tls),
+        Greeted::Forwarded(forwarded) => {
+            let is_terminated = forwarded.security == Security::OfBackend;
+            open.stats
+                .handshakes
+                .fetch_add(is_terminated.into(), Relaxed);
+            return Box::pin(forward::serve(&open, &port, forwarded)).await;
+        }
     };
     open.stats.handshakes.fetch_add(1, Relaxed);
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -72,15 +108,16 @@ async fn timed_handshake(
     port: &PortState,
     socket: TcpStream,
     peer: SocketAddr,
-) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
+) -> Option<Greeted> {
     let mut entry = worker.handshakes.begin();
     let activity = Activity::handshake(&worker.clock, &worker.limits);
-    let peer = peer.ip().to_canonical();
-    worker.connections.register(peer, &activity);
+    worker
+        .connections
+        .register(peer.ip().to_canonical(), &activity);
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
         worker.limits.handshake_timeout,
-        handshake(worker, port, socket)
+        handshake(worker, port, socket, peer)
     ));
     tokio::select! {
         // tokio polls the arms in order, so that a completed handshake wins over its eviction.
@@ -99,31 +136,112 @@ async fn handshake(
     worker: &Worker,
     port: &PortState,
     socket: TcpStream,
-) -> Option<(Box<TlsStream<Socket>>, TlsClient)> {
-    let mut start =
-        LazyConfigAcceptor::new(rustls::server::Acceptor::default(), Socket::new(socket))
-            .await
-            .ok()?;
+    peer: SocketAddr,
+) -> Option<Greeted> {
+    let forwards = port
+        .configured(&worker.table.load())
+        .is_some_and(|port| port.passes_tls_through());
+    let (mut socket, mut received) = (socket, Vec::new());
+    if forwards {
+        let (hello, name) = read_hello(&mut socket).await?;
+        match greeting(worker, port, name.as_deref()) {
+            Some(Greeting::Terminate(..)) => received = hello,
+            Some(Greeting::PassThrough(rule)) => {
+                let client = ClientIo::Plain(socket);
+                let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
+                let first = hello;
+                return Some(Greeted::Forwarded(Forwarded { first, ..forwarded }));
+            }
+            None => {
+                refuse(worker, port, Socket::new(socket, Bytes::new())).await;
+                return None;
+            }
+        }
+    }
+    let socket = Socket::new(socket, received.into());
+    let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
+        .await
+        .ok()?;
     let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
         name.strip_suffix('.')
             .unwrap_or(name)
             .to_ascii_lowercase()
             .into()
     });
-    let server = port
-        .configured(&worker.table.load())
-        .and_then(|port| port.server(sni.as_deref()).cloned());
-    let Some(server) = server else {
-        // The alert is best effort: the connection ends either way.
-        let _ = start.io.write_all(&UNRECOGNIZED_NAME).await;
-        let _ = start.io.shutdown().await;
+    let greeting = greeting(worker, port, sni.as_deref());
+    let Some(Greeting::Terminate(listener, rule)) = greeting else {
+        refuse(worker, port, start.io).await;
         return None;
     };
+    let server = listener.server.as_ref()?;
     let stream = Box::new(start.into_stream(server.config.clone()).await.ok()?);
     let verified = server.verified_client(stream.get_ref().1).ok()?;
+    if rule.is_some() {
+        let client = ClientIo::Tls(stream);
+        let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
+        return Some(Greeted::Forwarded(forwarded));
+    }
     let certificate = verified.and_then(client_certificate::describe);
     let certificate = certificate.map(Box::new);
-    Some((stream, TlsClient { sni, certificate }))
+    Some(Greeted::Http(stream, TlsClient { sni, certificate }))
+}
+
+/// Reads a ClientHello that may be forwarded. Returns all that was read, and its server name. What is no ClientHello has
+/// none.
+async fn read_hello(socket: &mut TcpStream) -> Option<(Vec<u8>, Option<Box<str>>)> {
+    let mut hello = ClientHello::default();
+    let mut buffer = [0; 2048];
+    loop {
+        let count = socket.read(&mut buffer).await.ok().filter(|it| *it > 0)?;
+        match hello.push(&buffer[..count]) {
+            Status::Incomplete => {}
+            Status::Complete(name) => return Some((hello.into_received(), name)),
+            Status::Invalid => return Some((hello.into_received(), None)),
+        }
+    }
+}
+
+/// Refuses a ClientHello. A port with TLS listeners resets the connection, as the conformance suite requires: an alert
+/// would look like that of a backend.
+async fn refuse(worker: &Worker, port: &PortState, mut socket: Socket) {
+    let table = worker.table.load();
+    if port.configured(&table).is_some_and(|it| it.forwards_tls()) {
+        return ClientIo::Plain(socket.into_tcp()).abort();
+    }
+    drop(table);
+    // The alert is best effort: the connection ends either way.
+    let _ = socket.write_all(&UNRECOGNIZED_NAME).await;
+    let _ = socket.shutdown().await;
+}
+
+/// How a ClientHello is answered.
+enum Greeting {
+    /// Its TLS is terminated. With a rule, what follows is forwarded; without, it is HTTP.
+    Terminate(Arc<Listener>, Option<Arc<Rule>>),
+    /// It is forwarded, as is all that follows.
+    PassThrough(Arc<Rule>),
+}
+
+/// Returns how to answer a ClientHello with this server name; `None` if no listener or no route wants it.
+fn greeting(worker: &Worker, port: &PortState, sni: Option<&str>) -> Option<Greeting> {
+    let table = worker.table.load();
+    let listener = port.configured(&table)?.listener_for_sni(sni)?;
+    let rule = || {
+        let rule = listener.find_for_host(sni.unwrap_or_default()).cloned();
+        if rule.is_none() {
+            worker.stats.unforwarded.fetch_add(1, Relaxed);
+        }
+        rule
+    };
+    if listener.ir.protocol == Protocol::TlsPassthrough {
+        return rule().map(Greeting::PassThrough);
+    }
+    listener.server.as_ref()?;
+    let rule = match listener.ir.protocol {
+        Protocol::TlsTerminate(_) => Some(rule()?),
+        _ => None,
+    };
+    Some(Greeting::Terminate(listener.clone(), rule))
 }
 
 #[cfg(test)]

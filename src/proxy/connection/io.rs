@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
@@ -37,6 +38,25 @@ impl ClientIo {
             Self::Plain(socket) => socket.poll_read_ready(cx),
             Self::Tls(stream) => stream.get_ref().0.tcp().poll_read_ready(cx),
         }
+    }
+
+    /// Reports whether the client has reset the connection. Makes a system call.
+    pub(crate) fn has_failed(&self) -> bool {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0.tcp(),
+        };
+        socket.take_error().is_ok_and(|error| error.is_some())
+    }
+
+    /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
+    pub(crate) fn abort(&self) {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0.tcp(),
+        };
+        // Without the reset, the client would read EOF.
+        let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     }
 
     /// Returns the raw socket, without data buffered in TLS.
@@ -360,7 +380,7 @@ mod tests {
         let connector = TlsConnector::from(Arc::new(client));
         let name = ServerName::try_from(name).expect("a name");
         let (ours, theirs) = tokio::join!(
-            acceptor.accept(Socket::new(ours)),
+            acceptor.accept(Socket::new(ours, Bytes::new())),
             connector.connect(name, theirs)
         );
         (ours.expect("agreed"), theirs.expect("agreed"))

@@ -9,10 +9,13 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::ir::{Bind, BindReport, Transport};
+use crate::proxy::worker_state::bound::Bound;
 use crate::settings::{Ports, container_port};
 
 /// Ports below this one need a permission.
 const PRIVILEGED: u16 = 1024;
+/// Size of the kernel's buffers of a UDP port, in bytes: all clients share them.
+const UDP_BUFFER: usize = 4 << 20;
 /// Accept backlog.
 const BACKLOG: i32 = 4096;
 
@@ -22,17 +25,17 @@ pub(in crate::proxy) struct Listeners {
     open: BTreeMap<Bind, Open>,
 }
 
-/// An open socket that a worker accepts from.
+/// An open socket that a worker serves.
 #[derive(Debug)]
 struct Open {
-    socket: TcpListener,
+    socket: Bound,
     address: SocketAddr,
 }
 
 /// Changes needed to follow a table.
 pub(in crate::proxy) struct Changes {
-    /// Sockets to accept from.
-    pub(in crate::proxy) opened: Vec<(Bind, TcpListener)>,
+    /// Sockets to serve.
+    pub(in crate::proxy) opened: Vec<(Bind, Bound)>,
     /// Closed sockets.
     pub(in crate::proxy) closed: Vec<Bind>,
     /// Connections from the backlog of closed sockets.
@@ -82,7 +85,7 @@ impl Listeners {
         &mut self,
         bind: Bind,
         ports: Ports,
-        opened: &mut Vec<(Bind, TcpListener)>,
+        opened: &mut Vec<(Bind, Bound)>,
     ) -> io::Result<SocketAddr> {
         let (socket, address) = listen(&bind, ports)?;
         opened.push((bind, socket.try_clone()?));
@@ -94,13 +97,16 @@ impl Listeners {
 impl Open {
     /// Closes the socket and returns the connections in its backlog.
     fn close(self) -> Vec<(TcpStream, SocketAddr)> {
+        let Bound::Tcp(listener) = self.socket else {
+            return Vec::new();
+        };
         let next = || {
-            let (socket, peer) = self.socket.accept().ok()?;
+            let (socket, peer) = listener.accept().ok()?;
             socket.set_nonblocking(true).ok()?;
             Some((socket, peer))
         };
         let waiting = std::iter::from_fn(next).collect();
-        stop_listening(&SockRef::from(&self.socket));
+        stop_listening(&SockRef::from(&listener));
         waiting
     }
 }
@@ -130,49 +136,55 @@ fn stop_listening(socket: &SockRef<'_>) {
     let _ = socket.shutdown(Shutdown::Read);
 }
 
-fn listen(bind: &Bind, ports: Ports) -> io::Result<(TcpListener, SocketAddr)> {
-    if bind.transport == Transport::Udp {
-        return Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "UDP is not supported",
-        ));
-    }
+fn listen(bind: &Bind, ports: Ports) -> io::Result<(Bound, SocketAddr)> {
+    let transport = bind.transport;
     let socket = match ports {
-        Ports::Ephemeral => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), true),
-        Ports::AsDeclared => open_on(bind.address, bind.port),
-        Ports::Unprivileged => open_on(bind.address, container_port(bind.port)),
+        Ports::Ephemeral => open(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), true, transport),
+        Ports::AsDeclared => open_on(bind.address, bind.port, transport),
+        Ports::Unprivileged => open_on(bind.address, container_port(bind.port), transport),
     }?;
     let address = socket.local_addr()?;
     Ok((socket, address))
 }
 
-fn open_on(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+fn open_on(address: Option<IpAddr>, port: u16, transport: Transport) -> io::Result<Bound> {
     if let Some(address) = address {
-        return open(SocketAddr::new(address, port), true);
+        return open(SocketAddr::new(address, port), true, transport);
     }
-    match open(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), false) {
+    let every = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    match open(every, false, transport) {
         // A host without IPv6 still has all IPv4 addresses.
-        Err(error) if lacks_ipv6(&error) => {
-            open(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), true)
-        }
+        Err(error) if lacks_ipv6(&error) => open(
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+            true,
+            transport,
+        ),
         result => result,
     }
 }
 
-fn open(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
+fn open(address: SocketAddr, one_family: bool, transport: Transport) -> io::Result<Bound> {
+    let (kind, protocol) = match transport {
+        Transport::Tcp => (Type::STREAM, Protocol::TCP),
+        Transport::Udp => (Type::DGRAM, Protocol::UDP),
+    };
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
     if address.is_ipv6() {
         socket.set_only_v6(one_family)?;
     }
+    if transport == Transport::Udp {
+        // Best effort: the kernel has a limit of its own. With SO_REUSEADDR, others could bind the port too.
+        let _ = socket.set_recv_buffer_size(UDP_BUFFER);
+        let _ = socket.set_send_buffer_size(UDP_BUFFER);
+        socket.bind(&address.into())?;
+        socket.set_nonblocking(true)?;
+        return Ok(Bound::Udp(socket.into()));
+    }
+    socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    Ok(Bound::Tcp(socket.into()))
 }
 
 /// EAFNOSUPPORT: the kernel has no IPv6. EADDRNOTAVAIL: IPv6 is disabled.

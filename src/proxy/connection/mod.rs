@@ -1,7 +1,10 @@
-//! Client connections from the socket to the requests on them: ports, TLS, HTTP/1, HTTP/2, and tunnels after an upgrade.
+//! Client connections from the socket to the requests on them: ports, TLS, HTTP/1, HTTP/2, tunnels after an upgrade, and
+//! connections that are forwarded as they are.
 
+mod client_hello;
 pub(super) mod connection;
 mod deadline;
+mod forward;
 mod http;
 mod http1;
 mod http2;
@@ -9,6 +12,7 @@ mod http2_shared;
 mod in_place;
 mod io;
 pub(super) mod listener;
+mod relay;
 mod socket;
 mod stream;
 mod stream_io;

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -12,12 +13,18 @@ use tokio::net::TcpStream;
 pub(crate) struct Socket {
     tcp: TcpStream,
     written: u64,
+    /// What was received before, and is still to be read.
+    received: Bytes,
 }
 
 impl Socket {
-    /// Wraps a socket, of which nothing is counted yet.
-    pub(crate) fn new(tcp: TcpStream) -> Self {
-        Self { tcp, written: 0 }
+    /// Wraps a socket from which `received` was read, and of which nothing is counted yet.
+    pub(crate) fn new(tcp: TcpStream, received: Bytes) -> Self {
+        Self {
+            tcp,
+            written: 0,
+            received,
+        }
     }
 
     /// Returns the socket itself, for readiness and options.
@@ -49,7 +56,17 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tcp).poll_read(cx, buf)
+        let socket = self.get_mut();
+        if socket.received.is_empty() {
+            return Pin::new(&mut socket.tcp).poll_read(cx, buf);
+        }
+        let count = buf.remaining().min(socket.received.len());
+        buf.put_slice(&socket.received.split_to(count));
+        // Releases the memory.
+        if socket.received.is_empty() {
+            socket.received = Bytes::new();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

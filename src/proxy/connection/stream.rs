@@ -15,8 +15,9 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
 use super::http2_shared::Shared;
+use super::relay::RelayEnd;
 use super::stream_io::{StreamReader, StreamWriter};
-use super::upgrade::{self, TunnelEnd};
+use super::upgrade;
 use crate::http2;
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
@@ -165,9 +166,9 @@ impl Stream {
         let idle = worker.limits.tunnel_idle_timeout;
         let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, &worker.clock, idle);
         match relayed.await {
-            TunnelEnd::Complete => {}
-            TunnelEnd::ClientFailed => self.on_lost(),
-            TunnelEnd::BackendFailed | TunnelEnd::TimedOut => writer.reset(),
+            RelayEnd::Complete => {}
+            RelayEnd::ClientFailed => self.on_lost(),
+            RelayEnd::BackendFailed | RelayEnd::Stopped(_) => writer.reset(),
         }
     }
 

@@ -37,7 +37,7 @@ pub(in crate::proxy) async fn send(
     }
     let place = session_place(exchange, rule);
     let draw = rule.draw(None);
-    let mut retries = Retries::new(rule.ir.retry.as_ref());
+    let mut retries = Retries::new(rule.ir.retry.as_deref());
     loop {
         let selected = match place {
             None => rule.select(draw),
@@ -174,7 +174,7 @@ fn finish(
     exchange.expire_by(exchange.attempt_expires);
     let is_secure = exchange.client.scheme() == Scheme::Https;
     let endpoint = response.body.endpoint();
-    let of_rule = exchange.rule.ir.session.as_ref();
+    let of_rule = exchange.rule.ir.session.as_deref();
     if let Some(policy) = of_rule.or_else(|| traffic?.session())
         && place.is_none_or(|place| place.endpoint != endpoint)
     {

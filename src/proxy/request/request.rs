@@ -232,7 +232,7 @@ fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
     let own = rule.ir.timeouts.request;
     let clients = match rule.kind() {
         RouteKind::Grpc => grpc::timeout(headers),
-        RouteKind::Http => None,
+        _ => None,
     };
     let timeout = own.into_iter().chain(clients).min()?;
     Instant::now().checked_add(timeout)
@@ -319,7 +319,9 @@ fn poll_stalled(activity: &Activity, client: &Client, cx: &mut Context<'_>) -> P
         Phase::RequestBody => Error::BodyTimeout,
         Phase::Exchange => Error::RequestTimeout,
         // Handled by the connection.
-        Phase::Head | Phase::Idle | Phase::Write | Phase::Evicted => return Poll::Pending,
+        Phase::Head | Phase::Idle | Phase::Write | Phase::Tunnel | Phase::Evicted => {
+            return Poll::Pending;
+        }
     };
     client.timed_out(phase);
     Poll::Ready(error)

@@ -36,7 +36,7 @@ fn backend(endpoints: ir::Endpoints) -> Backend {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
             tls: None,
-            for_grpc: false,
+            protocol: None,
         },
         protocol: UpstreamProtocol::Http1,
         tls: None,

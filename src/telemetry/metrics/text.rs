@@ -55,6 +55,7 @@ impl Collector for Metrics {
         self.filter_requests(&mut page)?;
         self.releases(&mut page)?;
         self.connections(&mut page)?;
+        self.forwarded(&mut page)?;
         self.configuration(&mut page)?;
         self.listeners(&mut page)?;
         self.dns(&mut page)?;
@@ -86,6 +87,38 @@ impl Metrics {
         page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
         let help = "Duration from the request head to the last byte of the response";
         page.durations("request_duration", help, &rules)
+    }
+
+    /// Connections that are forwarded as they are, and datagrams.
+    fn forwarded(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.process.connections;
+        let sessions = stats.udp_sessions.load(Relaxed);
+        let sessions = sessions.saturating_sub(stats.udp_sessions_ended.load(Relaxed));
+        page.gauge(
+            "udp_sessions_open",
+            "Client addresses whose datagrams are forwarded",
+            sessions as i64,
+        )?;
+        for (name, help, count) in [
+            (
+                "udp_sessions",
+                "Client addresses whose datagrams were forwarded",
+                &stats.udp_sessions,
+            ),
+            (
+                "udp_datagrams_dropped",
+                "Datagrams that a full socket did not take",
+                &stats.dropped_datagrams,
+            ),
+            (
+                "unforwarded",
+                "Connections of TLS, TCP and UDP listeners that no backend could be connected to for",
+                &stats.unforwarded,
+            ),
+        ] {
+            page.counter(name, help, count.load(Relaxed))?;
+        }
+        Ok(())
     }
 
     fn connections(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use crate::api::core::ConfigMap;
 use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Found, PortRef, Resolver, Sources, name_of};
 use super::port::{Port, PortTls};
 
 pub(super) const KIND: BackendKind = BackendKind {
@@ -30,7 +30,7 @@ impl Resolver for ConfigMaps {
         &self,
         sources: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault> {
         let fault = |message| Fault::new(Reason::BackendNotFound, message);
         let object = sources.input.find::<ConfigMap>(name);
@@ -38,7 +38,7 @@ impl Resolver for ConfigMaps {
         let address = object.data.get("address").and_then(|it| it.parse().ok());
         let address: SocketAddr =
             address.ok_or_else(|| fault("has no data.address such as 10.0.0.1:80"))?;
-        if port.is_some_and(|port| port != address.port()) {
+        if port.number.is_some_and(|port| port != address.port()) {
             return Err(fault("has another port in data.address"));
         }
         let protocol = UpstreamProtocol::Http1;
@@ -48,7 +48,7 @@ impl Resolver for ConfigMaps {
                     object: name.clone(),
                     port: address.port(),
                     tls: None,
-                    for_grpc: false,
+                    protocol: None,
                 },
                 protocol,
                 tls: None,

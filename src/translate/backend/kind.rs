@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::core::{EndpointSlice, ServicePort};
 use crate::api::{Object, Resource};
-use crate::ir::{Backend, ObjectRef};
+use crate::ir::{Backend, ObjectRef, Transport};
 use crate::settings::location::Location;
 use crate::settings::permissions::BackendKinds;
 use crate::status::{Condition, ReleaseBackendStatus};
@@ -108,7 +108,7 @@ pub(super) trait Resolver {
         &self,
         sources: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault>;
 
     /// Returns the conditions of an object for a Gateway that sends requests to it, for kinds with a status per
@@ -173,6 +173,14 @@ impl<'a> Sources<'a, '_> {
     pub(super) fn location(&self) -> &'a Location {
         &self.input.options.location
     }
+}
+
+/// The port that a reference names.
+#[derive(Clone, Copy)]
+pub(super) struct PortRef {
+    /// Its number; `None` if the reference has none.
+    pub(super) number: Option<u16>,
+    pub(super) transport: Transport,
 }
 
 /// A port of an object to which requests can be sent.

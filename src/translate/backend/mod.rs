@@ -21,7 +21,7 @@ mod xbackend;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, ObjectRef, RouteKind, Transport, UpstreamProtocol};
 
 pub(super) use self::kind::BackendKind;
 pub use self::registry::{backend_kinds, watched_kinds};
@@ -39,7 +39,7 @@ use super::policy::traffic_policy::TrafficPolicies;
 use super::reason::{Fault, Reason};
 use super::reference_grant;
 use super::source::Source;
-use crate::translate::backend::kind::{Found, Sources};
+use crate::translate::backend::kind::{Found, PortRef, Sources};
 
 /// The result of resolving a reference to a backend.
 pub(super) enum Resolution {
@@ -151,8 +151,15 @@ impl Backends {
         reference_grant::check(input, requests.route, name, field)?;
         let with_reference =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
+        let port = PortRef {
+            number: port,
+            transport: match requests.kind {
+                RouteKind::Udp => Transport::Udp,
+                _ => Transport::Tcp,
+            },
+        };
         let mut found = None;
-        let at = match port.and_then(|port| self.known(name, port)) {
+        let at = match self.known(name, port) {
             Some(known) => known.port.clone(),
             None => {
                 let sources = sources(input, &self.slices);
@@ -161,25 +168,32 @@ impl Backends {
                 found.insert(new.map_err(with_reference)?).port.clone()
             }
         };
-        let protocol = at.protocol_for(requests.are_grpc).map_err(with_reference)?;
+        let protocol = at.protocol_for(requests.kind).map_err(with_reference)?;
         let (policy, tls) = match self.decide(name, &at, protocol, requests) {
             Decision::Plain(policy) => (policy, None),
+            Decision::Tls(policy, _) if protocol == UpstreamProtocol::Udp => {
+                let policy = policy.policy;
+                let message = "asks for TLS, which datagrams do not have; let it target the ports of TCP by their names";
+                return Ok(Resolution::Refused(format!(
+                    "{field}: {name}: {policy} {message}"
+                )));
+            }
             Decision::Tls(policy, tls) => (Some(policy), Some(tls)),
             Decision::Refused(why) => {
                 return Ok(Resolution::Refused(format!("{field}: {name}: {why}")));
             }
         };
-        at.permits(policy.as_ref(), kind.name.1)
+        at.permits(protocol, policy.as_ref(), kind.name.1)
             .map_err(with_reference)?;
         let used = BackendUse {
-            for_grpc: protocol != at.protocol,
+            required: at.required(protocol),
             protocol,
             policy,
             tls,
         };
         let backend = match found {
             Some(found) => Some(self.add(found, used)),
-            None => self.of_known(name, port.unwrap_or_default(), used),
+            None => self.of_known(name, port, used),
         };
         let missing = || with_reference(Fault::new(Reason::BackendNotFound, "was deleted"));
         Ok(Resolution::Backend(backend.ok_or_else(missing)?))
@@ -195,7 +209,18 @@ impl Backends {
         match &port.tls {
             PortTls::OfPolicies { .. } => {
                 let port_name = port.name.as_deref();
-                self.tls.decide(name, port_name, protocol, requests)
+                let passes = requests.consumer.is_some_and(|it| it.passes_tls_through);
+                match protocol {
+                    // Client and backend secure the connection.
+                    UpstreamProtocol::Tcp if passes => Decision::Plain(None),
+                    // Policies for all ports are about those of TCP.
+                    UpstreamProtocol::Udp
+                        if !port_name.is_some_and(|port| self.tls.names_port(name, port)) =>
+                    {
+                        Decision::Plain(None)
+                    }
+                    _ => self.tls.decide(name, port_name, protocol, requests),
+                }
             }
             PortTls::Own(Ok(Some(tls))) => {
                 Decision::Tls(own_use(name), port.own_tls(tls, protocol))
@@ -206,30 +231,33 @@ impl Backends {
     }
 
     /// Returns any use of a port, if it has been resolved.
-    fn known(&self, object: &ObjectRef, port: u16) -> Option<&Resolved> {
-        // The least identity of the port: `None` and `false` precede other values.
+    fn known(&self, object: &ObjectRef, port: PortRef) -> Option<&Resolved> {
+        let number = port.number?;
+        // The least identity of the port: `None` precedes other values.
         let first = BackendId {
             object: object.clone(),
-            port,
+            port: number,
             tls: None,
-            for_grpc: false,
+            protocol: None,
         };
-        let (id, resolved) = self.resolved.range(first..).next()?;
-        (id.object == *object && id.port == port).then_some(resolved)
+        let known = self.resolved.range(first..);
+        let mut of_port = known.take_while(|(id, _)| id.object == *object && id.port == number);
+        let known = of_port.find(|(id, _)| id.transport() == port.transport);
+        known.map(|(_, resolved)| resolved)
     }
 
     /// Returns the backend for a use of a port that has been resolved for this or another use.
     fn of_known(
         &mut self,
         object: &ObjectRef,
-        port: u16,
+        port: PortRef,
         used: BackendUse,
     ) -> Option<Arc<Backend>> {
         let id = BackendId {
             object: object.clone(),
-            port,
+            port: port.number?,
             tls: used.policy.clone(),
-            for_grpc: used.for_grpc,
+            protocol: used.required,
         };
         if let Some(same) = self.resolved.get(&id)
             && same.backend.tls == used.tls
@@ -316,7 +344,7 @@ impl Backends {
             object: object.clone(),
             port: 0,
             tls: None,
-            for_grpc: false,
+            protocol: None,
         };
         let known = self.resolved.range(first..);
         known.take_while(move |(id, _)| id.object == *object)
@@ -347,10 +375,14 @@ impl Backends {
     fn renew(&self, input: &Input<'_>, id: &BackendId) -> Option<(Backend, Port)> {
         let EnabledKind { kind, resolver } = self.enabled(&id.object)?;
         let sources = sources(input, &self.slices);
-        let found = resolver.resolve(&sources, &id.object, Some(id.port)).ok()?;
+        let port = PortRef {
+            number: Some(id.port),
+            transport: id.transport(),
+        };
+        let found = resolver.resolve(&sources, &id.object, port).ok()?;
         let Found { mut backend, port } = found;
-        let protocol = port.protocol_for(id.for_grpc).ok()?;
-        if id.for_grpc != (protocol != port.protocol) {
+        let protocol = port.protocol_of(id).ok()?;
+        if id.protocol != port.required(protocol) {
             return None;
         }
         let previous = self.resolved.get(id)?.backend.tls.as_ref();
@@ -369,7 +401,7 @@ impl Backends {
             }
             (PortTls::OfPolicies { .. }, None) => None,
         };
-        port.permits(id.tls.as_ref(), kind.name.1).ok()?;
+        port.permits(protocol, id.tls.as_ref(), kind.name.1).ok()?;
         let same = previous.filter(|previous| tls.as_ref() == Some(previous));
         backend.tls = same.cloned().or(tls);
         backend.id = id.clone();

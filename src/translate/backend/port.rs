@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ir::tls::AlpnProtocol;
-use crate::ir::{Backend, ClientTls, ObjectRef, TlsUse, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, RouteKind, TlsUse, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
 
@@ -33,8 +33,8 @@ pub(super) enum PortTls {
 pub(super) struct BackendUse {
     /// The protocol of the requests.
     pub(super) protocol: UpstreamProtocol,
-    /// Whether gRPC changes the protocol of the port to HTTP/2.
-    pub(super) for_grpc: bool,
+    /// The same, if it is not that of the port.
+    pub(super) required: Option<UpstreamProtocol>,
     /// Where the TLS settings come from.
     pub(super) policy: Option<TlsUse>,
     pub(super) tls: Option<Arc<ClientTls>>,
@@ -46,16 +46,21 @@ impl BackendUse {
         backend.protocol = self.protocol;
         backend.tls = self.tls;
         backend.id.tls = self.policy;
-        backend.id.for_grpc = self.for_grpc;
+        backend.id.protocol = self.required;
     }
 }
 
 impl Port {
-    /// Returns the protocol for requests of a GRPCRoute or another kind of route. gRPC needs HTTP/2, which is used
-    /// unless the port declares another protocol.
-    pub(super) fn protocol_for(&self, is_grpc: bool) -> Result<UpstreamProtocol, Fault> {
+    /// Returns the protocol for requests of a kind of route. gRPC needs HTTP/2, which is used unless the port declares
+    /// another protocol. What TLSRoutes, TCPRoutes and UDPRoutes forward has the protocol of the clients.
+    pub(super) fn protocol_for(&self, kind: RouteKind) -> Result<UpstreamProtocol, Fault> {
+        match kind {
+            RouteKind::Http => return Ok(self.protocol),
+            RouteKind::Tls | RouteKind::Tcp => return Ok(UpstreamProtocol::Tcp),
+            RouteKind::Udp => return Ok(UpstreamProtocol::Udp),
+            RouteKind::Grpc => {}
+        }
         match &self.refuses_grpc {
-            _ if !is_grpc => Ok(self.protocol),
             None => Ok(UpstreamProtocol::H2c),
             Some(stated) => {
                 let message = format!(
@@ -64,6 +69,20 @@ impl Port {
                 Err(Fault::new(Reason::UnsupportedProtocol, message))
             }
         }
+    }
+
+    /// Returns the protocol for a known use of the port.
+    pub(super) fn protocol_of(&self, id: &BackendId) -> Result<UpstreamProtocol, Fault> {
+        match id.protocol {
+            None => Ok(self.protocol),
+            Some(UpstreamProtocol::H2c) => self.protocol_for(RouteKind::Grpc),
+            Some(required) => Ok(required),
+        }
+    }
+
+    /// Returns `protocol`, if it is not that of the port.
+    pub(super) fn required(&self, protocol: UpstreamProtocol) -> Option<UpstreamProtocol> {
+        (protocol != self.protocol).then_some(protocol)
     }
 
     /// Returns the object's own TLS settings, adapted to the protocol of the requests.
@@ -75,17 +94,24 @@ impl Port {
         if protocol == self.protocol {
             return tls.clone();
         }
+        let alpn = match protocol {
+            UpstreamProtocol::Tcp | UpstreamProtocol::Udp => Vec::new(),
+            UpstreamProtocol::Http1 | UpstreamProtocol::H2c => vec![AlpnProtocol::H2],
+        };
         let tls = ClientTls::clone(tls);
-        Arc::new(ClientTls {
-            alpn: vec![AlpnProtocol::H2],
-            ..tls
-        })
+        Arc::new(ClientTls { alpn, ..tls })
     }
 
     /// Checks whether such requests may be sent to the port: plain text must not go to a port that declares TLS, unless
-    /// a policy asks for it.
-    pub(super) fn permits(&self, used: Option<&TlsUse>, kind: &str) -> Result<(), Fault> {
+    /// a policy asks for it. What clients of TCP send may be TLS.
+    pub(super) fn permits(
+        &self,
+        protocol: UpstreamProtocol,
+        used: Option<&TlsUse>,
+        kind: &str,
+    ) -> Result<(), Fault> {
         match &self.tls {
+            _ if matches!(protocol, UpstreamProtocol::Tcp | UpstreamProtocol::Udp) => Ok(()),
             PortTls::OfPolicies {
                 speaks_tls: Some(name),
             } if used.is_none() => {

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
-use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, Transport, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::kind::{Found, Sources};
+use super::kind::{Found, PortRef, Sources};
 use super::port::{Port, PortTls};
 use super::topology;
 
@@ -17,7 +17,7 @@ pub(super) fn resolve(
     sources: &Sources<'_, '_>,
     name: &ObjectRef,
     ports: &[ServicePort],
-    port: Option<u16>,
+    port: PortRef,
 ) -> Result<Found, Fault> {
     resolve_with(name, ports, port, |port| {
         endpoints(sources, name, port).into()
@@ -28,7 +28,7 @@ pub(super) fn resolve(
 pub(super) fn resolve_with(
     name: &ObjectRef,
     ports: &[ServicePort],
-    port: Option<u16>,
+    port: PortRef,
     endpoints: impl FnOnce(&ServicePort) -> Endpoints,
 ) -> Result<Found, Fault> {
     let port = find_port(ports, port)?;
@@ -38,7 +38,7 @@ pub(super) fn resolve_with(
             object: name.clone(),
             port: port.port,
             tls: None,
-            for_grpc: false,
+            protocol: None,
         },
         protocol,
         tls: None,
@@ -58,10 +58,10 @@ pub(super) fn resolve_with(
     })
 }
 
-fn find_port(ports: &[ServicePort], port: Option<u16>) -> Result<&ServicePort, Fault> {
+fn find_port(ports: &[ServicePort], port: PortRef) -> Result<&ServicePort, Fault> {
     let shown: Vec<String> = ports.iter().map(|port| port.port.to_string()).collect();
     let shown = shown.join(", ");
-    let Some(wanted) = port else {
+    let Some(wanted) = port.number else {
         let message = format!("needs a port in the reference; its ports: [{shown}]");
         return Err(Fault::new(Reason::BackendNotFound, message));
     };
@@ -71,16 +71,24 @@ fn find_port(ports: &[ServicePort], port: Option<u16>) -> Result<&ServicePort, F
         let message = format!("has no port {wanted}; its ports: [{shown}]");
         return Err(Fault::new(Reason::BackendNotFound, message));
     }
-    same.find(|port| is_tcp(port.protocol.as_deref()))
+    same.find(|it| transport(it.protocol.as_deref()) == Some(port.transport))
         .ok_or_else(|| {
-            let message = format!("has port {wanted}, but not for TCP, which HTTP needs");
+            let needed = match port.transport {
+                Transport::Tcp => "TCP",
+                Transport::Udp => "UDP",
+            };
+            let message = format!("has port {wanted}, but not for {needed}, which the route needs");
             Fault::new(Reason::UnsupportedProtocol, message)
         })
 }
 
-/// Reports whether a port uses TCP.
-pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
+/// Returns the transport of a port; `None` if it is not one that can be forwarded.
+pub(super) fn transport(protocol: Option<&str>) -> Option<Transport> {
+    match protocol {
+        None | Some("" | "TCP") => Some(Transport::Tcp),
+        Some("UDP") => Some(Transport::Udp),
+        Some(_) => None,
+    }
 }
 
 /// Returns the protocol of a port (GEP-1911), and its declared name if that means TLS. Other names outside
@@ -166,7 +174,8 @@ pub(super) fn addresses<'a>(
     let slices = slices.iter().filter(|slice| slice.address_type != "FQDN");
     slices.flat_map(move |slice| {
         let ports = slice.ports.iter().filter(move |slice| {
-            slice.name.as_deref().unwrap_or_default() == name && is_tcp(slice.protocol.as_deref())
+            slice.name.as_deref().unwrap_or_default() == name
+                && transport(slice.protocol.as_deref()) == transport(port.protocol.as_deref())
         });
         let numbers = ports.filter_map(|port| port.port);
         numbers.flat_map(|number| {

@@ -16,7 +16,9 @@ use crate::status::ReleaseBackendStatus;
 
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, KindName, Kinds, Resolver, Sources, Users, name_of};
+use super::kind::{
+    BackendKind, Found, KindName, Kinds, PortRef, Resolver, Sources, Users, name_of,
+};
 use super::load_balancer::Chosen;
 use super::ports;
 
@@ -87,7 +89,7 @@ impl Resolver for ReleaseBackends {
         &self,
         sources: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault> {
         let missing = || Fault::new(Reason::BackendNotFound, "does not exist");
         let entry = self.0.get(name).ok_or_else(missing)?;
@@ -118,10 +120,8 @@ fn announce_pods(input: &Input<'_>, changes: &mut Changes) {
         if labels[0] != labels[1] {
             changes.announce(Source::LabelsOf(name.clone()));
         }
-        for (key, value) in labels.into_iter().flatten().flatten() {
-            let namespace = name.namespace.to_string();
-            let label = Source::PodsLabelled(namespace, key.clone(), value.clone());
-            changes.announce(label);
+        for (key, value) in labels.into_iter().flatten().flat_map(|all| all.iter()) {
+            changes.announce(Source::pods_labelled(&name.namespace, key, value));
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
+use crate::ir::object_ref::ObjectName;
 use crate::ir::{Backend, Fallback, ObjectRef};
 use crate::settings::permissions::BackendKinds;
 
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, Kinds, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Found, Kinds, PortRef, Resolver, Sources, name_of};
 use super::service_load_balancer::GVK;
 use super::service_load_balancer::LOAD_BALANCER;
 use super::{ports, slow_start};
@@ -54,9 +55,9 @@ fn fallback(service: &Service, backend: &Backend) -> Option<Fallback> {
     let is_headless = service.spec.cluster_ips.iter().any(|it| it == HEADLESS);
     // The name has the addresses of pods, so that the port is theirs.
     let port = backend.endpoints.addresses().first()?.port();
-    let ObjectRef {
+    let ObjectName {
         namespace, name, ..
-    } = &backend.id.object;
+    } = &*backend.id.object;
     let hostname = format!("{name}.{namespace}.svc").into();
     is_headless.then_some(Fallback::Name { hostname, port })
 }
@@ -73,7 +74,7 @@ impl Resolver for Services {
         &self,
         sources: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault> {
         let found = sources.input.find::<Service>(name);
         let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;

@@ -7,7 +7,7 @@ use crate::settings::permissions::BackendKinds;
 
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, Kinds, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Found, Kinds, PortRef, Resolver, Sources, name_of};
 use super::ports;
 
 pub(super) const KIND: BackendKind = BackendKind {
@@ -45,7 +45,7 @@ impl Resolver for ServiceImports {
         &self,
         sources: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault> {
         let found = ports_of(sources.input, name);
         let ports = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;

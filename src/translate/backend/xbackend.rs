@@ -17,7 +17,7 @@ use super::super::input::Input;
 use super::super::policy::backend_tls;
 use super::super::policy::backend_tls::TlsSettings;
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
-use super::kind::{BackendKind, Found, KindName, Kinds, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Found, KindName, Kinds, PortRef, Resolver, Sources, name_of};
 use super::port::{Port, PortTls, own_use};
 use crate::translate::changes::Changes;
 use crate::translate::links::Collector;
@@ -115,12 +115,12 @@ impl Resolver for XBackends {
         &self,
         _: &Sources<'_, '_>,
         name: &ObjectRef,
-        port: Option<u16>,
+        port: PortRef,
     ) -> Result<Found, Fault> {
         let found = self.parsed.get(name);
         let external =
             found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
-        if let Some(wanted) = port.filter(|port| *port != external.port) {
+        if let Some(wanted) = port.number.filter(|port| *port != external.port) {
             let message = format!(
                 "has spec.port.port {}, not {wanted}; name that port in the reference, or none",
                 external.port
@@ -137,7 +137,7 @@ impl Resolver for XBackends {
                     object: name.clone(),
                     port: external.port,
                     tls: tls.is_some().then(|| own_use(name)),
-                    for_grpc: false,
+                    protocol: None,
                 },
                 protocol: external.protocol,
                 tls,

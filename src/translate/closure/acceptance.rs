@@ -22,7 +22,6 @@ use super::super::gateway::listener::ListenerDraft;
 use super::super::gateway::set_parents::SetParents;
 use super::super::input::Input;
 use super::super::memo::Memo;
-use super::super::protocol::Protocol;
 use super::super::route::patterns::{Demand, PatternBudgets};
 use super::super::route::route::{Built, RouteObject};
 use super::super::route::routes::{Claim, KindConflicts};
@@ -253,7 +252,7 @@ fn gateway_uses(gateway: &GatewayDraft<'_>) -> GatewayUses {
         .listeners
         .chunk_by(|one, two| one.key.origin == two.key.origin);
     for listeners in origins {
-        let is_used = |it: &ListenerDraft<'_>| it.protocol == Protocol::Https && it.is_accepted();
+        let is_used = |it: &ListenerDraft<'_>| it.terminates_tls() && it.is_accepted();
         let used = (0..listeners.len()).filter(|at| is_used(&listeners[*at]));
         let origin = uses.entry(listeners[0].key.origin.clone()).or_default();
         origin.listeners.extend(used);

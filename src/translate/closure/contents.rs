@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::api::core::{ConfigMap, Secret};
 use crate::api::{Object, ObjectMeta};
+use crate::ir::sharing::TextMap;
 use crate::translate::links::Purpose;
 
 /// The type of the Secrets that certificates are read from.
@@ -57,8 +58,8 @@ fn only(keys: &[&str], values: &BTreeMap<String, String>) -> BTreeMap<String, St
 /// Returns metadata without labels and annotations, which nothing reads and which tools copy values into.
 fn identity(metadata: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        labels: TextMap::default(),
+        annotations: TextMap::default(),
         ..metadata.clone()
     }
 }

@@ -41,6 +41,9 @@ pub(super) fn links(
         Object::ListenerSet(set) => by_kind.listener_set(set),
         Object::HttpRoute(route) => by_kind.route(&**route),
         Object::GrpcRoute(route) => by_kind.route(&**route),
+        Object::TlsRoute(route) => by_kind.route(&**route),
+        Object::TcpRoute(route) => by_kind.route(&**route),
+        Object::UdpRoute(route) => by_kind.route(&**route),
         Object::BackendTlsPolicy(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
@@ -53,9 +56,7 @@ pub(super) fn links(
             .links
             .belongs_to
             .extend(backend::owners(slice)),
-        // Always refused: pods need nothing of it.
-        Object::UnservedRoute(_)
-        | Object::ReferenceGrant(_)
+        Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
         | Object::Namespace(_)
         | Object::Pod(_)
@@ -194,7 +195,7 @@ impl ByKind<'_> {
                 continue;
             }
             self.collector
-                .depends_on(Source::AllOf(Gateway::KIND, namespace.to_owned()));
+                .depends_on(Source::all_of(Gateway::KIND, namespace));
             let gateways = self.collector.input.in_namespace::<Gateway>(namespace);
             let gateways = gateways.map(|gateway| gateway.object_ref());
             self.collector.links.belongs_to.extend(gateways);
@@ -241,7 +242,7 @@ impl ByKind<'_> {
     /// nobody needs these.
     fn accept<R: RouteObject>(&mut self, route: &R) -> bool {
         let acceptance = self.acceptance;
-        let mut references = route.spec().parent_refs.clone();
+        let mut references = route.spec().parent_refs.to_vec();
         if route.spec().use_default_gateways.as_deref() == Some(attachment::DEFAULT_SCOPE) {
             self.collector.depends_on(Source::DefaultGateways);
             let defaults = acceptance

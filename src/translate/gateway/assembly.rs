@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::attachment::ListenerIndex;
+use super::attachment::{ListenerIndex, Parents};
 use super::translated::{Translated, TranslatedSet};
 use crate::ir::{AttachedRoutes, Bind, Listener, ObjectRef, Port};
 use crate::status::{ListenerStatus, StatusMap};
@@ -91,6 +91,46 @@ impl Assembly {
             self.gateways.insert(name.clone(), assembled);
         }
         gone
+    }
+
+    /// Adds ListenerSets to an assembled Gateway.
+    pub(super) fn add_sets(
+        &mut self,
+        (name, translated): Named<'_, &Translated>,
+        sets: &[ObjectRef],
+        parents: &Parents,
+        totals: &[OnListener],
+        report: &mut Report,
+    ) {
+        let Some(mut assembled) = self.gateways.remove(name) else {
+            return;
+        };
+        let mut new = BTreeSet::new();
+        // In order: the places of a set are inserted behind those of the sets before it.
+        for set in translated.sets.iter().filter(|it| sets.contains(&it.name)) {
+            let (range, places) = (set.listeners.clone(), parents.of_object(&set.name));
+            drop(assembled.places.splice(range.start..range.start, places));
+            new.extend(range.clone());
+            for index in range.clone() {
+                let place = assembled.places[index];
+                let listener = translated.listeners[index].as_ref();
+                self.update_listener(place, listener, totals.get(place));
+            }
+            let mut status = set.status.clone();
+            count(&mut status.listeners, &assembled.places[range], totals);
+            let statuses = &mut report.statuses.listener_sets;
+            put(statuses, &set.name, Some(Arc::new(status)));
+            assembled.sets.insert(set.name.clone());
+        }
+        let mut own = translated.status.clone();
+        count(&mut own.listeners, &assembled.places, totals);
+        put(&mut report.statuses.gateways, name, Some(Arc::new(own)));
+        self.update_ports((name, translated), &assembled.places, |port| {
+            port.iter().any(|index| new.contains(index))
+        });
+        let indices = assembled.places.iter().enumerate();
+        assembled.indices = indices.map(|(index, place)| (*place, index)).collect();
+        self.gateways.insert(name.clone(), assembled);
     }
 
     /// Returns the places of listeners of a Gateway, given by their indices.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -91,11 +92,12 @@ impl GatewayParents {
 /// The parts of a listener that decide which routes attach.
 #[derive(PartialEq, Eq)]
 pub(in crate::translate) struct Parent {
-    pub(in crate::translate) key: ListenerKey,
+    pub(in crate::translate) key: Arc<ListenerKey>,
     /// The consumer on whose behalf its routes send requests to backends.
     pub(in crate::translate) consumer: Consumer,
     port: u16,
-    hostname: Hostname,
+    /// Its hostname alone.
+    hosts: Arc<[Hostname; 1]>,
     /// Kinds of routes that may attach.
     kinds: Vec<&'static str>,
     /// Namespaces whose routes may attach.
@@ -111,7 +113,7 @@ pub(in crate::translate) struct Candidate<'a> {
 }
 
 /// The listeners that a parentRef selects, each with the hostnames that are served there.
-pub(in crate::translate) type Attachment = Result<Vec<(ListenerIndex, Vec<Hostname>)>, Fault>;
+pub(in crate::translate) type Attachment = Result<Vec<(ListenerIndex, Arc<[Hostname]>)>, Fault>;
 
 impl Index<ListenerIndex> for Parents {
     type Output = Parent;
@@ -169,6 +171,24 @@ impl Parents {
         }
     }
 
+    /// Inserts a new ListenerSet of a Gateway. `place` is its place among all of the Gateway.
+    pub(in crate::translate) fn insert_set(
+        &mut self,
+        gateway: &ObjectRef,
+        place: usize,
+        set: &ObjectRef,
+        parents: Vec<Parent>,
+        changes: &mut Changes,
+    ) {
+        if let Some((objects, _)) = self.gateways.get_mut(gateway) {
+            // The first one is the Gateway.
+            objects.insert(place + 1, set.clone());
+        }
+        if self.replace_object(gateway, set, parents) {
+            changes.announce(Source::ListenersOf(set.clone()));
+        }
+    }
+
     /// Replaces the listeners of an object. Returns whether these are others.
     fn replace_object(
         &mut self,
@@ -222,7 +242,8 @@ impl Parents {
         objects.flat_map(|name| self.of_object(name))
     }
 
-    fn of_object(&self, name: &ObjectRef) -> impl Iterator<Item = ListenerIndex> {
+    /// Returns the places of the listeners of a Gateway or ListenerSet, in order.
+    pub(super) fn of_object(&self, name: &ObjectRef) -> impl Iterator<Item = ListenerIndex> {
         let declared = self.objects.get(name).into_iter();
         declared.flat_map(|declared| declared.listeners.iter().copied())
     }
@@ -308,12 +329,12 @@ impl Parents {
         }
         let hosts = allowed
             .iter()
-            .map(|index| (*index, shared(&listener(index).hostname, route.hostnames)));
+            .map(|index| (*index, listener(index).hosts_of(route.hostnames)));
         let reached: Vec<_> = hosts.filter(|(_, hosts)| !hosts.is_empty()).collect();
         if reached.is_empty() {
             let shown: Vec<String> = allowed
                 .iter()
-                .map(|index| listener(index).hostname.to_string())
+                .map(|index| listener(index).hostname().to_string())
                 .collect();
             let message = format!(
                 "no hostname of spec.hostnames intersects those of the listeners of {parent} that the route may \
@@ -338,7 +359,7 @@ pub(in crate::translate) fn parent_name(reference: &ParentRef, namespace: &str) 
 }
 
 impl Parent {
-    fn new(gateway: &GatewayDraft<'_>, listener: &ListenerDraft<'_>) -> Self {
+    pub(super) fn new(gateway: &GatewayDraft<'_>, listener: &ListenerDraft<'_>) -> Self {
         let identity = gateway.client_certificate.as_ref();
         let allowed = listener.spec.allowed_routes.as_ref();
         Self {
@@ -346,11 +367,12 @@ impl Parent {
                 gateway: gateway.name.clone(),
                 listener: listener.key.clone(),
                 client_certificate: identity.map(|identity| identity.certificate.clone()),
+                passes_tls_through: listener.passes_tls_through(),
                 permits_priorities: priority::is_permitted(&gateway.object.metadata),
             },
-            key: listener.key.clone(),
+            key: Arc::new(listener.key.clone()),
             port: listener.spec.port,
-            hostname: listener.hostname.clone(),
+            hosts: Arc::new([listener.hostname.clone()]),
             kinds: listener.kinds.clone(),
             namespaces: allowed.and_then(|allowed| allowed.namespaces.clone()),
             is_served: gateway.serves(listener),
@@ -369,6 +391,26 @@ impl Parent {
             && reference.port.is_none_or(|port| port == self.port)
     }
 
+    /// Returns the hosts that the listener and a route share. A route without hostnames takes the listener's, which all
+    /// such routes share.
+    fn hosts_of(&self, route: &[Hostname]) -> Arc<[Hostname]> {
+        if route.is_empty() {
+            return self.hosts.clone();
+        }
+        let shared = route
+            .iter()
+            .filter_map(|it| self.hostname().intersection(it));
+        let mut hosts: Vec<_> = shared.collect();
+        hosts.sort();
+        hosts.dedup();
+        hosts.into()
+    }
+
+    fn hostname(&self) -> &Hostname {
+        let [hostname] = &*self.hosts;
+        hostname
+    }
+
     fn admits_kind(&self, route: &ObjectRef) -> bool {
         &*route.group == GATEWAY_GROUP && self.kinds.contains(&&*route.kind)
     }
@@ -377,20 +419,6 @@ impl Parent {
         let (from, own) = (self.namespaces.as_ref(), &self.key.origin.namespace);
         selector::allows(input, from, "Same", own, &route.namespace)
     }
-}
-
-/// Returns the hosts that a listener and a route share. A route without hostnames takes the listener's.
-fn shared(listener: &Hostname, route: &[Hostname]) -> Vec<Hostname> {
-    if route.is_empty() {
-        return vec![listener.clone()];
-    }
-    let mut hosts: Vec<Hostname> = route
-        .iter()
-        .filter_map(|host| listener.intersection(host))
-        .collect();
-    hosts.sort();
-    hosts.dedup();
-    hosts
 }
 
 fn no_parent(parent: &ObjectRef, reference: &ParentRef) -> Fault {

@@ -1,4 +1,4 @@
-//! Certificates of HTTPS listeners and client certificates of Gateways and backends: resolves references to Secrets,
+//! Certificates of listeners and client certificates of Gateways and backends: resolves references to Secrets,
 //! and checks chains and keys. Must not know clocks: an expired certificate is served, and monitoring reports it. Never
 //! prints key material.
 
@@ -57,12 +57,12 @@ impl Certificates {
         self.last_good.step(|name| input.served.get(name), changes);
     }
 
-    /// Sets the certificates of every HTTPS listener and the client certificate of a Gateway, or their faults. A
+    /// Sets the certificates of every listener that terminates TLS and the client certificate of a Gateway, or their faults. A
     /// listener with several references serves the good ones.
     pub(super) fn load(&mut self, input: &Input<'_>, gateway: &mut GatewayDraft<'_>) {
         self.load_client(input, gateway);
         let listeners = gateway.listeners.iter_mut();
-        for listener in listeners.filter(|listener| listener.protocol == Protocol::Https) {
+        for listener in listeners.filter(|listener| listener.terminates_tls()) {
             self.load_listener(input, listener);
         }
     }
@@ -133,6 +133,7 @@ impl Certificates {
         } else {
             listener.termination = Some(TlsTermination {
                 tls: Arc::new(ServerTls {
+                    negotiates_http: listener.protocol == Protocol::Https,
                     certificates,
                     min_version: listener.options.min_version,
                     ciphers: listener.options.ciphers,

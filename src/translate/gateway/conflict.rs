@@ -43,7 +43,7 @@ pub(super) fn within(gateway: &mut GatewayDraft<'_>) {
 }
 
 /// Returns the family of protocols that can share a port. `None` occupies no port.
-fn family(protocol: Protocol) -> Option<u8> {
+pub(super) fn family(protocol: Protocol) -> Option<u8> {
     match protocol {
         Protocol::Http => Some(0),
         Protocol::Https | Protocol::Tls => Some(1),

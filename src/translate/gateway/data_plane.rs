@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::ir::Transport;
 use crate::provision::data_plane::DataPlane;
 
 use super::gateway::GatewayDraft;
@@ -14,7 +15,8 @@ use crate::translate::protocol::Protocol;
 pub(super) fn of_gateway(gateway: &GatewayDraft<'_>, mode: Mode) -> Option<DataPlane> {
     let granted = gateway.parameters.as_ref()?;
     (mode == Mode::Dedicated).then(|| DataPlane {
-        ports: ports(&gateway.listeners),
+        ports: ports(&gateway.listeners, Transport::Tcp),
+        udp_ports: ports(&gateway.listeners, Transport::Udp),
         addresses: gateway.requested.clone(),
         parameters: granted.parameters.clone(),
         only_unprivileged_ports: granted.only_unprivileged_ports,
@@ -23,11 +25,11 @@ pub(super) fn of_gateway(gateway: &GatewayDraft<'_>, mode: Mode) -> Option<DataP
 
 /// Returns the ports of accepted listeners. If none is accepted, returns the ports of all listeners of served
 /// protocols.
-fn ports(listeners: &[ListenerDraft<'_>]) -> Vec<u16> {
-    let is_served_protocol = |listener: &&ListenerDraft<'_>| {
-        matches!(listener.protocol, Protocol::Http | Protocol::Https)
+fn ports(listeners: &[ListenerDraft<'_>], transport: Transport) -> Vec<u16> {
+    let is_served = |listener: &&ListenerDraft<'_>| {
+        listener.protocol != Protocol::Other && listener.protocol.transport() == transport
     };
-    let all = || listeners.iter().filter(is_served_protocol);
+    let all = || listeners.iter().filter(is_served);
     let port = |listener: &ListenerDraft<'_>| listener.spec.port;
     let accepted = all().filter(|listener| listener.is_accepted());
     let mut ports: BTreeSet<u16> = accepted.map(port).collect();

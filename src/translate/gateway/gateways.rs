@@ -29,15 +29,17 @@ use crate::translate::source::Source;
 #[derive(Default)]
 pub(in crate::translate) struct Gateways {
     classes: Memo<Arc<[Condition]>>,
-    sets: SetParents,
-    claims: PortClaims,
-    certificates: Certificates,
+    pub(super) sets: SetParents,
+    pub(super) claims: PortClaims,
+    pub(super) certificates: Certificates,
     authorities: ClientAuthorities,
-    gateways: Memo<Output>,
+    pub(super) gateways: Memo<Output>,
     /// What routes attach to.
     pub(in crate::translate) parents: Parents,
     /// Gateways that are translated, but not assembled since.
     translated: BTreeSet<ObjectRef>,
+    /// Gateways with ListenerSets that are added, but not assembled since.
+    extended: BTreeMap<ObjectRef, Vec<ObjectRef>>,
     /// Listeners with renewed certificates that are not assembled since.
     renewed: Vec<ListenerIndex>,
     assembly: Assembly,
@@ -47,9 +49,9 @@ pub(in crate::translate) struct Gateways {
 
 /// A translated Gateway.
 #[derive(Default)]
-struct Output {
+pub(super) struct Output {
     /// `None` if it belongs to another controller.
-    translated: Option<Translated>,
+    pub(super) translated: Option<Translated>,
     /// Its status if it belongs to another controller.
     released: Option<Arc<GatewayStatus>>,
     notes: Vec<Note>,
@@ -71,15 +73,26 @@ impl Gateways {
             report.notes.replace(&set, of_set);
         }
         self.certificates.step(input, changes);
+        for name in self.sets.extended() {
+            if let Some(sets) = self.add_sets(input, &name, changes) {
+                self.extended.insert(name, sets);
+            }
+        }
+        let extended = &self.extended;
         if input.options.mode != Mode::Dedicated {
             let sets = &self.sets;
-            self.claims.step(input, changes, |name| {
+            let has_claimed = |name: &ObjectRef| extended.contains_key(name);
+            self.claims.step(input, changes, has_claimed, |name| {
                 let gateway = input.find::<Gateway>(name)?;
                 draft(input, gateway, sets.of_gateway(input, name))
             });
         }
         let mut names = self.gateways.outdated(changes);
         names.extend(changes.of::<Gateway>());
+        // Other Gateways may have got their ports, or lost them to others.
+        let has_other_ports =
+            |name: &ObjectRef| changes.sources().contains(&Source::PortsOf(name.clone()));
+        names.retain(|name| !extended.contains_key(name) || has_other_ports(name));
         for name in names {
             if let Some(renewed) = self.renew_certificates(input, &name, changes) {
                 self.renewed.extend(renewed);
@@ -186,6 +199,14 @@ impl Gateways {
             let gateway = &self.parents[place].consumer.gateway;
             if !names.contains(gateway) {
                 listeners.entry(gateway).or_default().push(place);
+            }
+        }
+        for (name, sets) in std::mem::take(&mut self.extended) {
+            let output = self.gateways.get(&name);
+            let translated = output.and_then(|output| output.translated.as_ref());
+            if let Some(translated) = translated.filter(|_| !names.contains(&name)) {
+                let parents = &self.parents;
+                (self.assembly).add_sets((&name, translated), &sets, parents, totals, report);
             }
         }
         for (name, places) in listeners {

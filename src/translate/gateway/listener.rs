@@ -85,7 +85,7 @@ impl<'a> ListenerDraft<'a> {
         draft.check_protocol();
         draft.check_values();
         draft.read_kinds(input);
-        if protocol == Protocol::Https {
+        if matches!(protocol, Protocol::Https | Protocol::Tls) {
             draft.read_tls();
         }
         draft
@@ -106,6 +106,26 @@ impl<'a> ListenerDraft<'a> {
         self.rejected.is_none() && self.conflict.is_none() && self.unprogrammed.is_none()
     }
 
+    /// Reports whether the listener decrypts what clients send.
+    pub(in crate::translate) fn terminates_tls(&self) -> bool {
+        match self.protocol {
+            Protocol::Https => true,
+            Protocol::Tls => !self.passes_tls_through(),
+            Protocol::Http | Protocol::Tcp | Protocol::Udp | Protocol::Other => false,
+        }
+    }
+
+    /// Reports whether the listener forwards TLS as it is.
+    pub(super) fn passes_tls_through(&self) -> bool {
+        let mode = self.spec.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+        self.protocol == Protocol::Tls && mode == Some("Passthrough")
+    }
+
+    /// Reports whether no step has found anything about it that its conditions tell.
+    pub(super) fn is_sound(&self) -> bool {
+        self.is_servable() && self.overlap.is_none() && self.unresolved.is_empty()
+    }
+
     /// Reports whether `Accepted` is true.
     pub(in crate::translate) fn is_accepted(&self) -> bool {
         self.rejected.is_none() && self.conflict.is_none()
@@ -123,12 +143,11 @@ impl<'a> ListenerDraft<'a> {
     }
 
     fn ir_protocol(&self) -> Option<ir::Protocol> {
-        let mode = self.spec.tls.as_ref().and_then(|tls| tls.mode.as_deref());
         let termination = self.termination.clone();
         match self.protocol {
             Protocol::Http => Some(ir::Protocol::Http),
             Protocol::Https => termination.map(ir::Protocol::Https),
-            Protocol::Tls if mode == Some("Passthrough") => Some(ir::Protocol::TlsPassthrough),
+            Protocol::Tls if self.passes_tls_through() => Some(ir::Protocol::TlsPassthrough),
             Protocol::Tls => termination.map(ir::Protocol::TlsTerminate),
             Protocol::Tcp => Some(ir::Protocol::Tcp),
             Protocol::Udp => Some(ir::Protocol::Udp),
@@ -188,17 +207,13 @@ impl<'a> ListenerDraft<'a> {
     }
 
     fn check_protocol(&mut self) {
-        let protocol = &self.spec.protocol;
-        let message = match self.protocol {
-            Protocol::Http | Protocol::Https => return,
-            Protocol::Tls | Protocol::Tcp | Protocol::Udp => "is not supported",
-            Protocol::Other => "is not a protocol that Portcullis knows",
-        };
-        let field = self.field("protocol");
-        self.reject(
-            Reason::UnsupportedProtocol,
-            format!("{field}: {protocol} {message}; use HTTP or HTTPS"),
-        );
+        if self.protocol == Protocol::Other {
+            let (field, protocol) = (self.field("protocol"), &self.spec.protocol);
+            let message = format!(
+                "{field}: {protocol} is not a protocol that Portcullis knows; use HTTP, HTTPS, TLS, TCP or UDP"
+            );
+            self.reject(Reason::UnsupportedProtocol, message);
+        }
     }
 
     /// Checks values that an API server refuses but that a file may contain.
@@ -260,11 +275,15 @@ impl<'a> ListenerDraft<'a> {
         let Some(tls) = &self.spec.tls else {
             return;
         };
+        if self.passes_tls_through() {
+            return;
+        }
         if let Some(mode) = tls.mode.as_deref().filter(|mode| *mode != "Terminate") {
-            let message = format!(
-                "{} is {mode}; an HTTPS listener needs Terminate",
-                self.field("tls.mode")
-            );
+            let needed = match self.protocol {
+                Protocol::Https => "an HTTPS listener needs Terminate",
+                _ => "a TLS listener needs Terminate or Passthrough",
+            };
+            let message = format!("{} is {mode}; {needed}", self.field("tls.mode"));
             self.reject(Reason::UnsupportedValue, message);
         }
         for (key, value) in &tls.options {

@@ -1,5 +1,6 @@
 //! Gateways: classes, listeners, ListenerSets, parameters, certificates, and the attachment of routes to listeners.
 
+mod added;
 pub(super) mod assembly;
 pub(super) mod attachment;
 pub(super) mod authority;
@@ -13,6 +14,7 @@ pub(super) mod gateways;
 mod infrastructure;
 pub(super) mod listener;
 mod listener_set;
+mod occupied;
 mod overlap;
 pub(super) mod parameters;
 mod port_claims;
@@ -22,4 +24,3 @@ pub(super) mod report;
 mod selector;
 pub(super) mod set_parents;
 mod translated;
-pub(super) mod unserved;

@@ -1,4 +1,4 @@
-//! HTTPS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
+//! HTTPS and TLS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
 //! connection to one of them for the other. Sets only the condition `OverlappingTLSConfig`.
 
 use rustc_hash::FxHashMap;
@@ -13,9 +13,7 @@ use crate::translate::reason::{Fault, Reason};
 /// Marks both listeners of each overlap. Shared certificates take precedence over shared hostnames.
 pub(super) fn mark(gateway: &mut GatewayDraft<'_>) {
     let listeners = &gateway.listeners;
-    let takes_part = |listener: &ListenerDraft<'_>| {
-        listener.protocol == Protocol::Https && listener.is_accepted()
-    };
+    let takes_part = |listener: &ListenerDraft<'_>| is_tls(listener) && listener.is_accepted();
     let certified: Vec<_> = listeners.iter().map(certified).collect();
     let sets = |index: usize| certified[index].iter();
     let certified = Overlaps::new(listeners, takes_part, sets);
@@ -37,6 +35,18 @@ pub(super) fn mark(gateway: &mut GatewayDraft<'_>) {
     }
 }
 
+/// Calls `visit` with the hostname of an HTTPS listener and the names of its certificates.
+pub(super) fn for_each_name(listener: &ListenerDraft<'_>, mut visit: impl FnMut(Hosts<'_>)) {
+    if is_tls(listener) {
+        visit(Hosts::of(&listener.hostname));
+        certified(listener).iter().map(Hosts::of).for_each(visit);
+    }
+}
+
+fn is_tls(listener: &ListenerDraft<'_>) -> bool {
+    matches!(listener.protocol, Protocol::Https | Protocol::Tls)
+}
+
 fn describe(reason: Reason, this: &ListenerDraft<'_>, other: &ListenerDraft<'_>) -> Fault {
     let what = if reason == Reason::OverlappingCertificates {
         "certificates"
@@ -49,10 +59,13 @@ fn describe(reason: Reason, this: &ListenerDraft<'_>, other: &ListenerDraft<'_>)
         "another listener".to_owned()
     };
     let port = this.spec.port;
-    let consequence = "requests for that listener on a connection to this one get 421";
+    let consequence = match this.protocol {
+        Protocol::Https => "; requests for that listener on a connection to this one get 421",
+        _ => "; a client that reuses a connection for other hosts may reach the wrong one",
+    };
     Fault::new(
         reason,
-        format!("shares {what} with {who} on port {port}; {consequence}"),
+        format!("shares {what} with {who} on port {port}{consequence}"),
     )
 }
 
@@ -70,14 +83,14 @@ type HostSet<'h> = (u16, Hosts<'h>);
 
 /// A set of hosts. Like [`Hostname`], without its own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Hosts<'h> {
+pub(super) enum Hosts<'h> {
     Exact(&'h str),
     Wildcard(&'h str),
     Any,
 }
 
 impl<'h> Hosts<'h> {
-    fn of(name: &'h Hostname) -> Self {
+    pub(super) fn of(name: &'h Hostname) -> Self {
         match name {
             Hostname::Exact(name) => Self::Exact(name),
             Hostname::Wildcard(suffix) => Self::Wildcard(suffix),
@@ -86,7 +99,7 @@ impl<'h> Hosts<'h> {
     }
 
     /// Returns the set and all its supersets.
-    fn covering(self) -> impl Iterator<Item = Self> {
+    pub(super) fn covering(self) -> impl Iterator<Item = Self> {
         std::iter::successors(Some(self), |set| match set {
             Self::Exact(text) | Self::Wildcard(text) => Some(match text.split_once('.') {
                 Some((_, suffix)) => Self::Wildcard(suffix),

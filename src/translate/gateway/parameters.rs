@@ -45,7 +45,7 @@ pub(in crate::translate) fn of_class(
     let permissions = input.options.infrastructure.as_deref();
     // A class refers to an object that everybody may edit who has rights in its namespace.
     let is_of_operator =
-        permissions.is_none_or(|permissions| permissions.operator_namespace == *namespace);
+        permissions.is_none_or(|permissions| *namespace == permissions.operator_namespace);
     if let Some(permissions) = permissions.filter(|_| !is_of_operator) {
         let none = Parameters::default();
         let refused = infrastructure::check_parameters(permissions, parameters, &none);

@@ -59,16 +59,23 @@ impl Claim {
 }
 
 impl PortClaims {
-    /// Updates the claims of these Gateways and of those of which a source has changed. Announces Gateways that get
-    /// other ports.
+    /// Adds what the claims of a Gateway were computed from, that it keeps although it has more ListenerSets.
+    pub(super) fn extend(&mut self, gateway: &ObjectRef, reads: Vec<Source>) {
+        self.claims.extend(gateway, reads);
+    }
+
+    /// Updates the claims of Gateways of which a source has changed, except those that `has_claimed` knows to be the same.
+    /// Announces Gateways that get other ports.
     pub(super) fn step<'a>(
         &mut self,
         input: &Input<'a>,
         changes: &mut Changes,
+        has_claimed: impl Fn(&ObjectRef) -> bool,
         draft: impl Fn(&ObjectRef) -> Option<GatewayDraft<'a>>,
     ) {
         let mut names = self.claims.outdated(changes);
         names.extend(changes.of::<Gateway>());
+        names.retain(|name| !has_claimed(name));
         let mut ports = BTreeSet::new();
         for name in names {
             let computed = input.reading(|| draft(&name).as_ref().map(Claim::new));

@@ -31,7 +31,8 @@ pub(in crate::translate) fn allows(
 
 fn labels(input: &Input<'_>, namespace: &str) -> BTreeMap<String, String> {
     let object = input.get::<Namespace>("", namespace);
-    let mut labels = object.map_or_else(BTreeMap::new, |object| object.metadata.labels.clone());
+    let labels = object.map(|object| BTreeMap::clone(&object.metadata.labels));
+    let mut labels = labels.unwrap_or_default();
     labels.insert(NAME_LABEL.to_owned(), namespace.to_owned());
     labels
 }

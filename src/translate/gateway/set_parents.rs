@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rustc_hash::FxHashSet;
 
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
@@ -23,6 +24,16 @@ use super::{gateway, released, report};
 pub(in crate::translate) struct SetParents {
     parents: Memo<SetParent>,
     by_gateway: BTreeMap<ObjectRef, BTreeSet<Age>>,
+    /// How the ListenerSets of Gateways have changed since the previous translation.
+    changed: BTreeMap<ObjectRef, SetChange>,
+}
+
+/// How the ListenerSets of a Gateway have changed.
+enum SetChange {
+    /// These were added, in order of precedence.
+    Added(BTreeSet<Age>),
+    /// In another way.
+    Other,
 }
 
 /// The age of a ListenerSet. The order is that of precedence: oldest first, then by namespace and name.
@@ -45,6 +56,7 @@ impl SetParents {
         input: &Input<'_>,
         changes: &mut Changes,
     ) -> BTreeSet<ObjectRef> {
+        self.changed.clear();
         let mut names = self.parents.outdated(changes);
         names.extend(changes.of::<ListenerSet>());
         for name in &names {
@@ -61,11 +73,17 @@ impl SetParents {
                         self.by_gateway.remove(gateway);
                     }
                 }
+                self.changed.insert(gateway.clone(), SetChange::Other);
                 changes.announce(Source::ListenerSetsOf(gateway.clone()));
             }
             if let Some((created, gateway)) = now.and_then(SetParent::attached) {
                 let sets = self.by_gateway.entry(gateway.clone()).or_default();
                 sets.insert((created, name.clone()));
+                let added = self.changed.entry(gateway.clone());
+                let added = added.or_insert_with(|| SetChange::Added(BTreeSet::new()));
+                if let SetChange::Added(added) = added {
+                    added.insert((created, name.clone()));
+                }
                 changes.announce(Source::ListenerSetsOf(gateway.clone()));
             }
         }
@@ -91,6 +109,28 @@ impl SetParents {
         input.read(|| Source::ListenerSetsOf(gateway.clone()));
         let sets = self.by_gateway.get(gateway).into_iter().flatten();
         sets.filter_map(move |(_, name)| input.find::<ListenerSet>(name))
+    }
+
+    /// Returns the Gateways to which ListenerSets were added that the previous translation did not have, and that have
+    /// not changed otherwise.
+    pub(super) fn extended(&self) -> Vec<ObjectRef> {
+        let added = self.changed.iter();
+        let added = added.filter(|(_, change)| matches!(change, SetChange::Added(_)));
+        added.map(|(gateway, _)| gateway.clone()).collect()
+    }
+
+    /// Returns the ListenerSets that were added to such a Gateway, in order of precedence, each with its place among all
+    /// of the Gateway.
+    pub(super) fn added(&self, gateway: &ObjectRef) -> Vec<(usize, &ObjectRef)> {
+        let (Some(SetChange::Added(added)), Some(all)) =
+            (self.changed.get(gateway), self.by_gateway.get(gateway))
+        else {
+            return Vec::new();
+        };
+        let added: FxHashSet<&ObjectRef> = added.iter().map(|(_, name)| name).collect();
+        let places = all.iter().enumerate();
+        let places = places.filter(|(_, (_, name))| added.contains(name));
+        places.map(|(place, (_, name))| (place, name)).collect()
     }
 
     /// Returns the Gateway of a ListenerSet, if it belongs to this controller.

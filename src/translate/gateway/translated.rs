@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::data_plane;
 use super::gateway::{GatewayDraft, PortDraft};
+use super::occupied::Occupied;
 use super::report;
-use crate::ir::{Certificate, Listener, ObjectRef, Protocol, ServerTls};
+use crate::ir::{Certificate, Listener, ObjectRef, Protocol, ServerTls, Transport};
 use crate::provision::data_plane::DataPlane;
 use crate::status::{GatewayStatus, ListenerSetStatus};
 use crate::translate::input::Mode;
@@ -22,6 +23,8 @@ pub(super) struct Translated {
     pub(super) sets: Vec<TranslatedSet>,
     /// The data plane that it needs in a cluster.
     pub(super) data_plane: Option<Arc<DataPlane>>,
+    /// What its listeners occupy.
+    pub(super) occupied: Occupied,
 }
 
 /// A translated ListenerSet.
@@ -82,6 +85,16 @@ impl Translated {
             status: report::of_gateway(draft),
             sets: sets.collect(),
             data_plane: data_plane::of_gateway(draft, mode).map(Arc::new),
+            occupied: Occupied::new(draft),
         }
+    }
+
+    /// Reports whether it binds a port.
+    pub(super) fn has_port(&self, port: (u16, Transport)) -> bool {
+        let mut ports = self
+            .ports
+            .iter()
+            .map(|it| (it.bind.port, it.bind.transport));
+        ports.any(|known| known == port)
     }
 }

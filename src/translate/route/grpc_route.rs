@@ -209,10 +209,10 @@ fn path(
                 let parsed = text.map(|text| patterns.parse(text, &format!("{field}.{name}")));
                 parsed.transpose()
             });
-            PathMatch::Call(GrpcCall {
+            PathMatch::Call(Box::new(GrpcCall {
                 service: service?.map(ValueMatch::Regex),
                 method: method?.map(ValueMatch::Regex),
-            })
+            }))
         }
         kind => {
             let message = format!("type {kind} is not supported");
@@ -226,10 +226,10 @@ fn exact(service: Option<&str>, method: Option<&str>) -> PathMatch {
     match (service, method) {
         (Some(service), Some(method)) => PathMatch::Exact(format!("/{service}/{method}").into()),
         (Some(service), None) => PathMatch::Prefix(format!("/{service}").into()),
-        (None, Some(method)) => PathMatch::Call(GrpcCall {
+        (None, Some(method)) => PathMatch::Call(Box::new(GrpcCall {
             service: None,
             method: Some(ValueMatch::Exact(method.into())),
-        }),
+        })),
         (None, None) => PathMatch::Prefix("".into()),
     }
 }

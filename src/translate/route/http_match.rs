@@ -6,6 +6,7 @@ use http::{HeaderName, Method};
 
 use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
 use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use crate::ir::sharing;
 
 use super::patterns::RoutePatterns;
 use crate::translate::reason::{Fault, Reason};
@@ -65,8 +66,11 @@ fn path(
     let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
     let rooted = value.starts_with('/');
     match kind {
-        "Exact" if rooted => Ok(PathMatch::Exact(value.into())),
-        "PathPrefix" if rooted => Ok(PathMatch::Prefix(value.trim_end_matches('/').into())),
+        "Exact" if rooted => Ok(PathMatch::Exact(sharing::text(value))),
+        "PathPrefix" if rooted => {
+            let prefix = value.trim_end_matches('/');
+            Ok(PathMatch::Prefix(sharing::text(prefix)))
+        }
         "Exact" | "PathPrefix" => Err(unsupported(
             field,
             &format!("{value:?} does not begin with /"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::api::filter::HttpFilter;
 use crate::api::http_route::{HttpRoute, HttpRule, HttpTimeouts};
 use crate::ir::route::{Match, PathMatch, Timeouts};
+use crate::ir::sharing::Text;
 use crate::ir::{RouteKind, Rule, RuleId};
 
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
@@ -112,7 +113,7 @@ fn timeouts(limits: &HttpTimeouts, field: &str) -> Result<Timeouts, Fault> {
         request,
         backend_request,
     } = limits;
-    let read = |text: &Option<String>, name: &str| {
+    let read = |text: &Option<Text>, name: &str| {
         let Some(text) = text else {
             return Ok(None);
         };

@@ -3,6 +3,7 @@
 mod grpc_route;
 mod http_match;
 mod http_route;
+mod l4_route;
 pub(super) mod patterns;
 mod retry;
 pub(super) mod route;

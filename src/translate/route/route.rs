@@ -7,6 +7,7 @@ use crate::api::reference::{BackendObjectRef, BackendRef};
 use crate::api::route::RouteResource;
 use crate::ir::route::{Action, BackendTarget, Match, Retry, Timeouts, WeightedBackend};
 use crate::ir::session::SessionPersistence;
+use crate::ir::sharing::Text;
 use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::Listed;
 use crate::status::Condition;
@@ -41,13 +42,11 @@ pub(in crate::translate) trait RouteObject:
 pub(in crate::translate) struct Built {
     pub(in crate::translate) route: Arc<Route>,
     /// Makes `Accepted` false: no rule is usable.
-    pub(in crate::translate) unusable: Option<Fault>,
+    pub(in crate::translate) unusable: Option<Box<Fault>>,
     /// Makes `PartiallyInvalid` true: some rules are not usable.
-    dropped: Option<Fault>,
+    dropped: Option<Box<Fault>>,
     /// Makes `ResolvedRefs` false.
-    pub(in crate::translate) unresolved: Option<Fault>,
-    /// Backends that its rules and their filters send requests to.
-    pub(in crate::translate) backends: Box<[BackendId]>,
+    pub(in crate::translate) unresolved: Option<Box<Fault>>,
     /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
     /// target these backends.
     pub(super) targetable: Box<[(ObjectRef, Option<Arc<str>>)]>,
@@ -58,7 +57,7 @@ pub(in crate::translate) struct Built {
     /// Upper bound for the memory of its compiled patterns, in bytes.
     pattern_cost: usize,
     /// Why its priority is ignored, if it is.
-    pub(super) ignored_priority: Option<String>,
+    pub(super) ignored_priority: Option<Box<str>>,
 }
 
 impl Built {
@@ -93,7 +92,6 @@ impl Built {
             usable: 0,
             faults: Vec::new(),
             unresolved: Vec::new(),
-            used: Vec::new(),
         };
         let rules = match invalid_hostname(&object.spec().hostnames) {
             None => object.rules(&mut builder),
@@ -113,6 +111,11 @@ impl Built {
         builder.finish(priority, created, rules)
     }
 
+    /// Returns the backends that its rules and their filters send requests to, in order.
+    pub(super) fn backends(&self) -> impl Iterator<Item = &BackendId> {
+        self.route.rules.iter().flat_map(|rule| rule.backends())
+    }
+
     /// Reuses the route of a known translation that is equal.
     pub(super) fn like<'a>(mut self, mut known: impl Iterator<Item = &'a Self>) -> Self {
         if let Some(known) = known.find(|known| known.route == self.route) {
@@ -129,7 +132,7 @@ impl Built {
         parents: &Parents,
         generation: i64,
     ) -> Vec<Condition> {
-        let unusable = self.unusable.as_ref();
+        let unusable = self.unusable.as_deref();
         let refused = match attachment {
             // An unusable route loses to every other one: repair it first.
             Err(fault) if fault.reason == Reason::HostnameConflict => unusable.or(Some(fault)),
@@ -161,7 +164,7 @@ impl Built {
                 accepted.message.push_str(remark);
             }
         }
-        let unresolved = self.unresolved.as_ref();
+        let unresolved = self.unresolved.as_deref();
         let resolved = judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
@@ -183,7 +186,7 @@ impl Built {
 }
 
 /// Returns the fault of the first hostname that is none.
-pub(in crate::translate) fn invalid_hostname(hostnames: &[String]) -> Option<Fault> {
+pub(in crate::translate) fn invalid_hostname(hostnames: &[Text]) -> Option<Fault> {
     let index = hostnames
         .iter()
         .position(|name| !Hostname::is_valid(name))?;
@@ -211,8 +214,6 @@ pub(in crate::translate) struct RouteBuilder<'a> {
     usable: usize,
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
-    /// Backends that the rules and their filters send requests to, in order.
-    used: Vec<BackendId>,
 }
 
 /// The parts of a rule.
@@ -314,17 +315,15 @@ impl RouteBuilder<'_> {
                 (RuleSettings::default(), Action::Invalid(why))
             }
         };
-        let rule = Rule {
+        Rule {
             id: parts.id,
             matches: parts.matches,
             filters: settings.filters,
             action,
             timeouts: settings.timeouts,
-            retry: settings.retry,
-            session: settings.session,
-        };
-        self.used.extend(rule.backends().cloned());
-        rule
+            retry: settings.retry.map(Box::new),
+            session: settings.session.map(Box::new),
+        }
     }
 
     /// Resolves the reference at `field` to a backend, for requests of the rule with this name. `requests` says whether
@@ -341,7 +340,7 @@ impl RouteBuilder<'_> {
         let requests = Requests {
             route: self.route,
             rule,
-            are_grpc: requests.unwrap_or(self.kind) == RouteKind::Grpc,
+            kind: requests.unwrap_or(self.kind),
             consumer: self.consumer,
         };
         let resolution = self
@@ -372,6 +371,7 @@ impl RouteBuilder<'_> {
         match self.kind {
             RouteKind::Http => "500",
             RouteKind::Grpc => "gRPC status UNAVAILABLE",
+            RouteKind::Tls | RouteKind::Tcp | RouteKind::Udp => "no answer",
         }
     }
 
@@ -383,9 +383,9 @@ impl RouteBuilder<'_> {
     ) -> Built {
         let (priority, ignored_priority) = match priority {
             Ok(priority) => (priority, None),
-            Err(why) => (0, Some(why)),
+            Err(why) => (0, Some(why.into())),
         };
-        let faults = merge(&self.faults);
+        let faults = merge(&self.faults).map(Box::new);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
         } else {
@@ -402,8 +402,7 @@ impl RouteBuilder<'_> {
             route: Arc::new(route),
             unusable,
             dropped,
-            unresolved: merge(&self.unresolved),
-            backends: self.used.into(),
+            unresolved: merge(&self.unresolved).map(Box::new),
             targetable: self.targetable.into(),
             with_status: self.with_status.into(),
             depends_on_consumer: self.depends_on_consumer,

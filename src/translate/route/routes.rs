@@ -14,12 +14,13 @@ use std::marker::PhantomData;
 
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
+use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::ir::ObjectRef;
 
 pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts};
 use self::shadows::Shadows;
 pub(in crate::translate) use self::totals::Totals;
-use self::translated_route::{Decisions, TranslatedRoute, Work};
+use self::translated_route::{Decisions, Last, TranslatedRoute, Work};
 use super::patterns::PatternBudgets;
 use super::route::RouteObject;
 use crate::translate::backend::Backends;
@@ -32,7 +33,13 @@ use crate::translate::report::{Notes, Report, put};
 use crate::translate::source::Source;
 
 /// The kinds of routes that are served.
-const KINDS: &[Kind] = &[Kind::of::<HttpRoute>(), Kind::of::<GrpcRoute>()];
+const KINDS: &[Kind] = &[
+    Kind::of::<HttpRoute>(),
+    Kind::of::<GrpcRoute>(),
+    Kind::of::<TlsRoute>(),
+    Kind::of::<TcpRoute>(),
+    Kind::of::<UdpRoute>(),
+];
 
 /// A kind of route.
 struct Kind {
@@ -49,11 +56,6 @@ impl Kind {
             step: || Box::new(RoutesOf::<R>::new()),
         }
     }
-}
-
-/// Returns the kinds of routes that are served.
-pub(in crate::translate) fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|kind| kind.name)
 }
 
 /// Returns the kinds of routes that can attach to a listener of this protocol.
@@ -91,7 +93,9 @@ trait Step {
 
 /// The routes of one kind.
 struct RoutesOf<R> {
-    entries: BTreeMap<ObjectRef, TranslatedRoute>,
+    /// In boxes, since the nodes of the map are half empty.
+    entries: BTreeMap<ObjectRef, Box<TranslatedRoute>>,
+    last: Last,
     readers: Readers<(ObjectRef, Work)>,
     kind: PhantomData<fn() -> R>,
 }
@@ -183,13 +187,13 @@ impl<R: RouteObject> Step for RoutesOf<R> {
     }
 
     fn translated(&self, object: &ObjectRef) -> Option<&TranslatedRoute> {
-        self.entries.get(object)
+        self.entries.get(object).map(Box::as_ref)
     }
 
     fn referrers_of(&self, object: &ObjectRef) -> Box<dyn Iterator<Item = &TranslatedRoute> + '_> {
         let readers = self.readers.of(&Source::Backend(object.clone()));
         let names = readers.map(|(name, _)| name);
-        Box::new(names.filter_map(|name| self.entries.get(name)))
+        Box::new(names.filter_map(|name| self.translated(name)))
     }
 }
 
@@ -197,6 +201,7 @@ impl<R: RouteObject> RoutesOf<R> {
     fn new() -> Self {
         Self {
             entries: BTreeMap::new(),
+            last: Last::default(),
             readers: Readers::default(),
             kind: PhantomData,
         }
@@ -216,27 +221,32 @@ impl<R: RouteObject> RoutesOf<R> {
             conflicts,
         } = outer;
         let removed = self.entries.remove(name);
-        let previous = removed.as_ref();
+        let previous = removed.as_deref();
         let object = input.find::<R>(name);
         let decisions = Decisions { budgets, conflicts };
-        let (mut entry, reads) = input.reading(|| {
+        let (computed, reads) = input.reading(|| {
             let object: &R = object?;
-            let entry =
+            let computed =
                 TranslatedRoute::new(input, parents, object, previous, work, backends, &decisions);
-            Some(entry)
+            Some(computed)
         });
-        totals.replace(previous, entry.as_ref());
-        shadows.replace(previous, entry.as_ref());
+        let (mut entry, follows) = computed.unzip();
+        let follows = follows.unwrap_or_default();
+        if let Some(entry) = &mut entry {
+            let is_new = previous.is_none_or(|previous| previous.status != entry.status);
+            self.last.share(entry, is_new);
+        }
+        let entry = entry.map(Box::new);
+        let now = entry.as_deref();
+        totals.replace(previous, now);
+        shadows.replace(previous, now);
         shadows.mark_changed(name);
-        let claim = entry.as_mut().and_then(|entry| entry.claim.take());
-        let demand = entry.as_ref().and_then(|entry| entry.demand.clone());
-        budgets.replace(name, demand);
-        conflicts.replace(name, claim);
-        let of_route = entry.as_ref().map_or_else(Vec::new, |it| it.notes.clone());
-        notes.replace(name, of_route);
-        versions::announce_changes(name, previous, entry.as_ref(), changes);
+        budgets.replace(name, follows.demand);
+        conflicts.replace(name, follows.claim);
+        notes.replace(name, follows.notes);
+        versions::announce_changes(name, previous, now, changes);
         // Claim before release: a backend that both versions use must not be dropped in between.
-        if let Some(entry) = &entry {
+        if let Some(entry) = now {
             let claims = entry.claims();
             claims.for_each(|id| backends.claim(id, entry.is_served));
         }
@@ -244,32 +254,26 @@ impl<R: RouteObject> RoutesOf<R> {
             let claims = previous.claims();
             claims.for_each(|id| backends.release(id, previous.is_served));
         }
-        self.note_reads(name, work, entry.as_mut(), reads);
+        let is_translated = now.is_some_and(TranslatedRoute::is_translated);
+        self.readers.replace(&(name.clone(), Work::Attach), reads);
+        self.note_translation(name, work, is_translated, follows.translation_reads);
         self.entries
             .extend(entry.map(|entry| (name.clone(), entry)));
     }
 
-    /// Notes what the attachment of a route read, and its translation, unless that was reused.
-    fn note_reads(
+    /// Notes what the translation of a route read, unless that was reused.
+    fn note_translation(
         &mut self,
         name: &ObjectRef,
         work: Work,
-        entry: Option<&mut TranslatedRoute>,
-        attachment_reads: Vec<Source>,
+        is_translated: bool,
+        reads: Vec<Source>,
     ) {
-        let key = |work| (name.clone(), work);
-        self.readers.replace(&key(Work::Attach), attachment_reads);
-        let reads = entry.map(|it| {
-            (
-                it.is_translated(),
-                std::mem::take(&mut it.translation_reads),
-            )
-        });
-        let (is_translated, reads) = reads.unwrap_or_default();
+        let key = (name.clone(), Work::Translate);
         if work == Work::Translate || !is_translated {
-            self.readers.replace(&key(Work::Translate), reads);
+            self.readers.replace(&key, reads);
         } else if !reads.is_empty() {
-            self.readers.extend(&key(Work::Translate), reads);
+            self.readers.extend(&key, reads);
         }
     }
 }

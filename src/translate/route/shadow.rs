@@ -60,7 +60,7 @@ fn of_listener(listener: &Listener) -> Vec<Shadowed> {
     let mut found = Vec::new();
     for attached in listener.routes.iter() {
         for candidate in index::candidates(&attached.route) {
-            for hostname in &attached.hostnames {
+            for hostname in attached.hostnames.iter() {
                 let winner = index.winner(hostname, &candidate);
                 let shadowed = winner.map(|winner| Shadowed {
                     listener: listener.key.clone(),

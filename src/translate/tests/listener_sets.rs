@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+use proptest::sample::select;
 use serde_json::{Value, json};
 
 use super::{Translation, object, pair, snapshot};
@@ -153,4 +155,126 @@ fn route_touches_its_own_listeners() {
     let (listeners, statuses) = followed.change(&second);
     assert_eq!(listeners, own);
     assert_eq!(statuses, ["HTTPRoute b/second", "ListenerSet b/own"]);
+}
+
+/// A team that comes and goes: its hostname and that of its certificate, its age, and a port of its own.
+#[derive(Clone, Debug)]
+struct Team {
+    name: &'static str,
+    hostname: &'static str,
+    /// Index of the certificate; there is none of the last index.
+    certificate: usize,
+    age: Option<u8>,
+    has_port: bool,
+}
+
+const HOSTS: [&str; 7] = [
+    "a.com",
+    "b.com",
+    "x.a.com",
+    "*.a.com",
+    "*.x.a.com",
+    "c.com",
+    "d.com",
+];
+
+fn set_of(team: &Team) -> Value {
+    let tls = json!({"certificateRefs": [{"name": "own"}]});
+    let http = if team.has_port { 81 } else { 80 };
+    let mut set = of_team(
+        team.name,
+        GROUP,
+        "ListenerSet",
+        &json!({"spec": {
+            "parentRef": {"name": "web", "namespace": "default"},
+            "listeners": [
+                {"name": "http", "port": http, "protocol": "HTTP", "hostname": team.hostname},
+                {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": team.hostname, "tls": tls},
+            ],
+        }}),
+    );
+    if let Some(age) = team.age {
+        let time = format!("2026-01-01T00:00:{age:02}Z");
+        set["metadata"]["creationTimestamp"] = json!(time);
+    }
+    set
+}
+
+fn certificates() -> &'static [Value] {
+    static CERTIFICATES: std::sync::OnceLock<Vec<Value>> = std::sync::OnceLock::new();
+    CERTIFICATES.get_or_init(|| HOSTS.map(|host| secret("a", host)).into())
+}
+
+fn team() -> impl Strategy<Value = Team> {
+    (
+        select(&["a", "b", "c", "d", "e", "f"][..]),
+        select(&HOSTS[..]),
+        0..=HOSTS.len(),
+        proptest::option::of(0..4_u8),
+        proptest::bool::weighted(0.1),
+    )
+        .prop_map(|(name, hostname, certificate, age, has_port)| Team {
+            name,
+            hostname,
+            certificate,
+            age,
+            has_port,
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn added_sets_are_translated_as_all_of_them_are(
+        steps in proptest::collection::vec((team(), proptest::bool::weighted(0.75)), 1..40),
+        burst in 1..3_usize,
+    ) {
+        let mut followed = Followed::new();
+        for steps in steps.chunks(burst) {
+            for (team, is_added) in steps {
+                let mut own = vec![set_of(team), route(team.name, "/")];
+                if let Some(certificate) = certificates().get(team.certificate) {
+                    let mut certificate = certificate.clone();
+                    certificate["metadata"]["namespace"] = json!(team.name);
+                    own.push(certificate);
+                }
+                for object in snapshot(&own).objects() {
+                    let meta = object.meta();
+                    let name = object.kind().object_ref(&meta.namespace, &meta.name);
+                    match is_added {
+                        true => followed.snapshot.insert(object),
+                        false => followed.snapshot.remove(&name),
+                    };
+                }
+            }
+            let served = &followed.last.ir;
+            let now = followed.translator.translate(&followed.snapshot, Some(served));
+            let whole = translate(&followed.snapshot, Some(served), &Options::default());
+            prop_assert_eq!(&now, &whole);
+            followed.last = now;
+        }
+    }
+}
+
+#[test]
+fn new_set_touches_its_own_listeners() {
+    let mut followed = Followed::new();
+    let team = |name, hostname| Team {
+        name,
+        hostname,
+        certificate: 0,
+        age: None,
+        has_port: false,
+    };
+    followed.change(&secret("aa", "aa.com"));
+    let (listeners, statuses) = followed.change(&set_of(&team("aa", "aa.com")));
+    let own = [
+        "ListenerSet aa/own listener http",
+        "ListenerSet aa/own listener https",
+    ];
+    assert_eq!(listeners, own);
+    assert_eq!(statuses, ["ListenerSet aa/own"]);
+    let (listeners, statuses) = followed.change(&route("aa", "/"));
+    assert_eq!(listeners, own);
+    assert_eq!(statuses, ["HTTPRoute aa/own", "ListenerSet aa/own"]);
 }

@@ -32,7 +32,7 @@ fn endpoints(old: u16, added: u16) -> Vec<Arc<Endpoint>> {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
             tls: None,
-            for_grpc: false,
+            protocol: None,
         },
         protocol: UpstreamProtocol::Http1,
         tls: None,

@@ -66,7 +66,7 @@ fn listed_for(observer: Option<Arc<dyn Observer>>) -> Store {
 fn hostname(store: &Store, name: &str) -> Option<String> {
     let load = store.load().unwrap();
     let route = load.snapshot.http_routes.get("default", name)?;
-    route.spec.hostnames.first().cloned()
+    route.spec.hostnames.first().map(ToString::to_string)
 }
 
 #[test]
@@ -127,17 +127,6 @@ fn unparsable_object_keeps_its_last_version() {
     assert!(store.load().unwrap().problems.is_empty());
 }
 
-#[test]
-fn kinds_in_a_shared_map_are_independent() {
-    let (mut store, tls) = (listed(), index("TLSRoute"));
-    let tcp = index("TCPRoute");
-    store.apply(tls, Change::Applied(parsed("TLSRoute", "a", &json!({}))));
-    store.apply(tcp, Change::Applied(parsed("TCPRoute", "a", &json!({}))));
-    assert!(store.apply(tcp, Change::Absent));
-    assert_eq!(store.load().unwrap().snapshot.unserved_routes.len(), 1);
-    assert!(store.apply(tls, deleted("a")));
-    assert!(store.load().unwrap().snapshot.unserved_routes.is_empty());
-}
 /// Records its calls.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
@@ -232,7 +221,7 @@ fn secret(name: &str, version: u64) -> ParsedObject {
 fn held(store: &Store) -> Vec<String> {
     let load = store.load().unwrap();
     let keys = load.snapshot.secrets.keys();
-    keys.map(|key| key.name.clone()).collect()
+    keys.map(|key| key.name.to_string()).collect()
 }
 
 fn wanted(store: &mut Store) -> Vec<String> {
@@ -290,7 +279,7 @@ fn certificates(store: &Store) -> Option<String> {
     let load = store.load().unwrap();
     let gateway = load.snapshot.gateways.get("default", "edge")?;
     let tls = gateway.spec.listeners[0].tls.as_ref()?;
-    Some(tls.certificate_refs[0].name.clone())
+    Some(tls.certificate_refs[0].name.to_string())
 }
 
 #[test]

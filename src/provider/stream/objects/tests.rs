@@ -73,7 +73,7 @@ fn ports(state: &GatewayObjects) -> Vec<(String, u16)> {
     let services = state.snapshot.services.iter();
     let port = |service: &Arc<crate::api::core::Service>| service.spec.ports[0].port;
     services
-        .map(|service| (service.metadata.name.clone(), port(service)))
+        .map(|service| (service.metadata.name.to_string(), port(service)))
         .collect()
 }
 
@@ -358,7 +358,7 @@ fn lines_of_a_state_rebuild_the_state() {
     ];
     take_all(&mut state, more).unwrap();
     let mut objects = state.snapshot.objects();
-    assert!(objects.any(|it| matches!(it, Object::UnservedRoute(_))));
+    assert!(objects.any(|it| matches!(it, Object::TlsRoute(_))));
     let mut again = GatewayObjects::default();
     take_all(&mut again, state.updates().unwrap()).unwrap();
     assert_eq!(again, state);

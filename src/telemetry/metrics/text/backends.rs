@@ -162,10 +162,12 @@ impl EncodeLabelSet for BackendLabels<'_> {
         let BackendId {
             object, port, tls, ..
         } = &self.0.id;
-        // The identity has `for_grpc` in place of the protocol: it is set where the protocol is not that of the port.
+        // The identity has the protocol only where it is not that of the port.
         let protocol = match self.0.protocol {
             UpstreamProtocol::Http1 => "http1",
             UpstreamProtocol::H2c => "http2",
+            UpstreamProtocol::Tcp => "tcp",
+            UpstreamProtocol::Udp => "udp",
         };
         let tls = tls.as_ref().map_or_else(|| "none".to_owned(), tls_name);
         object_labels("backend", object).encode(encoder)?;
@@ -232,7 +234,7 @@ mod tests {
                 object: ObjectRef::core("Service", "ns", "one"),
                 port: 80,
                 tls: None,
-                for_grpc: false,
+                protocol: None,
             },
             protocol: UpstreamProtocol::Http1,
             tls: None,

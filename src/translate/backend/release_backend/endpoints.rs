@@ -8,10 +8,10 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint, TargetPort};
 use crate::api::pod::{ContainerPort, Pod};
-use crate::ir::ObjectRef;
+use crate::ir::{ObjectRef, Transport};
 use crate::translate::input::Input;
 
-use super::super::ports::{self, EndpointState, is_tcp};
+use super::super::ports::{self, EndpointState, transport};
 
 /// Endpoints by release.
 #[derive(Debug, Default)]
@@ -145,7 +145,8 @@ fn number(pod: &Pod, port: &ServicePort) -> Option<u16> {
         Some(TargetPort::Name(name)) => {
             let mut ports = pod.running_containers().flat_map(|it| &it.ports);
             let is_named = |port: &&ContainerPort| {
-                port.name.as_ref() == Some(name) && is_tcp(port.protocol.as_deref())
+                port.name.as_ref() == Some(name)
+                    && transport(port.protocol.as_deref()) == Some(Transport::Tcp)
             };
             ports.find(is_named).map(|port| port.container_port)
         }

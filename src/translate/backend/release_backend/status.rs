@@ -7,7 +7,7 @@ use crate::status::{Condition, Percent, ReleaseBackendStatus, ReleaseStatus};
 
 use super::super::super::reason::{ConditionType, Fault, Reason, judge};
 use super::super::kind::{Sources, Users};
-use super::super::ports::is_tcp;
+use super::super::ports::transport;
 use super::endpoints::Groups;
 use super::parsed::{Counted, ParsedReleaseBackend};
 use super::weights;
@@ -23,7 +23,7 @@ impl ParsedReleaseBackend {
             return Counted::default();
         };
         let mut ports = found.ports.iter();
-        let Some(port) = ports.find(|port| is_tcp(port.protocol.as_deref())) else {
+        let Some(port) = ports.find(|port| transport(port.protocol.as_deref()).is_some()) else {
             return Counted::default();
         };
         let groups = self.groups(found, sources, port);

@@ -59,6 +59,12 @@ impl TlsPolicies {
         !self.0.of_backend(backend).is_empty()
     }
 
+    /// Reports whether a policy names this port of a backend, rather than all of its ports.
+    pub(in crate::translate) fn names_port(&self, backend: &ObjectRef, port: &str) -> bool {
+        let mut policies = self.0.of_backend(backend).iter();
+        policies.any(|policy| policy.names_port(backend, port))
+    }
+
     /// Decides on TLS for requests to a port of a backend, with this name or without one.
     pub(in crate::translate) fn decide(
         &self,

@@ -110,9 +110,7 @@ impl TargetPolicy for Policy {
 
     fn by_age(&self, other: &Self) -> Ordering {
         let age = |policy: &Self| {
-            let ObjectRef {
-                namespace, name, ..
-            } = policy.name.clone();
+            let (namespace, name) = (policy.name.namespace.clone(), policy.name.name.clone());
             (policy.created, QualifiedName { namespace, name })
         };
         let kinds = || self.name.kind.cmp(&other.name.kind);
@@ -188,6 +186,12 @@ impl Policy {
     /// Reports whether both have the same age, so that namespace and name decide.
     pub(super) fn has_age_of(&self, other: &Self) -> bool {
         self.created == other.created
+    }
+
+    /// Reports whether a target names this port of a backend.
+    pub(super) fn names_port(&self, backend: &ObjectRef, port: &str) -> bool {
+        let mut targets = self.targets.iter().filter(|it| it.backend == *backend);
+        targets.any(|target| target.section.as_deref() == Some(port))
     }
 
     /// Returns the target with the best rank for requests to a port with this name or without one; `None` if no target

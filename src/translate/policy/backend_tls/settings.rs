@@ -109,6 +109,7 @@ impl TlsSettings {
             (UpstreamProtocol::H2c, _) => vec![AlpnProtocol::H2],
             (UpstreamProtocol::Http1, Some(alpn)) => alpn.clone(),
             (UpstreamProtocol::Http1, None) => vec![AlpnProtocol::Http11],
+            (UpstreamProtocol::Tcp | UpstreamProtocol::Udp, _) => Vec::new(),
         };
         ClientTls {
             server_name: self.server_name.clone(),

@@ -95,11 +95,12 @@ fn with_requests<T>(
             name: "http".into(),
         },
         client_certificate: None,
+        passes_tls_through: false,
         permits_priorities: false,
     };
     let route = ObjectRef::gateway_api("HTTPRoute", "edge", "route");
     let requests = Requests {
-        are_grpc: false,
+        kind: crate::ir::RouteKind::Http,
         route: &route,
         rule: Some("rule"),
         consumer: Some(&consumer),

@@ -8,6 +8,7 @@ mod rank;
 #[cfg(test)]
 mod tests;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -28,9 +29,9 @@ const MAX_NAMED: usize = 3;
 #[derive(Default)]
 pub(in crate::translate) struct KindConflicts {
     claims: FxHashMap<ObjectRef, Claim>,
-    listeners: FxHashMap<ListenerKey, OnListener>,
+    listeners: FxHashMap<Arc<ListenerKey>, OnListener>,
     /// Listeners whose routes have changed.
-    changed: FxHashSet<ListenerKey>,
+    changed: FxHashSet<Arc<ListenerKey>>,
     /// Routes that were not accepted on a listener that they no longer claim.
     withdrawn: BTreeSet<ObjectRef>,
 }
@@ -46,7 +47,7 @@ pub(in crate::translate) struct Claim {
 }
 
 /// The listeners that a route would attach to, each once, with its hostnames there.
-pub(in crate::translate) type Hosts = Vec<(ListenerKey, Arc<[Hostname]>)>;
+pub(in crate::translate) type Hosts = Box<[(Arc<ListenerKey>, Arc<[Hostname]>)]>;
 
 impl Claim {
     /// Returns the claim of a route on these listeners; `None` if it serves none of them.
@@ -66,13 +67,20 @@ impl Claim {
             kind: built.route.kind,
             usability,
             created: built.route.created,
-            listeners: Hosts::new(),
+            listeners: Hosts::default(),
         })
     }
 
     /// Returns the same claim on these listeners; `None` without any.
     pub(in crate::translate) fn on(self, listeners: Hosts) -> Option<Self> {
         (!listeners.is_empty()).then_some(Self { listeners, ..self })
+    }
+
+    /// Returns its hostnames on a listener.
+    fn hostnames_on(&self, listener: &ListenerKey) -> Option<&Arc<[Hostname]>> {
+        let mut listeners = self.listeners.iter();
+        let found = listeners.find(|(key, _)| **key == *listener);
+        found.map(|(_, hostnames)| hostnames)
     }
 
     fn rank(&self, route: &ObjectRef) -> Rank {
@@ -93,25 +101,23 @@ impl KindConflicts {
         }
         let previous = self.claims.remove(route);
         if let Some(previous) = &previous {
-            let rank = previous.rank(route);
             for (key, _) in &previous.listeners {
                 if let Some(listener) = self.listeners.get_mut(key) {
-                    listener.remove(&rank);
+                    listener.remove(route, || previous.rank(route));
                 }
                 self.changed.insert(key.clone());
             }
         }
         if let Some(claim) = &claim {
-            let rank = Arc::new(claim.rank(route));
             for (key, hostnames) in &claim.listeners {
                 let listener = self.listeners.entry(key.clone()).or_default();
-                listener.insert(rank.clone(), hostnames.clone());
+                listener.insert(route, claim.kind, || (claim.rank(route), hostnames.clone()));
                 self.changed.insert(key.clone());
             }
         }
         let is_claimed = |key: &ListenerKey| {
             let claim = claim.as_ref();
-            claim.is_some_and(|claim| claim.listeners.iter().any(|(other, _)| other == key))
+            claim.is_some_and(|claim| claim.hostnames_on(key).is_some())
         };
         for (key, _) in previous.iter().flat_map(|previous| &previous.listeners) {
             if !is_claimed(key)
@@ -131,7 +137,12 @@ impl KindConflicts {
         let mut differ = std::mem::take(&mut self.withdrawn);
         for key in self.changed.drain() {
             if let Some(listener) = self.listeners.get_mut(&key) {
-                listener.decide(&mut differ);
+                let claims = &self.claims;
+                let claim_of = |route: &ObjectRef| {
+                    let claim = claims.get(route)?;
+                    Some((claim.rank(route), claim.hostnames_on(&key)?.clone()))
+                };
+                listener.decide(claim_of, &mut differ);
                 if listener.is_empty() {
                     self.listeners.remove(&key);
                 }
@@ -152,7 +163,7 @@ impl KindConflicts {
             listeners.retain(|(listener, _)| {
                 let key = &parents[*listener].key;
                 let loss = self.listeners.get(key).and_then(|it| it.loss(route));
-                lost.extend(loss.map(|loss| (key, loss)));
+                lost.extend(loss.map(|loss| (&**key, loss)));
                 loss.is_none()
             });
             listeners
@@ -170,7 +181,8 @@ impl KindConflicts {
     }
 }
 
-/// Returns the listeners of attachments with the hostnames there, each listener once.
+/// Returns the listeners of attachments with the hostnames there, each listener once. Objects that no API server has
+/// validated may have several listeners of one name, which count as one with all of their hostnames.
 pub(in crate::translate) fn hosts<'a>(
     attachments: impl Iterator<Item = &'a Attachment>,
     parents: &Parents,
@@ -180,11 +192,23 @@ pub(in crate::translate) fn hosts<'a>(
     for (listener, hostnames) in reached.flatten() {
         listeners.entry(*listener).or_insert(hostnames);
     }
-    let listeners = listeners.into_iter().map(|(listener, hostnames)| {
-        let key = parents[listener].key.clone();
-        (key, Arc::from(hostnames.as_slice()))
-    });
-    listeners.collect()
+    let mut places: FxHashMap<&Arc<ListenerKey>, usize> = FxHashMap::default();
+    let mut hosts: Vec<(Arc<ListenerKey>, Arc<[Hostname]>)> = Vec::with_capacity(listeners.len());
+    for (listener, hostnames) in listeners {
+        let key = &parents[listener].key;
+        match places.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(hosts.len());
+                hosts.push((key.clone(), hostnames.clone()));
+            }
+            Entry::Occupied(place) => {
+                let known = &mut hosts[*place.get()].1;
+                let both: BTreeSet<_> = known.iter().chain(hostnames.iter()).cloned().collect();
+                *known = both.into_iter().collect();
+            }
+        }
+    }
+    hosts.into()
 }
 
 /// Says to which routes one lost, where, and what to do.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Routes;
 use super::translated_route::TranslatedRoute;
-use crate::ir::ObjectRef;
+use crate::ir::{ListenerKey, ObjectRef};
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
 use crate::translate::input::Input;
 use crate::translate::policy::backend_tls::{Requesters, Use};
@@ -28,7 +28,7 @@ impl Requesters for RouteRequests<'_> {
             for (_, rule) in rules.filter(|(target, _)| target == backend) {
                 let of_listener = |(index, _): &(ListenerIndex, _)| Use {
                     gateway: self.parents[*index].consumer.gateway.clone(),
-                    listener: self.parents[*index].key.clone(),
+                    listener: ListenerKey::clone(&self.parents[*index].key),
                     route: entry.name.clone(),
                     rule: rule.clone(),
                 };

@@ -145,7 +145,7 @@ type Place<'a> = (&'a MatchIndex, &'a AttachedRoute);
 fn winners<'a>(places: &[Place<'a>], candidate: &Candidate<'_>) -> Option<BTreeSet<&'a RuleId>> {
     let mut winners = BTreeSet::new();
     for (matches, attached) in places {
-        for hostname in &attached.hostnames {
+        for hostname in attached.hostnames.iter() {
             winners.insert(matches.winner(hostname, candidate)?);
         }
     }

@@ -18,7 +18,10 @@ use crate::translate::source::Source;
 
 /// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
 #[derive(Default)]
-struct Variants(Vec<(Option<Consumer>, Arc<Built>)>);
+struct Variants(Vec<Variant>);
+
+/// A translation with its consumer, if it depends on that.
+type Variant = (Option<Box<Consumer>>, Arc<Built>);
 
 /// The translation of one route object.
 pub(super) struct TranslatedRoute {
@@ -34,7 +37,12 @@ pub(super) struct TranslatedRoute {
     /// Its conditions without those of [`Shadows`], if this controller manages one of its parents.
     pub(super) status: Option<Arc<[ParentStatus]>>,
     /// The listeners of each parent in `status`.
-    pub(super) reached: Vec<Vec<ListenerIndex>>,
+    pub(super) reached: Arc<[Vec<ListenerIndex>]>,
+}
+
+/// What follows from a translation for the decisions about all routes, and is kept there.
+#[derive(Default)]
+pub(super) struct Consequences {
     pub(super) notes: Vec<Note>,
     /// What its patterns take on the Gateways that it would attach to, if it has any.
     pub(super) demand: Option<Demand>,
@@ -44,6 +52,13 @@ pub(super) struct TranslatedRoute {
     pub(super) translation_reads: Vec<Source>,
 }
 
+/// The last route of a kind that was attached. Routes of one team follow each other, and often have equal parents.
+#[derive(Default)]
+pub(super) struct Last {
+    status: Option<Arc<[ParentStatus]>>,
+    reached: Arc<[Vec<ListenerIndex>]>,
+}
+
 /// What all routes decide together.
 pub(super) struct Decisions<'a> {
     pub(super) budgets: &'a PatternBudgets,
@@ -51,7 +66,7 @@ pub(super) struct Decisions<'a> {
 }
 
 /// The work that a change requires for a route.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Work {
     /// Attach again: its parents changed, or whether they accept it.
     Attach,
@@ -68,13 +83,11 @@ impl Variants {
     fn get(
         &mut self,
         consumer: Option<&Consumer>,
-        previous: &[(Option<Consumer>, Arc<Built>)],
+        previous: &[Variant],
         work: Work,
         build: impl FnOnce() -> Built,
     ) -> Arc<Built> {
-        let fits = |(of, built): &&(Option<Consumer>, Arc<Built>)| {
-            !built.depends_on_consumer || of.as_ref() == consumer
-        };
+        let fits = |(of, built): &&Variant| !built.depends_on_consumer || of.as_deref() == consumer;
         if let Some((_, built)) = self.0.iter().find(fits) {
             return built.clone();
         }
@@ -87,13 +100,30 @@ impl Variants {
         };
         // Most routes have one variant.
         self.0.reserve_exact(1);
-        self.0.push((consumer.cloned(), built.clone()));
+        let consumer = consumer.filter(|_| built.depends_on_consumer);
+        let consumer = consumer.map(|consumer| Box::new(consumer.clone()));
+        self.0.push((consumer, built.clone()));
         built
     }
 }
 
+impl Last {
+    /// Shares what a route has in common with the last one. `is_new` tells whether its status differs from that of its
+    /// previous version.
+    pub(super) fn share(&mut self, entry: &mut TranslatedRoute, is_new: bool) {
+        if is_new && entry.status == self.status {
+            entry.status.clone_from(&self.status);
+        }
+        if entry.reached == self.reached {
+            entry.reached = self.reached.clone();
+        }
+        self.status.clone_from(&entry.status);
+        self.reached = entry.reached.clone();
+    }
+}
+
 impl TranslatedRoute {
-    fn unattached(name: ObjectRef, notes: Vec<Note>) -> Self {
+    fn unattached(name: ObjectRef) -> Self {
         Self {
             name,
             built: Variants::default(),
@@ -101,11 +131,7 @@ impl TranslatedRoute {
             is_usable: false,
             is_served: false,
             status: None,
-            reached: Vec::new(),
-            notes,
-            demand: None,
-            claim: None,
-            translation_reads: Vec::new(),
+            reached: Arc::default(),
         }
     }
 
@@ -118,28 +144,31 @@ impl TranslatedRoute {
         work: Work,
         backends: &mut Backends,
         decisions: &Decisions<'_>,
-    ) -> Self {
+    ) -> (Self, Consequences) {
         let name = previous.map_or_else(|| object.object_ref(), |previous| previous.name.clone());
         let defaults = defaults::parents(input, object, &name, parents);
         let reached = reached(input, parents, object, &name, &defaults);
-        let notes = defaults::notes(input, object, &name, parents);
-        let mut entry = Self::unattached(name, notes);
+        let mut follows = Consequences {
+            notes: defaults::notes(input, object, &name, parents),
+            ..Consequences::default()
+        };
+        let mut entry = Self::unattached(name);
         if reached.is_empty() {
-            return entry;
+            return (entry, follows);
         }
         let mut variants = Variants::default();
-        let mut translation_reads = Vec::new();
         let previous_variants = previous.map_or(&[][..], |previous| &previous.built.0);
         let mut build = |consumer: Option<&Consumer>| {
             variants.get(consumer, previous_variants, work, || {
                 let build = || Built::new(input, object, &entry.name, consumer, backends);
                 let (built, reads) = input.reading(build);
-                translation_reads.extend(reads);
+                follows.translation_reads.extend(reads);
                 built
             })
         };
         let generation = object.meta().generation;
         let mut status = Vec::with_capacity(reached.len());
+        let mut of_parents = Vec::with_capacity(reached.len());
         let mut attached = Vec::new();
         let gateways = gateways(&reached, parents);
         let reached = within_budgets(reached, &entry.name, parents, decisions.budgets);
@@ -151,7 +180,7 @@ impl TranslatedRoute {
             let indices = listeners.iter().map(|(listener, _)| *listener);
             let mut indices: Vec<_> = indices.collect();
             indices.sort_unstable();
-            entry.reached.push(indices);
+            of_parents.push(indices);
             let mut first: Option<Arc<Built>> = None;
             for (listener, hostnames) in listeners {
                 let built = build(Some(&parents[*listener].consumer));
@@ -169,17 +198,18 @@ impl TranslatedRoute {
             });
             if let Some(message) = lost.filter(|_| built.unusable.is_none()) {
                 let object = entry.name.clone();
-                entry.notes.push(Note { object, message });
+                follows.notes.push(Note { object, message });
             }
         }
         let built = attached.iter().map(|(_, _, built)| &**built);
-        entry.notes.extend(ignored_priorities(&entry.name, built));
+        let ignored = ignored_priorities(&entry.name, built);
+        follows.notes.extend(ignored);
         for (listener, hostnames, built) in attached {
             entry.is_usable |= built.unusable.is_none();
             entry.attach(listener, hostnames, &built, previous);
         }
         // Several parentRefs may reach the same listeners.
-        entry.notes.dedup();
+        follows.notes.dedup();
         let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
         entry.is_served = listeners.any(|listener| parents[listener].is_served);
         let status: Arc<[_]> = status.into();
@@ -187,22 +217,20 @@ impl TranslatedRoute {
         // Reuse the equal status, so that later comparisons see the same pointer.
         let same = previous_status.filter(|it| **it == status).cloned();
         entry.status = Some(same.unwrap_or(status));
+        entry.reached = of_parents.into();
         entry.built = variants;
-        entry.translation_reads = translation_reads;
         let built = entry.any_variant();
-        let demand = built.and_then(|it| it.demand(gateways));
-        let claim = built.and_then(|it| Claim::new(it, hosts));
-        (entry.demand, entry.claim) = (demand, claim);
+        follows.demand = built.and_then(|it| it.demand(gateways));
+        follows.claim = built.and_then(|it| Claim::new(it, hosts));
         entry.attached.shrink_to_fit();
-        entry.reached.shrink_to_fit();
-        entry
+        (entry, follows)
     }
 
     /// Attaches the route to a listener, once even if two parentRefs select it. A route without rules is not attached.
     fn attach(
         &mut self,
         listener: ListenerIndex,
-        hostnames: Vec<Hostname>,
+        hostnames: Arc<[Hostname]>,
         built: &Built,
         previous: Option<&Self>,
     ) {
@@ -214,14 +242,15 @@ impl TranslatedRoute {
             hostnames,
             route: built.route.clone(),
         };
-        let attached = previous.into_iter().flat_map(|previous| &previous.attached);
-        let same = attached.map(|(_, it)| it).find(|it| ***it == route);
+        let of_previous = previous.into_iter().flat_map(|previous| &previous.attached);
+        let mut known = of_previous.chain(&self.attached).map(|(_, it)| it);
+        let same = known.find(|it| ***it == route);
         let route = same.cloned().unwrap_or_else(|| Arc::new(route));
         self.attached.push((listener, route));
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &BackendId> {
-        self.built.iter().flat_map(|built| &built.backends)
+        self.built.iter().flat_map(|built| built.backends())
     }
 
     /// Reports whether there is a translation of the route.
@@ -240,7 +269,7 @@ fn ignored_priorities<'a>(
     route: &ObjectRef,
     built: impl Iterator<Item = &'a Built>,
 ) -> impl Iterator<Item = Note> {
-    let messages = built.filter_map(|built| built.ignored_priority.clone());
+    let messages = built.filter_map(|built| built.ignored_priority.as_deref().map(str::to_owned));
     let messages: BTreeSet<_> = messages.collect();
     messages.into_iter().map(move |message| Note {
         object: route.clone(),

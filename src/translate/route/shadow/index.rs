@@ -89,14 +89,14 @@ fn entries(route: &Arc<Route>) -> impl DoubleEndedIterator<Item = Entry> {
 impl MatchIndex {
     /// Adds the matches of a route.
     pub(in crate::translate) fn attach(&mut self, attached: &AttachedRoute) {
-        for hostname in &attached.hostnames {
+        for hostname in attached.hostnames.iter() {
             let on_hostname = self.0.entry(hostname.clone()).or_default();
             entries(&attached.route).for_each(|entry| on_hostname.insert(entry));
         }
     }
 
     fn detach(&mut self, attached: &AttachedRoute) {
-        for hostname in &attached.hostnames {
+        for hostname in attached.hostnames.iter() {
             if let Some(on_hostname) = self.0.get_mut(hostname) {
                 // In reverse, since removal searches from the end.
                 let entries = entries(&attached.route).rev();

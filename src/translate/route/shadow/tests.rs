@@ -198,7 +198,7 @@ impl Followed {
         let of_route = |route: &Arc<AttachedRoute>| {
             let mut shown = Vec::new();
             for candidate in index::candidates(&route.route) {
-                for host in &route.hostnames {
+                for host in route.hostnames.iter() {
                     let rivals = all().filter(|rival| rival.hostnames.contains(host));
                     let rivals = rivals.flat_map(|rival| index::candidates(&rival.route));
                     let first = rivals
@@ -219,7 +219,7 @@ impl Followed {
 fn of_route(index: &MatchIndex, route: &AttachedRoute) -> Vec<String> {
     let mut shown = Vec::new();
     for candidate in index::candidates(&route.route) {
-        for host in &route.hostnames {
+        for host in route.hostnames.iter() {
             let winner = index.winner(host, &candidate);
             shown.extend(winner.map(|winner| line(&candidate, host, winner)));
         }

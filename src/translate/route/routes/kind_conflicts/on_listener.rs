@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::hosts::HostIndex;
 use super::rank::Rank;
@@ -21,7 +21,19 @@ pub(super) struct Loss {
 /// The routes of a listener.
 #[derive(Default)]
 pub(super) struct OnListener {
-    claims: BTreeMap<Arc<Rank>, OfRoute>,
+    routes: FxHashSet<ObjectRef>,
+    /// Number of HTTPRoutes among them.
+    http: usize,
+    /// The decisions. `None` while all routes are of one kind, as on most listeners: then all of them are accepted.
+    decisions: Option<Box<Decisions>>,
+}
+
+/// Which routes of a listener are accepted.
+#[derive(Default)]
+struct Decisions {
+    claims: BTreeMap<Arc<Rank>, Arc<[Hostname]>>,
+    /// The decided routes.
+    decided: BTreeMap<Arc<Rank>, Decided>,
     accepted: ByKind<Arc<Rank>>,
     lost: ByKind<Lost>,
     /// Why routes are not accepted.
@@ -34,11 +46,10 @@ pub(super) struct OnListener {
 /// to one after it, follow each other.
 type Lost = (Arc<Rank>, Arc<Rank>);
 
-/// What a route claims.
-struct OfRoute {
+/// The last decision about a route.
+struct Decided {
+    decision: Decision,
     hostnames: Arc<[Hostname]>,
-    /// The last decision; `None` before the first one.
-    decision: Option<Decision>,
     /// Whether it is among the accepted routes or the lost ones. An undecided route is not, so that it is found once.
     is_indexed: bool,
 }
@@ -65,59 +76,102 @@ impl Loss {
 impl OnListener {
     /// Reports whether there are no routes.
     pub(super) fn is_empty(&self) -> bool {
-        self.claims.is_empty()
+        self.routes.is_empty()
     }
 
     /// Returns why a route is not accepted, if it is not.
     pub(super) fn loss(&self, route: &ObjectRef) -> Option<&Loss> {
-        self.losses.get(route)
+        self.decisions.as_ref()?.losses.get(route)
     }
 
     /// Forgets why a route without a claim was not accepted. Returns whether it was not.
     pub(super) fn forget(&mut self, route: &ObjectRef) -> bool {
-        self.losses.remove(route).is_some()
+        let decisions = self.decisions.as_mut();
+        decisions.is_some_and(|it| it.losses.remove(route).is_some())
     }
 
-    /// Adds a route.
-    pub(super) fn insert(&mut self, rank: Arc<Rank>, hostnames: Arc<[Hostname]>) {
-        self.undecided.insert(rank.clone());
-        let claim = OfRoute {
-            hostnames,
-            decision: None,
-            is_indexed: false,
-        };
-        self.claims.insert(rank, claim);
+    /// Adds a route with its rank and hostnames.
+    pub(super) fn insert(
+        &mut self,
+        route: &ObjectRef,
+        kind: RouteKind,
+        claim: impl FnOnce() -> (Rank, Arc<[Hostname]>),
+    ) {
+        if self.routes.insert(route.clone()) {
+            self.http += usize::from(kind == RouteKind::Http);
+        }
+        if let Some(decisions) = &mut self.decisions {
+            let (rank, hostnames) = claim();
+            decisions.insert(Arc::new(rank), hostnames);
+        }
     }
 
-    /// Removes a route.
-    pub(super) fn remove(&mut self, rank: &Rank) {
-        self.take_out(rank);
-        if let Some((rank, claim)) = self.claims.remove_entry(rank) {
-            self.undecided.remove(&rank);
-            if claim.decision == Some(Decision::Accepted) {
-                self.reconsider_losers_to(&rank, &claim.hostnames);
+    /// Removes a route, which had this rank.
+    pub(super) fn remove(&mut self, route: &ObjectRef, rank: impl FnOnce() -> Rank) {
+        if self.routes.remove(route) {
+            let rank = rank();
+            self.http -= usize::from(rank.kind == RouteKind::Http);
+            if let Some(decisions) = &mut self.decisions {
+                decisions.remove(&Arc::new(rank));
             }
         }
     }
 
-    /// Decides about the routes that changes affect. Adds those with another result to `differ`.
-    pub(super) fn decide(&mut self, differ: &mut BTreeSet<ObjectRef>) {
+    /// Decides about the routes that changes affect. Adds those with another result to `differ`. `claim_of` returns rank
+    /// and hostnames of a route.
+    pub(super) fn decide(
+        &mut self,
+        claim_of: impl Fn(&ObjectRef) -> Option<(Rank, Arc<[Hostname]>)>,
+        differ: &mut BTreeSet<ObjectRef>,
+    ) {
+        let is_mixed = self.http > 0 && self.http < self.routes.len();
+        if !is_mixed {
+            let previous = self.decisions.take();
+            let lost = previous.into_iter().flat_map(|it| it.losses.into_keys());
+            differ.extend(lost);
+            return;
+        }
+        let all = || {
+            let mut decisions = Box::<Decisions>::default();
+            for (rank, hostnames) in self.routes.iter().filter_map(claim_of) {
+                decisions.insert(Arc::new(rank), hostnames);
+            }
+            decisions
+        };
+        self.decisions.get_or_insert_with(all).decide(differ);
+    }
+}
+
+impl Decisions {
+    fn insert(&mut self, rank: Arc<Rank>, hostnames: Arc<[Hostname]>) {
+        self.undecided.insert(rank.clone());
+        self.claims.insert(rank, hostnames);
+    }
+
+    fn remove(&mut self, rank: &Arc<Rank>) {
+        self.claims.remove(rank);
+        self.take_out(rank);
+        self.undecided.remove(rank);
+        if let Some(decided) = self.decided.remove(rank)
+            && decided.decision == Decision::Accepted
+        {
+            self.reconsider_losers_to(rank, &decided.hostnames);
+        }
+    }
+
+    fn decide(&mut self, differ: &mut BTreeSet<ObjectRef>) {
         // What a decision affects comes later in rank, so each route is decided about once.
         while let Some(rank) = self.undecided.pop_first() {
-            let Some(hostnames) = self.claims.get(&rank).map(|it| it.hostnames.clone()) else {
+            let Some(hostnames) = self.claims.get(&rank).cloned() else {
                 continue;
             };
             let winner = self.first_before(&rank, &hostnames);
             let loss = winner.clone().and_then(|winner| {
-                let of_winner = &self.claims.get(&winner)?.hostnames;
-                let hostname = widest(&hostnames, of_winner)?;
+                let hostname = widest(&hostnames, self.claims.get(&winner)?)?;
                 Some(Loss { winner, hostname })
             });
-            self.apply(
-                &rank,
-                &hostnames,
-                winner.map_or(Decision::Accepted, Decision::LostTo),
-            );
+            let decision = winner.map_or(Decision::Accepted, Decision::LostTo);
+            self.apply(&rank, &hostnames, decision);
             if self.losses.get(&rank.route) != loss.as_ref() {
                 differ.insert(rank.route.clone());
                 match loss {
@@ -129,8 +183,8 @@ impl OnListener {
     }
 
     /// Applies the decision about a route, and has those routes decided about that it affects.
-    fn apply(&mut self, rank: &Arc<Rank>, hostnames: &[Hostname], decision: Decision) {
-        for hostname in hostnames {
+    fn apply(&mut self, rank: &Arc<Rank>, hostnames: &Arc<[Hostname]>, decision: Decision) {
+        for hostname in hostnames.iter() {
             match &decision {
                 Decision::Accepted => self.accepted.of(rank.kind).insert(hostname, rank),
                 Decision::LostTo(winner) => {
@@ -140,12 +194,13 @@ impl OnListener {
             }
         }
         let is_accepted = decision == Decision::Accepted;
-        let claim = self.claims.get_mut(rank);
-        let previous = claim.and_then(|claim| {
-            claim.is_indexed = true;
-            claim.decision.replace(decision)
-        });
-        let was_accepted = previous == Some(Decision::Accepted);
+        let decided = Decided {
+            decision,
+            hostnames: hostnames.clone(),
+            is_indexed: true,
+        };
+        let previous = self.decided.insert(rank.clone(), decided);
+        let was_accepted = previous.is_some_and(|it| it.decision == Decision::Accepted);
         if is_accepted && !was_accepted {
             self.reconsider_rivals_of(rank, hostnames);
         } else if was_accepted && !is_accepted {
@@ -184,23 +239,18 @@ impl OnListener {
     }
 
     /// Removes a route from the accepted or the lost ones.
-    fn take_out(&mut self, rank: &Rank) {
-        let Some((rank, _)) = self.claims.get_key_value(rank) else {
+    fn take_out(&mut self, rank: &Arc<Rank>) {
+        let Some(decided) = self.decided.get_mut(rank).filter(|it| it.is_indexed) else {
             return;
         };
-        let rank = rank.clone();
-        let Some(claim) = self.claims.get_mut(&rank).filter(|it| it.is_indexed) else {
-            return;
-        };
-        claim.is_indexed = false;
-        for hostname in &*claim.hostnames {
-            match &claim.decision {
-                Some(Decision::Accepted) => self.accepted.of(rank.kind).remove(hostname, &rank),
-                Some(Decision::LostTo(winner)) => {
+        decided.is_indexed = false;
+        for hostname in decided.hostnames.iter() {
+            match &decided.decision {
+                Decision::Accepted => self.accepted.of(rank.kind).remove(hostname, rank),
+                Decision::LostTo(winner) => {
                     let lost = (winner.clone(), rank.clone());
                     self.lost.of(rank.kind).remove(hostname, &lost);
                 }
-                None => {}
             }
         }
     }
@@ -225,8 +275,8 @@ impl<T> Default for ByKind<T> {
 impl<T: Ord + Clone> ByKind<T> {
     fn of(&mut self, kind: RouteKind) -> &mut HostIndex<T> {
         match kind {
-            RouteKind::Http => &mut self.http,
             RouteKind::Grpc => &mut self.grpc,
+            _ => &mut self.http,
         }
     }
 
@@ -237,8 +287,8 @@ impl<T: Ord + Clone> ByKind<T> {
         hostnames: &[Hostname],
     ) -> impl Iterator<Item = &BTreeSet<T>> {
         let others = match kind {
-            RouteKind::Http => &self.grpc,
             RouteKind::Grpc => &self.http,
+            _ => &self.grpc,
         };
         hostnames
             .iter()

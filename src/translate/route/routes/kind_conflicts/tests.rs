@@ -28,11 +28,11 @@ struct Candidate {
     hosts: [Vec<&'static str>; 2],
 }
 
-fn listener(index: usize) -> ListenerKey {
-    ListenerKey {
+fn listener(index: usize) -> Arc<ListenerKey> {
+    Arc::new(ListenerKey {
         origin: ObjectRef::gateway_api("Gateway", "infra", "edge"),
         name: format!("l{index}").into(),
-    }
+    })
 }
 
 fn hostnames(hosts: &[&str]) -> Arc<[Hostname]> {
@@ -43,7 +43,7 @@ impl Candidate {
     fn name(&self) -> ObjectRef {
         let kind = match self.kind {
             RouteKind::Http => "HTTPRoute",
-            RouteKind::Grpc => "GRPCRoute",
+            _ => "GRPCRoute",
         };
         ObjectRef::gateway_api(
             kind,
@@ -107,7 +107,7 @@ fn expected(routes: &BTreeMap<ObjectRef, Candidate>) -> BTreeMap<(usize, ObjectR
         order.sort_by_key(|it| {
             let name = it.name();
             let text = format!("{}/{}", name.namespace, name.name);
-            (it.usability, it.created, text, name.kind)
+            (it.usability, it.created, text, name.kind.clone())
         });
         let mut accepted: Vec<&Candidate> = Vec::new();
         for route in order {

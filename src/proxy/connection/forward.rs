@@ -1,0 +1,151 @@
+//! Connections whose bytes are forwarded as they are: those of TCP listeners, and of TLS listeners with or without their
+//! TLS. The rule of a route selects the backend once, for the life of the connection.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::io::ClientIo;
+use super::relay::{Half, RelayEnd, Side, relay};
+use crate::proxy::activity::{Activity, Phase};
+use crate::proxy::worker_state::OpenConnection;
+use crate::proxy::worker_state::port::PortState;
+use crate::table::{Backend, BackendTarget, Rule};
+use crate::upstream::{Security, TcpConnection};
+
+/// Interval of checks for a reset by a side that is not read from, since the other one does not read.
+const RESET_CHECK: Duration = Duration::from_secs(1);
+
+/// A client's connection, and what selects its backend.
+pub(super) struct Forwarded {
+    pub(super) client: ClientIo,
+    /// Address of the client.
+    pub(super) peer: IpAddr,
+    /// Bytes that were read from it already.
+    pub(super) first: Vec<u8>,
+    /// The rule; `None` if no route wants the connection.
+    pub(super) rule: Option<Arc<Rule>>,
+    pub(super) security: Security,
+}
+
+impl Forwarded {
+    /// Describes a connection from which nothing was read.
+    pub(super) fn new(
+        client: ClientIo,
+        peer: SocketAddr,
+        rule: Option<Arc<Rule>>,
+        security: Security,
+    ) -> Self {
+        Self {
+            client,
+            peer: peer.ip().to_canonical(),
+            first: Vec::new(),
+            rule,
+            security,
+        }
+    }
+}
+
+/// Serves a connection until both sides have ended, nothing has moved for the idle timeout, its port is removed, or a new
+/// client needs its place. Closes it if no backend can be connected to.
+pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Forwarded) {
+    let Forwarded {
+        client,
+        peer,
+        first,
+        rule,
+        security,
+    } = forwarded;
+    let activity = Activity::tunnel(&open.clock, &open.limits);
+    open.connections.register(peer, &activity);
+    let Some(mut backend) = connect(open, rule.as_deref(), security).await else {
+        open.stats.unforwarded.fetch_add(1, Relaxed);
+        return client.abort();
+    };
+    let (client, backend_io) = (RefCell::new(client), RefCell::new(&mut backend.io));
+    let of_client = Side {
+        reader: Half(&client),
+        writer: Half(&client),
+        first,
+    };
+    let of_backend = Side {
+        reader: Half(&backend_io),
+        writer: Half(&backend_io),
+        first: Vec::new(),
+    };
+    let check = open.clock.deadline();
+    check.set(RESET_CHECK);
+    let relayed = relay(of_client, of_backend, true, |cx, progress| {
+        if progress.has_moved {
+            activity.on_moved();
+        }
+        if port.is_closed() {
+            return Poll::Ready(Stop::Closed);
+        }
+        if progress.is_blocked && check.poll_due(cx).is_ready() {
+            if client.borrow().has_failed() {
+                return Poll::Ready(Stop::ClientFailed);
+            }
+            if backend_io.borrow().has_failed() {
+                return Poll::Ready(Stop::BackendFailed);
+            }
+            check.set(RESET_CHECK);
+            // Registers the waker.
+            let _ = check.poll_due(cx);
+        }
+        activity.poll_due(cx).map(Stop::Due)
+    });
+    let end = relayed.await.end;
+    let (client, backend) = (client.into_inner(), backend_io.into_inner());
+    match end {
+        RelayEnd::Complete => {}
+        RelayEnd::ClientFailed | RelayEnd::Stopped(Stop::ClientFailed) => backend.abort(),
+        RelayEnd::BackendFailed | RelayEnd::Stopped(Stop::BackendFailed) => client.abort(),
+        // Without the reset, both sides would take the end for that of the other's bytes.
+        RelayEnd::Stopped(stop) => {
+            if let Stop::Due(phase) = stop
+                && let Some(kind) = phase.timeout()
+            {
+                open.stats.timed_out(kind);
+            }
+            backend.abort();
+            client.abort();
+        }
+    }
+}
+
+/// What ends a connection apart from its sides.
+enum Stop {
+    /// The port was removed.
+    Closed,
+    /// A timeout has passed, or a new client needs the place.
+    Due(Phase),
+    /// A side was reset while the other one did not read.
+    ClientFailed,
+    BackendFailed,
+}
+
+async fn connect(
+    open: &OpenConnection,
+    rule: Option<&Rule>,
+    security: Security,
+) -> Option<TcpConnection> {
+    let backend = select(rule?)?;
+    let connected = open.upstream.connect(backend, security).await;
+    connected
+        .inspect_err(
+            |error| tracing::debug!(%error, backend = %backend.id, "cannot forward a connection"),
+        )
+        .ok()
+}
+
+/// Returns the backend for a connection; `None` if its share of the connections cannot be served.
+fn select(rule: &Rule) -> Option<&Arc<Backend>> {
+    match &rule.select(rule.draw(None))?.target {
+        BackendTarget::Backend(backend) => Some(backend),
+        BackendTarget::Invalid(_) => None,
+    }
+}

@@ -1,0 +1,270 @@
+//! Copies bytes in both directions between two sides until both have ended. Each direction ends independently, so that
+//! one side's last bytes still arrive after the other side has ended. A direction without bytes to write holds no
+//! buffer. Must not know who the sides are.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Maximum number of bytes of one read.
+const READ: usize = 64 * 1024;
+/// Maximum number of reads of a direction in one poll: other connections of the worker wait meanwhile.
+const READS: u8 = 16;
+
+thread_local! {
+    /// What a read fills. The connections of a worker share it, since bytes leave it before the next read.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
+}
+
+/// A half of a stream whose other half is relayed too. Both can still be looked at.
+pub(super) struct Half<'a, T>(pub(super) &'a RefCell<T>);
+
+impl<T: AsyncRead + Unpin> AsyncRead for Half<'_, T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Half<'_, T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
+/// One side of a relay.
+pub(super) struct Side<R, W> {
+    pub(super) reader: R,
+    pub(super) writer: W,
+    /// Bytes that were read from it before.
+    pub(super) first: Vec<u8>,
+}
+
+/// How a relay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RelayEnd<S> {
+    /// Both directions have ended.
+    Complete,
+    /// The client has reset the connection.
+    ClientFailed,
+    /// The backend has reset the connection.
+    BackendFailed,
+    /// Something else than the sides has ended it.
+    Stopped(S),
+}
+
+/// The result of a relay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Relayed<S> {
+    pub(super) end: RelayEnd<S>,
+    /// Bytes that the client was sent.
+    pub(super) sent: u64,
+}
+
+/// What has happened since the last poll of a relay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Whether bytes have moved.
+    pub(super) has_moved: bool,
+    /// Whether one side does not read. Then the relay does not read from the other, and does not learn that it is reset.
+    pub(super) is_blocked: bool,
+}
+
+/// Copies until both directions have ended, or until `poll_stopped` is ready, which is told of the progress. With `ends_on_failure`, also until one side has failed; otherwise a failure ends its direction.
+pub(super) async fn relay<A, B, C, D, S>(
+    client: Side<A, B>,
+    backend: Side<C, D>,
+    ends_on_failure: bool,
+    poll_stopped: impl Fn(&mut Context<'_>, Progress) -> Poll<S>,
+) -> Relayed<S>
+where
+    A: AsyncRead + Unpin,
+    B: AsyncWrite + Unpin,
+    C: AsyncRead + Unpin,
+    D: AsyncWrite + Unpin,
+{
+    let mut up = Direction::new(client.reader, backend.writer, client.first, ends_on_failure);
+    let mut down = Direction::new(
+        backend.reader,
+        client.writer,
+        backend.first,
+        ends_on_failure,
+    );
+    let end = std::future::poll_fn(|cx| {
+        let before = up.moved + down.moved;
+        up.poll(cx);
+        down.poll(cx);
+        let progress = Progress {
+            has_moved: up.moved + down.moved > before,
+            is_blocked: up.is_blocked() || down.is_blocked(),
+        };
+        match (up.end, down.end) {
+            (Some(End::SourceFailed), _) | (_, Some(End::TargetFailed)) if ends_on_failure => {
+                return Poll::Ready(RelayEnd::ClientFailed);
+            }
+            (_, Some(End::SourceFailed)) if ends_on_failure => {
+                return Poll::Ready(RelayEnd::BackendFailed);
+            }
+            (Some(_), Some(_)) => return Poll::Ready(RelayEnd::Complete),
+            _ => {}
+        }
+        poll_stopped(cx, progress).map(RelayEnd::Stopped)
+    })
+    .await;
+    Relayed {
+        end,
+        sent: down.moved,
+    }
+}
+
+/// How a direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The source has ended, and all of its bytes are written.
+    Complete,
+    /// The source has failed.
+    SourceFailed,
+    /// The target has failed.
+    TargetFailed,
+}
+
+/// One direction: copies from `from` to `to`, and half-closes `to` at EOF.
+struct Direction<R, W> {
+    from: R,
+    to: W,
+    /// Bytes that `to` has not taken, from `written` on.
+    rest: Vec<u8>,
+    written: usize,
+    has_ended: bool,
+    /// Whether to keep the target open when the source fails, since the failure is not EOF.
+    is_strict: bool,
+    moved: u64,
+    end: Option<End>,
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction<R, W> {
+    fn new(from: R, to: W, first: Vec<u8>, is_strict: bool) -> Self {
+        Self {
+            from,
+            to,
+            rest: first,
+            written: 0,
+            has_ended: false,
+            is_strict,
+            moved: 0,
+            end: None,
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// Makes progress, unless the direction has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if self.end.is_none()
+            && let Poll::Ready(end) = self.poll_end(cx)
+        {
+            self.end = Some(end.unwrap_or(End::TargetFailed));
+            self.rest = Vec::new();
+        }
+    }
+
+    /// Copies until the source ends. Fails if the target does.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<End>> {
+        for _ in 0..READS {
+            ready!(self.poll_write_rest(cx))?;
+            if self.has_ended {
+                ready!(Pin::new(&mut self.to).poll_shutdown(cx))?;
+                return Poll::Ready(Ok(End::Complete));
+            }
+            match SCRATCH.with_borrow_mut(|scratch| self.poll_copy(scratch, cx)) {
+                Poll::Ready(Some(end)) => return Poll::Ready(end),
+                Poll::Ready(None) => {}
+                Poll::Pending => {
+                    ready!(Pin::new(&mut self.to).poll_flush(cx))?;
+                    return Poll::Pending;
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_write_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.rest.len() {
+            let left = &self.rest[self.written..];
+            let count = ready!(poll_write(&mut self.to, left, cx))?;
+            self.written += count;
+            self.moved += count as u64;
+        }
+        // Releases the memory.
+        self.rest = Vec::new();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads once, and writes what was read. Keeps what the target does not take. Ready with an end if the direction has
+    /// failed.
+    fn poll_copy(
+        &mut self,
+        scratch: &mut [u8],
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<End>>> {
+        let mut window = ReadBuf::new(scratch);
+        match ready!(Pin::new(&mut self.from).poll_read(cx, &mut window)) {
+            Ok(()) => {}
+            // TLS sessions often end without a close_notify alert, and the protocol marks its end itself.
+            Err(error) if self.is_strict && error.kind() != io::ErrorKind::UnexpectedEof => {
+                return Poll::Ready(Some(Ok(End::SourceFailed)));
+            }
+            // A failed source ends the direction after its received bytes are written.
+            Err(_) => window.clear(),
+        }
+        let mut read = window.filled();
+        self.has_ended = read.is_empty();
+        while !read.is_empty() {
+            match poll_write(&mut self.to, read, cx) {
+                Poll::Ready(Ok(count)) => {
+                    self.moved += count as u64;
+                    read = &read[count..];
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Poll::Pending => {
+                    self.rest = read.to_vec();
+                    break;
+                }
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+fn poll_write<W: AsyncWrite + Unpin>(
+    to: &mut W,
+    bytes: &[u8],
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    match ready!(Pin::new(to).poll_write(cx, bytes)) {
+        Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        result => Poll::Ready(result),
+    }
+}

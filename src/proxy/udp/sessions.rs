@@ -1,0 +1,208 @@
+//! The sessions of a UDP port by client address, in bounded number. When there are too many, those of clients that have
+//! had no answer and sent nothing more end first, since their addresses may be forged; then those of the address with the
+//! most sessions. Must not know how datagrams are forwarded.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use crate::runtime::clock::Deadline;
+use crate::telemetry::metrics::ConnectionStats;
+use crate::upstream::UdpFlow;
+
+/// Number of sessions that one search finds to end.
+const BATCH: usize = 256;
+/// Time without a datagram after which a session is quiet, in milliseconds.
+const QUIET: u64 = 1000;
+
+/// A client and the flow of its datagrams.
+pub(super) struct Session {
+    pub(super) client: SocketAddr,
+    pub(super) flow: UdpFlow,
+    pub(super) deadline: Deadline,
+    /// The table in which its backend was looked up last.
+    pub(super) generation: Cell<u64>,
+    /// Clock time of the last datagram.
+    last: Cell<u64>,
+    is_answered: Cell<bool>,
+    /// Whether the client has sent something after an answer.
+    is_assured: Cell<bool>,
+    has_ended: Cell<bool>,
+    /// Number of the worker's sessions.
+    count: Rc<Cell<usize>>,
+    stats: Arc<ConnectionStats>,
+}
+
+impl Session {
+    /// Begins a session.
+    pub(super) fn new(
+        client: SocketAddr,
+        flow: UdpFlow,
+        deadline: Deadline,
+        generation: u64,
+        count: &Rc<Cell<usize>>,
+        stats: &Arc<ConnectionStats>,
+    ) -> Rc<Self> {
+        stats.udp_sessions.fetch_add(1, Relaxed);
+        count.set(count.get() + 1);
+        Rc::new(Self {
+            client,
+            flow,
+            generation: Cell::new(generation),
+            last: Cell::new(deadline.clock().now()),
+            deadline,
+            is_answered: Cell::new(false),
+            is_assured: Cell::new(false),
+            has_ended: Cell::new(false),
+            count: count.clone(),
+            stats: stats.clone(),
+        })
+    }
+
+    /// Records a datagram of the client.
+    pub(super) fn on_received(&self, idle: Duration) {
+        self.is_assured
+            .set(self.is_assured.get() || self.is_answered.get());
+        self.on_moved(idle);
+    }
+
+    /// Records a datagram of the endpoint.
+    pub(super) fn on_answered(&self, idle: Duration) {
+        self.is_answered.set(true);
+        self.on_moved(idle);
+    }
+
+    fn on_moved(&self, idle: Duration) {
+        self.last.set(self.deadline.clock().now());
+        self.deadline.set(idle);
+    }
+
+    /// Reports whether it must not be used any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.get()
+    }
+
+    /// Reports whether nothing has moved for a moment.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.deadline.clock().now().saturating_sub(self.last.get()) >= QUIET
+    }
+
+    fn end(&self) {
+        if !self.has_ended.replace(true) {
+            self.stats.udp_sessions_ended.fetch_add(1, Relaxed);
+            self.count.set(self.count.get() - 1);
+            self.deadline.expire();
+        }
+    }
+}
+
+/// The sessions of a port.
+pub(super) struct Sessions {
+    limit: usize,
+    by_client: RefCell<FxHashMap<SocketAddr, Rc<Session>>>,
+    /// The result of the last search, the next one to end last.
+    found: RefCell<Vec<Rc<Session>>>,
+}
+
+impl Sessions {
+    /// Holds at most `limit` sessions.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            by_client: RefCell::default(),
+            found: RefCell::default(),
+        }
+    }
+
+    /// Returns the session of a client.
+    pub(super) fn get(&self, client: SocketAddr) -> Option<Rc<Session>> {
+        self.by_client.borrow().get(&client).cloned()
+    }
+
+    /// Adds a session.
+    pub(super) fn insert(&self, session: &Rc<Session>) {
+        let mut sessions = self.by_client.borrow_mut();
+        sessions.insert(session.client, session.clone());
+    }
+
+    /// Ends a session.
+    pub(super) fn end(&self, session: &Rc<Session>) {
+        session.end();
+        let mut sessions = self.by_client.borrow_mut();
+        if sessions
+            .get(&session.client)
+            .is_some_and(|known| Rc::ptr_eq(known, session))
+        {
+            sessions.remove(&session.client);
+            // Memory of a burst of clients goes back.
+            if sessions.len() < sessions.capacity() / 8 {
+                sessions.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Ends all sessions.
+    pub(super) fn end_all(&self) {
+        let sessions = std::mem::take(&mut *self.by_client.borrow_mut());
+        sessions.values().for_each(|session| session.end());
+        self.found.borrow_mut().clear();
+    }
+
+    /// Reports whether a session must end before another one begins.
+    pub(super) fn are_full(&self) -> bool {
+        self.by_client.borrow().len() >= self.limit
+    }
+
+    /// Ends the session that may end first. Returns false if there is none.
+    pub(super) fn evict(&self) -> bool {
+        for has_searched in [false, true] {
+            if has_searched {
+                self.found.replace(self.search());
+            }
+            loop {
+                let Some(session) = self.found.borrow_mut().pop() else {
+                    break;
+                };
+                // One that was used since the search no longer is the first to end.
+                if !session.has_ended() && (session.is_quiet() || !session.is_assured.get()) {
+                    self.end(&session);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn search(&self) -> Vec<Rc<Session>> {
+        let sessions = self.by_client.borrow();
+        let mut by_address: FxHashMap<IpAddr, u32> = FxHashMap::default();
+        for client in sessions.keys() {
+            *by_address.entry(client.ip()).or_default() += 1;
+        }
+        let mut all: Vec<_> = sessions
+            .values()
+            .map(|session| {
+                let count = Reverse(by_address[&session.client.ip()]);
+                (
+                    (session.is_assured.get(), count, session.last.get()),
+                    session,
+                )
+            })
+            .collect();
+        let count = BATCH.min(all.len().div_ceil(2));
+        if count < all.len() {
+            all.select_nth_unstable_by_key(count, |(order, _)| *order);
+            all.truncate(count);
+        }
+        all.sort_unstable_by_key(|(order, _)| Reverse(*order));
+        all.into_iter()
+            .map(|(_, session)| session.clone())
+            .collect()
+    }
+}

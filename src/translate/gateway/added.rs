@@ -1,0 +1,116 @@
+//! ListenerSets that are added to a Gateway and have nothing to do with its other listeners: nothing else is translated
+//! again. Everything else is left to the translation of the whole Gateway, with the same result.
+
+use super::attachment::Parent;
+use super::gateway::{self, GatewayDraft, SetDraft};
+use super::gateways::Gateways;
+use super::listener::ListenerDraft;
+use super::translated::{Translated, TranslatedSet};
+use super::{conflict, listener_set, overlap, report};
+use crate::api::gateway::{Gateway, ListenerSet};
+use crate::ir::ObjectRef;
+use crate::translate::changes::Changes;
+use crate::translate::input::Input;
+use crate::translate::source::Source;
+
+impl Gateways {
+    /// Adds the new ListenerSets of a Gateway, and returns them. Returns `None` if the Gateway has to be translated.
+    pub(super) fn add_sets(
+        &mut self,
+        input: &Input<'_>,
+        name: &ObjectRef,
+        changes: &mut Changes,
+    ) -> Option<Vec<ObjectRef>> {
+        let object = input.find::<Gateway>(name)?;
+        let mut reads = self.gateways.changed_reads(name, changes);
+        let is_only_extended = reads
+            .all(|source| matches!(source, Source::ListenerSetsOf(gateway) if gateway == name));
+        drop(reads);
+        // Settings of the Gateway apply to all of its listeners.
+        let is_plain = object.spec.tls.is_none() && !changes.of::<Gateway>().contains(name);
+        let translated = self.gateways.get(name)?.translated.as_ref()?;
+        if !is_only_extended || !is_plain {
+            return None;
+        }
+        let added = self.sets.added(name);
+        let (draft, reads) = input.reading(|| {
+            let mut draft = gateway::draft(input, object)?;
+            let sets = added.iter();
+            let sets = sets.filter_map(|(_, set)| input.find::<ListenerSet>(set));
+            listener_set::merge(input, &mut draft, sets);
+            conflict::within(&mut draft);
+            self.claims.apply(input, &mut draft);
+            self.certificates.load(input, &mut draft);
+            overlap::mark(&mut draft);
+            Some(draft)
+        });
+        let draft = draft?;
+        let is_apart = |listener: &ListenerDraft<'_>| {
+            listener.is_sound()
+                && draft.serves(listener)
+                && translated.has_port(listener.port())
+                && translated.occupied.is_apart(listener)
+        };
+        let is_sound = |set: &SetDraft| {
+            let listeners = &draft.listeners[set.listeners.clone()];
+            set.fault.is_none() && !listeners.is_empty() && listeners.iter().all(is_apart)
+        };
+        if draft.fault.is_some()
+            || draft.sets.len() != added.len()
+            || !draft.sets.iter().all(is_sound)
+        {
+            return None;
+        }
+        let places: Vec<usize> = added.iter().map(|(place, _)| *place).collect();
+        let translated = self.gateways.get_mut(name)?.translated.as_mut()?;
+        for (place, set) in places.into_iter().zip(&draft.sets) {
+            translated.insert(place, set, &draft);
+            let listeners = draft.listeners[set.listeners.clone()].iter();
+            let parents = listeners.map(|it| Parent::new(&draft, it)).collect();
+            self.parents
+                .insert_set(name, place, &set.name, parents, changes);
+        }
+        self.gateways.extend(name, reads.clone());
+        self.claims.extend(name, reads);
+        Some(draft.sets.into_iter().map(|set| set.name).collect())
+    }
+}
+
+impl Translated {
+    /// Inserts a ListenerSet that shares its ports with other listeners, and no host with any of them. `place` is its
+    /// place among all ListenerSets.
+    fn insert(&mut self, place: usize, set: &SetDraft, draft: &GatewayDraft<'_>) {
+        let listeners = &draft.listeners[set.listeners.clone()];
+        let following = self.sets.get(place);
+        let first = following.map_or(self.listeners.len(), |set| set.listeners.start);
+        let finished = listeners.iter().map(ListenerDraft::finish);
+        drop(self.listeners.splice(first..first, finished));
+        for set in &mut self.sets[place..] {
+            set.listeners.start += listeners.len();
+            set.listeners.end += listeners.len();
+        }
+        let of_set = TranslatedSet {
+            name: set.name.clone(),
+            listeners: first..first + listeners.len(),
+            status: report::of_set(set, draft),
+        };
+        self.sets.insert(place, of_set);
+        self.status.attached_listener_sets += 1;
+        for port in &mut self.ports {
+            let later = port.listeners.iter_mut().filter(|index| **index >= first);
+            later.for_each(|index| *index += listeners.len());
+            for (index, listener) in (first..).zip(listeners) {
+                if listener.port() != (port.bind.port, port.bind.transport) {
+                    continue;
+                }
+                let precedes = |other: &usize| {
+                    let other = self.listeners[*other].as_ref();
+                    other.is_some_and(|other| other.hostname < listener.hostname)
+                };
+                let at = port.listeners.partition_point(precedes);
+                port.listeners.insert(at, index);
+            }
+        }
+        listeners.iter().for_each(|it| self.occupied.add(it));
+    }
+}

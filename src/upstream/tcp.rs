@@ -1,0 +1,96 @@
+//! Connections to backends for what clients send over TCP: selects an endpoint, and another one if that cannot be
+//! connected to. Must not know what the bytes are.
+
+use http::HeaderMap;
+
+use super::balance;
+use super::connect::on_failure;
+use super::connector::Connector;
+use super::health;
+use super::in_flight::InFlight;
+use super::release::{self, candidates};
+use super::restrictions::MAX_ENDPOINTS;
+use super::send_error::SendError;
+use super::slow_start::SlowStart;
+use super::{Io, Upstream};
+use crate::table::Backend;
+
+/// A connection to an endpoint of a backend. Counts as a request in flight until it is dropped.
+pub struct TcpConnection {
+    /// Its bytes.
+    pub io: Io,
+    _in_flight: InFlight,
+}
+
+/// Who secures a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// The proxy, with TLS if the backend has settings for it.
+    OfBackend,
+    /// The client and the backend, whose TLS the proxy passes through.
+    EndToEnd,
+}
+
+impl Upstream {
+    /// Connects to an endpoint of a backend. Tries up to three of them.
+    ///
+    /// # Errors
+    /// Why the last one could not be connected to.
+    pub async fn connect(
+        &self,
+        backend: &Backend,
+        security: Security,
+    ) -> Result<TcpConnection, SendError> {
+        let mut excluded = [0; MAX_ENDPOINTS];
+        let mut error = SendError::NO_ENDPOINT;
+        for tried in 0..MAX_ENDPOINTS {
+            let Some(in_flight) = self.select(backend, &excluded) else {
+                break;
+            };
+            let connector = Connector::new(backend, in_flight.endpoint());
+            let connector = match security {
+                Security::OfBackend => connector,
+                Security::EndToEnd => connector.in_plain_text(),
+            };
+            match self.pool.connect(&connector).await {
+                Ok(io) => {
+                    in_flight.on_sent();
+                    health::on_response(&in_flight.endpoint().health);
+                    return Ok(TcpConnection {
+                        io,
+                        _in_flight: in_flight,
+                    });
+                }
+                Err(failure) => {
+                    excluded[tried] = in_flight.endpoint().id;
+                    on_failure(backend, &in_flight, failure);
+                    error = failure;
+                }
+            }
+        }
+        if let SendError::Backend(fault, _) = error {
+            backend.stats.failed(fault);
+        }
+        Err(error)
+    }
+
+    pub(super) fn select(&self, backend: &Backend, excluded: &[u64]) -> Option<InFlight> {
+        let endpoints = backend.endpoints();
+        // Clients of TCP have no cookie that keeps them on a release.
+        let release = endpoints
+            .releases()
+            .map(|releases| release::select(releases, None, &HeaderMap::new()));
+        let release = match release {
+            None => None,
+            Some(selected) => Some(selected?.release),
+        };
+        let tried = excluded.iter().filter(|id| **id != 0).count();
+        balance::select(
+            &self.pool.endpoints,
+            candidates(&endpoints, release.as_deref()),
+            &excluded[..tried],
+            None,
+            SlowStart::of(backend),
+        )
+    }
+}
