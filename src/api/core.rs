@@ -35,6 +35,7 @@ resource!(Service, "", "Service");
 pub struct ServiceSpec {
     /// `ClusterIP` (the default), `NodePort`, `LoadBalancer` or `ExternalName`.
     #[serde(rename = "type")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Ports.
     pub ports: Vec<ServicePort>,
@@ -66,8 +67,10 @@ pub struct LoadBalancerStatus {
 #[serde(default)]
 pub struct LoadBalancerIngress {
     /// The IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ip: Option<String>,
     /// The name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
 }
 
@@ -76,12 +79,15 @@ pub struct LoadBalancerIngress {
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     /// Name, which joins it with the ports of EndpointSlices; absent on a single unnamed port.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Port of the Service.
     pub port: u16,
     /// `TCP` (the default), `UDP` or `SCTP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Application protocol, such as `kubernetes.io/h2c`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
     /// Port of the pods; absent means the same number.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,6 +142,7 @@ pub struct SliceEndpoint {
     pub conditions: EndpointConditions,
     /// The object behind the endpoint, usually a Pod.
     #[serde(rename = "targetRef", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub target_ref: Option<TargetRef>,
     /// Which clients should use it. Boxed, because most endpoints have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -183,10 +190,13 @@ pub struct TargetRef {
 #[serde(default)]
 pub struct EndpointConditions {
     /// Accepts new traffic; absent means true.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
     /// Serves, terminating or not; absent means as `ready`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub serving: Option<bool>,
     /// Is terminating; absent means false.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub terminating: Option<bool>,
 }
 
@@ -195,12 +205,16 @@ pub struct EndpointConditions {
 #[serde(rename_all = "camelCase")]
 pub struct SlicePort {
     /// Name, as in the Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Port of the endpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// `TCP` (the default), `UDP` or `SCTP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Application protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
 }
 

@@ -12,20 +12,28 @@ pub struct HttpFilter {
     #[serde(rename = "type")]
     pub kind: String,
     /// Changes of request headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_header_modifier: Option<HeaderModifier>,
     /// Changes of response headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_header_modifier: Option<HeaderModifier>,
     /// Mirror.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_mirror: Option<RequestMirror>,
     /// Redirect.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_redirect: Option<RequestRedirect>,
     /// Rewrite.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub url_rewrite: Option<UrlRewrite>,
     /// Cross-origin resource sharing.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<CorsFilter>,
     /// Authorization by another backend.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub external_auth: Option<ExternalAuth>,
     /// A filter of another kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub extension_ref: Option<LocalObjectReference>,
 }
 
@@ -57,8 +65,10 @@ pub struct RequestMirror {
     /// The backend.
     pub backend_ref: BackendObjectRef,
     /// Percentage of the requests that are copied, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<i32>,
     /// Fraction of the requests that are copied. If both are absent, all requests are copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Fraction>,
 }
 
@@ -71,10 +81,13 @@ pub struct ExternalAuth {
     /// The backend.
     pub backend_ref: BackendObjectRef,
     /// Settings for HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpAuth>,
     /// Settings for gRPC.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcAuth>,
     /// Whether and how much of request bodies is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub forward_body: Option<ForwardBody>,
 }
 
@@ -83,6 +96,7 @@ pub struct ExternalAuth {
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpAuth {
     /// Prefix of request paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Request headers that are sent in addition to those that always are.
     pub allowed_headers: Vec<String>,
@@ -103,6 +117,7 @@ pub struct GrpcAuth {
 #[serde(rename_all = "camelCase", default)]
 pub struct ForwardBody {
     /// Maximum size in bytes; 0, the default, means that bodies are not sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<i64>,
 }
 
@@ -112,6 +127,7 @@ pub struct Fraction {
     /// Numerator, at most the denominator.
     pub numerator: i32,
     /// Denominator, 100 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub denominator: Option<i32>,
 }
 
@@ -120,14 +136,19 @@ pub struct Fraction {
 #[serde(rename_all = "camelCase", default)]
 pub struct RequestRedirect {
     /// `http` or `https`; absent keeps the scheme.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
     /// Host; absent keeps the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Path; absent keeps the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathModifier>,
     /// Port; absent derives it from the scheme or the listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// 301, 302 (the default), 303, 307 or 308.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,
 }
 
@@ -136,8 +157,10 @@ pub struct RequestRedirect {
 #[serde(default)]
 pub struct UrlRewrite {
     /// Host sent to the backend.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Path sent to the backend.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathModifier>,
 }
 
@@ -148,6 +171,7 @@ pub struct CorsFilter {
     /// `*`, or origins whose host may be `*` or begin with `*.`.
     pub allow_origins: Vec<String>,
     /// Whether requests may have credentials.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_credentials: Option<bool>,
     /// `*`, or methods.
     pub allow_methods: Vec<String>,
@@ -156,6 +180,7 @@ pub struct CorsFilter {
     /// Names of response headers; `*` means all.
     pub expose_headers: Vec<String>,
     /// How long the response to a preflight request is valid, in seconds; 5 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age: Option<i32>,
 }
 
@@ -167,7 +192,9 @@ pub struct PathModifier {
     #[serde(rename = "type")]
     pub kind: String,
     /// The whole new path.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_full_path: Option<String>,
     /// The replacement of the matched prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_prefix_match: Option<String>,
 }

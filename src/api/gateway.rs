@@ -25,6 +25,7 @@ pub struct GatewayClassSpec {
     /// The controller that owns Gateways of this class.
     pub controller_name: String,
     /// Parameters of all Gateways of the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters_ref: Option<ObjectReference>,
 }
 
@@ -50,12 +51,16 @@ pub struct GatewaySpec {
     #[serde(default)]
     pub addresses: Vec<GatewayAddress>,
     /// Infrastructure parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub infrastructure: Option<Infrastructure>,
     /// Which ListenerSets may attach; none by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_listeners: Option<AllowedListeners>,
     /// TLS of the whole Gateway: client certificates from clients and towards backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<GatewayTls>,
     /// `All` makes it a default Gateway; `None` is the default (GEP-3793).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub default_scope: Option<String>,
 }
 
@@ -66,6 +71,7 @@ pub struct GatewayAddress {
     #[serde(rename = "type", default = "ip_address")]
     pub kind: String,
     /// The address; absent means any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
@@ -84,6 +90,7 @@ pub struct Infrastructure {
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
     /// Parameters of this Gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters_ref: Option<LocalObjectReference>,
 }
 
@@ -91,6 +98,7 @@ pub struct Infrastructure {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct AllowedListeners {
     /// Namespaces that ListenerSets may be in.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<NamespacesFrom>,
 }
 
@@ -98,8 +106,10 @@ pub struct AllowedListeners {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct NamespacesFrom {
     /// `All`, `Selector`, `Same` or (for ListenerSets) `None`; the default depends on the field.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Labels of the namespaces, with `Selector`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 }
 
@@ -132,14 +142,17 @@ pub struct Listener {
     /// Name, unique in its object.
     pub name: String,
     /// Hostname; absent or empty means every host.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Port, 1 to 65535.
     pub port: u16,
     /// Protocol.
     pub protocol: String,
     /// TLS, for HTTPS and TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ListenerTls>,
     /// Which routes may attach.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_routes: Option<AllowedRoutes>,
 }
 
@@ -148,6 +161,7 @@ pub struct Listener {
 #[serde(rename_all = "camelCase")]
 pub struct ListenerTls {
     /// `Terminate` (the default) or `Passthrough`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Certificates.
     #[serde(default)]
@@ -161,6 +175,7 @@ pub struct ListenerTls {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct AllowedRoutes {
     /// Namespaces that routes may be in; `Same` by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<NamespacesFrom>,
     /// Route kinds; empty means all that the protocol supports.
     #[serde(default)]
@@ -185,8 +200,10 @@ fn gateway_group() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct GatewayTls {
     /// Validation of client certificates.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub frontend: Option<FrontendTls>,
     /// The Gateway's identity towards TLS backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendTls>,
 }
 
@@ -214,6 +231,7 @@ pub struct TlsPortConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TlsConfig {
     /// Client certificate validation; absent means that clients are not asked for a certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<FrontendValidation>,
 }
 
@@ -224,6 +242,7 @@ pub struct FrontendValidation {
     /// Certificate authorities, 1 to 16.
     pub ca_certificate_refs: Vec<ObjectReference>,
     /// `AllowValidOnly` (the default) or `AllowInsecureFallback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }
 
@@ -232,6 +251,7 @@ pub struct FrontendValidation {
 #[serde(rename_all = "camelCase")]
 pub struct BackendTls {
     /// Secret with the client certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_certificate_ref: Option<SecretRef>,
 }
 
@@ -293,5 +313,6 @@ pub struct GrantTo {
     /// Kind.
     pub kind: String,
     /// Name; absent means every object of the kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }

@@ -34,6 +34,7 @@ impl RouteResource for GrpcRoute {
 #[serde(rename_all = "camelCase", default)]
 pub struct GrpcRule {
     /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Alternative matches. Empty means every gRPC request.
     pub matches: Vec<GrpcMatch>,
@@ -42,6 +43,7 @@ pub struct GrpcRule {
     /// Backends, by weight.
     pub backend_refs: Vec<BackendRef<HttpFilter>>,
     /// Session persistence (GEP-1619).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
 }
 
@@ -63,6 +65,7 @@ impl RouteRule for GrpcRule {
 #[serde(rename_all = "camelCase", default)]
 pub struct GrpcMatch {
     /// Service and method; absent means all.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<GrpcMethodMatch>,
     /// Headers.
     pub headers: Vec<NameValueMatch>,
@@ -74,9 +77,12 @@ pub struct GrpcMatch {
 pub struct GrpcMethodMatch {
     /// `Exact` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Service with its package, or a pattern; absent means any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Method, or a pattern; absent means any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }

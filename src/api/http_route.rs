@@ -34,6 +34,7 @@ impl RouteResource for HttpRoute {
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpRule {
     /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Text>,
     /// Alternative matches. Empty means every path.
     pub matches: Box<[HttpMatch]>,
@@ -42,10 +43,13 @@ pub struct HttpRule {
     /// Backends, by weight.
     pub backend_refs: Box<[BackendRef<HttpFilter>]>,
     /// Timeouts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<Box<HttpTimeouts>>,
     /// Retries (GEP-1731).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<Box<HttpRetry>>,
     /// Session persistence (GEP-1619).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<Box<SessionPersistence>>,
 }
 
@@ -71,8 +75,10 @@ pub struct HttpRetry {
     /// Statuses to retry, each 400 to 599.
     pub codes: Vec<u16>,
     /// Maximum number of retries of one request.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
     /// Minimum delay before a retry.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Text>,
 }
 
@@ -81,12 +87,14 @@ pub struct HttpRetry {
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpMatch {
     /// Path; absent means prefix `/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
     /// Headers.
     pub headers: Box<[NameValueMatch]>,
     /// Query parameters.
     pub query_params: Box<[NameValueMatch]>,
     /// Method.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<Text>,
 }
 
@@ -95,8 +103,10 @@ pub struct HttpMatch {
 pub struct PathMatch {
     /// `Exact`, `PathPrefix` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Text>,
     /// Value, `/` by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Text>,
 }
 
@@ -105,6 +115,7 @@ pub struct PathMatch {
 pub struct NameValueMatch {
     /// `Exact` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Text>,
     /// Name.
     pub name: Text,
@@ -117,7 +128,9 @@ pub struct NameValueMatch {
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpTimeouts {
     /// The whole exchange.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Text>,
     /// One attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_request: Option<Text>,
 }

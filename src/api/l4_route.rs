@@ -51,6 +51,7 @@ l4_route! {
 #[serde(rename_all = "camelCase", default)]
 pub struct L4Rule {
     /// Name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Backends, by weight. They have no filters.
     pub backend_refs: Vec<BackendRef<HttpFilter>>,

@@ -24,6 +24,7 @@ pub struct ObjectMeta {
     #[serde(deserialize_with = "without_last_applied")]
     pub annotations: TextMap,
     /// Creation time (RFC 3339). In files it may be absent, which means oldest.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<jiff::Timestamp>,
     /// Time of the deletion request (RFC 3339). The object exists until its finalizers are removed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,10 +1,12 @@
 //! An object of any watched kind, and the table of those kinds: group, versions, scope, type and schema.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 use super::backend_tls_override::BackendTlsOverride;
 use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
@@ -20,7 +22,6 @@ use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::traffic_policy::BackendTrafficPolicy;
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
-use crate::api::nulls::without_nulls;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{GATEWAY_GROUP, api_version, group_and_version};
 
@@ -121,44 +122,82 @@ impl Object {
     /// # Errors
     /// Never for an object that was decoded before.
     pub fn to_value(&self) -> Result<Value, serde_json::Error> {
-        let mut value = match self {
-            Self::GatewayClass(object) => serde_json::to_value(&**object),
-            Self::Gateway(object) => serde_json::to_value(&**object),
-            Self::ListenerSet(object) => serde_json::to_value(&**object),
-            Self::HttpRoute(object) => serde_json::to_value(&**object),
-            Self::GrpcRoute(object) => serde_json::to_value(&**object),
-            Self::TlsRoute(object) => serde_json::to_value(&**object),
-            Self::TcpRoute(object) => serde_json::to_value(&**object),
-            Self::UdpRoute(object) => serde_json::to_value(&**object),
-            Self::BackendTlsPolicy(object) => serde_json::to_value(&**object),
-            Self::BackendTlsOverride(object) => serde_json::to_value(&**object),
-            Self::BackendTrafficPolicy(object) => serde_json::to_value(&**object),
-            Self::XBackend(object) => serde_json::to_value(&**object),
-            Self::ReleaseBackend(object) => serde_json::to_value(&**object),
-            Self::ServiceImport(object) => serde_json::to_value(&**object),
-            Self::ReferenceGrant(object) => serde_json::to_value(&**object),
-            Self::GatewayParameters(object) => serde_json::to_value(&**object),
-            Self::Namespace(object) => serde_json::to_value(&**object),
-            Self::Service(object) => serde_json::to_value(&**object),
-            Self::Pod(object) => serde_json::to_value(&**object),
-            Self::EndpointSlice(object) => serde_json::to_value(&**object),
-            // `Secret` does not implement `Serialize`, so that nothing prints its data by accident.
-            Self::Secret(object) => serde_json::to_value(&object.metadata).map(|metadata| {
-                json!({
-                    "metadata": metadata,
-                    "type": object.kind,
-                    "data": object.data,
-                    "stringData": object.string_data,
-                })
-            }),
-            Self::ConfigMap(object) => serde_json::to_value(&**object),
-        }?;
-        let kind = self.kind();
-        value["apiVersion"] = kind.api_version().into();
-        value["kind"] = kind.kind.into();
-        without_nulls(&mut value);
-        Ok(value)
+        self.serialized(serde_json::value::Serializer)
     }
+
+    /// Writes what [`Self::to_value`] returns, in another order of fields. Faster, since it needs no [`Value`].
+    ///
+    /// # Errors
+    /// Like [`Self::to_value`], and when writing fails.
+    pub fn write_json(&self, writer: impl io::Write) -> Result<(), serde_json::Error> {
+        self.serialized(&mut serde_json::Serializer::new(writer))
+    }
+
+    fn serialized<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let kind = self.kind();
+        let (api_version, kind) = (kind.api_version(), kind.kind);
+        macro_rules! typed {
+            ($object:expr) => {
+                Typed {
+                    api_version,
+                    kind,
+                    object: $object,
+                }
+                .serialize(serializer)
+            };
+        }
+        match self {
+            Self::GatewayClass(object) => typed!(&**object),
+            Self::Gateway(object) => typed!(&**object),
+            Self::ListenerSet(object) => typed!(&**object),
+            Self::HttpRoute(object) => typed!(&**object),
+            Self::GrpcRoute(object) => typed!(&**object),
+            Self::TlsRoute(object) => typed!(&**object),
+            Self::TcpRoute(object) => typed!(&**object),
+            Self::UdpRoute(object) => typed!(&**object),
+            Self::BackendTlsPolicy(object) => typed!(&**object),
+            Self::BackendTlsOverride(object) => typed!(&**object),
+            Self::BackendTrafficPolicy(object) => typed!(&**object),
+            Self::XBackend(object) => typed!(&**object),
+            Self::ReleaseBackend(object) => typed!(&**object),
+            Self::ServiceImport(object) => typed!(&**object),
+            Self::ReferenceGrant(object) => typed!(&**object),
+            Self::GatewayParameters(object) => typed!(&**object),
+            Self::Namespace(object) => typed!(&**object),
+            Self::Service(object) => typed!(&**object),
+            Self::Pod(object) => typed!(&**object),
+            Self::EndpointSlice(object) => typed!(&**object),
+            Self::ConfigMap(object) => typed!(&**object),
+            // `Secret` does not implement `Serialize`, so that nothing prints its data by accident.
+            Self::Secret(object) => typed!(&SecretFields {
+                metadata: &object.metadata,
+                kind: &object.kind,
+                data: &object.data,
+                string_data: &object.string_data,
+            }),
+        }
+    }
+}
+
+/// An object with the name of its kind.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Typed<'a, T> {
+    api_version: String,
+    kind: &'static str,
+    #[serde(flatten)]
+    object: &'a T,
+}
+
+/// The fields of a Secret.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SecretFields<'a> {
+    metadata: &'a ObjectMeta,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    data: &'a BTreeMap<String, String>,
+    string_data: &'a BTreeMap<String, String>,
 }
 
 /// A watched kind.

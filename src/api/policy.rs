@@ -40,6 +40,7 @@ pub struct BackendTlsSpec {
     /// Targets.
     pub target_refs: Vec<PolicyTargetRef>,
     /// `TLS` (the default) or `None` for plain text (GEP-3875).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// How the backend's certificate is verified.
     pub validation: BackendTlsValidation,
@@ -55,6 +56,7 @@ pub struct BackendTlsValidation {
     pub ca_certificate_refs: Vec<LocalObjectReference>,
     /// `System` trusts the authorities that the platform trusts.
     #[serde(rename = "wellKnownCACertificates")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub well_known_ca_certificates: Option<String>,
     /// The name that is sent as SNI. The certificate must have it, unless `subjectAltNames` are set.
     pub hostname: String,
@@ -73,8 +75,10 @@ pub struct SubjectAltName {
     #[serde(rename = "type")]
     pub kind: String,
     /// A DNS name, for the type `Hostname`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// A URI, for the type `URI`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
 }
 
@@ -87,12 +91,15 @@ pub struct PolicyTargetRef {
     /// Kind.
     pub kind: String,
     /// Namespace; absent means the policy's own (GEP-3875).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Name.
     pub name: String,
     /// Name of a port; absent means every port.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
     /// The sender whose requests the policy applies to; absent means every sender (GEP-3875).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<FromRef>,
 }
 
@@ -108,6 +115,7 @@ pub struct FromRef {
     /// Name.
     pub name: String,
     /// A listener, or a rule of a route; absent means the whole object.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
 }
 

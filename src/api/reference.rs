@@ -134,8 +134,10 @@ pub struct BackendObjectRef {
     /// Name.
     pub name: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Text>,
     /// Port of the Service; required for a Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 
@@ -175,6 +177,7 @@ pub struct SecretRef {
     /// Name.
     pub name: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Text>,
 }
 
@@ -189,6 +192,7 @@ pub struct ObjectReference {
     /// Name.
     pub name: Text,
     /// Namespace; absent means the namespace of the object that holds the reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Text>,
 }
 

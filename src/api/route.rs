@@ -14,6 +14,7 @@ pub struct RouteSpec<R> {
     /// Parents, at most 32.
     pub parent_refs: ParentRefs,
     /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub use_default_gateways: Option<Text>,
     /// Hostnames, at most 16; empty means the listeners'.
     pub hostnames: Box<[Text]>,

@@ -7,13 +7,17 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionPersistence {
     /// Name of the cookie or header, at most 128 characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session_name: Option<String>,
     /// Lifetime of a session.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub absolute_timeout: Option<String>,
     /// `Cookie` (the default) or `Header`.
     #[serde(rename = "type")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Settings of the cookie.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie_config: Option<CookieConfig>,
 }
 
@@ -22,5 +26,6 @@ pub struct SessionPersistence {
 #[serde(rename_all = "camelCase", default)]
 pub struct CookieConfig {
     /// `Session` (the default): the browser deletes it when it closes. `Permanent`: it lasts for `absoluteTimeout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lifetime_type: Option<String>,
 }

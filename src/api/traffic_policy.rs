@@ -30,8 +30,10 @@ pub struct BackendTrafficSpec {
     /// Backends in the policy's namespace.
     pub target_refs: Vec<LocalObjectReference>,
     /// Limit on retries; absent means no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_constraint: Option<RetryConstraint>,
     /// Session persistence; absent means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
 }
 

@@ -31,10 +31,13 @@ pub struct XBackendSpec {
     /// Port.
     pub port: XBackendPort,
     /// Its DNS name, for the type `ExternalHostname`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub external_hostname: Option<ExternalHostname>,
     /// `TCP`, `HTTP`, `HTTP2`, `HTTP11`, `H2C` or `MCP`; absent means the protocol that the route needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// TLS; absent means plain text.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<XBackendTls>,
 }
 
@@ -61,7 +64,9 @@ pub struct XBackendTls {
     /// `None`, `ServerOnly` or `ClientAndServer`.
     pub mode: String,
     /// Client certificate for the mode `ClientAndServer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_certificate_ref: Option<SecretRef>,
     /// How the backend's certificate is verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<BackendTlsValidation>,
 }

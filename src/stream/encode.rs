@@ -42,14 +42,16 @@ pub(super) fn full_state(objects: &Snapshot) -> impl Iterator<Item = Bytes> {
     })
 }
 
+/// Encodes [`Update::Put`] without its [`serde_json::Value`].
 fn put(lines: &mut BytesMut, object: &Object) {
-    match object.to_value() {
-        Ok(value) => line(lines, &Update::Put(value)),
-        Err(error) => {
-            let name = &object.meta().name;
-            tracing::error!("{} {name} cannot be encoded: {error}", object.kind().kind);
-        }
+    let before = lines.len();
+    lines.put_slice(b"{\"put\":");
+    if let Err(error) = object.write_json(lines.writer()) {
+        let name = &object.meta().name;
+        tracing::error!("{} {name} cannot be encoded: {error}", object.kind().kind);
+        return lines.truncate(before);
     }
+    lines.put_slice(b"}\n");
 }
 
 fn delete(name: &ObjectRef) -> Update {
@@ -69,4 +71,39 @@ fn line(lines: &mut BytesMut, update: &Update) {
         return lines.truncate(before);
     }
     lines.put_u8(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::Kind;
+
+    #[test]
+    fn object_is_encoded_as_an_update() {
+        let objects = [
+            (
+                "v1",
+                "Secret",
+                json!({"type": "Opaque", "data": {"a": "Yg=="}}),
+            ),
+            (
+                "gateway.networking.k8s.io/v1",
+                "HTTPRoute",
+                json!({"spec": {"hostnames": ["a.test"], "rules": [{}]}}),
+            ),
+        ];
+        for (version, kind, mut object) in objects {
+            object["metadata"] = json!({"namespace": "ns", "name": "a \"quoted\" name"});
+            let kind = Kind::find(version, kind).unwrap();
+            let object = kind.decode(&object).unwrap();
+            let line = change(&ObjectChange::Put(object.clone()));
+            let (last, text) = line.split_last().unwrap();
+            assert_eq!(*last, b'\n');
+            assert!(!text.contains(&b'\n') && !text.windows(4).any(|it| it == b"null"));
+            let update: Update = serde_json::from_slice(text).unwrap();
+            assert_eq!(update, Update::Put(object.to_value().unwrap()));
+        }
+    }
 }

@@ -164,3 +164,31 @@ fn closure_includes_client_certificate_of_xbackend_only_while_it_is_presented() 
     followed.put(&xbackend("ClientAndServer"));
     assert_eq!(secrets(&followed), ["client: tls.crt tls.key"]);
 }
+
+#[test]
+fn closure_includes_no_certificate_of_a_set_that_moves_to_a_gateway_without_permission() {
+    let named = |name: &str, from: &str| {
+        let mut gateway = gateway(&json!([listener("http", "HTTP", 80, "plain")]), &json!({}));
+        gateway["metadata"]["name"] = name.into();
+        gateway["spec"]["listeners"][0]["tls"] = Value::Null;
+        gateway["spec"]["allowedListeners"] = json!({"namespaces": {"from": from}});
+        gateway
+    };
+    let set = |parent: &str| {
+        let listeners = json!([listener("https", "HTTPS", 443, "used")]);
+        let spec = json!({"parentRef": {"name": parent}, "listeners": listeners});
+        object("ListenerSet", "infra", "set", spec)
+    };
+    // In both orders of the names.
+    for (from, to) in [("a", "g"), ("x", "g")] {
+        let mut followed = Followed::new([
+            class(),
+            named(from, "All"),
+            named(to, "None"),
+            set(from),
+            secret("used", "kubernetes.io/tls"),
+        ]);
+        followed.put(&set(to));
+        assert_eq!(secrets(&followed), [""; 0], "from {from}");
+    }
+}

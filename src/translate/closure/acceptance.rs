@@ -110,12 +110,10 @@ impl Acceptance {
             .into_keys()
             .filter(|object| !now.contains_key(object))
         {
-            // Another Gateway may have the ListenerSet by now.
-            if self
-                .sets
-                .of_set(&object)
-                .is_none_or(|owner| owner == gateway)
-            {
+            // Another Gateway may have the ListenerSet by now, and may have admitted it.
+            let owner = self.sets.of_set(&object).filter(|owner| *owner != gateway);
+            let uses = owner.and_then(|owner| self.gateways.get(owner));
+            if !uses.is_some_and(|uses| uses.contains_key(&object)) {
                 self.uses.remove(&object);
                 changes.announce(Source::ListenersOf(object));
             }
