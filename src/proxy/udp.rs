@@ -20,7 +20,7 @@ use tokio::task::spawn_local;
 use self::sessions::{Session, Sessions};
 use super::worker_state::Worker;
 use crate::ir::Bind;
-use crate::table::{Backend, BackendTarget, Rule, Table};
+use crate::table::{BackendTarget, Rule, Table};
 use crate::upstream::UdpFlow;
 
 /// Size of a buffer for one datagram: the largest has 65,507 bytes (RFC 768, with the header of RFC 791).
@@ -100,8 +100,8 @@ impl UdpPort {
         self.worker.stats.dropped_datagrams.fetch_add(1, Relaxed);
     }
 
-    /// Returns the session of a client, which begins with its first datagram. A session whose endpoint or backend is gone
-    /// is replaced.
+    /// Returns the session of a client, which begins with its first datagram. A session whose endpoint or backend was
+    /// removed is replaced.
     fn session(self: &Rc<Self>, table: &Table, client: SocketAddr) -> Option<Rc<Session>> {
         if let Some(session) = self.sessions.get(client) {
             if self.is_current(table, &session) {
@@ -140,13 +140,12 @@ impl UdpPort {
     }
 
     fn rule<'a>(&self, table: &'a Table) -> Option<&'a Arc<Rule>> {
-        let listener = table.port(&self.bind)?.listeners().first()?;
-        listener.find_for_host("")
+        table.port(&self.bind)?.only_rule()
     }
 
     /// Opens a flow to a backend by weight. If no descriptor is left, an idle session ends.
     fn open(&self, table: &Table) -> Option<UdpFlow> {
-        let backend = select(self.rule(table)?)?;
+        let backend = self.rule(table)?.draw_backend()?;
         if self.sessions.are_full() && !self.sessions.evict() {
             return None;
         }
@@ -157,14 +156,6 @@ impl UdpPort {
                 tracing::debug!(%error, backend = %backend.id, "cannot forward datagrams");
             })
             .ok()
-    }
-}
-
-/// Returns the backend for a session; `None` if its share of the sessions cannot be served.
-fn select(rule: &Rule) -> Option<&Arc<Backend>> {
-    match &rule.select(rule.draw(None))?.target {
-        BackendTarget::Backend(backend) => Some(backend),
-        BackendTarget::Invalid(_) => None,
     }
 }
 

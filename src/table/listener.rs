@@ -80,6 +80,11 @@ impl Port {
         }
     }
 
+    /// Returns the rule for everything that clients send, on a port of TCP or UDP: its only listener knows no hosts.
+    pub fn only_rule(&self) -> Option<&Arc<Rule>> {
+        self.listeners.first()?.find_for_host("")
+    }
+
     /// Reports whether TLS of some hosts is forwarded as it is.
     #[inline]
     pub fn passes_tls_through(&self) -> bool {

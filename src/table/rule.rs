@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rand::RngExt;
 
+use super::backend::Backend;
 use super::backends::Backends;
 use super::filter::{Filters, Targets};
 use super::matcher::RequestView;
@@ -197,6 +198,14 @@ impl Rule {
             WeightedBackends::Many { all, sums } => {
                 all.get(sums.partition_point(|sum| *sum <= draw.0))
             }
+        }
+    }
+
+    /// Draws the backend of a connection or session that keeps it; `None` if its share cannot be served.
+    pub fn draw_backend(&self) -> Option<&Arc<Backend>> {
+        match &self.select(self.draw(None))?.target {
+            BackendTarget::Backend(backend) => Some(backend),
+            BackendTarget::Invalid(_) => None,
         }
     }
 

@@ -69,21 +69,20 @@ impl Io {
 
     /// Reports whether the backend has reset the connection. Makes a system call.
     pub fn has_failed(&self) -> bool {
-        let socket = match &self.stream {
-            Stream::Plain(io) => io,
-            Stream::Tls(io) => io.get_ref().0,
-        };
-        socket.take_error().is_ok_and(|error| error.is_some())
+        self.tcp().take_error().is_ok_and(|error| error.is_some())
     }
 
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
     pub fn abort(&self) {
-        let socket = match &self.stream {
+        // Without the reset, the backend would read EOF.
+        let _ = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match &self.stream {
             Stream::Plain(io) => io,
             Stream::Tls(io) => io.get_ref().0,
-        };
-        // Without the reset, the backend would read EOF.
-        let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+        }
     }
 
     /// Reports whether ALPN selected HTTP/2.

@@ -60,8 +60,7 @@ pub(crate) async fn serve(
 /// Returns the rule for the connections of a TCP port, which has one listener.
 fn rule_of_port(worker: &Worker, port: &PortState) -> Option<Arc<Rule>> {
     let table = worker.table.load();
-    let listener = port.configured(&table)?.listeners().first()?;
-    listener.find_for_host("").cloned()
+    port.configured(&table)?.only_rule().cloned()
 }
 
 /// What follows a ClientHello.

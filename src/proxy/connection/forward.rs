@@ -13,7 +13,7 @@ use super::relay::{Half, RelayEnd, Side, relay};
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::worker_state::OpenConnection;
 use crate::proxy::worker_state::port::PortState;
-use crate::table::{Backend, BackendTarget, Rule};
+use crate::table::Rule;
 use crate::upstream::{Security, TcpConnection};
 
 /// Interval of checks for a reset by a side that is not read from, since the other one does not read.
@@ -133,19 +133,11 @@ async fn connect(
     rule: Option<&Rule>,
     security: Security,
 ) -> Option<TcpConnection> {
-    let backend = select(rule?)?;
+    let backend = rule?.draw_backend()?;
     let connected = open.upstream.connect(backend, security).await;
     connected
         .inspect_err(
             |error| tracing::debug!(%error, backend = %backend.id, "cannot forward a connection"),
         )
         .ok()
-}
-
-/// Returns the backend for a connection; `None` if its share of the connections cannot be served.
-fn select(rule: &Rule) -> Option<&Arc<Backend>> {
-    match &rule.select(rule.draw(None))?.target {
-        BackendTarget::Backend(backend) => Some(backend),
-        BackendTarget::Invalid(_) => None,
-    }
 }

@@ -34,29 +34,25 @@ pub(crate) enum ClientIo {
 impl ClientIo {
     /// Becomes ready when the socket is readable: bytes, EOF or an error.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tcp().poll_read_ready(cx)
+    }
+
+    fn tcp(&self) -> &TcpStream {
         match self {
-            Self::Plain(socket) => socket.poll_read_ready(cx),
-            Self::Tls(stream) => stream.get_ref().0.tcp().poll_read_ready(cx),
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0.tcp(),
         }
     }
 
     /// Reports whether the client has reset the connection. Makes a system call.
     pub(crate) fn has_failed(&self) -> bool {
-        let socket = match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_ref().0.tcp(),
-        };
-        socket.take_error().is_ok_and(|error| error.is_some())
+        self.tcp().take_error().is_ok_and(|error| error.is_some())
     }
 
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
     pub(crate) fn abort(&self) {
-        let socket = match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_ref().0.tcp(),
-        };
         // Without the reset, the client would read EOF.
-        let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
     }
 
     /// Returns the raw socket, without data buffered in TLS.

@@ -88,7 +88,7 @@ pub(super) struct Progress {
     pub(super) is_blocked: bool,
 }
 
-/// Copies until both directions have ended, or until `poll_stopped` is ready, which is told of the progress. With `ends_on_failure`, also until one side has failed; otherwise a failure ends its direction.
+/// Copies until both directions have ended, or until `poll_stopped` is ready, which gets the progress. With `ends_on_failure`, also until one side has failed; otherwise a failure ends its direction.
 pub(super) async fn relay<A, B, C, D, S>(
     client: Side<A, B>,
     backend: Side<C, D>,
