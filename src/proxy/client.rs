@@ -31,6 +31,8 @@ pub(crate) struct Client {
     pub(crate) port: Rc<PortState>,
     /// Remote address.
     pub(crate) peer: SocketAddr,
+    /// The same as text.
+    pub(crate) peer_text: Box<str>,
     /// Values of the forwarding headers.
     pub(crate) forwarding: Forwarding,
     /// Server name of the TLS handshake; `None` for plain text.
@@ -79,11 +81,13 @@ impl Client {
                 .iter()
                 .any(|network| network.contains(&address)),
         };
+        let peer = SocketAddr::new(address, peer.port());
         Rc::new(Self {
             kept_bytes: worker.kept_bytes.share(address),
             worker,
             port,
-            peer: SocketAddr::new(address, peer.port()),
+            peer,
+            peer_text: peer.to_string().into(),
             forwarding,
             tls,
             host: RefCell::default(),

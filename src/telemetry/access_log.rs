@@ -7,7 +7,6 @@ mod time;
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -114,10 +113,10 @@ pub struct WorkerLog {
 }
 
 impl WorkerLog {
-    /// Begins the line of a request of `client`, whose head was read at `start`. `tick` is the worker's coarse time.
+    /// Begins the line of a request of `client`, an address, whose head was read at `start`. `tick` is the worker's coarse time.
     pub fn open(
         &self,
-        client: SocketAddr,
+        client: &str,
         parts: &request::Parts,
         start: Instant,
         tick: u64,

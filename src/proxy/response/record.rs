@@ -41,7 +41,7 @@ impl Record {
         activity.on_request();
         let start = Instant::now();
         let worker = &client.worker;
-        let line = (worker.access_log).open(client.peer, parts, start, &worker.clock);
+        let line = (worker.access_log).open(&client.peer_text, parts, start, &worker.clock);
         Self {
             client,
             activity,
@@ -70,7 +70,7 @@ impl Record {
     /// Records the host.
     pub(crate) fn directed(&mut self, host: &Host) {
         if let Some(line) = &mut self.line {
-            line.host(host.as_str().as_bytes());
+            line.host(host.as_str());
         }
     }
 

@@ -1,6 +1,5 @@
 //! The access log of one worker: decides when its buffer is passed on to the writer.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use http::request;
@@ -27,10 +26,10 @@ impl RequestLog {
         }
     }
 
-    /// Begins the line of a request of `client`; `None` if the log is disabled.
+    /// Begins the line of a request of `client`, an address; `None` if the log is disabled.
     pub(in crate::proxy) fn open(
         &self,
-        client: SocketAddr,
+        client: &str,
         parts: &request::Parts,
         start: Instant,
         clock: &Clock,

@@ -62,8 +62,7 @@ fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
 
 fn log_path(log: &WorkerLog, path: &str, end: &Completion<'_>) -> bool {
     let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
-    let client = ([127, 0, 0, 1], 4000).into();
-    let line = log.open(client, &parts, Instant::now(), 0);
+    let line = log.open("127.0.0.1:4000", &parts, Instant::now(), 0);
     log.close(line, end)
 }
 
