@@ -14,7 +14,7 @@ use crate::api::Severity;
 use crate::provider::Problem;
 
 /// Maximum depth of directories.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 /// Maximum number of files.
 const MAX_FILES: usize = 100_000;
 /// Maximum number of unread files that are noted one by one.

@@ -63,6 +63,7 @@ impl FileProvider {
     async fn refresh(&mut self, changes: &mut Changes, sender: &watch::Sender<Arc<Load>>) {
         let mut seen = None;
         for retry in 0..=RETRIES {
+            let start = Instant::now();
             let unfinished = changes.unfinished();
             let dirty = std::mem::take(&mut changes.dirty);
             let draft = match self.draft(&dirty.extent(), &unfinished) {
@@ -83,19 +84,20 @@ impl FileProvider {
                     );
                 }
             };
-            let is_new = match draft.is_whole {
-                true => {
-                    changes.note_files(&draft);
-                    changes.follow(&draft.scan.directories)
-                }
-                false => changes.follow_more(&self.scan.directories, &draft.scan.directories),
-            };
+            if draft.is_whole {
+                changes.note_files(&draft);
+                changes.follow(&draft.scan.directories);
+            } else {
+                changes.follow_more(&self.scan.directories, &draft.scan.directories);
+            }
             let is_disturbed = changes.wait_for_events(&draft, &mut seen).await;
+            // A file in a new directory may have been in the middle of a write before the watch began.
+            let is_new = changes
+                .last_watch
+                .is_some_and(|began| began + DEBOUNCE > start);
             if (is_new || is_disturbed) && retry < RETRIES {
                 changes.dirty.add(dirty);
                 self.discarded = draft.files;
-                // A file in a new directory may have been in the middle of a write before the watch
-                // began.
                 if is_new {
                     sleep(DEBOUNCE).await;
                 }
@@ -139,6 +141,8 @@ struct Changes {
     /// Why events are unavailable.
     warning: Option<Problem>,
     watched: BTreeMap<PathBuf, Inode>,
+    /// When the last watch has begun. Earlier changes in its directory were not observed.
+    last_watch: Option<Instant>,
     /// The directory as an entry of its parent. The parent is watched for this name only.
     anchor: Option<PathBuf>,
     /// Whether the parent is watched only for the anchor.
@@ -174,6 +178,7 @@ impl Changes {
             events,
             warning: None,
             watched: BTreeMap::new(),
+            last_watch: None,
             anchor,
             has_neighbours: true,
             unfinished: BTreeMap::new(),
@@ -217,9 +222,8 @@ impl Changes {
         self.plain = scan.is_plain().then(|| scan.real_root().to_owned());
     }
 
-    /// Watches these directories and the parent of the configuration directory. Returns true if any
-    /// is new, since earlier changes in it were not observed.
-    fn follow(&mut self, directories: &OrdSet<Arc<Path>>) -> bool {
+    /// Watches these directories and the parent of the configuration directory, and no others.
+    fn follow(&mut self, directories: &OrdSet<Arc<Path>>) {
         let parent = self.anchor.as_deref().and_then(Path::parent);
         let parent = parent.map(Arc::<Path>::from);
         if let Some(parent) = &parent {
@@ -230,23 +234,19 @@ impl Changes {
         };
         let gone: Vec<_> = self.watched.keys().filter(gone).cloned().collect();
         gone.iter().for_each(|path| self.unwatch(path));
-        let mut is_new = false;
         for path in directories.iter().chain(&parent) {
-            is_new |= self.watch(path);
+            self.watch(path);
         }
-        is_new
     }
 
-    /// Watches the directories that are new. Returns true if there are any.
-    fn follow_more(&mut self, previous: &OrdSet<Arc<Path>>, now: &OrdSet<Arc<Path>>) -> bool {
-        let mut is_new = false;
+    /// Watches the directories that are new, and no longer those that are gone.
+    fn follow_more(&mut self, previous: &OrdSet<Arc<Path>>, now: &OrdSet<Arc<Path>>) {
         for item in previous.diff(now) {
             match item {
-                DiffItem::Add(path) => is_new |= self.watch(path),
+                DiffItem::Add(path) => drop(self.watch(path)),
                 DiffItem::Remove(path) => self.unwatch(path),
             }
         }
-        is_new
     }
 
     fn unwatch(&mut self, path: &Path) {
@@ -271,6 +271,7 @@ impl Changes {
         match watcher.watch(path, RecursiveMode::NonRecursive) {
             Ok(()) => {
                 self.watched.insert(path.to_owned(), inode);
+                self.last_watch = Some(Instant::now());
                 return true;
             }
             Err(error) if !path.exists() => {
@@ -370,12 +371,30 @@ impl Changes {
         match change {
             _ if effect != Effect::Changed => {}
             Change::Unknown => self.dirty.add(Dirty::Somewhere),
-            change => change
-                .paths()
-                .iter()
-                .for_each(|path| self.dirty.add_path(path)),
+            change => {
+                for path in change.paths() {
+                    self.dirty.add_path(path);
+                    self.watch_new(path, 0);
+                }
+            }
         }
         effect
+    }
+
+    /// Watches a path if it is a directory that is not watched yet, and the directories in it. What is written there before
+    /// the next draft is then observed like any change.
+    fn watch_new(&mut self, path: &Path, depth: usize) {
+        let is_directory = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
+        if depth > scan::MAX_DEPTH || !is_directory || !self.watch(path) {
+            return;
+        }
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        for entry in entries {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !self.is_hidden(&path) {
+                self.watch_new(&path, depth + 1);
+            }
+        }
     }
 
     fn effect(&mut self, change: &Change) -> Effect {
@@ -392,9 +411,12 @@ impl Changes {
             Change::Created(_) | Change::Other(_) => Effect::Changed,
             Change::Removed(path) => {
                 self.unfinished.remove(path);
-                // A watch ends with its directory. A new directory of the same name needs a new
-                // watch.
-                self.unwatch(path);
+                // A watch ends with its directory, also of those below one that is renamed. A new directory of the same
+                // name needs a new watch.
+                let watched = self.watched.range(path.clone()..);
+                let below = watched.take_while(|(other, _)| other.starts_with(path));
+                let gone: Vec<_> = below.map(|(path, _)| path.clone()).collect();
+                gone.iter().for_each(|path| self.unwatch(path));
                 Effect::Changed
             }
             Change::Unknown => {
@@ -472,6 +494,45 @@ mod tests {
         );
         fs::write(directory.path().join("b.yaml"), object("b")).expect("written");
         receiver.wait_for(has("b")).await.expect("alive");
+        drop(receiver);
+        task.await.expect("no panic");
+    }
+
+    /// The watches of a renamed directory and of those in it report its new path.
+    #[tokio::test]
+    async fn follows_files_of_renamed_directories() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| root.path().join(name);
+        let write = |name: &str, version: &str| {
+            let text = format!(
+                "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: a}}, data: {{v: {version}}}}}"
+            );
+            fs::write(path(name), text).expect("written");
+        };
+        fs::create_dir_all(path("z/team/routes")).expect("created");
+        write("z/team/routes/a.yaml", "one");
+        let (sender, mut receiver) = watch::channel(Arc::new(Load::default()));
+        let (_reload, requests) = mpsc::channel(1);
+        let provider = FileProvider::new(root.path().to_owned());
+        let task = tokio::spawn(provider.watch(sender, requests));
+        for (from, to, version) in [("z", "a", "two"), ("a", "z", "three")] {
+            let has_one = |load: &Arc<Load>| load.snapshot.config_maps.len() == 1;
+            receiver.wait_for(has_one).await.expect("alive");
+            fs::rename(path(from), path(to)).expect("renamed");
+            write(&format!("{to}/team/routes/a.yaml"), version);
+            let is_new = |load: &Arc<Load>| {
+                let map = load.snapshot.config_maps.get("default", "a");
+                map.is_some_and(|map| map.data["v"] == version)
+            };
+            receiver.wait_for(is_new).await.expect("alive");
+            // Only a watch of the file's directory shows this change, after that of its name.
+            write(&format!("{to}/team/routes/a.yaml"), "later");
+            let is_later = |load: &Arc<Load>| {
+                let map = load.snapshot.config_maps.get("default", "a");
+                map.is_some_and(|map| map.data["v"] == "later")
+            };
+            receiver.wait_for(is_later).await.expect("alive");
+        }
         drop(receiver);
         task.await.expect("no panic");
     }

@@ -1,10 +1,11 @@
 //! Encodes all metrics as OpenMetrics text. Owns the names of the metrics.
 
 mod backends;
+mod certificates;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,6 +59,7 @@ impl Collector for Metrics {
         self.forwarded(&mut page)?;
         self.configuration(&mut page)?;
         self.listeners(&mut page)?;
+        self.certificates(&mut page)?;
         self.dns(&mut page)?;
         self.stream(&mut page)?;
         self.controller(&mut page)
@@ -221,13 +223,10 @@ impl Metrics {
     /// Lists a listener once per port, whatever the number of its addresses.
     fn listeners(&self, page: &mut Page<'_>) -> fmt::Result {
         let mut listeners = BTreeSet::new();
-        let mut expiry = BTreeMap::new();
         for port in &self.table.ir.ports {
             for listener in &port.listeners {
                 let protocol = protocol_name(&listener.protocol);
                 listeners.insert((&port.gateway, &listener.key, port.bind.port, protocol));
-                let certificates = listener.tls().into_iter().flat_map(|tls| &tls.certificates);
-                expiry.extend(certificates.map(|one| (&one.source, one.not_after)));
             }
         }
         let listeners = listeners.into_iter().map(|(gateway, key, port, protocol)| {
@@ -239,12 +238,7 @@ impl Metrics {
             let protocol = [("protocol", protocol)];
             (object_labels("gateway", gateway), (own, protocol))
         });
-        page.infos("listener", "Listeners in service", listeners)?;
-        let expiry = expiry
-            .into_iter()
-            .map(|(secret, time)| (object_labels("secret", secret), time));
-        let help = "Unix time when the certificate expires";
-        page.timestamps("certificate_expiry_timestamp", help, expiry)
+        page.infos("listener", "Listeners in service", listeners)
     }
 
     fn dns(&self, page: &mut Page<'_>) -> fmt::Result {
