@@ -6,6 +6,7 @@ use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::time::{Sleep, sleep};
 
@@ -50,6 +51,7 @@ impl Upstream {
         body: B,
     ) -> impl Future<Output = Result<Response<B>, FailedAttempt<B>>> + use<'a, B> {
         let mut attempt = Attempt {
+            begin: attempts.begin(),
             pool: &self.pool,
             backend,
             request,
@@ -68,6 +70,7 @@ struct Attempt<'a, B> {
     attempts: &'a mut Attempts,
     request: &'a Outgoing<'a>,
     deadline: Option<Pin<Box<Sleep>>>,
+    begin: Instant,
     state: State<'a, B>,
 }
 
@@ -221,8 +224,12 @@ impl<B: Replay> Attempt<'_, B> {
         match outcome {
             Ok(head) => {
                 health::on_response(&in_flight.endpoint().health);
+                let response_time = self.begin.elapsed();
+                let stats = &self.backend.stats;
+                stats.response_times.record(self.pool.worker, response_time);
+                let endpoint = in_flight.endpoint();
                 self.attempts
-                    .on_response(self.backend, in_flight.endpoint());
+                    .on_response(self.backend, endpoint, response_time);
                 let key = Connector::key_of(self.backend, in_flight.endpoint());
                 Ok(Response::new(
                     head,

@@ -4,6 +4,7 @@
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
 
@@ -45,6 +46,12 @@ pub struct Attempts {
     pub(super) endpoint: Option<SocketAddr>,
     /// Release of the last attempt, if its backend has releases.
     pub(super) release: Option<SelectedRelease>,
+    /// When the next attempt begins, if known.
+    begin: Option<Instant>,
+    /// Number of attempts.
+    count: u8,
+    /// Time from the begin of the last attempt to the head of its response.
+    response_time: Option<Duration>,
     /// Endpoint of the request's session.
     preferred: Option<SocketAddr>,
     pub(super) failed: Option<Box<FailedAttempts>>,
@@ -93,6 +100,36 @@ impl Attempts {
     /// Returns the endpoint of the last attempt.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint
+    }
+
+    /// Returns the number of attempts: how often an endpoint was selected.
+    pub fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// Returns the time from the begin of the last attempt to the head of its response; `None` without a response.
+    pub fn response_time(&self) -> Option<Duration> {
+        self.response_time
+    }
+
+    /// Attempts of a request that has just arrived: the first one begins `now`, which saves a look at the clock.
+    pub fn starting(now: Instant) -> Self {
+        Self {
+            begin: Some(now),
+            ..Self::default()
+        }
+    }
+
+    /// Notes that the request has waited before its first attempt.
+    pub fn have_waited(&mut self) {
+        self.begin = None;
+    }
+
+    /// Counts an attempt and returns when it begins.
+    pub(super) fn begin(&mut self) -> Instant {
+        self.count = self.count.saturating_add(1);
+        self.response_time = None;
+        self.begin.take().unwrap_or_else(Instant::now)
     }
 
     /// Makes attempts use this endpoint of their backend while it exists, has not failed the request, and is not
@@ -158,7 +195,13 @@ impl Attempts {
     }
 
     /// Records a response. It shows that the failure of another endpoint was not caused by the request.
-    pub(super) fn on_response(&mut self, backend: &Backend, endpoint: &Endpoint) {
+    pub(super) fn on_response(
+        &mut self,
+        backend: &Backend,
+        endpoint: &Endpoint,
+        response_time: Duration,
+    ) {
+        self.response_time = Some(response_time);
         let Some(failed) = &mut self.failed else {
             return;
         };

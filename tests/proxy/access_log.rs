@@ -169,6 +169,18 @@ async fn logs_one_line_per_request_without_credentials() {
         .expect("no panic");
     assert_lines(&lines);
     assert_eq!(lines[0]["upstream"], echo.address.to_string());
+    let milliseconds = |field: &str| lines[0][field].as_f64().expect("a number");
+    assert!(milliseconds("upstream_ms") > 0.0);
+    assert!(milliseconds("upstream_ms") <= milliseconds("duration_ms"));
+    // One attempt is not worth a word, and without a backend there was none.
+    let lacks = |line: &&Value| line["attempts"].is_null();
+    assert_eq!(lines.iter().filter(lacks).count(), lines.len());
+    assert!(
+        lines
+            .iter()
+            .filter(|line| line["status"] != 200)
+            .all(|line| line["upstream_ms"].is_null())
+    );
 }
 
 #[test]
