@@ -79,9 +79,15 @@ class Generator:
         ]
         return _h2load_outcome(self._run(["h2load", *arguments, url], seconds))
 
-    def handshakes(self, port: int, seconds: float, connections: int = 16) -> Outcome:
+    def handshakes(self, port: int, seconds: float, connections: int = 16, target: tuple[str, str, list[str]] | None = None) -> Outcome:
+        """`target` has an address, a path and server names that are used in turn, if not localhost."""
         client = Path(__file__).with_name("handshakes.py")
-        output = self._run([sys.executable, "-E", "-S", str(client), str(port), str(seconds), str(connections)], seconds)
+        arguments = [str(port), str(seconds), str(connections)]
+        if target:
+            names = self._folder / "names"
+            names.write_text("\n".join(target[2]))
+            arguments += [target[0], target[1], str(names)]
+        output = self._run([sys.executable, "-E", "-S", str(client), *arguments], seconds)
         try:
             done = json.loads(output)
         except ValueError:
