@@ -62,7 +62,7 @@ class Folder(Scene):
         if self._in_place:
             path.write_text(text)
             return
-        new = self._staging / file
+        new = self._staging / f"{index}-{file}"
         new.write_text(text)
         new.rename(path)
 

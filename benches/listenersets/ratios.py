@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scene import Program, Scene, host
 
-from load import Generator, Outcome, lua_requests
+from load import Generator, Outcome, Target, lua_requests
 
 ROUNDS = 7
 SECONDS = 1.0
@@ -22,12 +22,19 @@ class FaultError(Exception):
     """A load failed, so that its cost says nothing."""
 
 
-def measured(one: Scene, many: Scene, generator: Generator, rounds: int = ROUNDS) -> dict[str, float]:
-    """CPU per request against one set, and TLS handshakes per second of CPU against one certificate."""
+def measured(one: Scene, many: Scene, generator: Generator, rounds: int = ROUNDS) -> dict:
+    """CPU per request to one team and to all teams, and TLS handshakes per second of CPU, each against one set, with the ratios of the rounds.
+
+    Requests to all teams also use connections to all of their backends, four for each team, which cost what sockets cost that are rarely used."""
+    of_one = _requests(one, generator, [0])
     with pinned(one.program.pid), pinned(many.program.pid):
-        cpu = _ratio(_requests(one, generator), _requests(many, generator), rounds)
-        handshakes = 1 / _ratio(_handshakes(one, generator), _handshakes(many, generator), rounds)
-    return {"cpu_ratio": round(cpu, 3), "handshakes_ratio": round(handshakes, 3)}
+        found = {
+            "cpu_ratio": _ratios(of_one, _requests(many, generator, [many.sets // 2]), rounds),
+            "all_cpu_ratio": _ratios(of_one, _requests(many, generator, _scattered(many.sets, MOST_REQUESTS // many.routes)), rounds),
+            "handshakes_ratio": [1 / ratio for ratio in _ratios(_handshakes(one, generator), _handshakes(many, generator), rounds)],
+        }
+    rounded = {name: [round(ratio, 3) for ratio in rounds] for name, rounds in found.items()}
+    return {**{name: statistics.median(rounds) for name, rounds in rounded.items()}, "rounds": rounded}
 
 
 @contextmanager
@@ -46,8 +53,8 @@ def _move(pid: int, cores: set[int]) -> None:
         os.sched_setaffinity(int(thread), cores)
 
 
-def _ratio(first: Callable[[], float], second: Callable[[], float], rounds: int) -> float:
-    """The median of the ratios of the second's cost to the first's, after a round that is not counted."""
+def _ratios(first: Callable[[], float], second: Callable[[], float], rounds: int) -> list[float]:
+    """The second's cost by the first's in each round, after one that is not counted."""
     ratios = []
     for turn in range(rounds + 1):
         if turn % 2:
@@ -55,19 +62,21 @@ def _ratio(first: Callable[[], float], second: Callable[[], float], rounds: int)
         else:
             other, mine = first(), second()
         ratios.append(mine / other)
-    return statistics.median(ratios[1:])
+    return ratios[1:]
 
 
-def _requests(scene: Scene, generator: Generator) -> Callable[[], float]:
-    pairs = [(host(index), f"/app-{route}") for index in _scattered(scene.sets, MOST_REQUESTS // scene.routes) for route in range(scene.routes)]
-    # As many for one set, so that the script costs the load the same.
+def _requests(scene: Scene, generator: Generator, teams: list[int]) -> Callable[[], float]:
+    """Requests to all routes of some teams: those that are made at the same time are of different teams."""
+    pairs = [(host(index), f"/app-{route}") for route in range(scene.routes) for index in teams]
+    # As many for one team, so that the script costs the load the same.
     script = lua_requests((pairs * (MOST_REQUESTS // len(pairs) + 1))[:MOST_REQUESTS])
     url = f"http://{scene.program.address}:{scene.program.http}/"
     return lambda: _cost(scene.program, lambda: generator.wrk(url, SECONDS, script=script))
 
 
 def _handshakes(scene: Scene, generator: Generator) -> Callable[[], float]:
-    target = (scene.program.address, "/app-0", [host(index) for index in _scattered(scene.sets, MOST_REQUESTS)])
+    """New connections to all teams in turn, with a request that no route has: a backend would add its connections."""
+    target = Target(scene.program.address, "/none", [host(index) for index in _scattered(scene.sets, MOST_REQUESTS)], status=404)
     return lambda: _cost(scene.program, lambda: generator.handshakes(scene.program.https, SECONDS, target=target))
 
 

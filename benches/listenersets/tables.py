@@ -3,12 +3,12 @@
 
 def costs(rows: list[dict]) -> str:
     has_controller = "controller" in rows[0]
-    header = ["sets", "table after", "RSS", "after changes", "CPU per request against one set", "handshakes/s against one set"]
+    header = ["sets", "table after", "RSS", "after changes", "CPU per request to one team", "to all teams", "handshakes/s"]
     header += ["controller ready after", "its RSS", "after changes"] * has_controller
     body = []
     for row in rows:
         cells = [f"{row['sets']:,}", f"{row['ready_s']} s", f"{row['rss_mb']} MB", f"{row['rss_after_mb']} MB"]
-        cells += [f"{row[name]:.2f}" if name in row else "–" for name in ("cpu_ratio", "handshakes_ratio")]
+        cells += [f"{row[name]:.2f}" if name in row else "–" for name in ("cpu_ratio", "all_cpu_ratio", "handshakes_ratio")]
         if has_controller:
             controller = row["controller"]
             cells += [f"{controller['ready_s']} s", f"{controller['rss_mb']} MB", f"{controller['rss_after_mb']} MB"]

@@ -12,6 +12,8 @@ from proxies import nginx
 TIMEOUT_SECONDS = 30.0
 # Between two requests of a client that waits: less than a tenth of what is measured.
 POLL_SECONDS = 0.0005
+# Data planes keep connections to the backends of thousands of teams.
+CONNECTIONS = 60_000
 FIRST, OTHER = "first", "other"
 
 
@@ -25,7 +27,7 @@ class Backends:
             f'    server {{ listen {address}:{port} backlog=4096; add_header x-backend {name}; location / {{ return 200 "hello, world\\n"; }} }}'
             for name, port in self.ports.items()
         )
-        self.process = group.start("backend", nginx.start(program, folder, servers), cores, folder / "log")
+        self.process = group.start("backend", nginx.start(program, folder, servers, connections=CONNECTIONS), cores, folder / "log")
         self.process.ready_when(lambda: all(accepts("127.0.0.1", port) for port in self.ports.values()))
 
 

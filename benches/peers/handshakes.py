@@ -1,6 +1,6 @@
 """Owns the client of the `tls-new` case: new TLS 1.3 connections without resumption, one request on each.
 
-wrk is of no use here: it resumes sessions. Usage: handshakes.py PORT SECONDS CONCURRENCY [ADDRESS PATH NAMES]; prints one line of JSON. NAMES is a file
+wrk is of no use here: it resumes sessions. Usage: handshakes.py PORT SECONDS CONCURRENCY [ADDRESS PATH STATUS NAMES]; prints one line of JSON. NAMES is a file
 with a server name on each line, which connections use in turn.
 """
 
@@ -25,6 +25,7 @@ class Target:
     port: int
     address: str = "127.0.0.1"
     path: str = "/"
+    status: int = 200
     names: tuple[str, ...] = ("localhost",)
 
 
@@ -46,7 +47,7 @@ def connection(target: Target, name: str, context: ssl.SSLContext):
         answer = b""
         while piece := (yield from patiently(tls, lambda: tls.recv(4096))):
             answer += piece
-        return "" if answer.startswith(b"HTTP/1.1 200 ") else f"unexpected answer {answer[:40]!r}"
+        return "" if answer.startswith(b"HTTP/1.1 %d " % target.status) else f"unexpected answer {answer[:40]!r}"
     except (OSError, ssl.SSLError) as error:
         return str(error)
     finally:
@@ -110,5 +111,5 @@ def run(target: Target, seconds: float, concurrency: int) -> dict:
 
 if __name__ == "__main__":
     port, seconds, concurrency, *more = sys.argv[1:]
-    target = Target(int(port), more[0], more[1], tuple(Path(more[2]).read_text().split())) if more else Target(int(port))
+    target = Target(int(port), more[0], more[1], int(more[2]), tuple(Path(more[3]).read_text().split())) if more else Target(int(port))
     print(json.dumps(run(target, float(seconds), int(concurrency))))

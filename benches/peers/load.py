@@ -51,6 +51,16 @@ class Outcome:
     lost: int = 0
 
 
+@dataclass(frozen=True)
+class Target:
+    """Where new TLS connections go if not to localhost, their server names in turn, and the status of the response to their request."""
+
+    address: str
+    path: str
+    names: list[str]
+    status: int = 200
+
+
 class Generator:
     """Runs a load generator on the load cores, for a bounded time."""
 
@@ -79,14 +89,13 @@ class Generator:
         ]
         return _h2load_outcome(self._run(["h2load", *arguments, url], seconds))
 
-    def handshakes(self, port: int, seconds: float, connections: int = 16, target: tuple[str, str, list[str]] | None = None) -> Outcome:
-        """`target` has an address, a path and server names that are used in turn, if not localhost."""
+    def handshakes(self, port: int, seconds: float, connections: int = 16, target: Target | None = None) -> Outcome:
         client = Path(__file__).with_name("handshakes.py")
         arguments = [str(port), str(seconds), str(connections)]
         if target:
             names = self._folder / "names"
-            names.write_text("\n".join(target[2]))
-            arguments += [target[0], target[1], str(names)]
+            names.write_text("\n".join(target.names))
+            arguments += [target.address, target.path, str(target.status), str(names)]
         output = self._run([sys.executable, "-E", "-S", str(client), *arguments], seconds)
         try:
             done = json.loads(output)

@@ -38,7 +38,7 @@ class Nginx(Proxy):
         return f"load_module {module};" if module.exists() else None
 
 
-def start(program: str, folder: Path, http: str, access_log: Path | None = None) -> list[str]:
+def start(program: str, folder: Path, http: str, access_log: Path | None = None, connections: int = 8192) -> list[str]:
     """The command for an nginx of one worker with `http` in its http block."""
     temp = "\n".join(f"    {kind}_temp_path {folder}/{kind};" for kind in _TEMP_KINDS)
     log = f"{access_log} combined buffer=64k flush=100ms" if access_log else "off"
@@ -53,10 +53,10 @@ http {{
     keepalive_time 24h;
 {temp}
 {http}
-}}""")
+}}""", connections=connections)
 
 
-def _command(program: str, folder: Path, blocks: str, modules: str = "") -> list[str]:
+def _command(program: str, folder: Path, blocks: str, modules: str = "", connections: int = 8192) -> list[str]:
     # As root, the worker would turn into nobody, who may not read the folder.
     user = "user root;" if os.geteuid() == 0 else ""
     config = folder / "nginx.conf"
@@ -68,7 +68,7 @@ worker_processes 1;
 pid {folder}/nginx.pid;
 error_log stderr warn;
 events {{
-    worker_connections 8192;
+    worker_connections {connections};
     multi_accept on;
 }}
 {blocks}
