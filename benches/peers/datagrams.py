@@ -78,16 +78,21 @@ class Batch:
         raise OSError(error, os.strerror(error))
 
 
-def bound() -> socket.socket:
+def opened() -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     # As much of it as the system permits.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
     return made
 
 
-def echo(port: int) -> None:
-    server = bound()
-    server.bind(("127.0.0.1", port))
+def bound(port: int) -> socket.socket:
+    made = opened()
+    made.bind(("127.0.0.1", port))
+    return made
+
+
+def echo(server: socket.socket) -> None:
+    """Sends each datagram back, without end."""
     batch = Batch(LARGEST, named=True)
     waiting = select.poll()
     waiting.register(server, select.POLLIN)
@@ -105,7 +110,7 @@ class Load:
     def __init__(self, port: int, size: int, clients: int, window: int):
         self._batch, self._arrivals = Batch(size, named=False), Batch(LARGEST, named=False)
         self._window, self._size = window, size
-        self._sockets = [bound() for _ in range(clients)]
+        self._sockets = [opened() for _ in range(clients)]
         self._waiting = select.epoll()
         self._missing, self._heard = {}, {}
         self.returned = self.lost = 0
@@ -134,6 +139,11 @@ class Load:
             for descriptor, _ in ready:
                 self._receive(descriptor)
         return now - began
+
+    def close(self) -> None:
+        self._waiting.close()
+        for client in self._sockets:
+            client.close()
 
     def _send(self, descriptor: int, count: int) -> None:
         if count:
@@ -165,11 +175,13 @@ def load(port: int, seconds: float, size: int, clients: int, window: int) -> dic
         spent = made.run(seconds)
     except OSError as error:
         fault, spent = str(error), time.monotonic() - began
+    finally:
+        made.close()
     return {"returned": made.returned, "lost": made.lost, "seconds": spent, "fault": fault}
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "echo":
-        echo(int(sys.argv[2]))
+        echo(bound(int(sys.argv[2])))
     else:
         print(json.dumps(load(int(sys.argv[2]), float(sys.argv[3]), *map(int, sys.argv[4:]))))
