@@ -1,6 +1,7 @@
 """Owns data planes in a cluster of tests/cluster: one that reads the API server itself, and a Gateway's pod that gets its configuration from a
 controller over its stream."""
 
+import contextlib
 import http.client
 import os
 import subprocess
@@ -44,6 +45,15 @@ class Cluster(Scene):
 
     def gateway(self) -> list[dict]:
         return [team_objects.gateway()]
+
+    def change(self, kind: str, number: int) -> float:
+        self.wake()
+        return super().change(kind, number)
+
+    def wake(self) -> None:
+        """Replaces the connection to the API server if that has closed it, as it does after 90 s without a request."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self.api.get("Namespace", INFRA)
 
     def grow(self, sets: int) -> None:
         """Adds teams until there are so many sets."""
@@ -146,6 +156,7 @@ class Streamed(Cluster):
 
     def _replaced(self, namespace: str, labels: str) -> dict:
         """Deletes the pods with these labels, and returns the one that replaces them as soon as its process runs."""
+        self.wake()
         old = {pod["metadata"]["name"] for pod in self._pods(namespace, labels)}
         for title in old:
             self.api.delete("Pod", title, namespace, grace=0)
