@@ -32,6 +32,8 @@ WRITERS = 8
 # Limits of waits: some seconds, and as many for each object.
 READY_SECONDS, SECONDS_PER_SET = 60.0, 0.4
 POLL_SECONDS = 0.02
+# With thousands of new objects, the controller may pause for seconds between statuses.
+LONG_QUIET_SECONDS = 8.0
 
 
 class Cluster(Scene):
@@ -133,7 +135,7 @@ class Streamed(Cluster):
     def grow(self, sets: int) -> None:
         super().grow(sets)
         print("  waiting until the controller has written all statuses", file=sys.stderr, flush=True)
-        self.statuses.until_quiet(3 * self.limit())
+        self.statuses.until_quiet(3 * self.limit(), LONG_QUIET_SECONDS)
 
     def restart(self) -> None:
         """A fresh controller, and then a fresh pod, each measured from the start of its process."""
@@ -141,12 +143,12 @@ class Streamed(Cluster):
         self._controller_pid = _pid(pod)
         wait("the controller is ready", lambda: _is_ready(pod["status"]["podIP"]), self.limit(), POLL_SECONDS)
         self.controller_ready_s = _age(self._controller_pid)
-        self.statuses.until_quiet(3 * self.limit())
+        self.statuses.until_quiet(3 * self.limit(), LONG_QUIET_SECONDS)
         pod = self._replaced(INFRA, GATEWAY_PODS)
         self.program = Program(_pid(pod), pod["status"]["podIP"], HTTP, HTTPS, 0)
         wait("all sets are served", self.serves_all, self.limit(), POLL_SECONDS)
         self.program.ready_s = _age(self.program.pid)
-        self.statuses.until_quiet(3 * self.limit())
+        self.statuses.until_quiet(3 * self.limit(), LONG_QUIET_SECONDS)
 
     def controllers_pid(self) -> int | None:
         return self._controller_pid

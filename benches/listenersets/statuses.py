@@ -29,12 +29,12 @@ class Statuses:
         targets = [event["objectRef"] for event in events if event["stage"] == "ResponseComplete" and event["user"]["username"] == CONTROLLER]
         return [(one["resource"], one.get("namespace", ""), one["name"]) for one in targets if one.get("subresource") == "status"]
 
-    def until_quiet(self, limit: float) -> list[tuple[str, str, str]]:
+    def until_quiet(self, limit: float, quiet: float = QUIET_SECONDS) -> list[tuple[str, str, str]]:
         """Waits until nothing has been written for a while, and returns all that has been."""
         found: list[tuple[str, str, str]] = []
         end = time.monotonic() + limit
         latest = time.monotonic()
-        while time.monotonic() - latest < QUIET_SECONDS:
+        while time.monotonic() - latest < quiet:
             new = self.written()
             found += new
             if new:
