@@ -6,7 +6,6 @@ use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use tokio::time::{Sleep, sleep};
 
@@ -50,8 +49,8 @@ impl Upstream {
         request: &'a Outgoing<'a>,
         body: B,
     ) -> impl Future<Output = Result<Response<B>, FailedAttempt<B>>> + use<'a, B> {
+        attempts.begin();
         let mut attempt = Attempt {
-            begin: attempts.begin(),
             pool: &self.pool,
             backend,
             request,
@@ -70,7 +69,6 @@ struct Attempt<'a, B> {
     attempts: &'a mut Attempts,
     request: &'a Outgoing<'a>,
     deadline: Option<Pin<Box<Sleep>>>,
-    begin: Instant,
     state: State<'a, B>,
 }
 
@@ -224,12 +222,11 @@ impl<B: Replay> Attempt<'_, B> {
         match outcome {
             Ok(head) => {
                 health::on_response(&in_flight.endpoint().health);
-                let response_time = self.begin.elapsed();
+                let response_time = self.attempts.responded();
                 let stats = &self.backend.stats;
                 stats.response_times.record(self.pool.worker, response_time);
-                let endpoint = in_flight.endpoint();
                 self.attempts
-                    .on_response(self.backend, endpoint, response_time);
+                    .on_response(self.backend, in_flight.endpoint());
                 let key = Connector::key_of(self.backend, in_flight.endpoint());
                 Ok(Response::new(
                     head,

@@ -46,7 +46,7 @@ pub struct Attempts {
     pub(super) endpoint: Option<SocketAddr>,
     /// Release of the last attempt, if its backend has releases.
     pub(super) release: Option<SelectedRelease>,
-    /// When the next attempt begins, if known.
+    /// When the last attempt has begun, or the first one begins.
     begin: Option<Instant>,
     /// Number of attempts.
     count: u8,
@@ -125,11 +125,20 @@ impl Attempts {
         self.begin = None;
     }
 
-    /// Counts an attempt and returns when it begins.
-    pub(super) fn begin(&mut self) -> Instant {
+    /// Counts an attempt, which begins now.
+    pub(super) fn begin(&mut self) {
+        if self.count > 0 {
+            (self.begin, self.response_time) = (None, None);
+        }
         self.count = self.count.saturating_add(1);
-        self.response_time = None;
-        self.begin.take().unwrap_or_else(Instant::now)
+        self.begin.get_or_insert_with(Instant::now);
+    }
+
+    /// Records that the head of a response has arrived. Returns the time since the begin of the attempt.
+    pub(super) fn responded(&mut self) -> Duration {
+        let time = self.begin.map_or(Duration::ZERO, |begin| begin.elapsed());
+        self.response_time = Some(time);
+        time
     }
 
     /// Makes attempts use this endpoint of their backend while it exists, has not failed the request, and is not
@@ -195,13 +204,7 @@ impl Attempts {
     }
 
     /// Records a response. It shows that the failure of another endpoint was not caused by the request.
-    pub(super) fn on_response(
-        &mut self,
-        backend: &Backend,
-        endpoint: &Endpoint,
-        response_time: Duration,
-    ) {
-        self.response_time = Some(response_time);
+    pub(super) fn on_response(&mut self, backend: &Backend, endpoint: &Endpoint) {
         let Some(failed) = &mut self.failed else {
             return;
         };
