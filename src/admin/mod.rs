@@ -7,6 +7,7 @@ mod host;
 mod page;
 mod state;
 mod thread;
+mod troubles;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

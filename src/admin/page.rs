@@ -1,9 +1,12 @@
-//! The status page: listeners and conditions as plain HTML. Escapes all text from objects.
+//! The status page as plain HTML: what is wrong first, then listeners and conditions. Escapes all text from objects.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
+use jiff::Timestamp;
+
 use super::state::AdminState;
+use super::troubles::{self, Trouble};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
     table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem .2rem 0;vertical-align:top;\
@@ -19,20 +22,42 @@ pub(super) fn html(state: &AdminState) -> String {
         None => "not configured yet",
     };
     let ready = escape(ready);
+    let troubles = troubles::of(&table, Timestamp::now());
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Portcullis</title><style>{STYLE}</style>\
-         <h1>Portcullis {version}</h1><p>{ready}; generation {generation}; {problems} problems; {open} client connections</p>\
+         <h1>Portcullis {version}</h1><p>{ready}; generation {generation}; {problems} problems of the configuration, {wrong} in service; {open} client connections</p>\
          <p><a href=\"/config\">configuration</a> · <a href=\"/metrics\">metrics</a> · \
          <a href=\"/readyz\">readiness</a> · <a href=\"/healthz\">health</a></p>",
         version = env!("CARGO_PKG_VERSION"),
         generation = table.generation,
         problems = state.stats.config.problems(),
+        wrong = troubles.len(),
         open = state.stats.connections.open(),
     );
+    problems(&mut page, state, &troubles);
     ports(&mut page, state);
     conditions(&mut page, state);
     page.push_str("</html>\n");
     page
+}
+
+fn problems(page: &mut String, state: &AdminState, troubles: &[Trouble]) {
+    let rows: Vec<_> = state.report.load().problems().collect();
+    page.push_str("<h2>Problems</h2>");
+    if rows.is_empty() && troubles.is_empty() {
+        page.push_str("<p>None.</p>");
+        return;
+    }
+    page.push_str("<table><tr><th>Object<th>Problem");
+    for trouble in troubles {
+        page.push_str("<tr class=\"bad\">");
+        cells(page, &[&trouble.object, &trouble.message]);
+    }
+    for (object, message) in &rows {
+        page.push_str("<tr class=\"bad\">");
+        cells(page, &[object, message]);
+    }
+    page.push_str("</table>");
 }
 
 fn ports(page: &mut String, state: &AdminState) {
@@ -56,7 +81,16 @@ fn ports(page: &mut String, state: &AdminState) {
 
 fn conditions(page: &mut String, state: &AdminState) {
     let report = state.report.load();
-    page.push_str("<h2>Conditions</h2><table><tr><th>Object<th>Part<th>Condition");
+    if !report.notes.is_empty() {
+        page.push_str("<h2>Notes</h2><table><tr><th>Object<th>Note");
+        for note in report.notes.iter() {
+            row(page, &[&note.object, &note.message]);
+        }
+        page.push_str("</table>");
+    }
+    page.push_str(
+        "<details><summary>All conditions</summary><table><tr><th>Object<th>Part<th>Condition",
+    );
     for placed in report.conditions() {
         for condition in placed.conditions {
             page.push_str(match placed.is_problem(condition) {
@@ -66,14 +100,7 @@ fn conditions(page: &mut String, state: &AdminState) {
             cells(page, &[placed.object, &placed.place, condition]);
         }
     }
-    page.push_str("</table>");
-    if !report.notes.is_empty() {
-        page.push_str("<h2>Notes</h2><table><tr><th>Object<th>Note");
-        for note in report.notes.iter() {
-            row(page, &[&note.object, &note.message]);
-        }
-        page.push_str("</table>");
-    }
+    page.push_str("</table></details>");
 }
 
 fn row(page: &mut String, values: &[&dyn Display]) {

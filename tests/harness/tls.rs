@@ -22,11 +22,28 @@ impl Certificate {
         Self::with(names, &rcgen::PKCS_ECDSA_P256_SHA256)
     }
 
+    /// Returns a certificate that is no longer valid.
+    pub(crate) fn expired(names: &[&str]) -> Self {
+        Self::made(names, &rcgen::PKCS_ECDSA_P256_SHA256, |params| {
+            params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+        })
+    }
+
     /// Returns a certificate with a key of this algorithm.
     pub(crate) fn with(names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
+        Self::made(names, algorithm, |_| {})
+    }
+
+    fn made(
+        names: &[&str],
+        algorithm: &'static rcgen::SignatureAlgorithm,
+        tune: impl FnOnce(&mut CertificateParams),
+    ) -> Self {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let key = KeyPair::generate_for(algorithm).expect("a key");
-        let params = CertificateParams::new(names).expect("valid names");
+        let mut params = CertificateParams::new(names).expect("valid names");
+        tune(&mut params);
         let signed = params.self_signed(&key).expect("signed");
         Self {
             pem: signed.pem(),

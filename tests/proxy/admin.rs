@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::{Client, connect, get, handshake, read_all, read_until, write_text};
+use crate::harness::ports::closed_address;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
@@ -231,6 +232,49 @@ async fn times_of_backends_and_of_the_process_have_standard_names() {
         assert!(value.is_some_and(|value| value > 0.0), "{name}: {value:?}");
     }
     assert_eq!(all.matches("# EOF").count(), 1);
+}
+
+#[tokio::test]
+async fn the_page_begins_with_what_is_wrong() {
+    let certificate = Certificate::expired(&["a.com"]);
+    let closed = closed_address();
+    let echo = Origin::echo("echo").await;
+    let objects = Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "a.com", &["certificate"]),
+    ])
+    .with(secret("certificate", &certificate))
+    .service("empty", &[])
+    .service("down", &[closed])
+    .service("half", &[closed, echo.address])
+    .route(
+        "route",
+        &[
+            prefix("/empty", "empty"),
+            prefix("/down", "down"),
+            prefix("/half", "half"),
+        ],
+    )
+    .route("lost", &[prefix("/lost", "missing")]);
+    let scene = Scene::start(&objects);
+    assert_eq!(get(scene.at(80), "a.com", "/empty").await.status, 503);
+    for _ in 0..20 {
+        assert_eq!(get(scene.at(80), "a.com", "/down").await.status, 503);
+        assert_eq!(get(scene.at(80), "a.com", "/half").await.status, 200);
+    }
+    let page = page(&scene, "/").await;
+    let (_, problems) = page.split_once("<h2>Problems</h2>").expect("problems");
+    let (problems, _) = problems.split_once("<h2>").expect("more");
+    for expected in [
+        "Secret default/certificate<td>the certificate has expired at ".to_owned(),
+        "Service default/empty:80<td>has no ready endpoint".to_owned(),
+        format!("{closed} of Service default/half:80<td>has failed"),
+        "HTTPRoute default/route rule 0<td>1 of 1 responses".to_owned(),
+        "HTTPRoute default/route rule 1<td>20 of 20 responses".to_owned(),
+        "HTTPRoute default/lost<td>".to_owned(),
+    ] {
+        assert!(problems.contains(&expected), "{expected} in {problems}");
+    }
 }
 
 #[tokio::test]
