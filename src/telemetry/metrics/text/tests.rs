@@ -1,5 +1,6 @@
 //! Tests of the page and of its documentation.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
