@@ -36,6 +36,7 @@ pub mod cli;
 pub mod cluster;
 pub mod control;
 pub mod dns;
+pub mod explain;
 pub mod filter;
 mod http2;
 pub mod ir;

@@ -77,14 +77,16 @@ fn explained_request(
     };
     let mut translator = Translator::new(options);
     let ir = Arc::new(translator.translate(&snapshot, None).ir);
-    let table = Table::build(ir.clone(), None);
+    let table = Table::build(ir, None);
     let configuration = Configuration {
         table: &table,
-        ir: &ir,
-        translator: &translator,
+        state: State::Offline {
+            policies: &|rule, port, listener| of_rule(&translator, rule, port, listener),
+        },
+        values: Values::Shown,
     };
     let explanation = explain(configuration, request);
-    (explanation.to_string(), explanation.found)
+    (explanation.to_string(), explanation.is_found())
 }
 
 #[test]
@@ -109,12 +111,14 @@ fn shows_grpc_routes_of_grpc_requests() {
         "origin: https://x.example",
         "access-control-request-method: POST",
     ];
-    preflight.add_headers(&fields.map(|field| request::header(field).unwrap()));
+    let fields = fields.map(|field| field.parse().unwrap());
+    preflight.add_headers(&fields).unwrap();
     let (text, found) = explained_request(&objects, &preflight, Permissions::default());
     assert!(!found, "{text}");
     let reason = "the rule permits no calls of other origins";
     assert!(text.contains(reason), "{text}");
-    request.add_headers(&[request::header("content-type: application/grpc").unwrap()]);
+    let grpc = "content-type: application/grpc".parse().unwrap();
+    request.add_headers(&[grpc]).unwrap();
     let (text, found) = explained_request(&objects, &request, Permissions::default());
     assert!(found, "{text}");
     let backend = "Service app/app:443 by BackendTLSOverride edge/tls for gRPC has no ready endpoint: gRPC status UNAVAILABLE";

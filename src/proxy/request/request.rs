@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -35,7 +36,7 @@ use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::proxy::{grpc, grpc_web};
-use crate::table::{RequestView, Rule};
+use crate::table::{Listener, RequestView, Rule};
 use crate::upstream;
 
 /// A request that is ready to be served. Small, because it is moved.
@@ -274,8 +275,7 @@ fn admit(
         headers: &parts.headers,
         added: added.as_slice(),
     };
-    let rule = client.listener(port, &normalized.host)?.find(&view);
-    let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
+    let rule = find_rule(client.listener(port, &normalized.host)?, &view)?;
     let rule = table.rule(rule);
     record.matched(&rule);
     if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
@@ -292,6 +292,16 @@ fn admit(
         added,
         rule,
     })
+}
+
+/// Returns the rule of a listener for a normalized request.
+#[inline]
+pub(super) fn find_rule<'a>(
+    listener: &'a Listener,
+    view: &RequestView<'_>,
+) -> Result<&'a Arc<Rule>, Error> {
+    let rule = listener.find(view);
+    rule.ok_or(Error::NotFound("no route matches this request"))
 }
 
 /// Translates a gRPC-Web call that a GRPCRoute matches to gRPC. Returns the format of its response.
