@@ -257,7 +257,7 @@ mod tests {
         assert!(page("/config").await.1.contains("\"ports\""));
         let (status, text) = page("/explain?request=http://a/").await;
         assert_eq!(status, 200);
-        assert!(text.contains("in service: no configuration yet"), "{text}");
+        assert!(text.contains("in service: no configuration"), "{text}");
         assert!(text.contains("the configuration opens no port"), "{text}");
         let (status, text) = page("/explain").await;
         assert_eq!(status, 400);

@@ -62,7 +62,7 @@ enum Command {
     Run(Box<run::Args>),
     Controller(controller::Args),
     Check(check::Args),
-    Explain(Box<explain::Args>),
+    Explain(explain::Args),
     Shift(Box<shift::Args>),
     Echo(echo::Args),
     Completions(completions::Args),

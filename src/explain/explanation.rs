@@ -166,7 +166,7 @@ impl fmt::Display for InService {
             revision,
         } = self;
         match generation {
-            0 => f.write_str("no configuration yet")?,
+            0 => f.write_str("no configuration")?,
             _ => write!(f, "generation {generation}")?,
         }
         match revision {

@@ -14,6 +14,9 @@ use crate::proxy::preview::PreviewClient;
 /// Maximum number of headers: that of a request in the default settings of a proxy.
 pub const MAX_HEADERS: usize = 100;
 
+/// Maximum length of a host, in bytes: that of a proxy.
+const MAX_HOST: usize = 255;
+
 /// A header.
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName, HeaderValue);
@@ -57,6 +60,9 @@ impl FromStr for ExplainedRequest {
             return Err(format!(
                 "`{url}` must have a host, without user information"
             ));
+        }
+        if host.len() > MAX_HOST {
+            return Err(format!("the host is longer than {MAX_HOST} bytes"));
         }
         if authority != host && url.port_u16().is_none() {
             return Err(format!(
@@ -244,6 +250,8 @@ mod tests {
         ] {
             assert!(text.parse::<ExplainedRequest>().is_err(), "{text}");
         }
+        let long = format!("tls://{}/", "a".repeat(MAX_HOST + 1));
+        assert!(long.parse::<ExplainedRequest>().is_err());
         for text in ["no colon", "na me: value", "name: a\nb"] {
             assert!(text.parse::<Header>().is_err(), "{text}");
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use http::{Method, Request};
@@ -13,6 +13,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
+use crate::admin::{metric, service_labels};
 use crate::client::{Client, get, handshake};
 use crate::harness::tls::{self, Certificate};
 use crate::harness::{TEST_TIMEOUT, yaml};
@@ -273,7 +274,7 @@ fn log(file: &Path, lines: usize) -> BTreeMap<String, Value> {
             text.lines().count()
         );
         // A file has no event that a test could await.
-        thread::sleep(std::time::Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -297,6 +298,10 @@ fn compare(exchanged: &Exchanged, line: Option<&Value>, about: &str) {
         json!(!outcome["route"].is_null()),
         "{about}"
     );
+    if *status == 421 {
+        let listener = ports[0]["listener"][0].as_str().expect("a line");
+        assert!(listener.contains("for the handshake, but"), "{about}");
+    }
     if outcome["route"].is_null() {
         return assert_eq!(outcome["status"], json!(status), "{about}");
     }
@@ -348,5 +353,107 @@ async fn says_what_the_proxy_does_for_random_requests() {
     for status in [0, 200, 400, 404, 405, 421, 500] {
         let count = outcomes.get(&status).copied().unwrap_or(0);
         assert!(count >= 20, "too few of {status}: {outcomes:?}");
+    }
+}
+
+/// Runs the command against the admin address of a data plane.
+fn explain(scene: &Scene, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .args(["explain", "--admin"])
+        .arg(format!("http://{}", scene.admin_address()))
+        .args(arguments)
+        .env("PORTCULLIS_CONFIG_DIR", "/nowhere")
+        .output()
+        .expect("run")
+}
+
+fn text(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.is_empty(), "{error}");
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+#[tokio::test]
+async fn command_asks_a_running_proxy() {
+    let echo = Origin::echo("echo").await;
+    let base = Objects::http().service("echo", &[echo.address]);
+    let mut rule = prefix("/a", "echo");
+    rule["matches"][0]["headers"] = json!([{"name": "x-token", "value": "secret"}]);
+    let mut scene = Scene::start(&base.clone().route("route", &[rule]));
+    let output = explain(&scene, &["http://a.com/a/b", "-H", "x-token: secret"]);
+    let address = echo.address;
+    let expected = format!(
+        "GET http://a.com/a/b\nin service: generation 1\n\n\
+         port        *:80 (http) of Gateway default/gateway\n\
+         listener    http, hostname *\n\
+         rule        HTTPRoute default/route rule 0, match 0 (path /a and below, header x-token=<redacted>; hostname *)\n\
+         backends    100.0 %  Service default/echo:80 over HTTP/1.1: 1 endpoint\n{:21}{address}: healthy, 0 in flight\n",
+        ""
+    );
+    assert_eq!(text(&output), expected);
+    assert_eq!(output.status.code(), Some(0));
+
+    let none = explain(&scene, &["http://a.com/a", "--values"]);
+    assert_eq!(none.status.code(), Some(1));
+    let shown = text(&none);
+    let reason = "header x-token=secret; hostname *): header x-token does not match";
+    assert!(shown.contains(reason), "{shown}");
+
+    let output = explain(&scene, &["-o", "json", "POST http://a.com/"]);
+    assert_eq!(output.status.code(), Some(1));
+    let page = "/explain?output=json&request=POST%20http://a.com/";
+    let page = get(scene.admin_address(), "localhost", page).await;
+    assert_eq!(text(&output), page.text());
+
+    scene
+        .replace(&base.route("route", &[prefix("/", "echo")]))
+        .await;
+    let output = explain(&scene, &["POST http://a.com/"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output).contains("in service: generation 2\n"));
+}
+
+#[tokio::test]
+async fn command_passes_on_why_a_proxy_refuses() {
+    let scene = Scene::start(&Objects::http());
+    let command = |admin: &str| {
+        Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args(["explain", "--admin", admin, "http://a.com/"])
+            .output()
+            .expect("run")
+    };
+    let output = command(&scene.at(80).to_string());
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("it has no /explain"), "{error}");
+}
+
+#[tokio::test]
+async fn shows_ejected_endpoints() {
+    let echo = Origin::echo("echo").await;
+    let dead = Origin::dead();
+    let objects = Objects::http()
+        .service("app", &[echo.address, dead])
+        .route("route", &[prefix("/", "app")]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let ejections = format!("upstream_ejections_total{{{}}}", service_labels("app"));
+    // The endpoint of a request is random.
+    while metric(&scene, &ejections).await == 0.0 {
+        client.get("a.com", "/").await;
+    }
+    let page = get(
+        scene.admin_address(),
+        "localhost",
+        "/explain?request=http://a.com/",
+    )
+    .await;
+    let text = page.text();
+    for part in [
+        "over HTTP/1.1: 2 endpoints, 1 ejected\n".to_owned(),
+        format!("{}: healthy, 0 in flight\n", echo.address),
+        format!("{dead}: ejected "),
+    ] {
+        assert!(text.contains(&part), "{part}: {text}");
     }
 }

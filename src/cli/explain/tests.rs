@@ -127,6 +127,77 @@ fn shows_grpc_routes_of_grpc_requests() {
 }
 
 #[test]
+fn shows_routes_of_forwarded_connections() {
+    let objects = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: tls, port: 443, protocol: TLS, hostname: "*.example.com", tls: {mode: Passthrough}}
+  - {name: tcp, port: 5432, protocol: TCP, allowedRoutes: {kinds: [{kind: TCPRoute}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: vault}
+spec:
+  parentRefs: [{name: web, sectionName: tls}]
+  hostnames: [vault.example.com]
+  rules: [{backendRefs: [{name: app, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: database}
+spec:
+  parentRefs: [{name: web, sectionName: tcp}]
+  rules: [{backendRefs: [{name: app, port: 80}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {ports: [{port: 80}]}
+"#;
+    for (url, expected, is_found) in [
+        (
+            "tls://Vault.example.com",
+            "rule        TLSRoute default/vault rule 0",
+            true,
+        ),
+        (
+            "https://vault.example.com/",
+            "rule        TLSRoute default/vault rule 0",
+            true,
+        ),
+        (
+            "tls://a.example.com",
+            "rule        none: the handshake is refused\n",
+            false,
+        ),
+        (
+            "tls://b.org",
+            "listener    none for b.org: the handshake is refused\n",
+            false,
+        ),
+        (
+            "tls://10.0.0.1",
+            "listener    none for 10.0.0.1: the handshake is refused\n",
+            false,
+        ),
+        (
+            "tcp://any:5432",
+            "rule        TCPRoute default/database rule 0",
+            true,
+        ),
+    ] {
+        let request = url.parse().unwrap();
+        let (text, found) = explained_request(objects, &request, Permissions::default());
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(found, is_found, "{text}");
+    }
+}
+
+#[test]
 fn shows_hostname_of_xbackend() {
     let page = include_str!("../../../docs/xbackend.md");
     let example = page.split("```yaml\n").nth(1).unwrap();
