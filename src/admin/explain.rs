@@ -140,7 +140,7 @@ mod tests {
             ("request=%ff%fe", "is not a URL"),
             ("request=http://a/&request=http://b/", "occurs twice"),
             ("request=http://a/&header=b", "has no colon"),
-            ("request=http://a/&header=b:%0a", "not valid in a header"),
+            ("request=http://a/&header=b:c%0ad", "not valid in a header"),
             ("request=http://a/&output=xml", "`xml` is not a value"),
             ("request=http://a/&values=1", "`1` is not a value"),
             ("request=http://a/&debug=true", "no parameter `debug`"),

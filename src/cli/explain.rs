@@ -191,6 +191,7 @@ fn ask(url: &AdminUrl, args: &Args) -> anyhow::Result<bool> {
             Ok(found == "true")
         }
         (404, _) => Err(anyhow!("it has no /explain: it may be an older version")),
+        (431, _) => Err(anyhow!("the request and its headers are too long for it")),
         (200, None) => Err(anyhow!("its response is not that of a proxy")),
         (status, _) => Err(anyhow!("status {status}: {}", body.trim())),
     }

@@ -416,16 +416,19 @@ async fn command_asks_a_running_proxy() {
 #[tokio::test]
 async fn command_passes_on_why_a_proxy_refuses() {
     let scene = Scene::start(&Objects::http());
-    let command = |admin: &str| {
-        Command::new(env!("CARGO_BIN_EXE_portcullis"))
-            .args(["explain", "--admin", admin, "http://a.com/"])
+    let long = format!("http://a.com/{}", "a".repeat(20_000));
+    for (address, url, reason) in [
+        (scene.at(80), "http://a.com/", "it has no /explain"),
+        (scene.admin_address(), &long, "are too long for it"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args(["explain", "--admin", &address.to_string(), url])
             .output()
-            .expect("run")
-    };
-    let output = command(&scene.at(80).to_string());
-    assert_eq!(output.status.code(), Some(1));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("it has no /explain"), "{error}");
+            .expect("run");
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(reason), "{error}");
+    }
 }
 
 #[tokio::test]
