@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import forwarding
 import load
 from figure import Figure, Target
 from idle import IdleConnections, IdleError
@@ -265,6 +266,8 @@ _PER_GB = {"unit": "ms/GiB", "scale": GB / MB * 1e-6}
 _H1, _H1_LARGE = _plain("/"), _plain("/4k", headers=load.LARGE_HEADERS)
 _HTTPS_H1, _BODY, _TLS_BODY = _tls("/"), _plain("/1m", connections=8), _tls("/1m", connections=8)
 
+FORWARDING = {name for case in forwarding.ALL for name in (case.name, *(one.name for one in case.loads))}
+
 ALL = [
     LoadCase("h1", "HTTP/1.1 keep-alive, 13 B", _H1, Target(of_lowest=0.95, of_envoy=0.4)),
     LoadCase("h1-large", "HTTP/1.1, 1 KB of headers, 4 KB body", _H1_LARGE, Target(of_lowest=1.0)),
@@ -284,4 +287,5 @@ ALL = [
     MemoryCase(),
     IdleCase(),
     WorkersCase(),
+    *forwarding.ALL,
 ]

@@ -1,37 +1,53 @@
 """Owns the client of the `tls-new` case: new TLS 1.3 connections without resumption, one request on each.
 
-wrk is of no use here: it resumes sessions. Usage: handshakes.py PORT SECONDS CONCURRENCY; prints one line of JSON.
+wrk is of no use here: it resumes sessions. Usage: handshakes.py PORT SECONDS CONCURRENCY [ADDRESS PATH STATUS NAMES]; prints one line of JSON. NAMES is a file
+with a server name on each line, which connections use in turn.
 """
 
+import itertools
 import json
 import selectors
 import socket
 import ssl
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 WANTS = {ssl.SSLWantReadError: selectors.EVENT_READ, ssl.SSLWantWriteError: selectors.EVENT_WRITE}
 
 
-def connection(port: int, context: ssl.SSLContext):
+@dataclass(frozen=True)
+class Target:
+    """Where connections go, and what they ask for."""
+
+    port: int
+    address: str = "127.0.0.1"
+    path: str = "/"
+    status: int = 200
+    names: tuple[str, ...] = ("localhost",)
+
+
+def connection(target: Target, name: str, context: ssl.SSLContext):
     """One connection from start to end, as a generator that yields what it waits for; returns a fault, or ''."""
     plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     plain.setblocking(False)
     # The request goes out right behind the handshake's last message; Nagle's algorithm would hold it for 40 ms.
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    plain.connect_ex(("127.0.0.1", port))
+    plain.connect_ex((target.address, target.port))
     yield plain, selectors.EVENT_WRITE
-    tls = context.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+    tls = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
+    request = f"GET {target.path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode()
     try:
         yield from patiently(tls, tls.do_handshake)
         if tls.session_reused:
             return "a session was resumed"
-        yield from patiently(tls, lambda: tls.send(REQUEST))
+        yield from patiently(tls, lambda: tls.send(request))
         answer = b""
         while piece := (yield from patiently(tls, lambda: tls.recv(4096))):
             answer += piece
-        return "" if answer.startswith(b"HTTP/1.1 200 ") else f"unexpected answer {answer[:40]!r}"
+        return "" if answer.startswith(b"HTTP/1.1 %d " % target.status) else f"unexpected answer {answer[:40]!r}"
     except (OSError, ssl.SSLError) as error:
         return str(error)
     finally:
@@ -56,9 +72,10 @@ def context() -> ssl.SSLContext:
     return made
 
 
-def run(port: int, seconds: float, concurrency: int) -> dict:
+def run(target: Target, seconds: float, concurrency: int) -> dict:
     selector = selectors.DefaultSelector()
     tls = context()
+    names: Iterator[str] = itertools.cycle(target.names)
     started = time.monotonic()
     done, faults, active = 0, [], 0
 
@@ -76,7 +93,7 @@ def run(port: int, seconds: float, concurrency: int) -> dict:
     def begin() -> None:
         nonlocal active
         if time.monotonic() - started < seconds:
-            active += advance(connection(port, tls))
+            active += advance(connection(target, next(names), tls))
 
     for _ in range(concurrency):
         begin()
@@ -93,4 +110,6 @@ def run(port: int, seconds: float, concurrency: int) -> dict:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))))
+    port, seconds, concurrency, *more = sys.argv[1:]
+    target = Target(int(port), more[0], more[1], int(more[2]), tuple(Path(more[3]).read_text().split())) if more else Target(int(port))
+    print(json.dumps(run(target, float(seconds), int(concurrency))))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import process
-from backend import SMALL, Backend, Counts
+from backend import SMALL, Backend, Counts, Echo, Ports, echoes
 from load import Generator, Outcome
 from process import Group, Process
-from proxies import Proxy, Site
+from proxies import ForwardSite, Proxy, Site
 
 # More than all that one load may have in flight: connections times streams.
 SPARE_CONNECTIONS = 200
@@ -48,7 +48,7 @@ class Running:
     """A proxy that is up."""
 
     process: Process
-    site: Site
+    site: Site | ForwardSite
 
     def empty_log(self) -> None:
         if self.site.access_log:
@@ -121,12 +121,14 @@ class Lab:
         self._group = group
         self._folder = folder
         self._shared: dict[tuple[str, bool], Running] = {}
+        self._forwarding: dict[str, Running] = {}
+        self._echo: tuple[Echo, int] | None = None
         self._started = 0
         self._patience = options.patience
         self.generator = Generator(options.load_cores, folder)
         self._certificate, self._key = _make_certificate(folder)
-        self._backend_port, status_port = free_ports(2)
-        self.backend = Backend(group, nginx, self._new_folder("backend"), options.load_cores, self._backend_port, status_port)
+        self._ports = Ports(*free_ports(3))
+        self.backend = Backend(group, nginx, self._new_folder("backend"), options.load_cores, self._ports, (self._certificate, self._key))
 
     def shared(self, name: str, logs: bool = False) -> Running:
         """The one instance of a proxy, with or without its access log, that all load cases use."""
@@ -134,13 +136,19 @@ class Lab:
             self._shared[name, logs] = self.start(self.proxies[name], f"{name} with a log" if logs else name, logs)
         return self._shared[name, logs]
 
+    def forwarding(self, name: str) -> Running:
+        """The one instance of a proxy that forwards TCP, TLS and UDP, which all cases of these use."""
+        if name not in self._forwarding:
+            self._forwarding[name] = self._start_forwarding(self.proxies[name])
+        return self._forwarding[name]
+
     def start(self, proxy: Proxy, label: str = "", logs: bool = False, cores: str = "") -> Running:
         """A fresh instance, ready: it has answered one request."""
         name = label or proxy.name
         folder = self._new_folder(name)
         http_port, https_port, h2c_port, admin_port = free_ports(4)
         site = Site(
-            *(http_port, https_port, h2c_port, admin_port, self._backend_port),
+            *(http_port, https_port, h2c_port, admin_port, self._ports.plain),
             *(self._certificate, self._key, self.options.same_headers),
             access_log=folder / "log" if logs else None,
             haproxy_splice=self.options.haproxy_splice,
@@ -148,6 +156,21 @@ class Lab:
         command = proxy.command(site, folder)
         started = self._group.start(name, command, cores or self.options.proxy_core, folder / "log")
         started.ready_when(lambda: answers(site.http) and accepts(site.https) and accepts(site.h2c), seconds=60)
+        return Running(started, site)
+
+    def _start_forwarding(self, proxy: Proxy) -> Running:
+        if not self._echo:
+            port = free_udp_port()
+            self._echo = Echo(self._group, self._new_folder("echo"), self.options.load_cores, port), port
+        name = f"{proxy.name} for TCP, TLS and UDP"
+        folder = self._new_folder(name)
+        tcp_port, tls_port, admin_port = free_ports(3)
+        site = ForwardSite(
+            *(tcp_port, tls_port, free_udp_port(), admin_port),
+            *(self._ports.plain, self._ports.tls, self._echo[1], self.options.haproxy_splice),
+        )
+        started = self._group.start(name, proxy.forward_command(site, folder), self.options.proxy_core, folder / "log")
+        started.ready_when(lambda: answers(site.tcp) and accepts(site.tls) and (not proxy.forwards_udp or echoes(site.udp)), seconds=60)
         return Running(started, site)
 
     def stop(self, running: Running) -> None:
@@ -168,7 +191,7 @@ class Lab:
         running.empty_log()
         reached = self.backend.counts()
         wall = Span(time.monotonic_ns)
-        proxy, around = Span(running.process.cpu_ns), Span(lambda: process.own_cpu_ns() + self.backend.cpu_ns())
+        proxy, around = Span(running.process.cpu_ns), Span(lambda: process.own_cpu_ns() + self._backend_ns())
         proxy_busy, load_busy = Span(lambda: process.busy_ns(proxy_core)), Span(lambda: process.busy_ns(load_cores))
         outcome = load(self.generator, running.site, self.options.seconds)
         foreign = max(proxy_busy.end() - proxy.end(), load_busy.end() - around.end(), 0)
@@ -180,6 +203,9 @@ class Lab:
             foreign_share=foreign / wall.end(),
             logged=running.logged(round(outcome.requests * COMPLETE)),
         )
+
+    def _backend_ns(self) -> int:
+        return self.backend.cpu_ns() + (self._echo[0].process.cpu_ns() if self._echo else 0)
 
     def _wait_until_quiet(self) -> None:
         both = f"{self.options.proxy_core},{self.options.load_cores}"
@@ -204,6 +230,12 @@ def free_ports(count: int) -> list[int]:
     for one in held:
         one.close()
     return ports
+
+
+def free_udp_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def answers(port: int) -> bool:

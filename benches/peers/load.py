@@ -1,4 +1,4 @@
-"""Owns the load generators: wrk, h2load and our TLS handshake client, and what they report.
+"""Owns the load generators: wrk, h2load and our clients of TLS handshakes and datagrams, and what they report.
 
 All of them offer only TLS 1.3 with AES-128-GCM and X25519, so that every proxy does the same cryptography.
 """
@@ -47,6 +47,18 @@ class Outcome:
     requests: int
     seconds: float
     fault: str
+    # Datagrams that did not come back.
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where new TLS connections go if not to localhost, their server names in turn, and the status of the response to their request."""
+
+    address: str
+    path: str
+    names: list[str]
+    status: int = 200
 
 
 class Generator:
@@ -77,14 +89,30 @@ class Generator:
         ]
         return _h2load_outcome(self._run(["h2load", *arguments, url], seconds))
 
-    def handshakes(self, port: int, seconds: float, connections: int = 16) -> Outcome:
+    def handshakes(self, port: int, seconds: float, connections: int = 16, target: Target | None = None) -> Outcome:
         client = Path(__file__).with_name("handshakes.py")
-        output = self._run([sys.executable, "-E", "-S", str(client), str(port), str(seconds), str(connections)], seconds)
+        arguments = [str(port), str(seconds), str(connections)]
+        if target:
+            names = self._folder / "names"
+            names.write_text("\n".join(target.names))
+            arguments += [target.address, target.path, str(target.status), str(names)]
+        output = self._run([sys.executable, "-E", "-S", str(client), *arguments], seconds)
         try:
             done = json.loads(output)
         except ValueError:
             return Outcome(0, 0, _last_line(output))
         return Outcome(done["connections"], done["seconds"], done["fault"])
+
+    def datagrams(self, port: int, seconds: float, size: int, clients: int, window: int) -> Outcome:
+        """Datagrams to an echo, of which each client has `window` on their way."""
+        client = Path(__file__).with_name("datagrams.py")
+        numbers = map(str, (port, seconds, size, clients, window))
+        output = self._run([sys.executable, "-E", "-S", str(client), "load", *numbers], seconds)
+        try:
+            done = json.loads(output)
+        except ValueError:
+            return Outcome(0, 0, _last_line(output))
+        return Outcome(done["returned"], done["seconds"], done["fault"], done["lost"])
 
     def _run(self, argv: list[str], seconds: float) -> str:
         try:

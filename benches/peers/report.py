@@ -6,7 +6,6 @@ from pathlib import Path
 from figure import Figure
 
 MARKS = {True: "pass", False: "FAIL", None: "–"}
-RESULTS_START, RESULTS_END = "<!-- results -->", "<!-- /results -->"
 
 
 def table(figures: list[Figure], names: list[str], ours: str) -> list[list[str]]:
@@ -53,13 +52,14 @@ def write_json(path: Path, surroundings: dict, figures: list[Figure], ours: str)
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def update_readme(path: Path, surroundings: dict, figures: list[Figure], rows: list[list[str]]) -> None:
-    """Replaces what stands between the marks, and nothing else."""
+def update_readme(path: Path, mark: str, surroundings: dict, figures: list[Figure], rows: list[list[str]]) -> None:
+    """Replaces what stands between the comments `mark` and `/mark`, and nothing else."""
     text = path.read_text()
-    before, start, rest = text.partition(RESULTS_START)
-    _old, end, after = rest.partition(RESULTS_END)
+    first, last = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    before, start, rest = text.partition(first)
+    _old, end, after = rest.partition(last)
     if not start or not end:
-        raise ValueError(f"{path} has no {RESULTS_START} … {RESULTS_END}")
+        raise ValueError(f"{path} has no {first} … {last}")
     versions = ", ".join(f"{name} {version}" for name, version in surroundings["versions"].items())
     said = "".join(f"\n- {line}" for line in faults(figures))
     section = f"""

@@ -13,7 +13,7 @@ use std::{io, thread};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, LocalOptions};
+use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -364,9 +364,13 @@ impl Worker {
 
     async fn sweep(self: Rc<Self>) {
         let mut times = tokio::time::interval(SWEEP_INTERVAL);
+        let runtime = Handle::current().metrics();
         loop {
             times.tick().await;
             self.upstream.sweep();
+            // Of the only worker of the runtime.
+            let busy = runtime.worker_total_busy_duration(0).as_micros() as u64;
+            self.stats.busy_micros.of(self.id).store(busy, Relaxed);
         }
     }
 

@@ -4,17 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::durations::{DurationCounts, Histogram};
 use super::fault::UpstreamFault;
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
-
-/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
-pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
-    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
-];
-
-/// Buckets of the duration histogram, the unbounded one included.
-pub const DURATION_BUCKETS: usize = DURATION_BOUNDS_MICROS.len() + 1;
 
 /// Counters of a rule's requests.
 #[derive(Debug, Default)]
@@ -26,9 +18,8 @@ pub struct RuleStats(PerWorker<RuleCounts>);
 #[repr(C)]
 struct RuleCounts {
     classes: [Count; 5],
-    total_micros: Count,
     in_flight: Count,
-    durations: [Count; DURATION_BUCKETS],
+    durations: DurationCounts,
     retries: Count,
 }
 
@@ -36,12 +27,9 @@ impl RuleStats {
     /// Counts a completed request by status and duration. A status outside 100 to 599 counts as 5xx.
     #[inline]
     pub fn record(&self, worker: WorkerId, status: u16, elapsed: Duration) {
-        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         let counts = self.0.of(worker);
         counts.classes[class(status)].add(1);
-        counts.durations[bucket].add(1);
-        counts.total_micros.add(micros);
+        counts.durations.record(elapsed);
     }
 
     /// Counts a request in.
@@ -71,14 +59,9 @@ impl RuleStats {
         std::array::from_fn(|class| self.sum(|counts| &counts.classes[class]))
     }
 
-    /// Requests by duration, each bucket for itself, bounded by [`DURATION_BOUNDS_MICROS`].
-    pub fn durations(&self) -> [u64; DURATION_BUCKETS] {
-        std::array::from_fn(|bucket| self.sum(|counts| &counts.durations[bucket]))
-    }
-
-    /// Sum of all durations, in microseconds.
-    pub fn total_micros(&self) -> u64 {
-        self.sum(|counts| &counts.total_micros)
+    /// Durations of the requests.
+    pub fn durations(&self) -> Histogram {
+        Histogram::of(self.0.iter().map(|counts| &counts.durations))
     }
 
     /// Requests that have entered and not left.
@@ -161,8 +144,15 @@ mod tests {
         stats.retried(second);
         assert_eq!(stats.classes(), [0, 1, 0, 1, 1]);
         let durations = stats.durations();
-        assert_eq!((durations[0], durations[1], durations[17]), (1, 1, 1));
-        assert_eq!(stats.total_micros(), 61_000_501);
+        assert_eq!(
+            (
+                durations.buckets[0],
+                durations.buckets[1],
+                durations.buckets[17]
+            ),
+            (1, 1, 1)
+        );
+        assert_eq!(durations.total_micros, 61_000_501);
         assert_eq!((stats.in_flight(), stats.retries()), (1, 1));
         let release = ReleaseStats::new("stable".into());
         for worker in WORKERS {

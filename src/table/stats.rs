@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::durations::Durations;
 use super::fault::UpstreamFault;
 use super::request_stats::ReleaseStats;
 
@@ -125,6 +126,8 @@ impl AuthResult {
 /// Counters of a backend's connections and attempts.
 #[derive(Debug, Default)]
 pub struct BackendStats {
+    /// Times from the begin of an attempt to the head of its response.
+    pub response_times: Durations,
     connects: AtomicU64,
     /// A moving average; 0 before the first connection.
     connect_micros: AtomicU64,

@@ -2,7 +2,9 @@
 //! Label values name configuration objects and fixed reasons only, never request data.
 
 mod dns;
+mod handshake_failure;
 mod text;
+mod usage;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::StatusCode;
 
 pub use dns::{DnsStats, LookupResult};
+pub use handshake_failure::HandshakeFailure;
 pub use text::{CONTENT_TYPE, encode};
 
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
@@ -30,8 +33,6 @@ pub struct ConnectionStats {
     pub parked: AtomicU64,
     /// Completed TLS handshakes.
     pub handshakes: AtomicU64,
-    /// Failed TLS handshakes.
-    pub handshake_failures: AtomicU64,
     /// Connections and sessions of listeners for TLS, TCP and UDP that were refused, for lack of a route or of a backend.
     pub unforwarded: AtomicU64,
     /// Sessions of UDP ports.
@@ -46,7 +47,10 @@ pub struct ConnectionStats {
     pub unmatched: StatusCounts,
     /// Open connections by worker; set once when the workers start.
     pub by_worker: OnceLock<Arc<[AtomicUsize]>>,
+    /// Microseconds in which a worker was not idle, as of a moment ago.
+    pub busy_micros: PerWorker<AtomicU64>,
     timeouts: [AtomicU64; TimeoutKind::ALL.len()],
+    handshake_failures: [AtomicU64; HandshakeFailure::ALL.len()],
 }
 
 /// Response counters by status, for the statuses of requests without a rule. All other statuses
@@ -128,6 +132,16 @@ impl TimeoutKind {
 }
 
 impl ConnectionStats {
+    /// Counts a TLS handshake that failed.
+    pub fn handshake_failed(&self, failure: HandshakeFailure) {
+        self.handshake_failures[failure as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of TLS handshakes that failed for a reason.
+    pub fn handshake_failures(&self, failure: HandshakeFailure) -> u64 {
+        self.handshake_failures[failure as usize].load(Ordering::Relaxed)
+    }
+
     /// Counts a timeout.
     pub fn timed_out(&self, kind: TimeoutKind) {
         self.timeouts[kind as usize].fetch_add(1, Ordering::Relaxed);

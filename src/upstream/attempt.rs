@@ -49,6 +49,7 @@ impl Upstream {
         request: &'a Outgoing<'a>,
         body: B,
     ) -> impl Future<Output = Result<Response<B>, FailedAttempt<B>>> + use<'a, B> {
+        attempts.begin();
         let mut attempt = Attempt {
             pool: &self.pool,
             backend,
@@ -221,6 +222,9 @@ impl<B: Replay> Attempt<'_, B> {
         match outcome {
             Ok(head) => {
                 health::on_response(&in_flight.endpoint().health);
+                let response_time = self.attempts.responded();
+                let stats = &self.backend.stats;
+                stats.response_times.record(self.pool.worker, response_time);
                 self.attempts
                     .on_response(self.backend, in_flight.endpoint());
                 let key = Connector::key_of(self.backend, in_flight.endpoint());

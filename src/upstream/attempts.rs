@@ -4,6 +4,7 @@
 use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
 
@@ -45,6 +46,12 @@ pub struct Attempts {
     pub(super) endpoint: Option<SocketAddr>,
     /// Release of the last attempt, if its backend has releases.
     pub(super) release: Option<SelectedRelease>,
+    /// When the last attempt has begun, or the first one begins.
+    begin: Option<Instant>,
+    /// Number of attempts.
+    count: u8,
+    /// Time from the begin of the last attempt to the head of its response.
+    response_time: Option<Duration>,
     /// Endpoint of the request's session.
     preferred: Option<SocketAddr>,
     pub(super) failed: Option<Box<FailedAttempts>>,
@@ -93,6 +100,45 @@ impl Attempts {
     /// Returns the endpoint of the last attempt.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint
+    }
+
+    /// Returns the number of attempts: how often an endpoint was selected.
+    pub fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// Returns the time from the begin of the last attempt to the head of its response; `None` without a response.
+    pub fn response_time(&self) -> Option<Duration> {
+        self.response_time
+    }
+
+    /// Attempts of a request that has just arrived: the first one begins `now`, which saves a look at the clock.
+    pub fn starting(now: Instant) -> Self {
+        Self {
+            begin: Some(now),
+            ..Self::default()
+        }
+    }
+
+    /// Notes that the request has waited before its first attempt.
+    pub fn have_waited(&mut self) {
+        self.begin = None;
+    }
+
+    /// Counts an attempt, which begins now.
+    pub(super) fn begin(&mut self) {
+        if self.count > 0 {
+            (self.begin, self.response_time) = (None, None);
+        }
+        self.count = self.count.saturating_add(1);
+        self.begin.get_or_insert_with(Instant::now);
+    }
+
+    /// Records that the head of a response has arrived. Returns the time since the begin of the attempt.
+    pub(super) fn responded(&mut self) -> Duration {
+        let time = self.begin.map_or(Duration::ZERO, |begin| begin.elapsed());
+        self.response_time = Some(time);
+        time
     }
 
     /// Makes attempts use this endpoint of their backend while it exists, has not failed the request, and is not

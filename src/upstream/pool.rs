@@ -40,6 +40,7 @@ pub(super) enum Ready {
 
 /// The connections of one worker.
 pub(super) struct Pool {
+    pub(super) worker: WorkerId,
     pub(super) clock: Rc<Clock>,
     pub(super) buffers: Rc<Buffers>,
     pub(super) head_limits: HeadLimits,
@@ -111,6 +112,7 @@ impl Pool {
         descriptors: Arc<Descriptors>,
     ) -> Self {
         Self {
+            worker,
             endpoints: WorkerEndpoints::new(worker, clock.clone()),
             clock,
             buffers: Rc::default(),

@@ -53,6 +53,17 @@ pub(crate) fn client_of(
     client_verifying(versions, protocols, &all)
 }
 
+/// A client that trusts no certificate.
+pub(crate) fn client_without_trust() -> Arc<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("known versions")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
 /// Like [`client_of`], for these signature schemes only.
 pub(crate) fn client_verifying(
     versions: &[&'static rustls::SupportedProtocolVersion],

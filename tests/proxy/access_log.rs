@@ -152,8 +152,10 @@ async fn logs_one_line_per_request_without_credentials() {
         "echo"
     );
     assert_eq!(client.post("a.com", "/echo", "four").await.status, 200);
-    assert_eq!(client.get("a.com", "/empty").await.status, 503);
-    assert_eq!(client.get("b.com", "/none").await.status, 404);
+    let empty = client.get("a.com", "/empty").await;
+    assert_eq!(empty.status, 503);
+    let none = client.get("b.com", "/none").await;
+    assert_eq!(none.status, 404);
     let mut http2 = Client::http2(address).await;
     assert_eq!(http2.get("a.com", "/echo/2").await.name(), "echo");
     let mut bad = connect(address).await;
@@ -162,13 +164,35 @@ async fn logs_one_line_per_request_without_credentials() {
         format!("GET /%00?{SECRET} HTTP/1.1\r\nHost: a.com\r\nUser-Agent: x\ty\r\n\r\n"),
     )
     .await;
-    read_all(&mut bad).await;
+    let bad = read_all(&mut bad).await;
 
     let lines = tokio::task::spawn_blocking(move || program.stop())
         .await
         .expect("no panic");
     assert_lines(&lines);
     assert_eq!(lines[0]["upstream"], echo.address.to_string());
+    let milliseconds = |field: &str| lines[0][field].as_f64().expect("a number");
+    assert!(milliseconds("upstream_ms") > 0.0);
+    assert!(milliseconds("upstream_ms") <= milliseconds("duration_ms"));
+    // A client that reports an error can name the request.
+    for (line, id) in [(2, &empty), (3, &none)] {
+        assert_eq!(lines[line]["request_id"], id.header("x-request-id"));
+    }
+    let id = lines[5]["request_id"].as_str().expect("an id");
+    let bad = String::from_utf8_lossy(&bad).to_lowercase();
+    assert!(
+        id.len() == 32 && bad.contains(&format!("x-request-id: {id}")),
+        "{bad}"
+    );
+    // One attempt is not worth a word, and without a backend there was none.
+    let lacks = |line: &&Value| line["attempts"].is_null();
+    assert_eq!(lines.iter().filter(lacks).count(), lines.len());
+    assert!(
+        lines
+            .iter()
+            .filter(|line| line["status"] != 200)
+            .all(|line| line["upstream_ms"].is_null())
+    );
 }
 
 #[test]

@@ -156,7 +156,7 @@ async fn counts_handshakes_and_bad_requests() {
         .await;
     let rows = [
         ("tls_handshakes_total", 3.0),
-        ("tls_handshake_failures_total", 2.0),
+        (r#"tls_handshake_failures_total{reason="server_name"}"#, 2.0),
         ("bad_requests_total", 2.0),
         ("connections_accepted_total", 7.0),
         ("connections_open", 0.0),
@@ -167,6 +167,70 @@ async fn counts_handshakes_and_bad_requests() {
     let expiry =
         r#"certificate_expiry_timestamp_seconds{namespace="default",secret="certificate"}"#;
     assert!(metric(&scene, expiry).await > 1.7e9);
+}
+
+#[tokio::test]
+async fn failed_handshakes_have_a_reason() {
+    let certificate = Certificate::new(&["a.com"]);
+    let listener = https("tls", 443, "a.com", &["certificate"]);
+    let objects = Objects::gateway(&[listener]).with(secret("certificate", &certificate));
+    let scene = Scene::with(&objects, |settings| {
+        settings.limits.handshake_timeout = Duration::from_millis(200);
+    });
+    let at = scene.at(443);
+    let trusts_nobody = tls::client_without_trust();
+    for (name, config) in [("b.com", tls::client(&[])), ("a.com", trusts_nobody)] {
+        assert!(handshake(at, name, &config).await.is_err(), "{name}");
+    }
+    let mut plain = connect(at).await;
+    write_text(&mut plain, "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n").await;
+    read_all(&mut plain).await;
+    drop(connect(at).await);
+    let mut silent = connect(at).await;
+    read_all(&mut silent).await;
+    scene
+        .until_stats("all are gone", |stats| stats.open == 0)
+        .await;
+    for (reason, count) in [
+        ("server_name", 1.0),
+        ("refused", 1.0),
+        ("not_tls", 1.0),
+        ("closed", 1.0),
+        ("timeout", 1.0),
+        ("incompatible", 0.0),
+    ] {
+        let name = format!(r#"tls_handshake_failures_total{{reason="{reason}"}}"#);
+        assert_eq!(metric(&scene, &name).await, count, "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn times_of_backends_and_of_the_process_have_standard_names() {
+    let echo = Origin::echo("echo").await;
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .route("route", &[prefix("/", "echo")]);
+    let scene = Scene::start(&objects);
+    for _ in 0..3 {
+        assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
+    }
+    let all = page(&scene, "/metrics").await;
+    let labels = service_labels("echo");
+    let count = format!("http_client_request_duration_seconds_count{{{labels}}} 3\n");
+    assert!(all.contains(&count), "{all}");
+    for name in [
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_max_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        r#"portcullis_worker_busy_seconds_total{worker="0"}"#,
+    ] {
+        let value = |line: &str| line.strip_prefix(name)?.trim().parse::<f64>().ok();
+        let value = all.lines().find_map(value);
+        assert!(value.is_some_and(|value| value > 0.0), "{name}: {value:?}");
+    }
+    assert_eq!(all.matches("# EOF").count(), 1);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use portcullis::telemetry::metrics::HandshakeFailure;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 use serde_json::json;
@@ -262,7 +263,7 @@ async fn server_name_without_a_route_is_reset() {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{name}: {error}");
         }
         until_counted(&scene, "the failures", |it| {
-            it.handshake_failures.load(Relaxed) == 3
+            it.handshake_failures(HandshakeFailure::ServerName) == 3
         })
         .await;
     }

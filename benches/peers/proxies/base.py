@@ -29,12 +29,34 @@ class Site:
     haproxy_splice: bool = False
 
 
+@dataclass(frozen=True)
+class ForwardSite:
+    """What a proxy is given that forwards TCP, TLS and UDP: ports of 127.0.0.1 to listen on, and those of the backends."""
+
+    tcp: int
+    tls: int
+    udp: int
+    admin: int
+    tcp_backend: int
+    tls_backend: int
+    udp_backend: int
+    # Whether HAProxy moves data inside the kernel, which is off unless asked for.
+    haproxy_splice: bool = False
+    # There is no access log in these cases.
+    access_log: None = None
+
+
+# What a connection to `ForwardSite.tls` asks for; others have no backend.
+SERVER_NAME = "localhost"
+
+
 class Proxy(abc.ABC):
     """A proxy with one worker: HTTP/1.1 and h2c in plain text, HTTP/1.1 and HTTP/2 over TLS 1.3, one backend."""
 
     name: str
     program: str
     install: str
+    forwards_udp = True
 
     def __init__(self, program: str | None = None):
         self.path = program or self.find()
@@ -53,3 +75,11 @@ class Proxy(abc.ABC):
     @abc.abstractmethod
     def command(self, site: Site, folder: Path) -> list[str]:
         """Writes the configuration for `site` into `folder`; returns the command that stays in the foreground."""
+
+    def missing_to_forward(self) -> str:
+        """How to install what the program lacks to forward TCP, TLS and UDP; empty if nothing."""
+        return ""
+
+    def forward_command(self, site: ForwardSite, folder: Path) -> list[str]:
+        """The same for a proxy that forwards connections, those over TLS by server name, and datagrams if `forwards_udp`."""
+        raise NotImplementedError

@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from .base import REPOSITORY, Proxy, Site
+from .base import REPOSITORY, SERVER_NAME, ForwardSite, Proxy, Site
 
 VENV = REPOSITORY / "target" / "peers-venv"
 
@@ -18,8 +18,14 @@ class Envoy(Proxy):
         return shutil.which(str(VENV / "bin" / "envoy")) or shutil.which(self.program)
 
     def command(self, site: Site, folder: Path) -> list[str]:
+        return self._start(_config(site), folder)
+
+    def forward_command(self, site: ForwardSite, folder: Path) -> list[str]:
+        return self._start(_forward_config(site), folder)
+
+    def _start(self, content: dict, folder: Path) -> list[str]:
         config = folder / "envoy.json"
-        config.write_text(json.dumps(_config(site), indent=1))
+        config.write_text(json.dumps(content, indent=1))
         return [self.path, "-c", str(config), "--concurrency", "1", "--disable-hot-restart", "--log-level", "warn"]
 
 
@@ -31,7 +37,7 @@ def _config(site: Site) -> dict:
                 _listener("h2c", site.h2c, site),
                 _listener("https", site.https, site, tls=True),
             ],
-            "clusters": [_cluster(site)],
+            "clusters": [_cluster("backend", site.backend)],
         }
     }
 
@@ -105,10 +111,10 @@ def _access_log(path: Path) -> dict:
     }
 
 
-def _cluster(site: Site) -> dict:
+def _cluster(name: str, port: int) -> dict:
     no_limit = 100_000
     return {
-        "name": "backend",
+        "name": name,
         "type": "STATIC",
         "connect_timeout": "5s",
         "circuit_breakers": {
@@ -117,11 +123,66 @@ def _cluster(site: Site) -> dict:
             ]
         },
         "load_assignment": {
-            "cluster_name": "backend",
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(site.backend)}}]}],
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(port)}}]}],
         },
     }
 
 
-def _address(port: int) -> dict:
-    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+def _address(port: int, **more: str) -> dict:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port, **more}}
+
+
+def _forward_config(site: ForwardSite) -> dict:
+    by_name = {"filter_chain_match": {"server_names": [SERVER_NAME]}, **_tcp_proxy("tls")}
+    inspector = {
+        "name": "envoy.filters.listener.tls_inspector",
+        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"},
+    }
+    return {
+        "static_resources": {
+            "listeners": [
+                {"name": "tcp", "address": _address(site.tcp), "filter_chains": [_tcp_proxy("tcp")], "tcp_backlog_size": 4096},
+                {"name": "tls", "address": _address(site.tls), "listener_filters": [inspector], "filter_chains": [by_name], "tcp_backlog_size": 4096},
+                _udp_listener(site.udp),
+            ],
+            "clusters": [_cluster("tcp", site.tcp_backend), _cluster("tls", site.tls_backend), _cluster("udp", site.udp_backend)],
+        }
+    }
+
+
+def _tcp_proxy(cluster: str) -> dict:
+    return {
+        "filters": [
+            {
+                "name": "envoy.filters.network.tcp_proxy",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+                    "stat_prefix": cluster,
+                    "cluster": cluster,
+                },
+            }
+        ]
+    }
+
+
+def _udp_listener(port: int) -> dict:
+    route = {
+        "name": "route",
+        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.Route", "cluster": "udp"},
+    }
+    return {
+        "name": "udp",
+        "address": _address(port, protocol="UDP"),
+        "udp_listener_config": {"downstream_socket_config": {"max_rx_datagram_size": 9000}},
+        "listener_filters": [
+            {
+                "name": "envoy.filters.udp_listener.udp_proxy",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig",
+                    "stat_prefix": "udp",
+                    "matcher": {"on_no_match": {"action": route}},
+                },
+            }
+        ],
+    }

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from .base import Proxy, Site
+from .base import SERVER_NAME, ForwardSite, Proxy, Site
 
 
 class HAProxy(Proxy):
     name = "haproxy"
     program = "haproxy"
     install = "apt-get install haproxy"
+    forwards_udp = False
 
     def version_arguments(self) -> list[str]:
         return ["-v"]
@@ -19,6 +20,11 @@ class HAProxy(Proxy):
         pem.write_text(site.certificate.read_text() + site.key.read_text())
         config = folder / "haproxy.cfg"
         config.write_text(_config(site, pem))
+        return [self.path, "-db", "-f", str(config)]
+
+    def forward_command(self, site: ForwardSite, folder: Path) -> list[str]:
+        config = folder / "haproxy.cfg"
+        config.write_text(_forward_config(site))
         return [self.path, "-db", "-f", str(config)]
 
 
@@ -56,4 +62,35 @@ frontend bench
 
 backend bench
     server backend 127.0.0.1:{site.backend} pool-max-conn -1 pool-purge-delay 3600s
+"""
+
+
+def _forward_config(site: ForwardSite) -> str:
+    splice = "\n    option splice-auto" if site.haproxy_splice else ""
+    return f"""\
+global
+    nbthread 1
+    maxconn 4096
+
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 3600s
+    timeout server 3600s{splice}
+
+frontend tcp
+    bind 127.0.0.1:{site.tcp} backlog 4096
+    default_backend tcp
+
+frontend tls
+    bind 127.0.0.1:{site.tls} backlog 4096
+    tcp-request inspect-delay 5s
+    tcp-request content accept if {{ req.ssl_hello_type 1 }}
+    use_backend tls if {{ req.ssl_sni -i {SERVER_NAME} }}
+
+backend tcp
+    server backend 127.0.0.1:{site.tcp_backend}
+
+backend tls
+    server backend 127.0.0.1:{site.tls_backend}
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from figure import BEFORE
 
-from .base import REPOSITORY, Proxy, Site
+from .base import REPOSITORY, SERVER_NAME, ForwardSite, Proxy, Site
 
 HOSTNAMES_PER_ROUTE = 16  # the limit of the HTTPRoute's `hostnames`
 
@@ -24,10 +24,17 @@ class Portcullis(Proxy):
         self.workers = workers
 
     def command(self, site: Site, folder: Path) -> list[str]:
+        routes = "---\n".join(self.routes or [http_route("everything", paths=["/"])])
+        return self._start(site, folder, {"gateway.yaml": _gateway(site), "routes.yaml": routes})
+
+    def forward_command(self, site: ForwardSite, folder: Path) -> list[str]:
+        return self._start(site, folder, {"gateway.yaml": _forwarding_gateway(site)})
+
+    def _start(self, site: Site | ForwardSite, folder: Path, files: dict[str, str]) -> list[str]:
         config = folder / "config"
         config.mkdir()
-        (config / "gateway.yaml").write_text(_gateway(site))
-        (config / "routes.yaml").write_text("---\n".join(self.routes or [http_route("everything", paths=["/"])]))
+        for name, text in files.items():
+            (config / name).write_text(text)
         return [
             *(self.path, "run", "--config-dir", str(config)),
             *("--workers", str(self.workers), "--admin", f"127.0.0.1:{site.admin}"),
@@ -109,23 +116,64 @@ data:
   tls.crt: {certificate}
   tls.key: {key}
 ---
+{_service("backend", site.backend)}"""
+
+
+def _service(name: str, port: int, protocol: str = "TCP") -> str:
+    """A Service with port 80, and its one endpoint."""
+    return f"""\
 apiVersion: v1
 kind: Service
-metadata: {{name: backend, namespace: default}}
+metadata: {{name: {name}, namespace: default}}
 spec:
   ports:
-  - {{name: http, port: 80, targetPort: {site.backend}}}
+  - {{name: main, port: 80, targetPort: {port}, protocol: {protocol}}}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:
-  name: backend-1
+  name: {name}-1
   namespace: default
-  labels: {{kubernetes.io/service-name: backend}}
+  labels: {{kubernetes.io/service-name: {name}}}
 addressType: IPv4
 ports:
-- {{name: http, port: {site.backend}, protocol: TCP}}
+- {{name: main, port: {port}, protocol: {protocol}}}
 endpoints:
 - addresses: [127.0.0.1]
   conditions: {{ready: true}}
+"""
+
+
+def _forwarding_gateway(site: ForwardSite) -> str:
+    gateway = f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: bench, namespace: default}}
+spec:
+  gatewayClassName: portcullis
+  addresses:
+  - {{type: IPAddress, value: 127.0.0.1}}
+  listeners:
+  - {{name: tcp, port: {site.tcp}, protocol: TCP}}
+  - {{name: tls, port: {site.tls}, protocol: TLS, tls: {{mode: Passthrough}}}}
+  - {{name: udp, port: {site.udp}, protocol: UDP}}
+"""
+    return "---\n".join([
+        gateway,
+        *(_forwarding_route("TCPRoute", "tcp"), _service("tcp", site.tcp_backend)),
+        *(_forwarding_route("TLSRoute", "tls", [SERVER_NAME]), _service("tls", site.tls_backend)),
+        *(_forwarding_route("UDPRoute", "udp"), _service("udp", site.udp_backend, "UDP")),
+    ])
+
+
+def _forwarding_route(kind: str, listener: str, hostnames: Iterable[str] = ()) -> str:
+    hosts = f"{chr(10)}  hostnames: [{', '.join(hostnames)}]" if hostnames else ""
+    return f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: {kind}
+metadata: {{name: {listener}, namespace: default}}
+spec:
+  parentRefs: [{{name: bench, sectionName: {listener}}}]{hosts}
+  rules:
+  - backendRefs: [{{name: {listener}, port: 80}}]
 """

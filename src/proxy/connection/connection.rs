@@ -26,7 +26,7 @@ use crate::proxy::client::{Client, TlsClient, client_certificate};
 use crate::proxy::worker_state::port::PortState;
 use crate::proxy::worker_state::{OpenConnection, Worker};
 use crate::table::{Listener, Rule};
-use crate::telemetry::metrics::TimeoutKind;
+use crate::telemetry::metrics::{HandshakeFailure, TimeoutKind};
 use crate::upstream::Security;
 
 /// A fatal `unrecognized_name` alert (RFC 8446, 6.2). rustls sends it itself only once a
@@ -75,9 +75,12 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
     // its largest state for its whole life.
     let outcome = Box::pin(timed_handshake(&open, &port, socket, peer)).await;
-    let Some(greeted) = outcome else {
-        open.stats.handshake_failures.fetch_add(1, Relaxed);
-        return;
+    let greeted = match outcome {
+        Ok(greeted) => greeted,
+        Err(failure) => {
+            tracing::debug!(client = %peer, port = port.number(), reason = failure.name(), "a TLS handshake failed");
+            return open.stats.handshake_failed(failure);
+        }
     };
     let (stream, tls) = match greeted {
         Greeted::Http(stream, tls) => (stream, tls),
@@ -107,7 +110,7 @@ async fn timed_handshake(
     port: &PortState,
     socket: TcpStream,
     peer: SocketAddr,
-) -> Option<Greeted> {
+) -> Result<Greeted, HandshakeFailure> {
     let mut entry = worker.handshakes.begin();
     let activity = Activity::handshake(&worker.clock, &worker.limits);
     worker
@@ -123,11 +126,11 @@ async fn timed_handshake(
         biased;
         outcome = &mut handshake => outcome.unwrap_or_else(|_| {
             worker.stats.timed_out(TimeoutKind::Handshake);
-            None
+            Err(HandshakeFailure::Timeout)
         }),
-        () = entry.evicted() => None,
+        () = entry.evicted() => Err(HandshakeFailure::Evicted),
         // A new client gets the place of the connection.
-        _ = poll_fn(|cx| activity.poll_due(cx)) => None,
+        _ = poll_fn(|cx| activity.poll_due(cx)) => Err(HandshakeFailure::Evicted),
     }
 }
 
@@ -136,31 +139,32 @@ async fn handshake(
     port: &PortState,
     socket: TcpStream,
     peer: SocketAddr,
-) -> Option<Greeted> {
+) -> Result<Greeted, HandshakeFailure> {
     let forwards = port
         .configured(&worker.table.load())
         .is_some_and(|port| port.passes_tls_through());
     let (mut socket, mut received) = (socket, Vec::new());
     if forwards {
-        let (hello, name) = read_hello(&mut socket).await?;
+        let read = read_hello(&mut socket).await;
+        let (hello, name) = read.ok_or(HandshakeFailure::Closed)?;
         match greeting(worker, port, name.as_deref()) {
             Some(Greeting::Terminate(..)) => received = hello,
             Some(Greeting::PassThrough(rule)) => {
                 let client = ClientIo::Plain(socket);
                 let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
                 let first = hello;
-                return Some(Greeted::Forwarded(Forwarded { first, ..forwarded }));
+                return Ok(Greeted::Forwarded(Forwarded { first, ..forwarded }));
             }
             None => {
                 refuse(worker, port, Socket::new(socket, Bytes::new())).await;
-                return None;
+                return Err(unwanted(worker, port, name.as_deref()));
             }
         }
     }
     let socket = Socket::new(socket, received.into());
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
-        .ok()?;
+        .map_err(|error| HandshakeFailure::from(&error))?;
     let sni: Option<Box<str>> = start.client_hello().server_name().map(|name| {
         name.strip_suffix('.')
             .unwrap_or(name)
@@ -170,19 +174,23 @@ async fn handshake(
     let greeting = greeting(worker, port, sni.as_deref());
     let Some(Greeting::Terminate(listener, rule)) = greeting else {
         refuse(worker, port, start.io).await;
-        return None;
+        return Err(unwanted(worker, port, sni.as_deref()));
     };
-    let server = listener.server.as_ref()?;
-    let stream = Box::new(start.into_stream(server.config.clone()).await.ok()?);
-    let verified = server.verified_client(stream.get_ref().1).ok()?;
+    let server = listener.server.as_ref();
+    let server = server.ok_or(HandshakeFailure::NoCertificate)?;
+    let stream = start.into_stream(server.config.clone()).await;
+    let stream = Box::new(stream.map_err(|error| HandshakeFailure::from(&error))?);
+    let verified = server
+        .verified_client(stream.get_ref().1)
+        .map_err(|_| HandshakeFailure::ClientCertificate)?;
     if rule.is_some() {
         let client = ClientIo::Tls(stream);
         let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
-        return Some(Greeted::Forwarded(forwarded));
+        return Ok(Greeted::Forwarded(forwarded));
     }
     let certificate = verified.and_then(client_certificate::describe);
     let certificate = certificate.map(Box::new);
-    Some(Greeted::Http(stream, TlsClient { sni, certificate }))
+    Ok(Greeted::Http(stream, TlsClient { sni, certificate }))
 }
 
 /// Reads a ClientHello that may be forwarded. Returns all that was read, and its server name. What is no ClientHello has
@@ -211,6 +219,19 @@ async fn refuse(worker: &Worker, port: &PortState, mut socket: Socket) {
     // The alert is best effort: the connection ends either way.
     let _ = socket.write_all(&UNRECOGNIZED_NAME).await;
     let _ = socket.shutdown().await;
+}
+
+/// Returns why no listener terminates or forwards what follows a ClientHello.
+fn unwanted(worker: &Worker, port: &PortState, sni: Option<&str>) -> HandshakeFailure {
+    let table = worker.table.load();
+    let port = port.configured(&table);
+    let listener = port.and_then(|port| port.listener_for_sni(sni));
+    let lacks_certificate =
+        |it: &Arc<Listener>| it.server.is_none() && it.ir.protocol != Protocol::TlsPassthrough;
+    match listener.is_some_and(lacks_certificate) {
+        true => HandshakeFailure::NoCertificate,
+        false => HandshakeFailure::ServerName,
+    }
 }
 
 /// How a ClientHello is answered.

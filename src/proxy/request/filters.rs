@@ -36,7 +36,9 @@ pub(in crate::proxy) async fn run(
                 targets.next(),
                 level,
             ));
-            if let Some(response) = asked.await? {
+            let answer = asked.await?;
+            exchange.record.attempts.have_waited();
+            if let Some(response) = answer {
                 return Ok(Some(response));
             }
             continue;

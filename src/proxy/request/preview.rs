@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderValue, request};
 
 use super::headers;
-use super::request::find_rule;
+use super::request::rule_of;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
 use crate::proxy::client::host::{Host, LastHost};
 use crate::proxy::client::listener_for;
@@ -111,7 +111,7 @@ impl Preview {
     /// # Errors
     /// The response if no rule matches.
     pub fn rule<'a>(&self, listener: &'a Listener) -> Result<&'a Arc<Rule>, Refusal> {
-        Ok(find_rule(listener, &self.view())?)
+        Ok(rule_of(listener, &self.view())?)
     }
 }
 

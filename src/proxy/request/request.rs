@@ -28,6 +28,7 @@ use crate::proxy::body::response_body::{BodySource, ResponseBody};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::proxy::client::Client;
 use crate::proxy::client::forwarding::AddedHeaders;
+use crate::proxy::client::host::Host;
 use crate::proxy::error::Error;
 use crate::proxy::request::exchange::Exchange;
 use crate::proxy::response::error_response;
@@ -96,7 +97,8 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
         Ok(ResponseSource::Filter(response)) => exchange.respond_locally(*response),
         Err(error) => {
             let format = exchange.error_format();
-            let refused = ErrorResponse::new(error, format, exchange.record);
+            let id = exchange.added.id().clone();
+            let refused = ErrorResponse::new(error, format, id, exchange.record);
             let mut response = in_memory(refused.respond());
             exchange.response_phase.apply_cors(response.headers_mut());
             response
@@ -157,9 +159,14 @@ impl Exchange {
                 rule,
                 record,
             })),
-            Err(error) => {
+            Err(Refused { error, id }) => {
                 let format = ErrorFormat::of(&parts.headers);
-                Err(Box::new(ErrorResponse::new(error, format, record)))
+                let id = id.unwrap_or_else(|| {
+                    let id = new_id();
+                    record.identified(&id);
+                    id
+                });
+                Err(Box::new(ErrorResponse::new(error, format, id, record)))
             }
         }
     }
@@ -247,12 +254,25 @@ struct Matched {
     rule: LoadedRule,
 }
 
+/// A request that no rule gets.
+struct Refused {
+    error: Error,
+    /// Its id, if it has one yet.
+    id: Option<HeaderValue>,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, id: None }
+    }
+}
+
 /// Matches a request against the current table.
 fn admit(
     client: &Client,
     parts: &mut request::Parts,
     record: &mut Record,
-) -> Result<Matched, Error> {
+) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
     let max_headers = client.worker.limits.max_headers;
     let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
@@ -262,25 +282,15 @@ fn admit(
         .forwarding
         .sanitize(&mut parts.headers, host_header, claims, new_id);
     record.identified(added.id());
-    let table = client.worker.table.load();
-    let port = client
-        .port
-        .configured(&table)
-        .ok_or(Error::NotFound("this port is no longer served"))?;
-    let view = RequestView {
-        host: normalized.host.as_str(),
-        method: &parts.method,
-        path: parts.uri.path(),
-        query: parts.uri.query(),
-        headers: &parts.headers,
-        added: added.as_slice(),
+    let refused = |error| Refused {
+        error,
+        id: Some(added.id().clone()),
     };
-    let rule = find_rule(client.listener(port, &normalized.host)?, &view)?;
-    let rule = table.rule(rule);
+    let rule = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
     record.matched(&rule);
     if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
     {
-        return Err(Error::GrpcOverHttp1);
+        return Err(refused(Error::GrpcOverHttp1));
     }
     if host_header.is_none() {
         // RFC 9110, 7.1: without an authority, the local address is used.
@@ -294,9 +304,32 @@ fn admit(
     })
 }
 
+fn find_rule(
+    client: &Client,
+    parts: &request::Parts,
+    host: &Host,
+    added: &AddedHeaders,
+) -> Result<LoadedRule, Error> {
+    let table = client.worker.table.load();
+    let port = client
+        .port
+        .configured(&table)
+        .ok_or(Error::NotFound("this port is no longer served"))?;
+    let view = RequestView {
+        host: host.as_str(),
+        method: &parts.method,
+        path: parts.uri.path(),
+        query: parts.uri.query(),
+        headers: &parts.headers,
+        added: added.as_slice(),
+    };
+    let rule = rule_of(client.listener(port, host)?, &view)?;
+    Ok(table.rule(rule))
+}
+
 /// Returns the rule of a listener for a normalized request.
 #[inline]
-pub(super) fn find_rule<'a>(
+pub(super) fn rule_of<'a>(
     listener: &'a Listener,
     view: &RequestView<'_>,
 ) -> Result<&'a Arc<Rule>, Error> {

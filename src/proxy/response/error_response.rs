@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, response};
 
 use super::record::Record;
 use crate::ir::grpc::{WebFormat, is_grpc};
+use crate::proxy::client::forwarding::X_REQUEST_ID;
 use crate::proxy::error::Error;
 use crate::proxy::grpc::GrpcStatus;
 use crate::proxy::grpc_web;
@@ -49,18 +50,25 @@ pub(in crate::proxy) fn as_grpc(head: &mut response::Parts, body: Bytes) -> Byte
     Bytes::new()
 }
 
-/// A request with an error response.
+/// A request with an error response, which names the request by its id.
 pub(in crate::proxy) struct ErrorResponse {
     error: Error,
     format: ErrorFormat,
+    id: HeaderValue,
     record: Record,
 }
 
 impl ErrorResponse {
-    pub(in crate::proxy) fn new(error: Error, format: ErrorFormat, record: Record) -> Self {
+    pub(in crate::proxy) fn new(
+        error: Error,
+        format: ErrorFormat,
+        id: HeaderValue,
+        record: Record,
+    ) -> Self {
         Self {
             error,
             format,
+            id,
             record,
         }
     }
@@ -70,6 +78,7 @@ impl ErrorResponse {
         let Self {
             error,
             format,
+            id,
             mut record,
         } = self;
         record.refused(error);
@@ -99,6 +108,7 @@ impl ErrorResponse {
             headers.extend(status);
         }
         headers.insert(CONTENT_TYPE, content_type);
+        headers.insert(X_REQUEST_ID, id);
         if error.closes() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }

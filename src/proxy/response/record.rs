@@ -49,7 +49,7 @@ impl Record {
             rule: None,
             status: 0,
             sent: 0,
-            attempts: Attempts::default(),
+            attempts: Attempts::starting(start),
             error: None,
             complete: false,
             line,
@@ -157,6 +157,8 @@ impl Drop for Record {
                 bytes_sent: self.sent,
                 rule: rule.map(|rule| (rule.route_name(), rule.ir.id.index)),
                 upstream: self.attempts.endpoint(),
+                attempts: self.attempts.count(),
+                response_time: self.attempts.response_time(),
                 release: release.map(|release| &*release.name),
                 error: self.error,
             };

@@ -134,6 +134,10 @@ pub struct Completion<'a> {
     pub rule: Option<(&'a str, usize)>,
     /// Endpoint that responded or was tried last.
     pub upstream: Option<SocketAddr>,
+    /// How often an endpoint was selected.
+    pub attempts: u8,
+    /// Duration from the begin of the last attempt to the head of its response.
+    pub response_time: Option<Duration>,
     /// Release of the backend that the request was in.
     pub release: Option<&'a str>,
     /// Why Portcullis responded itself or aborted the exchange.
@@ -167,6 +171,14 @@ fn write_completion(line: &mut Vec<u8>, end: &Completion<'_>) {
         line.extend_from_slice(b",\"upstream\":\"");
         write_address(line, upstream);
         line.push(b'"');
+    }
+    if let Some(time) = end.response_time {
+        line.extend_from_slice(b",\"upstream_ms\":");
+        write_milliseconds(line, time);
+    }
+    if end.attempts > 1 {
+        line.extend_from_slice(b",\"attempts\":");
+        write_number(line, end.attempts);
     }
     if let Some(release) = end.release {
         line.extend_from_slice(b",\"release\":");
@@ -255,6 +267,8 @@ mod tests {
             bytes_sent: 13,
             rule: Some(("HTTPRoute default/demo", 1)),
             upstream: None,
+            attempts: 0,
+            response_time: None,
             release: None,
             error: None,
         }
@@ -288,6 +302,8 @@ mod tests {
     fn line_names_endpoint_release_and_error() {
         let end = Completion {
             upstream: Some("10.0.0.1:8080".parse().unwrap()),
+            attempts: 2,
+            response_time: Some(Duration::from_micros(4321)),
             release: Some("shop-v42"),
             error: Some("the backend failed"),
             rule: None,
@@ -296,6 +312,7 @@ mod tests {
         };
         let expected = concat!(
             r#""duration_ms":5.000,"bytes_received":0,"bytes_sent":13,"upstream":"10.0.0.1:8080","#,
+            r#""upstream_ms":4.321,"attempts":2,"#,
             r#""release":"shop-v42","error":"the backend failed"}"#
         );
         assert!(line("/a", &end).contains(expected));

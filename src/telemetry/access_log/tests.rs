@@ -55,6 +55,8 @@ fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
         bytes_sent: 0,
         rule: None,
         upstream: None,
+        attempts: 0,
+        response_time: None,
         release: None,
         error,
     }

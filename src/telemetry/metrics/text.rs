@@ -2,6 +2,7 @@
 
 mod backends;
 mod certificates;
+mod standard;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +19,9 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{ProcessStats, TimeoutKind};
+use super::{HandshakeFailure, ProcessStats, TimeoutKind};
 use crate::ir::{ObjectRef, Protocol, RuleId};
-use crate::table::{DURATION_BOUNDS_MICROS, RuleStats, Table};
+use crate::table::{DURATION_BOUNDS_MICROS, Histogram, RuleStats, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -29,16 +30,32 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// Encodes all metrics. `dropped` is the number of dropped access log records.
 pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
-    let mut registry = Registry::with_prefix("portcullis");
-    registry.register_collector(Box::new(Metrics {
+    let mut standard = Registry::default();
+    standard.register_collector(Box::new(Standard(table.clone())));
+    let mut own = Registry::with_prefix("portcullis");
+    own.register_collector(Box::new(Metrics {
         table,
         process,
         dropped,
     }));
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = text::encode(&mut text, &registry);
+    let _ = text::encode_registry(&mut text, &own)
+        .and_then(|()| text::encode_registry(&mut text, &standard))
+        .and_then(|()| text::encode_eof(&mut text));
     text
+}
+
+/// Metrics with names that conventions give, which have no prefix.
+#[derive(Debug)]
+struct Standard(Arc<Table>);
+
+impl Collector for Standard {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        self.backends(&mut page)?;
+        page.process()
+    }
 }
 
 #[derive(Debug)]
@@ -88,7 +105,8 @@ impl Metrics {
         let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
         page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
         let help = "Duration from the request head to the last byte of the response";
-        page.durations("request_duration", help, &rules)
+        let durations = rules.iter().map(|(rule, stats)| (*rule, stats.durations()));
+        page.durations("request_duration", help, durations)
     }
 
     /// Connections that are forwarded as they are, and datagrams.
@@ -168,11 +186,6 @@ impl Metrics {
                 &stats.handshakes,
             ),
             (
-                "tls_handshake_failures",
-                "Failed TLS handshakes",
-                &stats.handshake_failures,
-            ),
-            (
                 "bad_requests",
                 "Requests that are not valid HTTP",
                 &stats.bad_requests,
@@ -180,6 +193,15 @@ impl Metrics {
         ] {
             page.counter(name, help, count.load(Relaxed))?;
         }
+        self.busy_workers(page)?;
+        let failures = HandshakeFailure::ALL.map(|failure| {
+            (
+                [("reason", failure.name())],
+                stats.handshake_failures(failure),
+            )
+        });
+        let help = "Failed TLS handshakes with clients";
+        page.counters("tls_handshake_failures", help, failures)?;
         let unmatched = stats.unmatched.by_status();
         let unmatched = unmatched.map(|(status, count)| ([("code", status)], count));
         let help = "Requests that matched no rule, by status";
@@ -198,6 +220,21 @@ impl Metrics {
         )?;
         let help = "Dropped lines of the log on standard error";
         page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
+    }
+
+    fn busy_workers(&self, page: &mut Page<'_>) -> fmt::Result {
+        let busy = self.process.connections.busy_micros.iter().enumerate();
+        let help = "Time in which a worker thread was not idle";
+        let kind = MetricType::Counter;
+        let unit = Some(&Unit::Seconds);
+        let mut metric = (page.0).encode_descriptor("worker_busy", help, unit, kind)?;
+        for (worker, micros) in busy {
+            let labels = [("worker", worker)];
+            let mut family = metric.encode_family(&labels)?;
+            let busy = Duration::from_micros(micros.load(Relaxed)).as_secs_f64();
+            family.encode_counter::<NoLabelSet, _, u64>(&busy, None)?;
+        }
+        Ok(())
     }
 
     fn configuration(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -380,25 +417,23 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn durations(
+    fn durations<L: EncodeLabelSet>(
         &mut self,
         name: &str,
         help: &str,
-        rules: &[(RuleLabels<'_>, &RuleStats)],
+        durations: impl IntoIterator<Item = (L, Histogram)>,
     ) -> fmt::Result {
         let kind = MetricType::Histogram;
         let unit = Unit::Seconds;
         let mut metric = self.0.encode_descriptor(name, help, Some(&unit), kind)?;
         let bounds =
             DURATION_BOUNDS_MICROS.map(|micros| Duration::from_micros(micros).as_secs_f64());
-        for (labels, stats) in rules {
-            let counts = stats.durations();
+        for (labels, histogram) in durations {
             let bounds = bounds.iter().copied().chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
-            let sum = Duration::from_micros(stats.total_micros()).as_secs_f64();
-            let count = counts.iter().sum();
-            let mut family = metric.encode_family(labels)?;
-            family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+            let buckets: Vec<(f64, u64)> = bounds.zip(histogram.buckets).collect();
+            let sum = Duration::from_micros(histogram.total_micros).as_secs_f64();
+            let mut family = metric.encode_family(&labels)?;
+            family.encode_histogram::<NoLabelSet>(sum, histogram.count(), &buckets, None)?;
         }
         Ok(())
     }

@@ -155,7 +155,7 @@ impl Metrics {
 
 /// Labels of a backend. They tell apart all that the identity does.
 #[derive(Clone, Copy)]
-struct BackendLabels<'a>(&'a Backend);
+pub(super) struct BackendLabels<'a>(pub(super) &'a Backend);
 
 impl EncodeLabelSet for BackendLabels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {

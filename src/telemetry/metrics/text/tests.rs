@@ -79,7 +79,7 @@ fn histogram_buckets_are_cumulative() {
     struct One(RuleId, RuleStats);
     impl Collector for One {
         fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            Page(encoder).durations("d", "help", &[(RuleLabels(&self.0), &self.1)])
+            Page(encoder).durations("d", "help", [(RuleLabels(&self.0), self.1.durations())])
         }
     }
     let mut registry = Registry::default();
@@ -181,10 +181,9 @@ fn labels_name_objects_and_rules() {
 /// Type and labels of each metric in the tables of `docs/metrics.md`.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut metrics = BTreeMap::new();
-    for line in DOCUMENT
-        .lines()
-        .filter(|it| it.starts_with("| `portcullis_"))
-    {
+    let prefixes = ["| `portcullis_", "| `process_", "| `http_"];
+    let is_metric = |line: &&str| prefixes.iter().any(|prefix| line.starts_with(prefix));
+    for line in DOCUMENT.lines().filter(is_metric) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, labels, _] = cells[..] else {
             panic!("{line} has {} cells", cells.len());

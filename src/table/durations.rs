@@ -1,0 +1,77 @@
+//! Durations by bucket: each worker counts its own, and they are summed when they are read.
+
+use std::time::Duration;
+
+use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
+
+/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
+pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// Buckets of the duration histogram, the unbounded one included.
+pub const DURATION_BUCKETS: usize = DURATION_BOUNDS_MICROS.len() + 1;
+
+/// Durations that one worker has measured.
+// In this order, so that a request touches few cache lines.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct DurationCounts {
+    total_micros: Count,
+    buckets: [Count; DURATION_BUCKETS],
+}
+
+impl DurationCounts {
+    #[inline]
+    pub(super) fn record(&self, elapsed: Duration) {
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        self.buckets[bucket].add(1);
+        self.total_micros.add(micros);
+    }
+}
+
+/// Durations of all workers.
+#[derive(Debug, Default)]
+pub struct Durations(PerWorker<DurationCounts>);
+
+impl Durations {
+    /// Counts a duration.
+    #[inline]
+    pub fn record(&self, worker: WorkerId, elapsed: Duration) {
+        self.0.of(worker).record(elapsed);
+    }
+
+    /// Returns the sums over all workers.
+    pub fn histogram(&self) -> Histogram {
+        Histogram::of(self.0.iter())
+    }
+}
+
+/// A histogram of durations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Durations by bucket, each bucket for itself, bounded by [`DURATION_BOUNDS_MICROS`].
+    pub buckets: [u64; DURATION_BUCKETS],
+    /// Sum of all durations, in microseconds.
+    pub total_micros: u64,
+}
+
+impl Histogram {
+    pub(super) fn of<'a>(all: impl Iterator<Item = &'a DurationCounts>) -> Self {
+        let mut sum = Self::default();
+        for counts in all {
+            for (sum, count) in sum.buckets.iter_mut().zip(&counts.buckets) {
+                *sum = sum.wrapping_add(count.get());
+            }
+            sum.total_micros = sum.total_micros.wrapping_add(counts.total_micros.get());
+        }
+        sum
+    }
+
+    /// Returns the number of durations.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
