@@ -25,6 +25,7 @@
 //! | [`cluster`] | what all requests to an API server share |
 //! | [`control`] | the two control loops |
 //! | [`process`] | the two processes and their threads |
+//! | [`explain`] | what a configuration does with a request that nobody sends |
 //! | [`admin`], [`telemetry`] | the admin server; logs and metrics |
 //! | [`settings`], [`cli`] | settings at start, and the commands that read them |
 //! | [`runtime`] | clocks, shutdown, values per worker |
@@ -36,6 +37,7 @@ pub mod cli;
 pub mod cluster;
 pub mod control;
 pub mod dns;
+pub mod explain;
 pub mod filter;
 mod http2;
 pub mod ir;

@@ -1,10 +1,12 @@
-//! The admin server: health, readiness and metrics for every client; configuration and status page
-//! for loopback clients. Read-only.
+//! The admin server: health, readiness and metrics for every client; configuration, explanations of
+//! requests and status page for loopback clients. Read-only.
 
 mod config;
 mod connections;
+mod explain;
 mod host;
 mod page;
+mod response;
 mod state;
 mod thread;
 mod troubles;
@@ -16,8 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -27,6 +28,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use self::connections::RequestSeen;
+pub use self::explain::FOUND;
+use self::response::{respond, text};
 pub use self::state::AdminState;
 pub use self::thread::AdminThread;
 use crate::runtime::shutdown::Shutdown;
@@ -87,8 +90,11 @@ async fn connection(
     let access = Access::of(peer.ip(), local.ip());
     let service = service_fn(move |request: Request<Incoming>| {
         request_seen.set();
-        let response = handle(&request, access, &state, &shutdown);
-        std::future::ready(Ok::<_, Infallible>(response))
+        let (state, shutdown) = (state.clone(), shutdown.clone());
+        async move {
+            let (head, _) = request.into_parts();
+            Ok::<_, Infallible>(handle(&head, access, &state, &shutdown).await)
+        }
     });
     let exchange = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -125,13 +131,13 @@ impl Access {
     }
 }
 
-fn handle<B>(
-    request: &Request<B>,
+async fn handle(
+    request: &request::Parts,
     access: Access,
     state: &AdminState,
     shutdown: &Shutdown,
 ) -> Response<Full<Bytes>> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if !matches!(request.method, Method::GET | Method::HEAD) {
         return text(
             StatusCode::METHOD_NOT_ALLOWED,
             "only GET and HEAD are allowed\n",
@@ -141,7 +147,7 @@ fn handle<B>(
         Access::Local if !host::is_loopback(request) => Access::Foreign,
         access => access,
     };
-    match (request.uri().path(), access) {
+    match (request.uri.path(), access) {
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
         ("/readyz", _) => readiness(state, shutdown),
         ("/metrics", _) => {
@@ -150,11 +156,11 @@ fn handle<B>(
             let body = metrics::encode(table, state.stats.clone(), dropped);
             respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
         }
-        ("/" | "/config", Access::Public) => text(
+        ("/" | "/config" | "/explain", Access::Public) => text(
             StatusCode::FORBIDDEN,
             "available on loopback only: use kubectl port-forward, or request it from the machine itself\n",
         ),
-        ("/" | "/config", Access::Foreign) => text(
+        ("/" | "/config" | "/explain", Access::Foreign) => text(
             StatusCode::MISDIRECTED_REQUEST,
             "available under the names of this machine only: use localhost, 127.0.0.1 or [::1] as the host of the URL, \
              because a web page could make a browser request any other name\n",
@@ -165,7 +171,7 @@ fn handle<B>(
             page::html(state),
         ),
         ("/config", Access::Local) => {
-            let with_values = config::asks_for_values(request.uri().query());
+            let with_values = config::asks_for_values(request.uri.query());
             match config::json(&state.table.load(), with_values) {
                 Ok(body) => respond(StatusCode::OK, "application/json", body),
                 Err(_) => text(
@@ -174,9 +180,13 @@ fn handle<B>(
                 ),
             }
         }
+        ("/explain", Access::Local) => {
+            let query = request.uri.query().map(str::to_owned);
+            explain::page(query, state).await
+        }
         _ => text(
             StatusCode::NOT_FOUND,
-            "see / /healthz /readyz /metrics /config\n",
+            "see / /healthz /readyz /metrics /config /explain\n",
         ),
     }
 }
@@ -191,28 +201,6 @@ fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
         let reason = waiting.as_deref().map_or("not configured yet", |it| it);
         text(StatusCode::SERVICE_UNAVAILABLE, &format!("{reason}\n"))
     }
-}
-
-fn text(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
-    respond(status, "text/plain; charset=utf-8", body.to_owned())
-}
-
-fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
-    *response.status_mut() = status;
-    for (name, value) in [
-        (CONTENT_TYPE, content_type),
-        (CACHE_CONTROL, "no-store"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (
-            HeaderName::from_static("content-security-policy"),
-            "default-src 'none'; style-src 'unsafe-inline'",
-        ),
-    ] {
-        let value = HeaderValue::from_static(value);
-        response.headers_mut().insert(name, value);
-    }
-    response
 }
 
 #[cfg(test)]
@@ -239,8 +227,8 @@ mod tests {
         shutdown: &Shutdown,
     ) -> (u16, String) {
         let request = Request::get(path).header("host", "localhost:19000");
-        let request = request.body(()).unwrap();
-        let response = handle(&request, access, state, shutdown);
+        let (request, ()) = request.body(()).unwrap().into_parts();
+        let response = handle(&request, access, state, shutdown).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -268,22 +256,37 @@ mod tests {
         assert!(page("/").await.1.contains("/metrics"));
         assert!(page("/metrics").await.1.ends_with("# EOF\n"));
         assert!(page("/config").await.1.contains("\"ports\""));
+        let (status, text) = page("/explain?request=http://a/").await;
+        assert_eq!(status, 200);
+        assert!(text.contains("in service: no configuration"), "{text}");
+        assert!(text.contains("the configuration opens no port"), "{text}");
+        let (status, text) = page("/explain").await;
+        assert_eq!(status, 400);
+        assert!(
+            text.contains("`request` is missing; write /explain?request="),
+            "{text}"
+        );
         assert_eq!(page("/nothing").await.0, 404);
         let request = Request::post("/config").body(()).unwrap();
-        assert_eq!(
-            handle(&request, Access::Local, &state, &shutdown).status(),
-            405
-        );
+        let (request, ()) = request.into_parts();
+        let response = handle(&request, Access::Local, &state, &shutdown).await;
+        assert_eq!(response.status(), 405);
     }
 
     #[tokio::test]
     async fn loopback_clients_must_name_this_machine() {
         let (_trigger, shutdown) = shutdown::new(Drain::default());
         let state = state();
-        for (path, expected) in [("/", 421), ("/config", 421), ("/metrics", 200)] {
+        let explain = "/explain?request=http://a/";
+        for (path, expected) in [
+            ("/", 421),
+            ("/config", 421),
+            (explain, 421),
+            ("/metrics", 200),
+        ] {
             let request = Request::get(path).header("host", "rebound.example:19000");
-            let request = request.body(()).unwrap();
-            let response = handle(&request, Access::Local, &state, &shutdown);
+            let (request, ()) = request.body(()).unwrap().into_parts();
+            let response = handle(&request, Access::Local, &state, &shutdown).await;
             assert_eq!(response.status(), expected, "{path}");
             if expected == 421 {
                 let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -299,7 +302,8 @@ mod tests {
         let page = async |path| get(path, Access::Public, &state, &shutdown).await;
         assert_eq!(page("/healthz").await.0, 200);
         assert!(page("/metrics").await.1.ends_with("# EOF\n"));
-        for path in ["/", "/config", "/config?values=true"] {
+        let explain = "/explain?request=http://a/";
+        for path in ["/", "/config", "/config?values=true", explain] {
             let (status, body) = page(path).await;
             assert_eq!(
                 (status, body.contains("port-forward")),

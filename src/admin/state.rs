@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::Semaphore;
 
 use crate::status::StatusReport;
 use crate::table::Table;
@@ -24,6 +25,8 @@ pub struct AdminState {
     pub stats: ProcessStats,
     /// The access log, for its count of dropped records.
     pub access_log: AccessLog,
+    /// Permits one explanation of a request at a time.
+    pub(super) explaining: Arc<Semaphore>,
 }
 
 impl AdminState {
@@ -36,6 +39,7 @@ impl AdminState {
             report: ArcSwap::default(),
             stats,
             access_log,
+            explaining: Arc::new(Semaphore::new(1)),
         }
     }
 }

@@ -1,51 +1,76 @@
-//! `portcullis explain`: shows how a folder's configuration would route one request, without sending it. Uses the same
-//! table as the proxy, so that both match alike.
+//! `portcullis explain`: shows what a folder's configuration, or the one that a running proxy serves, does with a request,
+//! without sending it.
 
-mod describe;
-mod explanation;
 mod policies;
-mod request;
-mod traffic;
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use self::explanation::{Explanation, nearest};
-use self::request::ExplainedRequest;
+use anyhow::{Context, anyhow, bail};
+use clap::error::ErrorKind;
+use form_urlencoded::Serializer;
+use tokio::time::timeout;
+
+use super::admin_client::{self, AdminUrl, Page};
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
 use super::output::{self, OutputFlag, OutputFormat};
-use crate::ir::{Ir, PortProtocol};
+use crate::admin::FOUND;
+use crate::explain::{Configuration, ExplainedRequest, Header, State, Values, explain};
+use crate::ir::RuleId;
 use crate::provider::FileProvider;
 use crate::settings::location::Location;
-use crate::table::{Considered, Listener, MatchVerdict, Port, Rule, Table};
+use crate::table::{Listener, Port, Table};
 use crate::translate::{Options, Translator};
+
+/// The variable for the folder.
+const CONFIG_DIR: &str = "PORTCULLIS_CONFIG_DIR";
+/// Timeout of the response of a proxy, which waits for earlier explanations.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Explain which listener, rule and backends handle a request, and why others do not.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    allow_missing_positional = true,
+    after_help = "\
 Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
   portcullis explain config/quickstart 'POST http://demo.example.com:8080/hello?debug=1' -H 'X-Version: canary'
   portcullis explain -o json config/quickstart http://demo.example.com:8080/hello
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
+  portcullis explain --admin http://127.0.0.1:19000 http://demo.example.com:8080/hello
 
-Sends nothing: reads and translates the folder as `run` does, and matches the request against the result. Shows every TLS
-policy for the backends with its level, and why it applies or not. Pass the same permissions, zone and node as to `run`.
-Exit codes: 0 if a rule matches, 1 if none matches or the folder cannot be read, 2 for wrong usage.")]
+Sends nothing to a backend. With DIR, reads and translates the folder as `run` does, matches the request against the result,
+and shows every TLS policy for the backends with its level, and why it applies or not. Pass the same permissions, zone and
+node as to `run`. With --admin, asks a running proxy what the configuration in service does with the request, and shows its
+revision, and health and requests in flight of the endpoints. Permissions and location are then those of the proxy.
+Exit codes: 0 if a rule matches, 1 if none matches, the folder cannot be read or the proxy cannot be reached, 2 for wrong
+usage."
+)]
 pub struct Args {
     /// Folder of Gateway API YAML
-    #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
-    config_dir: PathBuf,
+    #[arg(value_name = "DIR", env = CONFIG_DIR)]
+    config_dir: Option<PathBuf>,
     /// Method and URL, such as 'GET https://host/path'; the default method is GET. For routes of TLS, TCP and UDP, a URL such
     /// as 'tls://host:8443'
-    #[arg(value_name = "REQUEST")]
+    #[arg(value_name = "REQUEST", required = true)]
     request: ExplainedRequest,
+    /// Ask the proxy with this admin address, such as http://127.0.0.1:19000, instead of reading DIR
+    #[arg(long, value_name = "URL")]
+    admin: Option<AdminUrl>,
     /// A header of the request; may be repeated
-    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = request::header)]
-    header: Vec<request::Header>,
+    #[arg(long, short = 'H', value_name = "NAME: VALUE")]
+    header: Vec<Header>,
+    /// The client is a trusted proxy, whose X-Forwarded-* headers are kept
+    #[arg(long)]
+    trusted_proxy: bool,
+    /// With --admin, show the values of headers and query parameters in matches, which may be credentials
+    #[arg(long, requires = "admin")]
+    values: bool,
     /// Permissions of objects.
     #[command(flatten)]
     permissions: PermissionFlags,
@@ -57,9 +82,50 @@ pub struct Args {
     format: OutputFlag,
 }
 
-/// Prints the explanation. Fails with exit code 1 if no rule matches.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let load = FileProvider::new(args.config_dir.clone()).load()?;
+/// Prints the explanation. Fails with exit code 1 if no rule matches. `command` is the definition of the command line.
+pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
+    let mut request = args.request.clone();
+    let wrong = request.add_headers(&args.header).err();
+    if let Some(wrong) = wrong.or_else(|| args.wrong_usage()) {
+        command.error(ErrorKind::ValueValidation, wrong).exit();
+    }
+    if args.trusted_proxy {
+        request.trust();
+    }
+    let is_found = match (&args.admin, &args.config_dir) {
+        (Some(url), _) => ask(url, args)?,
+        (None, Some(folder)) => explain_folder(folder, &request, args)?,
+        (None, None) => bail!("neither DIR nor --admin"),
+    };
+    Ok(if is_found {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl Args {
+    /// Returns an error in the combination of arguments. --admin has precedence over a folder from the environment.
+    fn wrong_usage(&self) -> Option<String> {
+        let folder = self.config_dir.as_deref().map(Path::as_os_str);
+        let is_default = |folder: &OsStr| std::env::var_os(CONFIG_DIR).as_deref() == Some(folder);
+        match (&self.admin, folder) {
+            (Some(_), Some(folder)) if !is_default(folder) => Some(
+                "DIR and --admin exclude each other: the first is a folder, the other a running proxy"
+                    .to_owned(),
+            ),
+            (None, None) => Some(
+                "name a folder of Gateway API YAML, or a running proxy with --admin http://127.0.0.1:19000"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Explains what the configuration of a folder does. Returns whether a rule matches.
+fn explain_folder(folder: &Path, request: &ExplainedRequest, args: &Args) -> anyhow::Result<bool> {
+    let load = FileProvider::new(folder.to_owned()).load()?;
     let mut translator = Translator::new(Options {
         location: Location::from(&args.location),
         ..check::options(&args.permissions)
@@ -68,16 +134,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let problems = load.problems.iter();
     let faults = problems.filter(|problem| problem.is_fault()).count();
     let faults = faults + translation.report.problems().count();
-    let ir = Arc::new(translation.ir);
-    let table = Table::build(ir.clone(), None);
-    let mut request = args.request.clone();
-    request.add_headers(&args.header);
-    let configuration = Configuration {
-        table: &table,
-        ir: &ir,
-        translator: &translator,
-    };
-    let mut explanation = explain(configuration, &request);
+    let table = Table::build(Arc::new(translation.ir), None);
+    let mut explanation = explain(
+        Configuration {
+            table: &table,
+            state: State::Offline {
+                policies: &|rule, port, listener| of_rule(&translator, rule, port, listener),
+            },
+            values: Values::Shown,
+        },
+        request,
+    );
     explanation.add_notes(&translation.report.notes);
     let mut out = io::stdout().lock();
     match args.format.output {
@@ -92,226 +159,61 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    Ok(if explanation.found {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(explanation.is_found())
 }
 
-/// The configuration that is explained.
-#[derive(Clone, Copy)]
-struct Configuration<'a> {
-    table: &'a Table,
-    ir: &'a Ir,
-    /// Returns the policies that do not apply, which the IR does not contain.
-    translator: &'a Translator,
+/// Describes the policies on TLS of the backends of a rule.
+fn of_rule(
+    translator: &Translator,
+    rule: &RuleId,
+    port: &Port,
+    listener: &Listener,
+) -> Vec<String> {
+    let (gateway, listener) = (&port.ir.gateway, &listener.ir.key);
+    policies::policies(&translator.backend_policies(rule, gateway, listener))
 }
 
-/// Explains a request.
-fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> Explanation {
-    let table = configuration.table;
-    let mut explanation = Explanation::new(request.to_string());
-    let ports = candidates(table, request);
-    if ports.is_empty() {
-        explanation.lines("port", no_port(table, request));
-    }
-    for port in ports {
-        explanation.begin_port();
-        let found = explain_port(&mut explanation, port, configuration, request);
-        explanation.found |= found;
-    }
-    explanation
-}
-
-/// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
-/// these are all ports of the scheme.
-fn candidates<'a>(table: &'a Table, request: &ExplainedRequest) -> Vec<&'a Arc<Port>> {
-    let speaks = |port: &&Arc<Port>| port.protocol() == request.protocol;
-    let of_scheme: Vec<_> = table.ports().iter().filter(speaks).collect();
-    let number = request.port.unwrap_or(request.default_port());
-    let exact: Vec<_> = of_scheme
-        .iter()
-        .copied()
-        .filter(|port| port.bind().port == number)
-        .collect();
-    if exact.is_empty() && request.port.is_none() {
-        return of_scheme;
-    }
-    exact
-}
-
-/// Says that the port of the request is closed, or speaks another protocol, and which ports are open.
-fn no_port(table: &Table, request: &ExplainedRequest) -> Vec<String> {
-    let number = request.port.unwrap_or(request.default_port());
-    let scheme = request.scheme();
-    let same = table.ports().iter().find(|port| port.bind().port == number);
-    let first = match same {
-        Some(port) => {
-            let gateway = &port.ir.gateway;
-            let speaks = protocol(port.protocol());
-            format!("port {number} of {gateway} is not for {scheme}, but for {speaks}")
+/// Asks a proxy what the configuration in service does. Returns whether a rule matches.
+fn ask(url: &AdminUrl, args: &Args) -> anyhow::Result<bool> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let path = format!("/explain?{}", query(args));
+    let page = runtime.block_on(async {
+        let page = timeout(RESPONSE_TIMEOUT, admin_client::get(url, &path)).await;
+        page.unwrap_or_else(|_| bail!("no response within {} s", RESPONSE_TIMEOUT.as_secs()))
+    });
+    let page = page.with_context(|| format!("cannot ask the proxy at {url}"))?;
+    let Page { status, body, .. } = &page;
+    match (status.as_u16(), page.header(FOUND)) {
+        (200, Some(found)) => {
+            io::stdout().lock().write_all(body.as_bytes())?;
+            Ok(found == "true")
         }
-        None => format!("port {number} is closed: no listener has it"),
-    };
-    let open = nearest(
-        table.ports().iter().collect(),
-        |port| usize::from(port.bind().port.abs_diff(number)),
-        |port| format!("open: {} ({})", port.bind(), protocol(port.protocol())),
-        "open ports",
-    );
-    let none = open
-        .is_empty()
-        .then(|| "the configuration opens no port".to_owned());
-    std::iter::once(first).chain(open).chain(none).collect()
-}
-
-fn protocol(protocol: PortProtocol) -> &'static str {
-    match protocol {
-        PortProtocol::Http => "http",
-        PortProtocol::Tls => "https or tls",
-        PortProtocol::Tcp => "tcp",
-        PortProtocol::Udp => "udp",
+        (404, _) => Err(anyhow!("it has no /explain: it may be an older version")),
+        (431, _) => Err(anyhow!("the request and its headers are too long for it")),
+        (200, None) => Err(anyhow!("its response is not that of a proxy")),
+        (status, _) => Err(anyhow!("status {status}: {}", body.trim())),
     }
+    .with_context(|| format!("cannot ask the proxy at {url}"))
 }
 
-fn explain_port(
-    explanation: &mut Explanation,
-    port: &Port,
-    configuration: Configuration<'_>,
-    request: &ExplainedRequest,
-) -> bool {
-    let place = format!(
-        "{} ({}) of {}",
-        port.bind(),
-        protocol(port.protocol()),
-        port.ir.gateway
-    );
-    explanation.line("port", place);
-    let listener = match port.protocol() {
-        PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => port.listener(&request.host),
-        PortProtocol::Tls => port.listener_for_sni(request.sni()),
-    };
-    let Some(listener) = listener else {
-        explanation.lines("listener", no_listener(port, request));
-        return false;
-    };
-    explain_listeners(explanation, port, listener, request);
-    let chosen = explain_rules(explanation, listener, configuration.ir, request);
-    if let Some(rule) = chosen {
-        let translator = configuration.translator;
-        let (gateway, listener) = (&port.ir.gateway, &listener.ir.key);
-        let policies = translator.backend_policies(&rule.ir.id, gateway, listener);
-        explanation.lines("TLS policy", policies::policies(&policies));
+/// The query of the request to the proxy.
+fn query(args: &Args) -> String {
+    let mut query = Serializer::new(String::new());
+    query.append_pair("request", &args.request.to_string());
+    for header in &args.header {
+        query.append_pair("header", &header.to_string());
     }
-    chosen.is_some()
-}
-
-/// Says that no listener of a port is for the host, what happens, and which hosts there are.
-fn no_listener(port: &Port, request: &ExplainedRequest) -> Vec<String> {
-    let outcome = match port.protocol() {
-        PortProtocol::Http => "404",
-        PortProtocol::Tls => "the handshake is refused",
-        PortProtocol::Tcp | PortProtocol::Udp => "nothing is forwarded",
-    };
-    let host = &request.host;
-    let hosts = nearest(
-        port.listeners().iter().collect(),
-        |listener| strsim::damerau_levenshtein(host, &listener.ir.hostname.to_string()),
-        |listener| {
-            format!(
-                "for {}: listener {}",
-                listener.ir.hostname, listener.ir.key.name
-            )
-        },
-        "listeners",
-    );
-    let first = format!("none for {host}: {outcome}");
-    std::iter::once(first).chain(hosts).collect()
-}
-
-fn explain_listeners(
-    explanation: &mut Explanation,
-    port: &Port,
-    chosen: &Arc<Listener>,
-    request: &ExplainedRequest,
-) {
-    let name = &chosen.ir.key.name;
-    let host = &chosen.ir.hostname;
-    explanation.line("listener", format!("{name}, hostname {host}"));
-    let others = port.listeners().iter();
-    let others = others.filter(|other| !Arc::ptr_eq(other, chosen)).collect();
-    let matches = |other: &Listener| other.ir.hostname.contains(&request.host);
-    let passed = |other: &&Arc<Listener>| {
-        let why = match matches(other) {
-            true => "is less specific",
-            false => "does not match",
-        };
-        let name = &other.ir.key.name;
-        format!("not {name}: hostname {} {why}", other.ir.hostname)
-    };
-    let distance = |other: &&Arc<Listener>| usize::from(!matches(other));
-    explanation.lines_after(nearest(others, distance, passed, "listeners"));
-    if let Some(tls) = chosen.ir.tls() {
-        explanation.line("TLS", describe::tls(tls));
+    for (name, is_set) in [("trusted", args.trusted_proxy), ("values", args.values)] {
+        if is_set {
+            query.append_pair(name, "true");
+        }
     }
-}
-
-fn explain_rules<'a>(
-    explanation: &mut Explanation,
-    listener: &'a Listener,
-    ir: &Ir,
-    request: &ExplainedRequest,
-) -> Option<&'a Rule> {
-    let view = request.view();
-    let considered = listener.explain(&view);
-    let chosen = listener.find(&view);
-    match chosen {
-        Some(rule) => explain_rule(explanation, rule, &considered, ir),
-        None => explanation.line("rule", "none matches: 404"),
+    if args.format.output == OutputFormat::Json {
+        query.append_pair("output", "json");
     }
-    let others = all_matches(listener).saturating_sub(considered.len());
-    let passed = considered.into_iter();
-    let passed = passed
-        .filter(|one| one.verdict != MatchVerdict::Chosen)
-        .collect();
-    let distance = |one: &Considered<'_>| describe::distance(one, view.path);
-    let mut lines = nearest(
-        passed,
-        distance,
-        describe::considered,
-        "matches of this hostname",
-    );
-    lines.extend((others > 0).then(|| format!("{others} matches of routes for other hostnames")));
-    explanation.lines("not chosen", lines);
-    chosen.map(AsRef::as_ref)
-}
-
-/// Number of matches on a listener. Counts a match once for each hostname, like [`Listener::explain`].
-fn all_matches(listener: &Listener) -> usize {
-    let routes = listener.ir.routes.iter();
-    routes
-        .map(|attached| {
-            let rules = attached.route.rules.iter();
-            attached.hostnames.len() * rules.map(|rule| rule.matches.len()).sum::<usize>()
-        })
-        .sum()
-}
-
-fn explain_rule(
-    explanation: &mut Explanation,
-    rule: &Rule,
-    considered: &[Considered<'_>],
-    ir: &Ir,
-) {
-    let is_chosen = |one: &&Considered<'_>| one.verdict == MatchVerdict::Chosen;
-    if let Some(one) = considered.iter().find(is_chosen) {
-        explanation.line("rule", describe::considered(one));
-    }
-    explanation.lines("filters", describe::filters(&rule.ir.filters, ir));
-    explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
-    explanation.lines("retry", describe::retry(rule.ir.retry.as_deref()));
-    explanation.lines("backends", describe::action(&rule.ir, ir));
+    query.finish()
 }
 
 #[cfg(test)]

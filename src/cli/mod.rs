@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, with its flags, help and entry point. Maps results to exit codes and
 //! error messages.
 
+pub mod admin_client;
 pub mod certificate;
 pub mod check;
 pub mod completions;
@@ -80,7 +81,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Run(args) => run::run(args).map(|()| ExitCode::SUCCESS),
         Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(args),
-        Command::Explain(args) => explain::run(args),
+        Command::Explain(args) => explain::run(args, command()),
         Command::Shift(args) => shift::run(args, command()),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => {

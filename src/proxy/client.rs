@@ -17,6 +17,7 @@ use super::activity::{Activity, Phase};
 use super::client::forwarding::Forwarding;
 use super::client::host::{Host, LastHost};
 use super::client::injection::Injection;
+use super::error::Error;
 use super::worker_state::OpenConnection;
 use super::worker_state::budget::Share;
 use super::worker_state::port::PortState;
@@ -118,24 +119,14 @@ impl Client {
         }
     }
 
-    /// Returns the listener that serves `host` on this connection, or an error (GEP-3567: one
-    /// connection serves one HTTPS listener).
+    /// Returns the listener that serves `host` on this connection, or an error.
     pub(crate) fn listener<'a>(
         &self,
         port: &'a Port,
         host: &Host,
-    ) -> Result<&'a Arc<Listener>, super::error::Error> {
-        use super::error::Error;
-        let listener = port
-            .listener(host.as_str())
-            .ok_or(Error::NotFound("no listener serves this host"))?;
-        if let Some(Sni(name)) = &self.tls {
-            let agreed = port.listener_for_sni(name.as_deref());
-            if !agreed.is_some_and(|agreed| Arc::ptr_eq(agreed, listener)) {
-                return Err(Error::Misdirected);
-            }
-        }
-        Ok(listener)
+    ) -> Result<&'a Arc<Listener>, Error> {
+        let tls = self.tls.as_ref().map(|Sni(name)| name.as_deref());
+        listener_for(port, host.as_str(), tls)
     }
 
     /// Reports whether the connection must end after its current requests.
@@ -156,4 +147,24 @@ impl Client {
             self.worker.stats.timed_out(kind);
         }
     }
+}
+
+/// Returns the listener that serves `host` on a connection, or an error (GEP-3567: one connection serves one HTTPS
+/// listener). `tls` is the server name of the handshake; `None` without TLS.
+#[inline]
+pub(super) fn listener_for<'a>(
+    port: &'a Port,
+    host: &str,
+    tls: Option<Option<&str>>,
+) -> Result<&'a Arc<Listener>, Error> {
+    let listener = port
+        .listener(host)
+        .ok_or(Error::NotFound("no listener serves this host"))?;
+    if let Some(name) = tls {
+        let agreed = port.listener_for_sni(name);
+        if !agreed.is_some_and(|agreed| Arc::ptr_eq(agreed, listener)) {
+            return Err(Error::Misdirected);
+        }
+    }
+    Ok(listener)
 }

@@ -34,6 +34,7 @@ use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
 
+pub use self::request::preview;
 pub use self::request::target;
 
 /// The running data plane. Dropping it does not stop it; a [`Shutdown`] does.

@@ -114,6 +114,12 @@ impl Table {
         }
     }
 
+    /// Returns the backend of this identity.
+    pub fn backend(&self, id: &ir::BackendId) -> Option<&Arc<Backend>> {
+        let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
+        self.backends.get(at)
+    }
+
     /// Returns every backend, in order of identity.
     pub fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         self.backends.iter()

@@ -110,6 +110,16 @@ fn wrong_usage_exits_with_2_and_shows_the_right_form() {
             &["explain", "x", "http://a/", "-H", "no-colon"],
             "name: value",
         ),
+        (&["explain", "http://a/"], "name a folder"),
+        (
+            &["explain", "--admin", "127.0.0.1:1", "x", "http://a/"],
+            "DIR and --admin exclude each other",
+        ),
+        (
+            &["explain", "--admin", "https://127.0.0.1:1", "http://a/"],
+            "write one like http://127.0.0.1:19000",
+        ),
+        (&["explain", "--values", "x", "http://a/"], "--admin"),
         (&["shift", "shop/shop", "v2"], "v2=10%"),
         (
             &["shift", "shop/shop", "v1=10%", "v2=20%"],
@@ -168,6 +178,42 @@ fn explain_exits_with_1_if_no_rule_matches() {
     }
 }
 
+#[test]
+fn explain_says_that_no_proxy_can_be_reached() {
+    let [port] = ports::free_ports().map(|port: u16| port.to_string());
+    for address in [
+        format!("127.0.0.1:{port}"),
+        format!("http://127.0.0.1:{port}/"),
+    ] {
+        let output = output(&["explain", "--admin", &address, "http://a/"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let expected = format!("cannot ask the proxy at 127.0.0.1:{port}: cannot connect");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn explain_says_how_the_proxy_refuses_a_request() {
+    for (request, expected) in [
+        (
+            "http://demo.example.com:8080/a/../b",
+            "response    400: the path has a dot segment\n",
+        ),
+        (
+            "TRACE http://demo.example.com:8080/",
+            "response    405: method not allowed\n",
+        ),
+        (
+            "http://demo.example.com:8080//old/page",
+            "rule        HTTPRoute default/demo rule 2 `moved`",
+        ),
+    ] {
+        let text = stdout(&output(&["explain", "config/quickstart", request]));
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
 /// Lines of the console blocks of a document.
 fn examples(document: &Path) -> Vec<String> {
     let text = fs::read_to_string(document).unwrap();
@@ -200,7 +246,9 @@ fn examples_in_documentation_work() {
                 .strip_prefix("portcullis ")
                 .or(line.strip_prefix("cargo run -- "));
             let Some(arguments) = program else { continue };
-            let quick = arguments.starts_with("check ") || arguments.starts_with("explain ");
+            let is_explanation = arguments.starts_with("explain ");
+            let quick =
+                arguments.starts_with("check ") || is_explanation && !arguments.contains("--admin");
             let script = format!(
                 "portcullis {arguments}{}",
                 if quick { "" } else { " --help" }

@@ -279,8 +279,27 @@ pub(crate) const LAYERS: &[Layer] = &[
         NO_CLUSTER,
     ),
     layer(
+        "explain",
+        &[
+            "explain",
+            "ir",
+            "proxy::preview",
+            "runtime::monotonic",
+            "status",
+            "table",
+        ],
+        PURE,
+    ),
+    layer(
         "admin",
-        &["admin", "table", "telemetry", "runtime::shutdown", "status"],
+        &[
+            "admin",
+            "explain",
+            "table",
+            "telemetry",
+            "runtime::shutdown",
+            "status",
+        ],
         NO_CLUSTER,
     ),
     layer(

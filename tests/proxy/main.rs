@@ -21,6 +21,7 @@ mod cors;
 mod cors_conformance;
 mod ejection;
 mod endpoints;
+mod explain;
 mod external;
 mod external_auth;
 mod external_auth_grpc;

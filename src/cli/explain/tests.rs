@@ -77,14 +77,16 @@ fn explained_request(
     };
     let mut translator = Translator::new(options);
     let ir = Arc::new(translator.translate(&snapshot, None).ir);
-    let table = Table::build(ir.clone(), None);
+    let table = Table::build(ir, None);
     let configuration = Configuration {
         table: &table,
-        ir: &ir,
-        translator: &translator,
+        state: State::Offline {
+            policies: &|rule, port, listener| of_rule(&translator, rule, port, listener),
+        },
+        values: Values::Shown,
     };
     let explanation = explain(configuration, request);
-    (explanation.to_string(), explanation.found)
+    (explanation.to_string(), explanation.is_found())
 }
 
 #[test]
@@ -109,17 +111,90 @@ fn shows_grpc_routes_of_grpc_requests() {
         "origin: https://x.example",
         "access-control-request-method: POST",
     ];
-    preflight.add_headers(&fields.map(|field| request::header(field).unwrap()));
+    let fields = fields.map(|field| field.parse().unwrap());
+    preflight.add_headers(&fields).unwrap();
     let (text, found) = explained_request(&objects, &preflight, Permissions::default());
     assert!(!found, "{text}");
     let reason = "the rule permits no calls of other origins";
     assert!(text.contains(reason), "{text}");
-    request.add_headers(&[request::header("content-type: application/grpc").unwrap()]);
+    let grpc = "content-type: application/grpc".parse().unwrap();
+    request.add_headers(&[grpc]).unwrap();
     let (text, found) = explained_request(&objects, &request, Permissions::default());
     assert!(found, "{text}");
     let backend = "Service app/app:443 by BackendTLSOverride edge/tls for gRPC has no ready endpoint: gRPC status UNAVAILABLE";
     assert!(text.contains(backend), "{text}");
     assert!(text.contains("TLS policy"), "{text}");
+}
+
+#[test]
+fn shows_routes_of_forwarded_connections() {
+    let objects = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: tls, port: 443, protocol: TLS, hostname: "*.example.com", tls: {mode: Passthrough}}
+  - {name: tcp, port: 5432, protocol: TCP, allowedRoutes: {kinds: [{kind: TCPRoute}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: vault}
+spec:
+  parentRefs: [{name: web, sectionName: tls}]
+  hostnames: [vault.example.com]
+  rules: [{backendRefs: [{name: app, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: database}
+spec:
+  parentRefs: [{name: web, sectionName: tcp}]
+  rules: [{backendRefs: [{name: app, port: 80}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {ports: [{port: 80}]}
+"#;
+    for (url, expected, is_found) in [
+        (
+            "tls://Vault.example.com",
+            "rule        TLSRoute default/vault rule 0",
+            true,
+        ),
+        (
+            "https://vault.example.com/",
+            "rule        TLSRoute default/vault rule 0",
+            true,
+        ),
+        (
+            "tls://a.example.com",
+            "rule        none: the handshake is refused\n",
+            false,
+        ),
+        (
+            "tls://b.org",
+            "listener    none for b.org: the handshake is refused\n",
+            false,
+        ),
+        (
+            "tls://10.0.0.1",
+            "listener    none for 10.0.0.1: the handshake is refused\n",
+            false,
+        ),
+        (
+            "tcp://any:5432",
+            "rule        TCPRoute default/database rule 0",
+            true,
+        ),
+    ] {
+        let request = url.parse().unwrap();
+        let (text, found) = explained_request(objects, &request, Permissions::default());
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(found, is_found, "{text}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::change::{Change, Percent, RequestedWeight};
 use super::cluster::Mode;
 use super::object_name::ObjectName;
-use super::scrape::AdminUrl;
+use crate::cli::admin_client::AdminUrl;
 use crate::cli::output::OutputFlag;
 use crate::cli::value::Span;
 use crate::settings::NamespacedName;

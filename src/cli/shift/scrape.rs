@@ -1,17 +1,13 @@
 //! Reads the counts of releases from the pods of Gateways, or from admin addresses.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use futures_util::{StreamExt, stream};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::cli::admin_client::{self, AdminUrl};
 use crate::settings::NamespacedName;
 
 use super::cluster::{Cluster, GatewayPod};
@@ -20,38 +16,11 @@ use super::object_name::ObjectName;
 
 /// Timeout of reading one page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum size of a page from an admin address.
-const PAGE_LIMIT: usize = 64 << 20;
 /// Maximum number of pages that are read at the same time.
 const CONCURRENT_PAGES: usize = 16;
 /// Time between lists of pods. After a list all pods are read, and otherwise only those of Gateways that use the
 /// backend.
 const LIST_PERIOD: Duration = Duration::from_secs(10);
-
-/// An admin address, `http://HOST[:PORT]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AdminUrl {
-    authority: http::uri::Authority,
-}
-
-impl FromStr for AdminUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is not an admin address; write one like http://127.0.0.1:19000");
-        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
-        let authority: http::uri::Authority = rest
-            .strip_suffix('/')
-            .unwrap_or(rest)
-            .parse()
-            .map_err(|_| wrong())?;
-        if authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err(wrong());
-        }
-        Ok(Self { authority })
-    }
-}
 
 /// Reads the counts of all sources.
 pub(super) struct Scraper<'a> {
@@ -100,11 +69,11 @@ impl<'a> Scraper<'a> {
             return self.scrape_pods().await;
         }
         let pages = stream::iter(self.admin).map(|url| async move {
-            let page = timeout(PAGE_TIMEOUT, fetch(url)).await;
+            let page = timeout(PAGE_TIMEOUT, metrics(url)).await;
             let page = page
                 .map_err(|_| no_response())
                 .and_then(|page| page.map_err(|error| format!("{error:#}")));
-            (url.authority.to_string(), page)
+            (url.to_string(), page)
         });
         let pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
         let mut scrape = Scrape::default();
@@ -188,57 +157,10 @@ fn no_response() -> String {
 }
 
 /// Reads the metrics of an admin address.
-async fn fetch(url: &AdminUrl) -> anyhow::Result<String> {
-    const PORT: u16 = 80;
-    let host = url.authority.host().trim_matches(['[', ']']);
-    let port = url.authority.port_u16().unwrap_or(PORT);
-    let socket = TcpStream::connect((host, port))
-        .await
-        .context("cannot connect")?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
-    let request = http::Request::get("/metrics")
-        .header(http::header::HOST, url.authority.as_str())
-        .body(Empty::<Bytes>::new())?;
-    // `exchange` owns the sender. hyper's connection future completes once the sender is dropped, so `join!` returns
-    // when the exchange is done.
-    let exchange = async move {
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        if !status.is_success() {
-            bail!("status {}", status.as_u16());
-        }
-        let body = Limited::new(response.into_body(), PAGE_LIMIT)
-            .collect()
-            .await;
-        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
-    };
-    let (page, _) = tokio::join!(exchange, connection);
-    page
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_admin_addresses() {
-        for text in [
-            "http://127.0.0.1:19000",
-            "http://[::1]:19000/",
-            "http://pod.example.com",
-        ] {
-            assert!(text.parse::<AdminUrl>().is_ok(), "{text}");
-        }
-        for text in [
-            "127.0.0.1:19000",
-            "https://a:1",
-            "http://",
-            "http://a/metrics",
-            "http://u@a",
-        ] {
-            assert!(text.parse::<AdminUrl>().is_err(), "{text}");
-        }
+async fn metrics(url: &AdminUrl) -> anyhow::Result<String> {
+    let page = admin_client::get(url, "/metrics").await?;
+    if !page.status.is_success() {
+        bail!("status {}", page.status.as_u16());
     }
+    Ok(page.body)
 }

@@ -12,10 +12,11 @@ use super::change::Percent;
 use super::cluster::{Cluster, Mode, Observed};
 use super::metrics::{Count, Window};
 use super::object_name::ObjectName;
-use super::scrape::{AdminUrl, Scrape, Scraper};
+use super::scrape::{Scrape, Scraper};
 use super::steps::{apply_steps, command};
 use super::table::{Table, header, of_number};
 use super::weights::Step;
+use crate::cli::admin_client::AdminUrl;
 use crate::cli::output::{self, OutputFormat};
 use crate::settings::NamespacedName;
 

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -36,7 +37,7 @@ use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::proxy::{grpc, grpc_web};
-use crate::table::{RequestView, Rule};
+use crate::table::{Listener, RequestView, Rule};
 use crate::upstream;
 
 /// A request that is ready to be served. Small, because it is moved.
@@ -322,9 +323,18 @@ fn find_rule(
         headers: &parts.headers,
         added: added.as_slice(),
     };
-    let rule = client.listener(port, host)?.find(&view);
-    let rule = rule.ok_or(Error::NotFound("no route matches this request"))?;
+    let rule = rule_of(client.listener(port, host)?, &view)?;
     Ok(table.rule(rule))
+}
+
+/// Returns the rule of a listener for a normalized request.
+#[inline]
+pub(super) fn rule_of<'a>(
+    listener: &'a Listener,
+    view: &RequestView<'_>,
+) -> Result<&'a Arc<Rule>, Error> {
+    let rule = listener.find(view);
+    rule.ok_or(Error::NotFound("no route matches this request"))
 }
 
 /// Translates a gRPC-Web call that a GRPCRoute matches to gRPC. Returns the format of its response.

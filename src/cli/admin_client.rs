@@ -1,0 +1,122 @@
+//! Requests to the admin server of a data plane or a controller.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::Context;
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// Maximum size of a page.
+const PAGE_LIMIT: usize = 64 << 20;
+
+/// An admin address, `[http://]HOST[:PORT]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminUrl {
+    authority: http::uri::Authority,
+}
+
+impl FromStr for AdminUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is not an admin address; write one like http://127.0.0.1:19000");
+        let rest = text.strip_prefix("http://").unwrap_or(text);
+        let authority: http::uri::Authority = rest
+            .strip_suffix('/')
+            .unwrap_or(rest)
+            .parse()
+            .map_err(|_| wrong())?;
+        let host = authority.host();
+        let has_bad_port = authority.as_str() != host && authority.port_u16().is_none();
+        if authority.as_str().contains('@') || host.is_empty() || has_bad_port {
+            return Err(wrong());
+        }
+        Ok(Self { authority })
+    }
+}
+
+impl fmt::Display for AdminUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.authority.fmt(f)
+    }
+}
+
+/// A response.
+pub(super) struct Page {
+    pub(super) status: StatusCode,
+    headers: HeaderMap,
+    /// The body; characters that are not UTF-8 are replaced.
+    pub(super) body: String,
+}
+
+impl Page {
+    /// Returns a header, if it is text.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Gets a page. `path` includes the query. Does not limit the time.
+pub(super) async fn get(url: &AdminUrl, path: &str) -> anyhow::Result<Page> {
+    const PORT: u16 = 80;
+    let host = url.authority.host().trim_matches(['[', ']']);
+    let port = url.authority.port_u16().unwrap_or(PORT);
+    let socket = TcpStream::connect((host, port))
+        .await
+        .context("cannot connect")?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+    let request = http::Request::get(path)
+        .header(http::header::HOST, url.authority.as_str())
+        .body(Empty::<Bytes>::new())?;
+    // `exchange` owns the sender. hyper's connection future completes once the sender is dropped, so `join!` returns
+    // when the exchange is done.
+    let exchange = async move {
+        let response = sender.send_request(request).await?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, PAGE_LIMIT).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+        Ok(Page {
+            status: head.status,
+            headers: head.headers,
+            body: String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+        })
+    };
+    let (page, _) = tokio::join!(exchange, connection);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_admin_addresses() {
+        for (text, authority) in [
+            ("http://127.0.0.1:19000", "127.0.0.1:19000"),
+            ("127.0.0.1:19000", "127.0.0.1:19000"),
+            ("localhost:19000/", "localhost:19000"),
+            ("http://[::1]:19000/", "[::1]:19000"),
+            ("http://pod.example.com", "pod.example.com"),
+        ] {
+            let url: AdminUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), authority);
+        }
+        for text in [
+            "",
+            "https://a:1",
+            "http://",
+            "http://a/metrics",
+            "127.0.0.1:19000/explain",
+            "http://u@a",
+            "a:port",
+        ] {
+            assert!(text.parse::<AdminUrl>().is_err(), "{text}");
+        }
+    }
+}

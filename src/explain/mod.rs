@@ -1,0 +1,385 @@
+//! What a configuration does with a request that nobody sends: the port, the listener, the rule with its filters and
+//! backends, and why others do not match. Uses the table and the normalization of the proxy, so that both decide alike.
+//! Must not know where the configuration comes from.
+
+mod backends;
+mod describe;
+mod explanation;
+mod live;
+mod matches;
+mod request;
+mod traffic;
+
+use std::sync::Arc;
+
+pub use self::explanation::{Explanation, Outcome};
+pub use self::matches::Values;
+pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
+
+use self::explanation::{InService, nearest};
+use crate::ir::{PortProtocol, Protocol, RuleId};
+use crate::proxy::preview::{Preview, Refusal};
+use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule, Table};
+
+/// The configuration that is explained.
+#[derive(Clone, Copy)]
+pub struct Configuration<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// Where it is.
+    pub state: State<'a>,
+    /// Whether values of headers and query parameters are shown.
+    pub values: Values,
+}
+
+/// Where a configuration is.
+#[derive(Clone, Copy)]
+pub enum State<'a> {
+    /// No proxy serves it.
+    Offline {
+        /// Returns lines about the policies on TLS for the backends of a rule, which the IR does not contain.
+        policies: &'a Policies<'a>,
+    },
+    /// The proxy of this process serves it.
+    InService {
+        /// The last revision of the objects, if they come from a controller.
+        revision: Option<u64>,
+    },
+}
+
+/// Describes the policies for the backends of a rule, for requests to a listener of a port.
+pub type Policies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
+
+impl Configuration<'_> {
+    fn in_service(&self) -> Option<InService> {
+        match self.state {
+            State::Offline { .. } => None,
+            State::InService { revision } => Some(InService {
+                generation: self.table.generation,
+                revision,
+            }),
+        }
+    }
+}
+
+/// Explains a request.
+pub fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> Explanation {
+    let table = configuration.table;
+    let mut explanation = Explanation::new(request.to_string(), configuration.in_service());
+    let ports = candidates(table, request);
+    if ports.is_empty() {
+        explanation.lines("port", no_port(table, request));
+        explanation.conclude(Outcome::refused(None));
+    }
+    for port in ports {
+        explanation.begin_port();
+        let outcome = explain_port(&mut explanation, port, configuration, request);
+        explanation.conclude(outcome);
+    }
+    explanation
+}
+
+/// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
+/// these are all ports of the scheme.
+fn candidates<'a>(table: &'a Table, request: &ExplainedRequest) -> Vec<&'a Arc<Port>> {
+    let speaks = |port: &&Arc<Port>| port.protocol() == request.protocol;
+    let of_scheme: Vec<_> = table.ports().iter().filter(speaks).collect();
+    let number = request.port.unwrap_or(request.default_port());
+    let exact: Vec<_> = of_scheme
+        .iter()
+        .copied()
+        .filter(|port| port.bind().port == number)
+        .collect();
+    if exact.is_empty() && request.port.is_none() {
+        return of_scheme;
+    }
+    exact
+}
+
+/// Says that the port of the request is closed, or speaks another protocol, and which ports are open.
+fn no_port(table: &Table, request: &ExplainedRequest) -> Vec<String> {
+    let number = request.port.unwrap_or(request.default_port());
+    let scheme = request.scheme();
+    let same = table.ports().iter().find(|port| port.bind().port == number);
+    let first = match same {
+        Some(port) => {
+            let gateway = &port.ir.gateway;
+            let speaks = protocol(port.protocol());
+            format!("port {number} of {gateway} is not for {scheme}, but for {speaks}")
+        }
+        None => format!("port {number} is closed: no listener has it"),
+    };
+    let open = nearest(
+        table.ports().iter().collect(),
+        |port| usize::from(port.bind().port.abs_diff(number)),
+        |port| format!("open: {} ({})", port.bind(), protocol(port.protocol())),
+        "open ports",
+    );
+    let none = open
+        .is_empty()
+        .then(|| "the configuration opens no port".to_owned());
+    std::iter::once(first).chain(open).chain(none).collect()
+}
+
+fn protocol(protocol: PortProtocol) -> &'static str {
+    match protocol {
+        PortProtocol::Http => "http",
+        PortProtocol::Tls => "https or tls",
+        PortProtocol::Tcp => "tcp",
+        PortProtocol::Udp => "udp",
+    }
+}
+
+fn explain_port(
+    explanation: &mut Explanation,
+    port: &Port,
+    configuration: Configuration<'_>,
+    request: &ExplainedRequest,
+) -> Outcome {
+    let place = format!(
+        "{} ({}) of {}",
+        port.bind(),
+        protocol(port.protocol()),
+        port.ir.gateway
+    );
+    explanation.line("port", place);
+    let accepted = match port.protocol() {
+        PortProtocol::Http => None,
+        PortProtocol::Tls => port.listener_for_sni(request.sni()),
+        PortProtocol::Tcp | PortProtocol::Udp => port.listeners().first(),
+    };
+    let is_http = |listener: &Arc<Listener>| {
+        matches!(listener.ir.protocol, Protocol::Http | Protocol::Https(_))
+    };
+    match (port.protocol(), accepted) {
+        (PortProtocol::Http, _) => explain_http(explanation, port, configuration, request),
+        (_, None) => {
+            let outcome = match port.protocol() {
+                PortProtocol::Tls => "the handshake is refused",
+                _ => "nothing is forwarded",
+            };
+            explanation.lines("listener", no_listener(port, &request.host, outcome));
+            Outcome::refused(None)
+        }
+        (PortProtocol::Tls, Some(listener)) if is_http(listener) => {
+            if listener.server.is_some() {
+                return explain_http(explanation, port, configuration, request);
+            }
+            explain_listeners(explanation, port, listener, &request.host);
+            let refused = "none: the handshake is refused, because the listener has no certificate that can be used";
+            explanation.line("rule", refused);
+            Outcome::refused(None)
+        }
+        (_, Some(listener)) => {
+            explain_forwarding(explanation, port, listener, configuration, request)
+        }
+    }
+}
+
+/// Explains a request of HTTP.
+fn explain_http(
+    explanation: &mut Explanation,
+    port: &Port,
+    configuration: Configuration<'_>,
+    request: &ExplainedRequest,
+) -> Outcome {
+    let client = request.client();
+    let Ok(parts) = request.parts() else {
+        explanation.line("response", "400: the URL is not that of a request");
+        return Outcome::refused(Some(400));
+    };
+    let preview = match Preview::new(parts, client) {
+        Ok(preview) => preview,
+        Err(refusal) => {
+            explanation.line("response", response(refusal));
+            return Outcome::refused(Some(refusal.status));
+        }
+    };
+    let view = preview.view();
+    let listener = match preview.listener(port, client) {
+        Ok(listener) => listener,
+        Err(refusal) => {
+            let lines = match refusal.status {
+                404 => no_listener(port, view.host, "404"),
+                _ => vec![misdirected(port, refusal, view.host, request.sni())],
+            };
+            explanation.lines("listener", lines);
+            return Outcome::refused(Some(refusal.status));
+        }
+    };
+    explain_listeners(explanation, port, listener, view.host);
+    let found = preview.rule(listener);
+    let place = Place { port, listener };
+    explain_rules(explanation, place, found.ok(), &view, configuration);
+    match found {
+        Ok(rule) => Outcome::rule(&rule.ir.id),
+        Err(refusal) => Outcome::refused(Some(refusal.status)),
+    }
+}
+
+/// Explains a connection, or a session of UDP, that is forwarded.
+fn explain_forwarding(
+    explanation: &mut Explanation,
+    port: &Port,
+    listener: &Arc<Listener>,
+    configuration: Configuration<'_>,
+    request: &ExplainedRequest,
+) -> Outcome {
+    let host = match port.protocol() {
+        PortProtocol::Tls => request.sni().unwrap_or_default(),
+        _ => "",
+    };
+    explain_listeners(explanation, port, listener, host);
+    let is_terminated = matches!(listener.ir.protocol, Protocol::TlsTerminate(_));
+    let found = listener
+        .find_for_host(host)
+        .filter(|_| !is_terminated || listener.server.is_some());
+    let view = RequestView {
+        host,
+        method: &http::Method::GET,
+        path: "/",
+        query: None,
+        headers: &http::HeaderMap::new(),
+        added: &[],
+    };
+    let place = Place { port, listener };
+    explain_rules(explanation, place, found, &view, configuration);
+    match found {
+        Some(rule) => Outcome::rule(&rule.ir.id),
+        None => Outcome::refused(None),
+    }
+}
+
+fn response(Refusal { status, message }: Refusal) -> String {
+    format!("{status}: {message}")
+}
+
+/// Says that the host belongs to another listener than the connection.
+fn misdirected(port: &Port, refusal: Refusal, host: &str, sni: Option<&str>) -> String {
+    let agreed = port.listener_for_sni(sni).map(|it| &*it.ir.key.name);
+    let other = port.listener(host).map(|it| &*it.ir.key.name);
+    let (agreed, other) = (agreed.unwrap_or_default(), other.unwrap_or_default());
+    format!(
+        "{agreed} for the handshake, but {host} is of listener {other}: {}",
+        response(refusal)
+    )
+}
+
+/// Says that no listener of a port is for the host, what happens, and which hosts there are.
+fn no_listener(port: &Port, host: &str, outcome: &str) -> Vec<String> {
+    let hosts = nearest(
+        port.listeners().iter().collect(),
+        |listener| strsim::damerau_levenshtein(host, &listener.ir.hostname.to_string()),
+        |listener| {
+            format!(
+                "for {}: listener {}",
+                listener.ir.hostname, listener.ir.key.name
+            )
+        },
+        "listeners",
+    );
+    let first = format!("none for {host}: {outcome}");
+    std::iter::once(first).chain(hosts).collect()
+}
+
+fn explain_listeners(
+    explanation: &mut Explanation,
+    port: &Port,
+    chosen: &Arc<Listener>,
+    name: &str,
+) {
+    let hostname = &chosen.ir.hostname;
+    let line = format!("{}, hostname {hostname}", chosen.ir.key.name);
+    explanation.line("listener", line);
+    let others = port.listeners().iter();
+    let others = others.filter(|other| !Arc::ptr_eq(other, chosen)).collect();
+    let matches = |other: &Listener| other.ir.hostname.contains(name);
+    let passed = |other: &&Arc<Listener>| {
+        let why = match matches(other) {
+            true => "is less specific",
+            false => "does not match",
+        };
+        let name = &other.ir.key.name;
+        format!("not {name}: hostname {} {why}", other.ir.hostname)
+    };
+    let distance = |other: &&Arc<Listener>| usize::from(!matches(other));
+    explanation.lines_after(nearest(others, distance, passed, "listeners"));
+    if let Some(tls) = chosen.ir.tls() {
+        explanation.line("TLS", describe::tls(tls));
+    }
+}
+
+/// A listener on its port.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    port: &'a Port,
+    listener: &'a Listener,
+}
+
+/// Explains the rule that was found, if any, and why others were not.
+fn explain_rules(
+    explanation: &mut Explanation,
+    place: Place<'_>,
+    found: Option<&Arc<Rule>>,
+    view: &RequestView<'_>,
+    configuration: Configuration<'_>,
+) {
+    let Place { port, listener } = place;
+    let considered = listener.explain(view);
+    match found {
+        Some(rule) => explain_rule(explanation, rule, &considered, configuration),
+        None => explanation.line("rule", no_rule(listener)),
+    }
+    let others = all_matches(listener).saturating_sub(considered.len());
+    let passed = considered.into_iter();
+    let passed = passed
+        .filter(|one| one.verdict != MatchVerdict::Chosen)
+        .collect();
+    let distance = |one: &Considered<'_>| matches::distance(one, view.path);
+    let shown = |one: &Considered<'_>| matches::considered(one, configuration.values);
+    let mut lines = nearest(passed, distance, shown, "matches of this hostname");
+    lines.extend((others > 0).then(|| format!("{others} matches of routes for other hostnames")));
+    explanation.lines("not chosen", lines);
+    if let (State::Offline { policies }, Some(rule)) = (configuration.state, found) {
+        explanation.lines("TLS policy", policies(&rule.ir.id, port, listener));
+    }
+}
+
+fn no_rule(listener: &Listener) -> &'static str {
+    match listener.ir.protocol {
+        Protocol::Http | Protocol::Https(_) => "none matches: 404",
+        Protocol::TlsPassthrough | Protocol::TlsTerminate(_) => "none: the handshake is refused",
+        Protocol::Tcp | Protocol::Udp => "none: nothing is forwarded",
+    }
+}
+
+/// Number of matches on a listener. Counts a match once for each hostname, like [`Listener::explain`].
+fn all_matches(listener: &Listener) -> usize {
+    let routes = listener.ir.routes.iter();
+    routes
+        .map(|attached| {
+            let rules = attached.route.rules.iter();
+            attached.hostnames.len() * rules.map(|rule| rule.matches.len()).sum::<usize>()
+        })
+        .sum()
+}
+
+fn explain_rule(
+    explanation: &mut Explanation,
+    rule: &Rule,
+    considered: &[Considered<'_>],
+    configuration: Configuration<'_>,
+) {
+    let is_chosen = |one: &&Considered<'_>| one.verdict == MatchVerdict::Chosen;
+    let line = match considered.iter().find(is_chosen) {
+        Some(one) => matches::considered(one, configuration.values),
+        None => matches::rule_name(&rule.ir.id),
+    };
+    explanation.line("rule", line);
+    let Configuration { table, state, .. } = configuration;
+    let live = matches!(state, State::InService { .. });
+    explanation.lines("filters", describe::filters(&rule.ir.filters, &table.ir));
+    explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
+    explanation.lines("retry", describe::retry(rule.ir.retry.as_deref()));
+    explanation.lines("backends", backends::action(&rule.ir, table, live));
+}

@@ -1,0 +1,462 @@
+//! `/explain` of the admin server: it says what the proxy then does, with the state of the endpoints.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use http::{Method, Request};
+use portcullis::settings::AccessLogTarget;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::admin::{metric, service_labels};
+use crate::client::{Client, get, handshake};
+use crate::harness::tls::{self, Certificate};
+use crate::harness::{TEST_TIMEOUT, yaml};
+use crate::origin::{Origin, Payload, empty};
+use crate::scene::{Objects, Scene, http, https, prefix, secret};
+
+/// Requests for each configuration.
+const REQUESTS: usize = 500;
+const SEEDS: [u64; 4] = [1, 2, 3, 4];
+
+const HOSTS: [&str; 7] = [
+    "a.example.com",
+    "B.example.com",
+    "x.b.example.com",
+    "example.com",
+    "b.org",
+    "other.net",
+    "127.0.0.1",
+];
+const HOSTNAMES: [&str; 6] = [
+    "a.example.com",
+    "*.example.com",
+    "*.b.example.com",
+    "b.org",
+    "*.org",
+    "example.com",
+];
+const METHODS: [&str; 6] = ["GET", "GET", "POST", "PUT", "OPTIONS", "TRACE"];
+const HEADERS: [&str; 4] = ["x-a", "x-b", "x-forwarded-proto", "x-forwarded-host"];
+const VALUES: [&str; 5] = ["1", "2", "http", "https", "b.org"];
+
+/// A configuration and requests at random.
+struct Dice(StdRng);
+
+impl Dice {
+    fn one<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of.choose(&mut self.0).expect("not empty")
+    }
+
+    fn chance(&mut self, percent: u32) -> bool {
+        self.0.random_range(0..100) < percent
+    }
+
+    fn some<'a>(&mut self, of: &[&'a str], at_most: usize) -> Vec<&'a str> {
+        let count = self.0.random_range(0..=at_most);
+        of.sample(&mut self.0, count).copied().collect()
+    }
+
+    fn path(&mut self) -> String {
+        let depth = self.0.random_range(0..3);
+        let elements = (0..depth).map(|_| self.one(&["a", "b", "ab"]));
+        format!("/{}", elements.collect::<Vec<_>>().join("/"))
+    }
+
+    fn condition(&mut self) -> Value {
+        let mut condition = json!({});
+        if self.chance(80) {
+            condition["path"] = match self.one(&["Exact", "PathPrefix", "RegularExpression"]) {
+                "RegularExpression" => {
+                    let pattern = self.one(&["/a+", "/[ab]/.*", "/(a|b)b?"]);
+                    json!({"type": "RegularExpression", "value": pattern})
+                }
+                kind => json!({"type": kind, "value": self.path()}),
+            };
+        }
+        if self.chance(25) {
+            condition["method"] = self.one(&["GET", "POST", "OPTIONS"]).into();
+        }
+        let headers = self.some(&HEADERS, 2).into_iter().map(|name| {
+            let kind = self.one(&["Exact", "Exact", "RegularExpression"]);
+            json!({"name": name, "type": kind, "value": self.one(&VALUES)})
+        });
+        let headers: Vec<_> = headers.collect();
+        if self.chance(30) {
+            condition["headers"] = headers.into();
+        }
+        if self.chance(20) {
+            condition["queryParams"] = json!([{"name": "q", "value": self.one(&VALUES)}]);
+        }
+        condition
+    }
+
+    fn rule(&mut self) -> Value {
+        let matches: Vec<_> = (0..self.0.random_range(1..4))
+            .map(|_| self.condition())
+            .collect();
+        let backends = (0..self.0.random_range(1..4)).map(|_| {
+            let name = self.one(&["one", "one", "two", "two", "missing"]);
+            json!({"name": name, "port": 80, "weight": self.0.random_range(0..2)})
+        });
+        let backends: Vec<_> = backends.collect();
+        json!({"matches": matches, "backendRefs": backends})
+    }
+
+    fn objects(&mut self, fixed: &Objects) -> Objects {
+        let named = |name: &str, port, hostname: &str| match port {
+            443 => https(name, port, hostname, &["certificate"]),
+            _ => http(name, port, hostname),
+        };
+        let mut listeners = Vec::new();
+        for port in [80, 81, 443] {
+            let mut hostnames = self.some(&HOSTNAMES, 4);
+            if hostnames.is_empty() || self.chance(50) {
+                hostnames.push("");
+            }
+            let names = hostnames.into_iter().enumerate();
+            listeners.extend(names.map(|(at, host)| (format!("l{port}-{at}"), port, host)));
+        }
+        let texts: Vec<_> = listeners
+            .iter()
+            .map(|(name, port, hostname)| named(name, *port, hostname))
+            .collect();
+        let mut objects = fixed.clone().with(yaml::gateway("gateway", &texts));
+        for number in 0..self.0.random_range(5..25) {
+            let (listener, ..) = &listeners[self.0.random_range(0..listeners.len())];
+            let parent = match self.chance(50) {
+                true => "gateway".to_owned(),
+                false => format!("gateway/{listener}"),
+            };
+            let hostnames = self.some(&HOSTNAMES, 2);
+            let rules: Vec<_> = (0..self.0.random_range(1..4))
+                .map(|_| self.rule())
+                .collect();
+            let (name, rules) = (format!("r{number}"), Value::from(rules).to_string());
+            objects = objects.with(yaml::route(&name, &parent, &hostnames, &rules));
+        }
+        objects
+    }
+
+    fn request(&mut self, id: String) -> Sent {
+        let port = self.one(&[&80, &81, &443]);
+        let mut path = self.path();
+        match self.0.random_range(0..20) {
+            0 => path = format!("/{path}"),
+            1 => path.push_str("/../b"),
+            2 => path.push_str("%2fb"),
+            3 => path.push('/'),
+            _ => {}
+        }
+        if self.chance(30) {
+            path = format!("{path}?p&q={}", self.one(&VALUES));
+        }
+        let names = self.some(&HEADERS, 3).into_iter();
+        let mut headers: Vec<_> = names
+            .map(|name| (name.to_owned(), self.one(&VALUES).to_owned()))
+            .collect();
+        let http2 = self.chance(20);
+        if !http2 && self.chance(10) {
+            headers.push(("connection".to_owned(), "x-a".to_owned()));
+        }
+        let host = self.one(&HOSTS);
+        Sent {
+            id,
+            port: *port,
+            name: match self.chance(70) {
+                true => host,
+                false => self.one(&HOSTS),
+            },
+            host,
+            method: self.one(&METHODS),
+            path,
+            headers,
+            http2,
+        }
+    }
+}
+
+/// A request.
+#[derive(Debug)]
+struct Sent {
+    id: String,
+    port: u16,
+    /// Name in the handshake, on the port of HTTPS.
+    name: &'static str,
+    host: &'static str,
+    method: &'static str,
+    path: String,
+    headers: Vec<(String, String)>,
+    http2: bool,
+}
+
+impl Sent {
+    /// The path of its explanation.
+    fn explanation(&self) -> String {
+        let (scheme, host) = match self.port {
+            443 => ("https", self.name),
+            _ => ("http", self.host),
+        };
+        let url = format!(
+            "{} {scheme}://{host}:{}{}",
+            self.method, self.port, self.path
+        );
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("output", "json");
+        query.append_pair("request", &url);
+        query.append_pair("header", &format!("Host: {}", self.host));
+        for (name, value) in &self.headers {
+            query.append_pair("header", &format!("{name}: {value}"));
+        }
+        format!("/explain?{}", query.finish())
+    }
+
+    /// Sends it. Returns the status and the name of the backend; `None` if the handshake is refused.
+    async fn send(&self, scene: &Scene) -> Option<(u16, String)> {
+        let address = scene.at(self.port);
+        let mut client = match (self.port, self.http2) {
+            (443, http2) => {
+                let config = tls::client(if http2 { &["h2"] } else { &["http/1.1"] });
+                let stream = handshake(address, self.name, &config).await.ok()?;
+                match http2 {
+                    true => Client::http2_on(stream).await,
+                    false => Client::http1_on(stream).await,
+                }
+            }
+            (_, true) => Client::http2(address).await,
+            (_, false) => Client::http1(address).await,
+        };
+        let method = Method::from_bytes(self.method.as_bytes()).expect("a method");
+        let mut request = client.request(method, self.host, &self.path);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let request = request.header("user-agent", &self.id);
+        let request: Request<Payload> = request.body(empty()).expect("a request");
+        let answer = client.fetch(request).await;
+        let backend = match answer.status {
+            200 => answer.name(),
+            _ => String::new(),
+        };
+        Some((answer.status, backend))
+    }
+}
+
+/// What was explained of a request, and what the proxy then did.
+struct Exchanged {
+    explained: Value,
+    done: Option<(u16, String)>,
+}
+
+/// Returns the lines of the access log by user agent, once there are as many.
+fn log(file: &Path, lines: usize) -> BTreeMap<String, Value> {
+    let end = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        if text.lines().count() >= lines && text.ends_with('\n') {
+            let lines = text.lines().map(|line| {
+                let line: Value = serde_json::from_str(line).expect("JSON");
+                (
+                    line["user_agent"].as_str().unwrap_or_default().to_owned(),
+                    line,
+                )
+            });
+            return lines.collect();
+        }
+        assert!(
+            Instant::now() < end,
+            "{} lines: {text}",
+            text.lines().count()
+        );
+        // A file has no event that a test could await.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Asserts that the explanation of a request is what the proxy did.
+fn compare(exchanged: &Exchanged, line: Option<&Value>, about: &str) {
+    let Exchanged { explained, done } = exchanged;
+    let about = format!("{about}\n{explained:#}\n{done:?}\n{line:?}");
+    let ports = explained["ports"].as_array().expect("ports");
+    assert_eq!(ports.len(), 1, "{about}");
+    let outcome = &ports[0]["outcome"];
+    let Some((status, backend)) = done else {
+        assert_eq!(outcome["route"], Value::Null, "{about}");
+        return assert_eq!(outcome["status"], Value::Null, "{about}");
+    };
+    let line = line.unwrap_or_else(|| panic!("no line: {about}"));
+    let logged = |name: &str| line.get(name).cloned().unwrap_or_default();
+    assert_eq!(outcome["route"], logged("route"), "{about}");
+    assert_eq!(outcome["rule"], logged("rule"), "{about}");
+    assert_eq!(
+        explained["found"],
+        json!(!outcome["route"].is_null()),
+        "{about}"
+    );
+    if *status == 421 {
+        let listener = ports[0]["listener"][0].as_str().expect("a line");
+        assert!(listener.contains("for the handshake, but"), "{about}");
+    }
+    if outcome["route"].is_null() {
+        return assert_eq!(outcome["status"], json!(status), "{about}");
+    }
+    let backends = ports[0]["backends"].as_array().expect("backends");
+    let backends: Vec<_> = backends.iter().filter_map(Value::as_str).collect();
+    let used = |part: &str| {
+        let mut weighted = backends.iter().filter(|it| !it.starts_with("0.0 %"));
+        weighted.any(|line| line.contains(part))
+    };
+    match status {
+        200 => assert!(used(&format!("Service default/{backend}:80")), "{about}"),
+        500 => assert!(used("500"), "{about}"),
+        _ => panic!("{about}"),
+    }
+}
+
+#[tokio::test]
+async fn says_what_the_proxy_does_for_random_requests() {
+    let (one, two) = (Origin::echo("one").await, Origin::echo("two").await);
+    let fixed = Objects::default()
+        .service("one", &[one.address])
+        .service("two", &[two.address])
+        .with(secret("certificate", &Certificate::new(&["a.example.com"])));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("access.log");
+    let mut outcomes = BTreeMap::new();
+    let mut sent_and_done = Vec::new();
+    for seed in SEEDS {
+        let mut dice = Dice(StdRng::seed_from_u64(seed));
+        let scene = Scene::with(&dice.objects(&fixed), |settings| {
+            settings.access_log.target = AccessLogTarget::File(file.clone());
+        });
+        for number in 0..REQUESTS {
+            let sent = dice.request(format!("{seed}/{number}"));
+            let page = get(scene.admin_address(), "localhost", &sent.explanation()).await;
+            assert_eq!(page.status, 200, "{sent:?}: {}", page.text());
+            let explained: Value = serde_json::from_str(page.text()).expect("JSON");
+            let done = sent.send(&scene).await;
+            let status = done.as_ref().map_or(0, |(status, _)| *status);
+            *outcomes.entry(status).or_insert(0) += 1;
+            sent_and_done.push((sent, Exchanged { explained, done }));
+        }
+    }
+    let logged = sent_and_done.iter().filter(|(_, it)| it.done.is_some());
+    let lines = log(&file, logged.count());
+    for (sent, exchanged) in &sent_and_done {
+        compare(exchanged, lines.get(&sent.id), &format!("{sent:?}"));
+    }
+    for status in [0, 200, 400, 404, 405, 421, 500] {
+        let count = outcomes.get(&status).copied().unwrap_or(0);
+        assert!(count >= 20, "too few of {status}: {outcomes:?}");
+    }
+}
+
+/// Runs the command against the admin address of a data plane.
+fn explain(scene: &Scene, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        .args(["explain", "--admin"])
+        .arg(format!("http://{}", scene.admin_address()))
+        .args(arguments)
+        .env("PORTCULLIS_CONFIG_DIR", "/nowhere")
+        .output()
+        .expect("run")
+}
+
+fn text(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.is_empty(), "{error}");
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+#[tokio::test]
+async fn command_asks_a_running_proxy() {
+    let echo = Origin::echo("echo").await;
+    let base = Objects::http().service("echo", &[echo.address]);
+    let mut rule = prefix("/a", "echo");
+    rule["matches"][0]["headers"] = json!([{"name": "x-token", "value": "secret"}]);
+    let mut scene = Scene::start(&base.clone().route("route", &[rule]));
+    let output = explain(&scene, &["http://a.com/a/b", "-H", "x-token: secret"]);
+    let address = echo.address;
+    let expected = format!(
+        "GET http://a.com/a/b\nin service: generation 1\n\n\
+         port        *:80 (http) of Gateway default/gateway\n\
+         listener    http, hostname *\n\
+         rule        HTTPRoute default/route rule 0, match 0 (path /a and below, header x-token=<redacted>; hostname *)\n\
+         backends    100.0 %  Service default/echo:80 over HTTP/1.1: 1 endpoint\n{:21}{address}: healthy, 0 in flight\n",
+        ""
+    );
+    assert_eq!(text(&output), expected);
+    assert_eq!(output.status.code(), Some(0));
+
+    let none = explain(&scene, &["http://a.com/a", "--values"]);
+    assert_eq!(none.status.code(), Some(1));
+    let shown = text(&none);
+    let reason = "header x-token=secret; hostname *): header x-token does not match";
+    assert!(shown.contains(reason), "{shown}");
+
+    let output = explain(&scene, &["-o", "json", "POST http://a.com/"]);
+    assert_eq!(output.status.code(), Some(1));
+    let page = "/explain?output=json&request=POST%20http://a.com/";
+    let page = get(scene.admin_address(), "localhost", page).await;
+    assert_eq!(text(&output), page.text());
+
+    scene
+        .replace(&base.route("route", &[prefix("/", "echo")]))
+        .await;
+    let output = explain(&scene, &["POST http://a.com/"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output).contains("in service: generation 2\n"));
+}
+
+#[tokio::test]
+async fn command_passes_on_why_a_proxy_refuses() {
+    let scene = Scene::start(&Objects::http());
+    let long = format!("http://a.com/{}", "a".repeat(20_000));
+    for (address, url, reason) in [
+        (scene.at(80), "http://a.com/", "it has no /explain"),
+        (scene.admin_address(), &long, "are too long for it"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args(["explain", "--admin", &address.to_string(), url])
+            .output()
+            .expect("run");
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn shows_ejected_endpoints() {
+    let echo = Origin::echo("echo").await;
+    let dead = Origin::dead();
+    let objects = Objects::http()
+        .service("app", &[echo.address, dead])
+        .route("route", &[prefix("/", "app")]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let ejections = format!("upstream_ejections_total{{{}}}", service_labels("app"));
+    // The endpoint of a request is random.
+    while metric(&scene, &ejections).await == 0.0 {
+        client.get("a.com", "/").await;
+    }
+    let page = get(
+        scene.admin_address(),
+        "localhost",
+        "/explain?request=http://a.com/",
+    )
+    .await;
+    let text = page.text();
+    for part in [
+        "over HTTP/1.1: 2 endpoints, 1 ejected\n".to_owned(),
+        format!("{}: healthy, 0 in flight\n", echo.address),
+        format!("{dead}: ejected "),
+    ] {
+        assert!(text.contains(&part), "{part}: {text}");
+    }
+}
