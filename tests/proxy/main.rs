@@ -42,6 +42,7 @@ mod retries;
 mod routing;
 mod sessions;
 mod swap;
+mod tcp_limits;
 mod tcp_route;
 mod timeouts;
 mod tls;
