@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::io::ClientIo;
 use super::relay::{Half, RelayEnd, Side, relay as copy};
+use super::splice::MaybeSocket;
 use super::stream_io::{StreamReader, StreamWriter};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::runtime::clock::Clock;
@@ -51,7 +52,7 @@ pub(crate) async fn relay_stream(
 /// The idle timeout has passed.
 pub(crate) struct TimedOut;
 
-async fn relay_side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSocket + Unpin>(
     mut tunnel: Tunnel,
     client: Side<R, W>,
     clock: &Rc<Clock>,
