@@ -124,7 +124,11 @@ impl UdpPort {
             match session.flow.send(&self.io, datagrams) {
                 Ok(dropped) => {
                     self.on_dropped(dropped as u64);
-                    return session.on_received(self.worker.limits.udp_idle_timeout);
+                    // Where none gets through, the session ends, and the next one may get another endpoint.
+                    if (dropped as u64) < count {
+                        session.on_received(self.worker.limits.udp_idle_timeout);
+                    }
+                    return;
                 }
                 Err(_) => {
                     session.flow.on_refused();

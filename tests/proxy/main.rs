@@ -29,6 +29,7 @@ mod forwarding;
 mod grpc;
 mod grpc_streams;
 mod grpc_web;
+mod l4_backends;
 mod lifecycle;
 mod listener_sets;
 mod mirror;

@@ -87,7 +87,9 @@ impl Program {
     fn memory(&self) -> usize {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(path).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
         let value = line.and_then(|line| line.trim().strip_suffix(" kB"));
         value.expect("a line").trim().parse().expect("a number")
     }
