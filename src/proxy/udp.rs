@@ -18,8 +18,8 @@ use tokio::task::spawn_local;
 
 use self::sessions::{Path, Session, Sessions};
 use super::worker_state::Worker;
+use crate::datagrams::{DatagramIo, Datagrams, Outbox, join_received, with_local_address};
 use crate::ir::Bind;
-use crate::runtime::datagrams::{DatagramIo, Datagrams, Outbox, join_received, with_local_address};
 use crate::table::{BackendTarget, Rule, Table};
 use crate::upstream::UdpFlow;
 

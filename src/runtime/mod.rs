@@ -1,9 +1,8 @@
-//! What the threads of the process share: clocks, values per worker, shutdown, back-off, file descriptors, input and output of datagrams. Must not
+//! What the threads of the process share: clocks, values per worker, shutdown, back-off, file descriptors. Must not
 //! know the API of Kubernetes or HTTP.
 
 pub mod backoff;
 pub mod clock;
-pub mod datagrams;
 pub mod descriptors;
 pub mod monotonic;
 pub mod per_worker;

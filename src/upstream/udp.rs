@@ -15,7 +15,7 @@ use super::connector::connect_error;
 use super::health;
 use super::in_flight::InFlight;
 use super::send_error::SendError;
-use crate::runtime::datagrams::{DatagramIo, Datagrams, join_received};
+use crate::datagrams::{DatagramIo, Datagrams, join_received};
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::Backend;
 

@@ -1,9 +1,4 @@
-//! Datagrams in batches: several are received, or sent, with one system call. The kernel joins datagrams of one length and
-//! one sender (GRO), and divides them again where they are sent (GSO). Buffers are those of a worker. Must not know what the
-//! datagrams are, and does not change whether they may be fragmented.
-
-mod merge;
-mod outbox;
+//! Receives and sends datagrams of any socket of a worker, with its buffers.
 
 use std::array;
 use std::cell::RefCell;
@@ -15,9 +10,13 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use self::merge::merge;
-use self::outbox::Headers;
-pub use self::outbox::Outbox;
+#[cfg(target_os = "linux")]
+use super::batch::Headers;
+use super::merge::merge;
+use super::run::Datagrams;
+
+#[cfg(not(target_os = "linux"))]
+type Headers = ();
 
 /// Number of buffers that one system call fills.
 const RECEIVES: usize = if quinn_udp::BATCH_SIZE < 16 {
@@ -28,38 +27,6 @@ const RECEIVES: usize = if quinn_udp::BATCH_SIZE < 16 {
 /// Size of a buffer. The largest datagram has 65,507 bytes (RFC 768, with the header of RFC 791), and so do the joined ones.
 /// One cache line more, so that the first lines of all buffers are not in one set of the processor's cache.
 const SLOT: usize = 64 * 1024 + 64;
-
-/// Datagrams of one sender, all of one length but the last, which may be shorter.
-#[derive(Clone, Copy, Debug)]
-pub struct Datagrams<'a> {
-    /// Who sent them.
-    pub peer: SocketAddr,
-    /// The local address to which they were sent, if [`with_local_address`] was called.
-    pub local: Option<IpAddr>,
-    /// One after the other.
-    pub bytes: &'a [u8],
-    /// Length of each.
-    pub length: usize,
-}
-
-impl<'a> Datagrams<'a> {
-    /// Returns how many there are.
-    pub fn count(&self) -> usize {
-        count(self.bytes.len(), self.length)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (bytes, length) = (self.bytes, self.length);
-        (0..self.count()).map(move |index| {
-            let rest = &bytes[index * length..];
-            &rest[..length.min(rest.len())]
-        })
-    }
-}
-
-fn count(bytes: usize, length: usize) -> usize {
-    bytes.div_ceil(length.max(1)).max(1)
-}
 
 /// Makes the kernel join datagrams, where it can.
 pub fn join_received(socket: &UdpSocket) {
@@ -90,7 +57,7 @@ pub struct DatagramIo {
     /// Made for a socket that is closed again. That of a socket sets options that forbid fragments.
     state: UdpSocketState,
     received: RefCell<Box<[u8]>>,
-    headers: RefCell<Headers>,
+    pub(super) headers: RefCell<Headers>,
 }
 
 impl DatagramIo {
@@ -176,7 +143,7 @@ impl DatagramIo {
     }
 
     /// Sends datagrams with one call if the kernel can divide them, else one by one. Returns how many it did not take.
-    fn send_several(
+    pub(super) fn send_several(
         &self,
         socket: &UdpSocket,
         to: SocketAddr,

@@ -15,7 +15,7 @@ pub(super) const MOST: usize = 32;
 
 /// Memory for what describes datagrams to the kernel. Messages without and with a local address have control messages of
 /// different lengths, which must be filled.
-pub(in super::super) struct Headers {
+pub(super) struct Headers {
     plain: MultiHeaders<SockaddrStorage>,
     from_ipv4: MultiHeaders<SockaddrStorage>,
     from_ipv6: MultiHeaders<SockaddrStorage>,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use quinn_udp::RecvMeta;
 
-use super::{Datagrams, count};
+use super::run::{Datagrams, count};
 
 /// Maximum number of datagrams that the kernel divides (UDP_MAX_SEGMENTS of older kernels).
 const MOST: usize = 64;

@@ -5,14 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::UdpSocket;
 
-use super::{DatagramIo, Datagrams};
-
-#[cfg(target_os = "linux")]
-mod batch;
-#[cfg(target_os = "linux")]
-pub(super) use self::batch::Headers;
-#[cfg(not(target_os = "linux"))]
-pub(super) type Headers = ();
+use super::io::DatagramIo;
+use super::run::Datagrams;
 
 /// Maximum number of bytes. The largest batch that is received fits.
 const BYTES: usize = 128 * 1024;
@@ -129,7 +123,7 @@ impl Outbox {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use super::super::with_local_address;
+    use super::super::io::with_local_address;
     use super::*;
 
     async fn bound(address: [u8; 4]) -> (UdpSocket, SocketAddr) {
