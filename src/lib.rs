@@ -18,6 +18,7 @@
 //! | [`proxy`] | ports, connections and requests of clients |
 //! | [`upstream`] | connections and responses of backends |
 //! | `http2`, [`byte_chain`] | bodies that wait in memory, and frames that h2 does not report |
+//! | [`datagrams`] | datagrams in batches, for `proxy` and `upstream` |
 //! | [`dns`] | addresses of backends with a hostname |
 //! | [`status`] | conditions, and how they are written |
 //! | [`provision`] | the pods and other objects of a Gateway in a cluster |
@@ -36,6 +37,7 @@ pub mod byte_chain;
 pub mod cli;
 pub mod cluster;
 pub mod control;
+pub mod datagrams;
 pub mod dns;
 pub mod explain;
 pub mod filter;

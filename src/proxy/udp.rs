@@ -4,57 +4,48 @@
 
 mod sessions;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::task::spawn_local;
 
-use self::sessions::{Session, Sessions};
+use self::sessions::{Path, Session, Sessions};
 use super::worker_state::Worker;
+use crate::datagrams::{DatagramIo, Datagrams, Outbox, join_received, with_local_address};
 use crate::ir::Bind;
 use crate::table::{BackendTarget, Rule, Table};
 use crate::upstream::UdpFlow;
 
-/// Size of a buffer for one datagram: the largest has 65,507 bytes (RFC 768, with the header of RFC 791).
-const DATAGRAM: usize = 64 * 1024;
-/// Maximum number of datagrams that are read from a socket before others get their turn.
-const BURST: usize = 64;
-
-thread_local! {
-    /// What a read fills. The sockets of a worker share it, since a datagram leaves it before the next read.
-    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; DATAGRAM].into());
-}
+/// Maximum number of batches that are received from a socket before others get their turn.
+const BURST: usize = 4;
 
 /// A UDP port.
-struct UdpPort {
+pub(super) struct UdpPort {
     worker: Rc<Worker>,
+    io: Rc<DatagramIo>,
     bind: Bind,
     socket: UdpSocket,
     sessions: Sessions,
+    /// What endpoints have answered in this turn of the worker. The task of the port sends it.
+    answers: RefCell<Outbox>,
+    waker: Cell<Option<Waker>>,
 }
 
 /// Serves a port until the task is aborted.
-pub(super) async fn serve(worker: Rc<Worker>, bind: Bind, socket: UdpSocket) {
-    let sessions = Sessions::new(worker.descriptors.udp_sessions(worker.loads.len()));
-    let port = Rc::new(UdpPort {
-        worker,
-        bind,
-        socket,
-        sessions,
-    });
+pub(super) async fn serve(port: Rc<UdpPort>) {
     let _ends = EndSessions(port.clone());
-    while port.socket.readable().await.is_ok() {
-        SCRATCH.with_borrow_mut(|buffer| port.receive(buffer));
-        // Sessions and other connections of the worker are served between bursts.
-        tokio::task::yield_now().await;
+    while poll_fn(|cx| port.poll_ready(cx)).await.is_ok() {
+        if port.receive() {
+            // Sessions and other connections of the worker are served between bursts.
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -68,42 +59,97 @@ impl Drop for EndSessions {
 }
 
 impl UdpPort {
-    /// Forwards what clients have sent.
-    fn receive(self: &Rc<Self>, buffer: &mut [u8]) {
-        let table = self.worker.table.load();
-        for _ in 0..BURST {
-            match self.socket.try_recv_from(buffer) {
-                Ok((length, client)) => self.forward(&table, client, &buffer[..length]),
-                // Of a datagram that was sent before.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                Err(_) => return,
+    /// Prepares to serve a port.
+    ///
+    /// # Errors
+    /// When the process has no descriptor, or the kernel refuses an option of the socket.
+    pub(super) fn new(worker: Rc<Worker>, bind: Bind, socket: UdpSocket) -> io::Result<Rc<Self>> {
+        let io = match worker.datagrams.get() {
+            Some(io) => io.clone(),
+            None => {
+                let io = Rc::new(DatagramIo::new()?);
+                worker.datagrams.get_or_init(|| io).clone()
             }
+        };
+        join_received(&socket);
+        if socket.local_addr()?.ip().is_unspecified() {
+            with_local_address(&socket)?;
         }
+        let sessions = Sessions::new(worker.descriptors.udp_sessions(worker.loads.len()));
+        Ok(Rc::new(Self {
+            worker,
+            io,
+            bind,
+            socket,
+            sessions,
+            answers: RefCell::default(),
+            waker: Cell::default(),
+        }))
     }
 
-    /// Forwards a datagram. If the endpoint has refused an earlier one, another endpoint is selected.
-    fn forward(self: &Rc<Self>, table: &Table, client: SocketAddr, datagram: &[u8]) {
+    /// Ready when clients have sent something. Sends the answers of the turn.
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.send_answers();
+        self.waker.set(Some(cx.waker().clone()));
+        self.socket.poll_recv_ready(cx)
+    }
+
+    /// Forwards what clients have sent. Returns whether there may be more.
+    fn receive(self: &Rc<Self>) -> bool {
+        let table = self.worker.table.load();
+        for _ in 0..BURST {
+            let received = self.io.receive(&self.socket, |datagrams| {
+                self.forward(&table, &datagrams);
+            });
+            // Errors are those of datagrams that were sent before.
+            if matches!(received, Ok(false)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Forwards datagrams of a client. If the endpoint has refused an earlier one, another endpoint is selected.
+    fn forward(self: &Rc<Self>, table: &Table, datagrams: &Datagrams<'_>) {
+        let path = Path {
+            client: datagrams.peer,
+            local: datagrams.local,
+        };
+        let count = datagrams.count() as u64;
         for _ in 0..2 {
-            let Some(session) = self.session(table, client) else {
-                self.worker.stats.unforwarded.fetch_add(1, Relaxed);
+            let Some(session) = self.session(table, path) else {
+                self.worker.stats.unforwarded.fetch_add(count, Relaxed);
                 return;
             };
-            match session.flow.send(datagram) {
-                Ok(_) => return session.on_received(self.worker.limits.udp_idle_timeout),
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            match session.flow.send(&self.io, datagrams) {
+                Ok(dropped) => {
+                    self.on_dropped(dropped as u64);
+                    // Where none gets through, the session ends, and the next one may get another endpoint.
+                    if (dropped as u64) < count {
+                        session.on_received(self.worker.limits.udp_idle_timeout);
+                    }
+                    return;
+                }
+                Err(_) => {
                     session.flow.on_refused();
                     self.sessions.end(&session);
                 }
-                Err(_) => break,
             }
         }
-        self.worker.stats.dropped_datagrams.fetch_add(1, Relaxed);
+        self.on_dropped(count);
+    }
+
+    fn on_dropped(&self, count: u64) {
+        if count > 0 {
+            let dropped = &self.worker.stats.dropped_datagrams;
+            dropped.fetch_add(count, Relaxed);
+        }
     }
 
     /// Returns the session of a client, which begins with its first datagram. A session whose endpoint or backend was
     /// removed is replaced.
-    fn session(self: &Rc<Self>, table: &Table, client: SocketAddr) -> Option<Rc<Session>> {
-        if let Some(session) = self.sessions.get(client) {
+    fn session(self: &Rc<Self>, table: &Table, path: Path) -> Option<Rc<Session>> {
+        if let Some(session) = self.sessions.get(&path) {
             if self.is_current(table, &session) {
                 return Some(session);
             }
@@ -116,7 +162,7 @@ impl UdpPort {
         let deadline = self.worker.clock.deadline();
         deadline.set(self.worker.limits.udp_idle_timeout);
         let (count, stats) = (&self.worker.udp_sessions, &self.worker.stats);
-        let session = Session::new(client, flow, deadline, table.generation, count, stats);
+        let session = Session::new(path, flow, deadline, table.generation, count, stats);
         self.sessions.insert(&session);
         spawn_local(serve_session(self.clone(), session.clone()));
         Some(session)
@@ -157,9 +203,46 @@ impl UdpPort {
             })
             .ok()
     }
+
+    /// Takes what an endpoint has answered. Returns whether there may be more.
+    fn answer(&self, session: &Session) -> io::Result<bool> {
+        for _ in 0..BURST {
+            let received = self.io.receive(&session.flow.socket, |datagrams| {
+                self.send_later(&session.path, &datagrams);
+                session.flow.on_answered();
+                session.on_answered(self.worker.limits.udp_idle_timeout);
+            });
+            if !received? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends datagrams to a client when the tasks that are ready have had their turn.
+    fn send_later(&self, path: &Path, datagrams: &Datagrams<'_>) {
+        if !self.answers.borrow().has_room(datagrams) {
+            self.send_answers();
+        }
+        let mut answers = self.answers.borrow_mut();
+        if answers.is_empty()
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+        answers.push(path.client, path.local, datagrams);
+    }
+
+    fn send_answers(&self) {
+        let mut answers = self.answers.borrow_mut();
+        if !answers.is_empty() {
+            let dropped = answers.send(&self.io, &self.socket);
+            self.on_dropped(dropped as u64);
+        }
+    }
 }
 
-/// Sends what an endpoint answers to its client, until the session ends.
+/// Passes on what an endpoint answers, until the session ends.
 async fn serve_session(port: Rc<UdpPort>, session: Rc<Session>) {
     // The refusal of a datagram is an error of the socket.
     let interest = Interest::READABLE | Interest::ERROR;
@@ -169,13 +252,19 @@ async fn serve_session(port: Rc<UdpPort>, session: Rc<Session>) {
             () = poll_fn(|cx| poll_due(&port, &session, cx)) => break,
         };
         let Ok(ready) = ready else { break };
-        let answered = SCRATCH.with_borrow_mut(|buffer| answer(&port, &session, buffer));
+        let answered = port.answer(&session);
         let is_refused = ready.is_error() && session.flow.take_refusal();
-        if is_refused || answered.is_err() {
-            session.flow.on_refused();
-            break;
+        match answered {
+            Ok(_) if is_refused => {}
+            Ok(false) => continue,
+            Ok(true) => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Err(_) => {}
         }
-        tokio::task::yield_now().await;
+        session.flow.on_refused();
+        break;
     }
     port.sessions.end(&session);
 }
@@ -186,20 +275,4 @@ fn poll_due(port: &UdpPort, session: &Session, cx: &mut Context<'_>) -> Poll<()>
         true => Poll::Ready(()),
         false => session.deadline.poll_due(cx),
     }
-}
-
-fn answer(port: &UdpPort, session: &Session, buffer: &mut [u8]) -> io::Result<()> {
-    for _ in 0..BURST {
-        let length = match session.flow.socket.try_recv(buffer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            result => result?,
-        };
-        session.flow.on_answered();
-        session.on_answered(port.worker.limits.udp_idle_timeout);
-        let sent = port.socket.try_send_to(&buffer[..length], session.client);
-        if sent.is_err() {
-            port.worker.stats.dropped_datagrams.fetch_add(1, Relaxed);
-        }
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! A worker: a thread with its own runtime that accepts and serves connections and owns connection
 //! pools. Workers share only command queues and connection counts.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use super::connection::connection;
 use super::connection::listener::Listener;
-use super::udp;
+use super::udp::{self, UdpPort};
 use super::worker_state::access_log::RequestLog;
 use super::worker_state::bound::Bound;
 use super::worker_state::budget::Budget;
@@ -113,6 +113,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         access_log: RequestLog::new(&shared.access_log),
         session_key: shared.session_key,
         stats: shared.stats,
+        datagrams: OnceCell::new(),
         udp_sessions: Rc::default(),
         terminating: Cell::new(false),
         draining: Cell::new(false),
@@ -204,7 +205,7 @@ impl Worker {
             }
             Bound::Udp(socket) => {
                 let socket = tokio::net::UdpSocket::from_std(socket)?;
-                spawn_local(udp::serve(self.clone(), bind, socket))
+                spawn_local(udp::serve(UdpPort::new(self.clone(), bind, socket)?))
             }
         };
         Ok(task.abort_handle())

@@ -9,7 +9,7 @@ pub(super) mod handshakes;
 pub(super) mod idle;
 pub(super) mod port;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -28,6 +28,7 @@ use self::date::Date;
 use self::handshakes::Handshakes;
 use self::idle::Connections;
 use self::port::Ports;
+use crate::datagrams::DatagramIo;
 use crate::ir::Bind;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
@@ -79,6 +80,8 @@ pub(crate) struct Worker {
     pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
+    /// Input and output of its UDP ports, if it has any.
+    pub(super) datagrams: OnceCell<Rc<DatagramIo>>,
     /// Number of UDP sessions.
     pub(crate) udp_sessions: Rc<Cell<usize>>,
     /// Whether shutdown has begun, so that clients should reconnect elsewhere.

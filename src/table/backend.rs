@@ -224,6 +224,7 @@ impl Backend {
         {
             self.endpoints.store(Arc::new(Endpoints {
                 all: current.at(addresses),
+                version: Version::default(),
                 releases: None,
             }));
         }
@@ -261,8 +262,21 @@ fn milliseconds(window: Option<Duration>) -> u64 {
 #[derive(Debug, Default)]
 pub struct Endpoints {
     all: Box<[Arc<Endpoint>]>,
+    version: Version,
     /// Boxed, because most backends have no releases.
     releases: Option<Box<Releases>>,
+}
+
+/// Identifies the endpoints of a backend at one time.
+#[derive(Debug)]
+struct Version(u64);
+
+impl Default for Version {
+    /// Returns one that the process has not used yet.
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
 }
 
 impl Endpoints {
@@ -271,6 +285,7 @@ impl Endpoints {
         let releases = ir.releases();
         Self {
             releases: releases.map(|ir| Box::new(Releases::new(ir, &all, stats))),
+            version: Version::default(),
             all,
         }
     }
@@ -288,6 +303,12 @@ impl Endpoints {
             .iter()
             .map(|address| known(address).unwrap_or_else(|| added(*address)))
             .collect()
+    }
+
+    /// Returns what differs from that of any other endpoints of a backend, earlier ones included.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.0
     }
 
     /// Returns the releases, if the endpoints are in releases.

@@ -85,6 +85,14 @@ impl Io {
         }
     }
 
+    /// Returns the socket, if there is nothing above it.
+    pub fn plain_socket(&self) -> Option<&TcpStream> {
+        match &self.stream {
+            Stream::Plain(io) => Some(io),
+            Stream::Tls(_) => None,
+        }
+    }
+
     /// Reports whether ALPN selected HTTP/2.
     pub(super) fn has_negotiated_http2(&self) -> bool {
         match &self.stream {

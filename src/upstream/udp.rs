@@ -1,11 +1,12 @@
 //! Flows of datagrams to endpoints of backends: one socket for each client, connected to the endpoint that is selected
 //! for it. Must not know what the datagrams are.
 
+use std::cell::Cell;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use socket2::SockRef;
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
@@ -14,6 +15,7 @@ use super::connector::connect_error;
 use super::health;
 use super::in_flight::InFlight;
 use super::send_error::SendError;
+use crate::datagrams::{DatagramIo, Datagrams, join_received};
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::Backend;
 
@@ -23,6 +25,8 @@ pub struct UdpFlow {
     pub socket: UdpSocket,
     backend: Arc<Backend>,
     in_flight: InFlight,
+    /// Version of the endpoints in which its own was looked up last.
+    version: Cell<u64>,
     _descriptor: BackendDescriptor,
 }
 
@@ -33,6 +37,7 @@ impl Upstream {
     /// When the backend has no endpoint, or the process no descriptor or local port.
     pub fn open_flow(&self, backend: &Arc<Backend>) -> Result<UdpFlow, SendError> {
         let descriptor = self.pool.descriptor().ok_or(SendError::NO_DESCRIPTOR)?;
+        let version = Cell::new(backend.endpoints().version());
         let selected = self.select(backend, &[]);
         let in_flight = selected.ok_or(SendError::NO_ENDPOINT)?;
         let opened = open(in_flight.endpoint().address);
@@ -42,18 +47,19 @@ impl Upstream {
             socket,
             backend: backend.clone(),
             in_flight,
+            version,
             _descriptor: descriptor,
         })
     }
 }
 
 impl UdpFlow {
-    /// Sends a datagram, unless the kernel's buffer is full. Does not wait for the socket's first event, as tokio does.
+    /// Sends datagrams. Returns how many the kernel did not take.
     ///
     /// # Errors
-    /// `WouldBlock` when the buffer is full, `ConnectionRefused` when the endpoint's host has refused an earlier datagram.
-    pub fn send(&self, datagram: &[u8]) -> io::Result<usize> {
-        SockRef::from(&self.socket).send(datagram)
+    /// `ConnectionRefused` when the endpoint's host has refused an earlier datagram. Then none was sent.
+    pub fn send(&self, io: &DatagramIo, datagrams: &Datagrams<'_>) -> io::Result<usize> {
+        io.send(&self.socket, self.in_flight.endpoint().address, datagrams)
     }
 
     /// Returns the backend.
@@ -63,8 +69,12 @@ impl UdpFlow {
 
     /// Reports whether the endpoint is still one of the backend.
     pub fn has_endpoint(&self) -> bool {
+        let endpoints = self.backend.endpoints();
+        if self.version.replace(endpoints.version()) == endpoints.version() {
+            return true;
+        }
         let id = self.in_flight.endpoint().id;
-        self.backend.endpoints().iter().any(|one| one.id == id)
+        endpoints.iter().any(|one| one.id == id)
     }
 
     /// Records that the endpoint has answered.
@@ -86,13 +96,12 @@ impl UdpFlow {
     }
 }
 
+/// Opens a socket with a local port of its own.
 fn open(endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let local = match endpoint {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
-    let socket = std::net::UdpSocket::bind(local)?;
-    socket.connect(endpoint)?;
-    socket.set_nonblocking(true)?;
-    UdpSocket::from_std(socket)
+    let domain = Domain::for_address(endpoint);
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.connect(&endpoint.into())?;
+    let socket = UdpSocket::from_std(socket.into())?;
+    join_received(&socket);
+    Ok(socket)
 }

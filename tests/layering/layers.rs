@@ -175,6 +175,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("dns", &["dns", "runtime::backoff", "telemetry"], NO_CLUSTER),
     layer("dns/guard", &[], PURE),
     layer("byte_chain", &[], PURE),
+    layer("datagrams", &["datagrams"], NO_CLUSTER),
     layer("http2", &["http2", "byte_chain"], NO_CLUSTER),
     layer("runtime/clock", &[], NO_CLUSTER),
     layer("runtime/descriptors", &[], PURE),
@@ -244,6 +245,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "upstream",
         &[
             "upstream",
+            "datagrams",
             "http2",
             "byte_chain",
             "runtime::descriptors",
@@ -262,6 +264,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "proxy",
         &[
             "proxy",
+            "datagrams",
             "http2",
             "byte_chain",
             "runtime::descriptors",

@@ -1,5 +1,7 @@
 //! A UDP port in a process with few file descriptors: which sessions end first.
 
+use std::collections::HashSet;
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -30,16 +32,19 @@ impl Drop for Program {
 }
 
 impl Program {
-    fn start(objects: &Objects) -> Self {
+    /// Starts with this number of descriptors and these arguments.
+    fn start(objects: &Objects, descriptors: usize, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), "objects.yaml", &objects.text());
         let admin = closed_address();
         let mut command = Command::new("sh");
         command
-            .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
+            .arg("-c")
+            .arg(format!("ulimit -n {descriptors}; exec \"$0\" \"$@\""))
             .arg(env!("CARGO_BIN_EXE_portcullis"))
             .args(["run", "--workers", "1", "--drain-delay", "0s"])
             .args(["--admin", &admin.to_string()])
+            .args(arguments)
             .arg("--config-dir")
             .arg(folder.path())
             .stdout(Stdio::null())
@@ -68,6 +73,27 @@ impl Program {
         value.parse().expect("a number")
     }
 
+    /// Waits until a metric has this value.
+    async fn until_metric(&self, name: &str, value: usize) {
+        let reached = async {
+            while self.metric(name).await != value {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, reached).await.expect(name);
+    }
+
+    /// Returns the memory of the process without its code, in KiB.
+    fn memory(&self) -> usize {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(path).expect("the process runs");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let value = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        value.expect("a line").trim().parse().expect("a number")
+    }
+
     async fn until_ready(&self) {
         let ready = async {
             loop {
@@ -83,9 +109,8 @@ impl Program {
     }
 }
 
-#[tokio::test]
-async fn full_port_ends_sessions_of_unproven_clients_first() {
-    let backend = Echo::start("").await;
+/// Returns the address of a UDP port, and objects that forward its datagrams to this backend.
+fn port_to(backend: &Echo) -> (SocketAddr, Objects) {
     let address: SocketAddr = (Ipv4Addr::LOCALHOST, closed_address().port()).into();
     let listener = format!("{{name: udp, port: {}, protocol: UDP}}", address.port());
     let local = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
@@ -93,7 +118,14 @@ async fn full_port_ends_sessions_of_unproven_clients_first() {
         .with(yaml::gateway_with("gateway", &[listener], local))
         .with(service("app", &[backend.address]))
         .with(udp_route(&[("app", 1)]));
-    let program = Program::start(&objects);
+    (address, objects)
+}
+
+#[tokio::test]
+async fn full_port_ends_sessions_of_unproven_clients_first() {
+    let backend = Echo::start("").await;
+    let (address, objects) = port_to(&backend);
+    let program = Program::start(&objects, 256, &[]);
     program.until_ready().await;
     let proven = Client::of(address).await;
     for _ in 0..3 {
@@ -114,4 +146,78 @@ async fn full_port_ends_sessions_of_unproven_clients_first() {
     assert!((10..128).contains(&open), "{open}");
     assert_eq!(program.metric("portcullis_udp_sessions_total").await, 401);
     assert_eq!(program.metric("portcullis_unforwarded_total").await, 0);
+}
+
+/// Lets a datagram come from each of this number of source ports, while polite clients keep asking. Checks that these keep
+/// their sessions, that memory is bounded meanwhile, and is back where it was after the sessions have ended.
+async fn flood(ports: usize) {
+    const POLITE: usize = 10;
+    /// Fewer than the buffer of a socket takes.
+    const STEP: usize = 100;
+    /// KiB that the sessions of the port may take, and what may be left of them.
+    const BOUND: usize = 40_000;
+    const LEFT: usize = 8_000;
+    let backend = Echo::start("").await;
+    let (address, objects) = port_to(&backend);
+    let program = Program::start(&objects, 20_000, &["--udp-idle-timeout", "2s"]);
+    program.until_ready().await;
+    let mut polite = Vec::new();
+    for _ in 0..POLITE {
+        let client = Client::of(address).await;
+        assert_eq!(client.ask("hello").await, "hello");
+        assert_eq!(client.ask("again").await, "again");
+        polite.push(client);
+    }
+    let sessions = backend.peers().iter().copied().collect::<HashSet<_>>();
+    assert_eq!(sessions.len(), POLITE);
+    let before = program.memory();
+    let mut most = before;
+    for step in 0..ports / STEP {
+        let source = Ipv4Addr::new(127, 1, (step / 250) as u8, (step % 250) as u8 + 1);
+        let bind = |_| std::net::UdpSocket::bind((source, 0)).expect("a free port");
+        let sockets: Vec<_> = (0..STEP).map(bind).collect();
+        for socket in &sockets {
+            socket.send_to(b"flood", address).expect("sent");
+        }
+        // The answer shows that the port has taken the datagrams before.
+        assert_eq!(polite[step % POLITE].ask("still here").await, "still here");
+        most = most.max(program.memory());
+    }
+    let total = program.metric("portcullis_udp_sessions_total").await;
+    assert_eq!(
+        total,
+        ports + POLITE,
+        "polite clients have one session each"
+    );
+    assert_eq!(program.metric("portcullis_unforwarded_total").await, 0);
+    program
+        .until_metric("portcullis_udp_sessions_open", 0)
+        .await;
+    let released = async {
+        while program.memory() > before + LEFT {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let released = timeout(TEST_TIMEOUT, released).await;
+    eprintln!(
+        "{before} KiB before, {most} at most, {} after",
+        program.memory()
+    );
+    assert!(
+        released.is_ok(),
+        "{before} KiB before, {} after",
+        program.memory()
+    );
+    assert!(most < before + BOUND, "{before} KiB before, {most} at most");
+}
+
+#[tokio::test]
+async fn memory_is_bounded_and_returns_after_a_flood_of_source_ports() {
+    flood(20_000).await;
+}
+
+#[tokio::test]
+#[ignore = "takes a minute: cargo test --test proxy udp_limits -- --ignored"]
+async fn memory_is_bounded_and_returns_after_a_flood_of_all_source_ports() {
+    flood(100_000).await;
 }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use portcullis::settings::Ports;
 use portcullis::telemetry::metrics::ConnectionStats;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
@@ -14,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::get;
 use crate::harness::TEST_TIMEOUT;
+use crate::harness::ports::closed_address;
 use crate::scene::{Objects, Scene};
 use crate::tcp_route::{route, until_counted};
 
@@ -162,6 +164,69 @@ async fn forwards_datagrams_of_any_length_both_ways() {
     let stats = &scene.state().stats.connections;
     assert_eq!(stats.udp_sessions.load(Relaxed), 1);
     assert_eq!(stats.dropped_datagrams.load(Relaxed), 0);
+}
+
+/// Sends datagrams of these lengths at once, and checks the answers in order.
+async fn burst(client: &Client, lengths: &[usize]) {
+    let datagram = |(index, length): (usize, &usize)| vec![index as u8; *length];
+    let sent: Vec<_> = lengths.iter().enumerate().map(datagram).collect();
+    for datagram in &sent {
+        client.send(datagram).await;
+    }
+    for datagram in &sent {
+        assert!(client.receive().await == *datagram, "{lengths:?}");
+    }
+}
+
+#[tokio::test]
+async fn bursts_of_datagrams_stay_apart_and_in_order() {
+    let backend = Echo::start("").await;
+    let scene = Scene::start(&to(&[backend.address]));
+    // The buffers of the sockets do not take the bursts of several clients.
+    for _ in 0..2 {
+        let client = Client::of(scene.at(PORT)).await;
+        for lengths in [
+            &[1200; 30][..],
+            &[64; 40],
+            &[1, 1, 2, 1, 0, 0, 3, 3, 3, 1, 3],
+            &[1472, 1472, 9000, 9000, 1472, 1472, 100],
+            &[LARGEST, 1, LARGEST],
+        ] {
+            burst(&client, lengths).await;
+        }
+        client.has_nothing();
+    }
+    let stats = &scene.state().stats.connections;
+    assert_eq!(stats.dropped_datagrams.load(Relaxed), 0);
+}
+
+#[tokio::test]
+async fn answers_come_from_the_address_that_was_asked() {
+    let backend = Echo::start("").await;
+    let port = closed_address().port();
+    let objects = listening(port)
+        .with(service("app", &[backend.address]))
+        .with(udp_route(&[("app", 1)]));
+    let scene = Scene::with(&objects, |settings| settings.ports = Ports::AsDeclared);
+    // A connected socket receives nothing from another address.
+    for last in [1, 2, 3] {
+        let client = Client::of((Ipv4Addr::new(127, 0, 0, last), port).into()).await;
+        for _ in 0..3 {
+            assert_eq!(client.ask("hello").await, "hello");
+        }
+        burst(&client, &[100; 20]).await;
+    }
+    // One socket that asks at two addresses has two sessions.
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await;
+    let socket = socket.expect("a free port");
+    for last in [1, 2, 1] {
+        let asked: SocketAddr = (Ipv4Addr::new(127, 0, 0, last), port).into();
+        socket.send_to(b"hello", asked).await.expect("sent");
+        let answer = timeout(TEST_TIMEOUT, socket.recv_from(&mut [0; 10])).await;
+        let (_, from) = answer.expect("an answer in time").expect("received");
+        assert_eq!(from, asked);
+    }
+    assert_eq!(sessions(&scene.state().stats.connections), 5);
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 //! TLS. The rule of a route selects the backend once, for the life of the connection.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::io::ClientIo;
@@ -61,7 +62,13 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
     } = forwarded;
     let activity = Activity::tunnel(&open.clock, &open.limits);
     open.connections.register(peer, &activity);
-    let Some(mut backend) = connect(open, rule.as_deref(), security).await else {
+    let connecting = connect(open, rule.as_deref(), security);
+    let connected = tokio::select! {
+        connected = connecting => connected,
+        // Three endpoints that do not answer take three times the connect timeout.
+        () = poll_fn(|cx| poll_ended(port, &activity, cx)) => return client.abort(),
+    };
+    let Some(mut backend) = connected else {
         open.stats.unforwarded.fetch_add(1, Relaxed);
         return client.abort();
     };
@@ -114,6 +121,14 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
             backend.abort();
             client.abort();
         }
+    }
+}
+
+/// Ready when the port was removed, or a new client needs the place.
+fn poll_ended(port: &PortState, activity: &Activity, cx: &mut Context<'_>) -> Poll<()> {
+    match port.is_closed() {
+        true => Poll::Ready(()),
+        false => activity.poll_due(cx).map(drop),
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
 use super::socket::Socket;
+use super::splice::MaybeSocket;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::injection::Injection;
 
@@ -69,6 +70,15 @@ impl ClientIo {
         match self {
             Self::Plain(_) => 0,
             Self::Tls(stream) => stream.get_ref().0.written(),
+        }
+    }
+}
+
+impl MaybeSocket for ClientIo {
+    fn with_socket<V>(&self, use_socket: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        match self {
+            Self::Plain(socket) => Some(use_socket(socket)),
+            Self::Tls(_) => None,
         }
     }
 }

@@ -14,6 +14,7 @@ mod io;
 pub(super) mod listener;
 mod relay;
 mod socket;
+mod splice;
 mod stream;
 mod stream_io;
 pub(super) mod upgrade;

@@ -9,7 +9,9 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::{Reason, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
+use super::splice::MaybeSocket;
 use crate::http2;
 
 /// Maximum size of a DATA frame that is written; the default of `SETTINGS_MAX_FRAME_SIZE`.
@@ -110,5 +112,17 @@ impl AsyncWrite for StreamWriter {
         }
         let ended = self.stream.send_data(Bytes::new(), true);
         Poll::Ready(ended.map_err(io::Error::other))
+    }
+}
+
+impl MaybeSocket for StreamReader {
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
+    }
+}
+
+impl MaybeSocket for &mut StreamWriter {
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
     }
 }

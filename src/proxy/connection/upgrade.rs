@@ -1,6 +1,7 @@
 //! Tunnels of upgraded connections, such as WebSocket. Over HTTP/1, a failure ends its direction; over HTTP/2, it ends
 //! both.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::io::ClientIo;
-use super::relay::{RelayEnd, Side, relay as copy};
+use super::relay::{Half, RelayEnd, Side, relay as copy};
+use super::splice::MaybeSocket;
 use super::stream_io::{StreamReader, StreamWriter};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::runtime::clock::Clock;
@@ -22,12 +24,11 @@ pub(crate) async fn relay(
     clock: &Rc<Clock>,
     idle: Duration,
 ) {
-    let (reader, writer) = tokio::io::split(client);
-    let first = sent.to_vec();
+    let client = RefCell::new(client);
     let client = Side {
-        reader,
-        writer,
-        first,
+        reader: Half(&client),
+        writer: Half(&client),
+        first: sent.to_vec(),
     };
     relay_side(tunnel, client, clock, idle, false).await;
 }
@@ -51,7 +52,7 @@ pub(crate) async fn relay_stream(
 /// The idle timeout has passed.
 pub(crate) struct TimedOut;
 
-async fn relay_side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSocket + Unpin>(
     mut tunnel: Tunnel,
     client: Side<R, W>,
     clock: &Rc<Clock>,
@@ -61,10 +62,10 @@ async fn relay_side<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     let deadline = clock.deadline();
     deadline.set(idle);
     let first = tunnel.backend.first.to_vec();
-    let (reader, writer) = tokio::io::split(&mut tunnel.backend.io);
+    let backend_io = RefCell::new(&mut tunnel.backend.io);
     let backend = Side {
-        reader,
-        writer,
+        reader: Half(&backend_io),
+        writer: Half(&backend_io),
         first,
     };
     let relayed = copy(client, backend, ends_on_failure, |cx, progress| {

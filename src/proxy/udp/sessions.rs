@@ -1,4 +1,4 @@
-//! The sessions of a UDP port by client address, in bounded number. When there are too many, those of clients that have
+//! The sessions of a UDP port by client address and local address, in bounded number. When there are too many, those of clients that have
 //! had no answer and sent nothing more end first, since their addresses may be forged; then those of the address with the
 //! most sessions. Must not know how datagrams are forwarded.
 
@@ -21,9 +21,18 @@ const BATCH: usize = 256;
 /// Time without a datagram after which a session is quiet, in milliseconds.
 const QUIET: u64 = 1000;
 
+/// Both ends of the datagrams of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Path {
+    /// Address of the client.
+    pub(super) client: SocketAddr,
+    /// The local address to which it sends. `None` if the socket has only one.
+    pub(super) local: Option<IpAddr>,
+}
+
 /// A client and the flow of its datagrams.
 pub(super) struct Session {
-    pub(super) client: SocketAddr,
+    pub(super) path: Path,
     pub(super) flow: UdpFlow,
     pub(super) deadline: Deadline,
     /// The table in which its backend was looked up last.
@@ -42,7 +51,7 @@ pub(super) struct Session {
 impl Session {
     /// Begins a session.
     pub(super) fn new(
-        client: SocketAddr,
+        path: Path,
         flow: UdpFlow,
         deadline: Deadline,
         generation: u64,
@@ -52,7 +61,7 @@ impl Session {
         stats.udp_sessions.fetch_add(1, Relaxed);
         count.set(count.get() + 1);
         Rc::new(Self {
-            client,
+            path,
             flow,
             generation: Cell::new(generation),
             last: Cell::new(deadline.clock().now()),
@@ -105,7 +114,7 @@ impl Session {
 /// The sessions of a port.
 pub(super) struct Sessions {
     limit: usize,
-    by_client: RefCell<FxHashMap<SocketAddr, Rc<Session>>>,
+    by_path: RefCell<FxHashMap<Path, Rc<Session>>>,
     /// The result of the last search, the next one to end last.
     found: RefCell<Vec<Rc<Session>>>,
 }
@@ -115,31 +124,31 @@ impl Sessions {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
-            by_client: RefCell::default(),
+            by_path: RefCell::default(),
             found: RefCell::default(),
         }
     }
 
     /// Returns the session of a client.
-    pub(super) fn get(&self, client: SocketAddr) -> Option<Rc<Session>> {
-        self.by_client.borrow().get(&client).cloned()
+    pub(super) fn get(&self, path: &Path) -> Option<Rc<Session>> {
+        self.by_path.borrow().get(path).cloned()
     }
 
     /// Adds a session.
     pub(super) fn insert(&self, session: &Rc<Session>) {
-        let mut sessions = self.by_client.borrow_mut();
-        sessions.insert(session.client, session.clone());
+        let mut sessions = self.by_path.borrow_mut();
+        sessions.insert(session.path, session.clone());
     }
 
     /// Ends a session.
     pub(super) fn end(&self, session: &Rc<Session>) {
         session.end();
-        let mut sessions = self.by_client.borrow_mut();
+        let mut sessions = self.by_path.borrow_mut();
         if sessions
-            .get(&session.client)
+            .get(&session.path)
             .is_some_and(|known| Rc::ptr_eq(known, session))
         {
-            sessions.remove(&session.client);
+            sessions.remove(&session.path);
             // Memory of a burst of clients goes back.
             if sessions.len() < sessions.capacity() / 8 {
                 sessions.shrink_to_fit();
@@ -149,14 +158,14 @@ impl Sessions {
 
     /// Ends all sessions.
     pub(super) fn end_all(&self) {
-        let sessions = std::mem::take(&mut *self.by_client.borrow_mut());
+        let sessions = std::mem::take(&mut *self.by_path.borrow_mut());
         sessions.values().for_each(|session| session.end());
         self.found.borrow_mut().clear();
     }
 
     /// Reports whether a session must end before another one begins.
     pub(super) fn are_full(&self) -> bool {
-        self.by_client.borrow().len() >= self.limit
+        self.by_path.borrow().len() >= self.limit
     }
 
     /// Ends the session that may end first. Returns false if there is none.
@@ -180,15 +189,15 @@ impl Sessions {
     }
 
     fn search(&self) -> Vec<Rc<Session>> {
-        let sessions = self.by_client.borrow();
+        let sessions = self.by_path.borrow();
         let mut by_address: FxHashMap<IpAddr, u32> = FxHashMap::default();
-        for client in sessions.keys() {
-            *by_address.entry(client.ip()).or_default() += 1;
+        for path in sessions.keys() {
+            *by_address.entry(path.client.ip()).or_default() += 1;
         }
         let mut all: Vec<_> = sessions
             .values()
             .map(|session| {
-                let count = Reverse(by_address[&session.client.ip()]);
+                let count = Reverse(by_address[&session.path.client.ip()]);
                 (
                     (session.is_assured.get(), count, session.last.get()),
                     session,

@@ -1,5 +1,7 @@
 //! Feeds what a client sends first on a TLS port: to the acceptor, to the choice of listener and certificate by server
-//! name, and to the handshake. Checks that nothing panics and that it does not matter in which pieces the bytes come.
+//! name, and to the handshake; and to what finds the server name of a connection that is passed through. Checks that
+//! nothing panics, that it does not matter in which pieces the bytes come, and that both find the same name. Compiles a
+//! module that the proxy keeps to itself from its source.
 //! Inputs begin as hellos of a real client, whose lengths stay right in most changes: nothing else is read far.
 
 #![no_main]
@@ -16,6 +18,41 @@ use rustls::{
     version,
 };
 
+#[path = "../../../src/proxy/connection"]
+mod connection {
+    mod client_hello;
+
+    use client_hello::{ClientHello, Status};
+
+    /// What is known of a connection that is passed through.
+    #[derive(Debug, PartialEq)]
+    pub(crate) enum Passed {
+        Unfinished,
+        Refused,
+        Named(Option<String>),
+    }
+
+    /// Reads a server name from `data` in pieces of `size`.
+    pub(crate) fn read(data: &[u8], size: usize) -> Passed {
+        let mut hello = ClientHello::default();
+        let mut pushed = 0;
+        for piece in data.chunks(size.max(1)) {
+            pushed += piece.len();
+            match hello.push(piece) {
+                Status::Incomplete => {}
+                Status::Invalid => return Passed::Refused,
+                Status::Complete(name) => {
+                    assert_eq!(hello.into_received(), &data[..pushed]);
+                    return Passed::Named(name.map(String::from));
+                }
+            }
+        }
+        Passed::Unfinished
+    }
+}
+
+use connection::Passed;
+
 const GATEWAY: &str = include_str!("../seeds/client_hello.yaml");
 
 static TABLE: LazyLock<Table> =
@@ -29,6 +66,15 @@ fuzz_target!(|data: &[u8]| {
     let whole = greet(data, data.len());
     for size in [1, data.len() / 2] {
         assert_eq!(greet(data, size), whole, "in pieces of {size}");
+    }
+    let passed = connection::read(data, data.len());
+    for size in [1, data.len() / 2] {
+        assert_eq!(connection::read(data, size), passed, "in pieces of {size}");
+    }
+    // A name that the acceptor does not know, such as an address, is another's to judge.
+    if let Outcome::Unrecognized(Some(name)) | Outcome::Answered(Some(name)) = whole {
+        let name = name.strip_suffix('.').unwrap_or(&name).to_owned();
+        assert_eq!(passed, Passed::Named(Some(name)));
     }
 });
 

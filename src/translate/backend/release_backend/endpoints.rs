@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint, TargetPort};
 use crate::api::pod::{ContainerPort, Pod};
-use crate::ir::{ObjectRef, Transport};
+use crate::ir::ObjectRef;
 use crate::translate::input::Input;
 
 use super::super::ports::{self, EndpointState, transport};
@@ -144,9 +144,9 @@ fn number(pod: &Pod, port: &ServicePort) -> Option<u16> {
         Some(TargetPort::Number(number)) => u16::try_from(*number).ok(),
         Some(TargetPort::Name(name)) => {
             let mut ports = pod.running_containers().flat_map(|it| &it.ports);
+            let wanted = transport(port.protocol.as_deref());
             let is_named = |port: &&ContainerPort| {
-                port.name.as_ref() == Some(name)
-                    && transport(port.protocol.as_deref()) == Some(Transport::Tcp)
+                port.name.as_ref() == Some(name) && transport(port.protocol.as_deref()) == wanted
             };
             ports.find(is_named).map(|port| port.container_port)
         }
