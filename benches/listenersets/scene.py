@@ -1,6 +1,6 @@
 """Owns the changes that are measured: each is written to where the configuration comes from, and waited for on the wire.
 
-Knows nothing of where that is: a folder, an API server, or a controller.
+Must not know where that is: a folder, an API server, or a controller.
 """
 
 import abc

@@ -75,34 +75,19 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::ir::{
-        Backend, BackendId, Endpoints, Ir, ObjectRef, Release, Releases, UpstreamProtocol,
-    };
+    use crate::ir::{Backend, Endpoints, Ir, Release, Releases};
 
     #[test]
     fn shows_releases_as_configured() {
-        let backend = Backend {
-            id: BackendId {
-                object: ObjectRef::core("Service", "ns", "one"),
-                port: 80,
-                tls: None,
-                protocol: None,
-            },
-            protocol: UpstreamProtocol::Http1,
-            tls: None,
-            endpoints: Endpoints::Releases(Releases {
-                cookie: Some("rel".into()),
-                releases: vec![Release {
-                    name: "v1".into(),
-                    weight: 90,
-                    token: "0123".into(),
-                    addresses: vec![([10, 0, 0, 1], 8080).into()],
-                }],
-            }),
-            slow_start: None,
-            traffic: None,
-            fallback: None,
-        };
+        let backend = Backend::plain(Endpoints::Releases(Releases {
+            cookie: Some("rel".into()),
+            releases: vec![Release {
+                name: "v1".into(),
+                weight: 90,
+                token: "0123".into(),
+                addresses: vec![([10, 0, 0, 1], 8080).into()],
+            }],
+        }));
         let ir = Ir {
             ports: Vec::new(),
             backends: [Arc::new(backend)].into(),

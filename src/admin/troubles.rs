@@ -47,9 +47,7 @@ fn named(mut troubles: Vec<Trouble>) -> Vec<Trouble> {
 }
 
 fn certificates(table: &Table, now: Timestamp) -> Vec<Trouble> {
-    let listeners = table.ir.ports.iter().flat_map(|port| &port.listeners);
-    let certificates = listeners.filter_map(|listener| listener.tls());
-    let certificates = certificates.flat_map(|tls| &tls.certificates);
+    let certificates = table.ir.ports.iter().flat_map(|port| port.certificates());
     let ends = certificates.map(|one| (one.not_after, &one.source));
     // In order of their ends. Listeners often share a certificate.
     let soon: BTreeSet<_> = ends

@@ -123,7 +123,6 @@ fn differences<'a>(
 
 /// Returns messages about the certificates of a port that expire soon or have expired.
 fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
-    let tls = port.listeners.iter().filter_map(|listener| listener.tls());
     let message = |certificate: &Certificate| {
         let end = Timestamp::from_second(certificate.not_after).ok()?;
         if !now.saturating_add(NOTICE).is_ok_and(|then| end < then) {
@@ -135,7 +134,7 @@ fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
             "the certificate of {source} {verb} at {end}; renew it"
         ))
     };
-    let certificates = tls.flat_map(|tls| &tls.certificates);
+    let certificates = port.certificates();
     certificates.filter_map(|it| message(it)).collect()
 }
 

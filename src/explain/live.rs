@@ -78,27 +78,15 @@ fn describe(endpoint: &Endpoint, now: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
     use crate::runtime::per_worker::WorkerId;
     use crate::table::Transport;
 
     fn ir(endpoints: u16) -> ir::Backend {
-        ir::Backend {
-            id: BackendId {
-                object: ObjectRef::core("Service", "ns", "one"),
-                port: 80,
-                tls: None,
-                protocol: None,
-            },
-            protocol: UpstreamProtocol::Http1,
-            tls: None,
-            endpoints: (1..=endpoints)
+        ir::Backend::plain(
+            (1..=endpoints)
                 .map(|port| ([10, 0, 0, 1], port).into())
                 .collect(),
-            slow_start: None,
-            traffic: None,
-            fallback: None,
-        }
+        )
     }
 
     #[test]

@@ -189,6 +189,27 @@ pub struct Release {
     pub addresses: Vec<SocketAddr>,
 }
 
+#[cfg(test)]
+impl Backend {
+    /// A Service `ns/one` without policies, for tests.
+    pub(crate) fn plain(endpoints: Endpoints) -> Self {
+        Self {
+            id: BackendId {
+                object: ObjectRef::core("Service", "ns", "one"),
+                port: 80,
+                tls: None,
+                protocol: None,
+            },
+            protocol: UpstreamProtocol::Http1,
+            tls: None,
+            endpoints,
+            slow_start: None,
+            traffic: None,
+            fallback: None,
+        }
+    }
+}
+
 impl FromIterator<SocketAddr> for Endpoints {
     fn from_iter<I: IntoIterator<Item = SocketAddr>>(addresses: I) -> Self {
         Self::Addresses(addresses.into_iter().collect())

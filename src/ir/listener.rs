@@ -11,7 +11,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
-use super::{ObjectRef, Route, ServerTls, Transport, sharing};
+use super::{Certificate, ObjectRef, Route, ServerTls, Transport, sharing};
 
 /// A port to bind, on one address or on every address of both families.
 ///
@@ -76,6 +76,12 @@ impl Port {
     pub fn protocol(&self) -> PortProtocol {
         let first = self.listeners.first();
         first.map_or(PortProtocol::Http, |one| one.protocol.port_protocol())
+    }
+
+    /// Returns the certificates of its listeners. One that several listeners have occurs once for each.
+    pub fn certificates(&self) -> impl Iterator<Item = &Arc<Certificate>> {
+        let tls = self.listeners.iter().filter_map(|listener| listener.tls());
+        tls.flat_map(|tls| &tls.certificates)
     }
 }
 

@@ -352,7 +352,6 @@ impl Deref for Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::ObjectRef;
     use crate::runtime::per_worker::WorkerId;
 
     fn address(port: u16) -> SocketAddr {
@@ -360,20 +359,7 @@ mod tests {
     }
 
     fn backend_ir(ports: &[u16]) -> ir::Backend {
-        ir::Backend {
-            id: BackendId {
-                object: ObjectRef::core("Service", "ns", "one"),
-                port: 80,
-                tls: None,
-                protocol: None,
-            },
-            protocol: UpstreamProtocol::Http1,
-            tls: None,
-            endpoints: ports.iter().copied().map(address).collect(),
-            slow_start: None,
-            traffic: None,
-            fallback: None,
-        }
+        ir::Backend::plain(ports.iter().copied().map(address).collect())
     }
 
     #[test]

@@ -46,10 +46,7 @@ impl<'a> ServedCertificates<'a> {
 
     fn served(&self) -> impl Iterator<Item = &'a Arc<Certificate>> + use<'a> {
         let ports = self.ir.into_iter().flat_map(|ir| &ir.ports);
-        let listeners = ports.flat_map(|port| &port.listeners);
-        let of_listeners = listeners
-            .filter_map(|listener| listener.tls())
-            .flat_map(|tls| &tls.certificates);
+        let of_listeners = ports.flat_map(|port| port.certificates());
         of_listeners.chain(self.presented())
     }
 

@@ -90,9 +90,11 @@ fn secret(namespace: &str, certificate: &str, key: &str) -> Value {
 }
 
 fn served(translation: &Translation) -> Vec<Arc<Certificate>> {
-    let listeners = translation.ir.ports.iter().flat_map(|port| &port.listeners);
-    let tls = listeners.filter_map(|listener| listener.tls());
-    tls.flat_map(|tls| tls.certificates.clone()).collect()
+    let ports = translation.ir.ports.iter();
+    ports
+        .flat_map(|port| port.certificates())
+        .cloned()
+        .collect()
 }
 
 fn listener_condition(translation: &Translation, kind: ConditionType) -> Condition {

@@ -139,27 +139,15 @@ fn backoff(ejections: u32) -> Duration {
 pub(super) mod tests {
     use super::*;
     use crate::ir;
-    use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
     use crate::table::Transport;
 
     /// Returns a backend with endpoints on loopback.
     pub(crate) fn backend(endpoints: u16) -> Backend {
-        let ir = ir::Backend {
-            id: BackendId {
-                object: ObjectRef::core("Service", "ns", "one"),
-                port: 80,
-                tls: None,
-                protocol: None,
-            },
-            protocol: UpstreamProtocol::Http1,
-            tls: None,
-            endpoints: (1..=endpoints)
+        let ir = ir::Backend::plain(
+            (1..=endpoints)
                 .map(|port| ([127, 0, 0, 1], port).into())
                 .collect(),
-            slow_start: None,
-            traffic: None,
-            fallback: None,
-        };
+        );
         Backend::new(&ir, Transport::Plain, Arc::default())
     }
 

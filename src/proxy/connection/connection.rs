@@ -148,16 +148,16 @@ async fn handshake(
         let read = read_hello(&mut socket).await;
         let (hello, name) = read.ok_or(HandshakeFailure::Closed)?;
         match greeting(worker, port, name.as_deref()) {
-            Some(Greeting::Terminate(..)) => received = hello,
-            Some(Greeting::PassThrough(rule)) => {
+            Ok(Greeting::Terminate(..)) => received = hello,
+            Ok(Greeting::PassThrough(rule)) => {
                 let client = ClientIo::Plain(socket);
                 let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
                 let first = hello;
                 return Ok(Greeted::Forwarded(Forwarded { first, ..forwarded }));
             }
-            None => {
+            Err(failure) => {
                 refuse(worker, port, Socket::new(socket, Bytes::new())).await;
-                return Err(unwanted(worker, port, name.as_deref()));
+                return Err(failure);
             }
         }
     }
@@ -171,10 +171,13 @@ async fn handshake(
             .to_ascii_lowercase()
             .into()
     });
-    let greeting = greeting(worker, port, sni.as_deref());
-    let Some(Greeting::Terminate(listener, rule)) = greeting else {
-        refuse(worker, port, start.io).await;
-        return Err(unwanted(worker, port, sni.as_deref()));
+    let (listener, rule) = match greeting(worker, port, sni.as_deref()) {
+        Ok(Greeting::Terminate(listener, rule)) => (listener, rule),
+        refused => {
+            refuse(worker, port, start.io).await;
+            // The table may have changed since: what was to be passed through is not terminated.
+            return Err(refused.err().unwrap_or(HandshakeFailure::ServerName));
+        }
     };
     let server = listener.server.as_ref();
     let server = server.ok_or(HandshakeFailure::NoCertificate)?;
@@ -221,19 +224,6 @@ async fn refuse(worker: &Worker, port: &PortState, mut socket: Socket) {
     let _ = socket.shutdown().await;
 }
 
-/// Returns why no listener terminates or forwards what follows a ClientHello.
-fn unwanted(worker: &Worker, port: &PortState, sni: Option<&str>) -> HandshakeFailure {
-    let table = worker.table.load();
-    let port = port.configured(&table);
-    let listener = port.and_then(|port| port.listener_for_sni(sni));
-    let lacks_certificate =
-        |it: &Arc<Listener>| it.server.is_none() && it.ir.protocol != Protocol::TlsPassthrough;
-    match listener.is_some_and(lacks_certificate) {
-        true => HandshakeFailure::NoCertificate,
-        false => HandshakeFailure::ServerName,
-    }
-}
-
 /// How a ClientHello is answered.
 enum Greeting {
     /// Its TLS is terminated. With a rule, what follows is forwarded; without, it is HTTP.
@@ -242,26 +232,35 @@ enum Greeting {
     PassThrough(Arc<Rule>),
 }
 
-/// Returns how to answer a ClientHello with this server name; `None` if no listener or no route wants it.
-fn greeting(worker: &Worker, port: &PortState, sni: Option<&str>) -> Option<Greeting> {
+/// Returns how to answer a ClientHello with this server name, or why no listener or no route wants it.
+fn greeting(
+    worker: &Worker,
+    port: &PortState,
+    sni: Option<&str>,
+) -> Result<Greeting, HandshakeFailure> {
     let table = worker.table.load();
-    let listener = port.configured(&table)?.listener_for_sni(sni)?;
+    let listener = port
+        .configured(&table)
+        .and_then(|port| port.listener_for_sni(sni))
+        .ok_or(HandshakeFailure::ServerName)?;
     let rule = || {
         let rule = listener.find_for_host(sni.unwrap_or_default()).cloned();
         if rule.is_none() {
             worker.stats.unforwarded.fetch_add(1, Relaxed);
         }
-        rule
+        rule.ok_or(HandshakeFailure::ServerName)
     };
     if listener.ir.protocol == Protocol::TlsPassthrough {
         return rule().map(Greeting::PassThrough);
     }
-    listener.server.as_ref()?;
+    if listener.server.is_none() {
+        return Err(HandshakeFailure::NoCertificate);
+    }
     let rule = match listener.ir.protocol {
         Protocol::TlsTerminate(_) => Some(rule()?),
         _ => None,
     };
-    Some(Greeting::Terminate(listener.clone(), rule))
+    Ok(Greeting::Terminate(listener.clone(), rule))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use crate::runtime::per_worker::WorkerId;
 use crate::table::{Backend, Transport};
 
@@ -31,20 +30,7 @@ fn endpoints(releases: Vec<ir::Release>) -> ir::Endpoints {
 }
 
 fn backend(endpoints: ir::Endpoints) -> Backend {
-    let ir = ir::Backend {
-        id: BackendId {
-            object: ObjectRef::core("Service", "ns", "one"),
-            port: 80,
-            tls: None,
-            protocol: None,
-        },
-        protocol: UpstreamProtocol::Http1,
-        tls: None,
-        endpoints,
-        slow_start: None,
-        traffic: None,
-        fallback: None,
-    };
+    let ir = ir::Backend::plain(endpoints);
     Backend::new(&ir, Transport::Plain, Arc::default())
 }
 

@@ -11,7 +11,6 @@ use super::super::balance;
 use super::super::in_flight::{InFlight, WorkerEndpoints};
 use super::*;
 use crate::ir;
-use crate::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use crate::runtime::clock::Clock;
 use crate::runtime::per_worker::WorkerId;
 use crate::table::Transport;
@@ -28,18 +27,8 @@ fn addresses(ports: Range<u16>) -> Vec<SocketAddr> {
 /// Returns endpoints, of which the last `added` were added later.
 fn endpoints(old: u16, added: u16) -> Vec<Arc<Endpoint>> {
     let ir = ir::Backend {
-        id: BackendId {
-            object: ObjectRef::core("Service", "ns", "one"),
-            port: 80,
-            tls: None,
-            protocol: None,
-        },
-        protocol: UpstreamProtocol::Http1,
-        tls: None,
-        endpoints: addresses(0..old).into(),
         slow_start: Some(Duration::from_millis(WINDOW)),
-        traffic: None,
-        fallback: None,
+        ..ir::Backend::plain(addresses(0..old).into())
     };
     let backend = Backend::new(&ir, Transport::Plain, Arc::default());
     backend.set_endpoints(&addresses(0..old + added));

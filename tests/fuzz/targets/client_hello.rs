@@ -24,7 +24,7 @@ mod connection {
 
     use client_hello::{ClientHello, Status};
 
-    /// What is known of a connection that is passed through.
+    /// What the first bytes of a connection tell that may be passed through.
     #[derive(Debug, PartialEq)]
     pub(crate) enum Passed {
         Unfinished,

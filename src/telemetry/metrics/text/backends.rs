@@ -217,7 +217,7 @@ mod tests {
 
     use super::super::{ProcessStats, Table, encode};
     use crate::ir;
-    use crate::ir::{BackendId, Ir, ObjectRef, UpstreamProtocol};
+    use crate::ir::Ir;
     use crate::runtime::per_worker::WorkerId;
     use crate::table::UpstreamFault;
 
@@ -229,23 +229,10 @@ mod tests {
             token: "".into(),
             addresses: ports.map(|port| ([127, 0, 0, 1], port).into()).collect(),
         };
-        let backend = ir::Backend {
-            id: BackendId {
-                object: ObjectRef::core("Service", "ns", "one"),
-                port: 80,
-                tls: None,
-                protocol: None,
-            },
-            protocol: UpstreamProtocol::Http1,
-            tls: None,
-            endpoints: ir::Endpoints::Releases(ir::Releases {
-                cookie: None,
-                releases: vec![release("v1", 3, 1..4), release("v2", 1, 0..0)],
-            }),
-            slow_start: None,
-            traffic: None,
-            fallback: None,
-        };
+        let backend = ir::Backend::plain(ir::Endpoints::Releases(ir::Releases {
+            cookie: None,
+            releases: vec![release("v1", 3, 1..4), release("v2", 1, 0..0)],
+        }));
         let ir = Ir {
             ports: Vec::new(),
             backends: [Arc::new(backend)].into(),

@@ -23,9 +23,8 @@ const BOUNDS: [(i64, &str); 5] = [
 
 impl Metrics {
     pub(super) fn certificates(&self, page: &mut Page<'_>) -> fmt::Result {
-        let listeners = self.table.ir.ports.iter().flat_map(|port| &port.listeners);
-        let certificates = listeners.filter_map(|listener| listener.tls());
-        let certificates = certificates.flat_map(|tls| &tls.certificates);
+        let ports = self.table.ir.ports.iter();
+        let certificates = ports.flat_map(|port| port.certificates());
         let expiry: BTreeMap<_, _> = certificates
             .map(|one| (&one.source, one.not_after))
             .collect();
