@@ -205,6 +205,7 @@ pub enum Reason {
     SkipVerify,
     SupportedVersion,
     TargetNotFound,
+    TooManyListeners,
     Unsupported,
     UnsupportedAddress,
     UnsupportedProtocol,

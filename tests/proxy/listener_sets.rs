@@ -1,11 +1,16 @@
 //! A Gateway whose teams bring their own listeners and certificates with ListenerSets.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, get, handshake};
+use bytes::Bytes;
+use http::{Method, Response};
+use hyper::body::Frame;
+
+use crate::client::{Client, get, handshake, whole};
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
-use crate::origin::Origin;
+use crate::origin::{Origin, empty, stream};
 use crate::scene::{Scene, prefix, secret, to, write};
 
 const GATEWAY: &str = "\
@@ -114,4 +119,74 @@ async fn http_listener_of_a_set_solves_the_challenge_for_its_certificate() {
         .await;
     assert_eq!(team.get("team.com", path).await.name(), "app");
     assert_eq!(neighbour.get("neighbour.com", "/").await.name(), "app");
+}
+
+/// Two ListenerSets want the same host. When the older one goes, the younger one gets the host, and connections of
+/// neighbours and a response that is under way see nothing of it.
+#[tokio::test]
+async fn host_of_a_set_that_goes_is_taken_over_without_a_disturbance() {
+    let (body, payload) = stream();
+    let slow = Arc::new(Mutex::new(Some(payload)));
+    let older = Origin::new(move |_| {
+        let payload = slow.lock().expect("no panic").take();
+        async move { Response::new(payload.unwrap_or_else(empty)) }
+    })
+    .await;
+    let younger = Origin::echo("younger").await;
+    let neighbour = Origin::echo("neighbour").await;
+    let certificate = Certificate::new(&["shared.com", "neighbour.com"]);
+    let aged = |set: &str, host: &str, day: u8| {
+        let time = format!("{{creationTimestamp: 2026-01-0{day}T00:00:00Z, name:");
+        self::set(set, host).replacen("{name:", &time, 1)
+    };
+    let older_set = aged("older", "shared.com", 1);
+    let objects = [
+        GATEWAY.to_owned(),
+        yaml::service("older", &[older.address]),
+        yaml::service("younger", &[younger.address]),
+        yaml::service("neighbour", &[neighbour.address]),
+        secret("older", &certificate),
+        secret("younger", &certificate),
+        secret("neighbour", &certificate),
+        aged("younger", "shared.com", 2),
+        aged("neighbour", "neighbour.com", 3),
+        route("of-older", "older", &[to("older")]),
+        route("of-younger", "younger", &[to("younger")]),
+        route("of-neighbour", "neighbour", &[to("neighbour")]),
+    ];
+    let prepare = |folder: &std::path::Path| {
+        write(folder, "all.yaml", &objects.join("\n---\n"));
+        write(folder, "older.yaml", &older_set);
+    };
+    let mut scene = Scene::prepared(prepare, |_| {});
+    let config = tls::client(&["http/1.1"]);
+    let mut plain = Client::http1(scene.at(80)).await;
+    let mut other = Client::tls(scene.at(443), "neighbour.com", &config).await;
+    let mut shared = Client::tls(scene.at(443), "shared.com", &config).await;
+    assert_eq!(other.get("neighbour.com", "/").await.name(), "neighbour");
+    assert_eq!(plain.get("neighbour.com", "/").await.name(), "neighbour");
+    let request = shared.request(Method::GET, "shared.com", "/");
+    let response = shared.send(request.body(empty()).expect("a request")).await;
+    let response = response.expect("a head");
+
+    let outcome = scene
+        .change(|folder| std::fs::remove_file(folder.join("older.yaml")).expect("removed"))
+        .await;
+    let taken = outcome.report.listener_sets.iter();
+    let taken = taken.filter(|(name, _)| *name.name == *"younger");
+    for (_, status) in taken {
+        assert!(status.conditions.iter().all(|it| !it.is_problem()));
+    }
+
+    // The response of the set that is gone goes on.
+    body.send(Frame::data(Bytes::from_static(b"end")))
+        .await
+        .expect("read");
+    drop(body);
+    assert_eq!(whole(response).await.text(), "end");
+    // New requests, also on old connections, go to the set that has the host now.
+    assert_eq!(shared.get("shared.com", "/").await.name(), "younger");
+    assert_eq!(get(scene.at(80), "shared.com", "/").await.name(), "younger");
+    assert_eq!(other.get("neighbour.com", "/").await.name(), "neighbour");
+    assert_eq!(plain.get("neighbour.com", "/").await.name(), "neighbour");
 }

@@ -53,7 +53,12 @@ impl Gateways {
         };
         let is_sound = |set: &SetDraft| {
             let listeners = &draft.listeners[set.listeners.clone()];
-            set.fault.is_none() && !listeners.is_empty() && listeners.iter().all(is_apart)
+            let has_room =
+                (translated.occupied).has_room(&set.name.namespace, draft.listeners.len());
+            set.fault.is_none()
+                && has_room
+                && !listeners.is_empty()
+                && listeners.iter().all(is_apart)
         };
         if draft.fault.is_some()
             || draft.sets.len() != added.len()

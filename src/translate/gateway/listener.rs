@@ -101,6 +101,12 @@ impl<'a> ListenerDraft<'a> {
         (self.spec.port, self.protocol.transport())
     }
 
+    /// Reports whether it is beyond the limit of its namespace. It then takes nothing from later listeners.
+    pub(super) fn is_surplus(&self) -> bool {
+        let rejected = self.rejected.as_ref();
+        rejected.is_some_and(|fault| fault.reason == Reason::TooManyListeners)
+    }
+
     /// Reports whether the listener can be served. Its Gateway can still prevent that.
     pub(super) fn is_servable(&self) -> bool {
         self.rejected.is_none() && self.conflict.is_none() && self.unprogrammed.is_none()

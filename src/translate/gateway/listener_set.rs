@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
@@ -13,12 +15,18 @@ use super::selector;
 use crate::translate::input::Input;
 use crate::translate::reason::{Fault, Reason};
 
+/// Maximum number of listeners that the ListenerSets of one namespace may add to a Gateway, so that one team cannot take
+/// the memory and the time of the others. 16 full ListenerSets.
+pub(super) const MAX_OF_NAMESPACE: usize = 1024;
+
 /// Appends the listeners of ListenerSets to those of their Gateway: oldest set first, then by namespace and name.
+/// Rejects those beyond [`MAX_OF_NAMESPACE`].
 pub(super) fn merge<'a>(
     input: &Input<'a>,
     gateway: &mut GatewayDraft<'a>,
     sets: impl Iterator<Item = &'a Arc<ListenerSet>>,
 ) {
+    let mut merged: FxHashMap<&str, usize> = FxHashMap::default();
     for set in sets {
         let name = set.object_ref();
         let generation = set.metadata.generation;
@@ -28,6 +36,13 @@ pub(super) fn merge<'a>(
             let listeners = set.spec.listeners.iter();
             let drafts = listeners.map(|spec| ListenerDraft::new(input, spec, &name, generation));
             gateway.listeners.extend(drafts);
+            let merged = merged.entry(&set.metadata.namespace).or_default();
+            for listener in &mut gateway.listeners[first..] {
+                *merged += 1;
+                if *merged > MAX_OF_NAMESPACE {
+                    listener.rejected = Some(too_many(&set.metadata.namespace));
+                }
+            }
         }
         gateway.sets.push(SetDraft {
             name,
@@ -77,6 +92,14 @@ fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Op
     gateway
         .obstacle()
         .map(|_| parent_not_accepted(&gateway.name))
+}
+
+fn too_many(namespace: &str) -> Fault {
+    let message = format!(
+        "older ListenerSets of namespace {namespace} have {MAX_OF_NAMESPACE} listeners on this Gateway, which is the limit: \
+         remove some of them, or attach this ListenerSet to another Gateway"
+    );
+    Fault::new(Reason::TooManyListeners, message)
 }
 
 /// Returns the fault of a set whose Gateway is not accepted.

@@ -1,12 +1,17 @@
 //! The ports and hosts that the listeners of a Gateway occupy: tells whether a new listener has nothing to do with them, so
 //! that it needs no look at the others. May say no without a reason.
 
+use std::sync::Arc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::conflict;
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
+use super::listener_set::MAX_OF_NAMESPACE;
 use super::overlap::{self, Hosts};
+use crate::api::Resource;
+use crate::api::gateway::ListenerSet;
 use crate::ir::sharing;
 
 /// What the listeners of a Gateway occupy, whether they can be served or not. Hosts are kept as digests.
@@ -20,6 +25,8 @@ pub(super) struct Occupied {
     named: FxHashSet<u64>,
     /// The same with all wider sets of hosts.
     within: FxHashSet<u64>,
+    /// The number of listeners from ListenerSets of each namespace.
+    of_namespace: FxHashMap<Arc<str>, usize>,
 }
 
 impl Occupied {
@@ -33,6 +40,11 @@ impl Occupied {
 
     /// Adds a listener.
     pub(super) fn add(&mut self, listener: &ListenerDraft<'_>) {
+        let origin = &listener.key.origin;
+        if *origin.kind == *ListenerSet::KIND {
+            let namespace = origin.namespace.clone();
+            *self.of_namespace.entry(namespace).or_default() += 1;
+        }
         let port = listener.spec.port;
         if let Some(family) = conflict::family(listener.protocol) {
             let known = self.families.entry(port).or_insert(Some(family));
@@ -45,6 +57,12 @@ impl Occupied {
             let wider = name.covering().map(|wider| digest(port, wider));
             self.within.extend(wider);
         });
+    }
+
+    /// Reports whether the ListenerSets of a namespace may add that many listeners.
+    pub(super) fn has_room(&self, namespace: &str, listeners: usize) -> bool {
+        let known = self.of_namespace.get(namespace).copied();
+        known.unwrap_or_default() + listeners <= MAX_OF_NAMESPACE
     }
 
     /// Reports whether a listener shares its port with others, and no host with any of them.
