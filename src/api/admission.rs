@@ -83,12 +83,14 @@ pub fn admit(value: Value) -> Admission {
     let Some(kind) = Kind::find(&api_version, &kind_name) else {
         return unwatched(&value, &api_version, &kind_name);
     };
+    let advice = read_as_released(kind, &kind_name, &mut value);
     let id = identify(kind, &mut value);
     // First: the schema rejects these shapes as well, but without naming the released ones.
     let mut findings = legacy::shapes(kind, &value);
     if findings.is_empty() {
         findings = schema::apply(kind, &mut value);
     }
+    findings.extend(advice);
     let mut admission = Admission {
         id,
         object: None,
@@ -104,6 +106,20 @@ pub fn admit(value: Value) -> Admission {
     }
     cut(&mut admission.findings);
     admission
+}
+
+/// Names an object of a kind before its release as the released kind, and advises to do so.
+fn read_as_released(kind: &Kind, name: &str, value: &mut Map<String, Value>) -> Option<Finding> {
+    if kind.kind == name {
+        return None;
+    }
+    let (api_version, now) = (kind.api_version(), kind.kind);
+    value.insert("apiVersion".to_owned(), api_version.as_str().into());
+    value.insert("kind".to_owned(), now.into());
+    let message = format!(
+        "{name} is read as {now}, which it was released as; write apiVersion: {api_version}, kind: {now}"
+    );
+    Some(Finding::warning("kind", message))
 }
 
 /// Truncates findings to [`MAX_FINDINGS`], warnings first.

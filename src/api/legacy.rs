@@ -20,8 +20,7 @@ const PAST_GROUPS: [&str; 3] = [
 ];
 
 /// Renamed kinds, with their present names.
-const RENAMED: [(&str, &str); 3] = [
-    ("XListenerSet", "ListenerSet"),
+const RENAMED: [(&str, &str); 2] = [
     ("ReferencePolicy", "ReferenceGrant"),
     ("BackendPolicy", "BackendTLSPolicy"),
 ];

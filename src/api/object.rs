@@ -211,18 +211,35 @@ pub struct Kind {
     pub versions: &'static [&'static str],
     /// Whether the kind is namespaced rather than cluster-scoped.
     pub namespaced: bool,
+    /// The experimental kind that this one was before its release, with the same fields. It is read as this kind where the
+    /// cluster does not serve this one.
+    pub experimental: Option<ExperimentalKind>,
     /// Schema of the kind, as compact JSON.
     pub(super) schema: &'static str,
     decode: fn(&Value) -> Result<Object, serde_json::Error>,
     decode_event: fn(&[u8]) -> Result<Object, serde_json::Error>,
 }
 
+/// Group, version and kind of an experimental kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExperimentalKind {
+    /// API group.
+    pub group: &'static str,
+    /// Version.
+    pub version: &'static str,
+    /// Kind.
+    pub kind: &'static str,
+}
+
 impl Kind {
-    /// Returns the watched kind with this `apiVersion` and `kind`.
+    /// Returns the watched kind with this `apiVersion` and `kind`, also if it is named as it was before its release.
     pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
         let (group, version) = group_and_version(api_version);
         KINDS.iter().find(|known| {
             known.group == group && known.kind == kind && known.versions.contains(&version)
+                || known
+                    .experimental
+                    .is_some_and(|it| (it.group, it.version, it.kind) == (group, version, kind))
         })
     }
 
@@ -287,11 +304,23 @@ fn read_event<T: DeserializeOwned>(
 /// Creates an entry of [`KINDS`] that is decoded into a variant of [`Object`].
 macro_rules! kind {
     ($group:expr, $kind:literal, $versions:expr, $namespaced:literal, $schema:literal, $variant:ident) => {
+        kind!(
+            $group,
+            $kind,
+            $versions,
+            $namespaced,
+            $schema,
+            $variant,
+            None
+        )
+    };
+    ($group:expr, $kind:literal, $versions:expr, $namespaced:literal, $schema:literal, $variant:ident, $experimental:expr) => {
         Kind {
             group: $group,
             kind: $kind,
             versions: &$versions,
             namespaced: $namespaced,
+            experimental: $experimental,
             schema: include_str!(concat!("schema/", $schema, ".json")),
             decode: |value| read(value, Object::$variant),
             decode_event: |event| read_event(event, Object::$variant),
@@ -322,7 +351,12 @@ static KINDS: &[Kind] = &[
         ["v1"],
         true,
         "listenerset",
-        ListenerSet
+        ListenerSet,
+        Some(ExperimentalKind {
+            group: EXPERIMENTAL_GROUP,
+            version: "v1alpha1",
+            kind: "XListenerSet",
+        })
     ),
     kind!(
         GATEWAY_GROUP,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::finding::Severity;
-use super::{Kind, Object, admit};
+use super::{Kind, Object, ObjectRef, admit};
 
 /// Returns a valid HTTPRoute with at least one value in every part.
 fn route() -> Value {
@@ -462,4 +462,25 @@ fn names_the_kind_that_was_meant() {
             .collect();
         assert_eq!(messages, [expected]);
     }
+}
+
+#[test]
+fn experimental_listener_set_is_read_as_the_released_one() {
+    let value = json!({
+        "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XListenerSet", "metadata": {"name": "set"},
+        "spec": {"parentRef": {"name": "web"}, "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]},
+    });
+    let admission = admit(value);
+    let id = admission.id.expect("a name");
+    assert_eq!(id, ObjectRef::gateway_api("ListenerSet", "default", "set"));
+    assert!(matches!(admission.object, Some(Object::ListenerSet(_))));
+    let [finding] = &*admission.findings else {
+        panic!("{:?}", admission.findings);
+    };
+    assert_eq!(finding.severity, Severity::Warning);
+    assert!(
+        finding
+            .message
+            .contains("write apiVersion: gateway.networking.k8s.io/v1, kind: ListenerSet")
+    );
 }

@@ -26,6 +26,15 @@ pub fn group_and_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
+/// Returns group and kind of the released API for those of an experimental kind with the same fields, else the same.
+/// XListenerSets were released in Gateway API 1.5.
+pub fn released<'a>(group: &'a str, kind: &'a str) -> (&'a str, &'a str) {
+    match (group, kind) {
+        ("gateway.networking.x-k8s.io", "XListenerSet") => (GATEWAY_GROUP, "ListenerSet"),
+        other => other,
+    }
+}
+
 /// Frequent groups and kinds, which need no look-up.
 static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
     let words = [
@@ -79,8 +88,10 @@ impl Deref for ObjectRef {
 }
 
 impl ObjectRef {
-    /// Creates a reference to an object.
+    /// Creates a reference to an object. Names of experimental kinds become those of the released API, so that an
+    /// XListenerSet and the ListenerSet that it is read as are one object.
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
+        let (group, kind) = released(group, kind);
         let digest = sharing::digest((group, kind, namespace, name));
         let is_same = |known: &Arc<ObjectName>| {
             (&*known.name, &*known.namespace) == (name, namespace)

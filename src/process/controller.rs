@@ -11,6 +11,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use imbl::OrdSet;
 use kube::Client;
+use kube::core::GroupVersionKind;
 use tokio::sync::{mpsc, watch};
 
 use super::announce::Announced;
@@ -19,6 +20,7 @@ use super::election::ElectionThread;
 use super::stream::StreamThread;
 use super::supervised::{Supervised, Tasks};
 use crate::admin::{AdminState, AdminThread};
+use crate::api::Kind;
 use crate::cluster::events;
 use crate::cluster::events::{Events, Publisher};
 use crate::control::cluster;
@@ -262,6 +264,12 @@ async fn lead(
 struct StoredStatuses(Arc<Stored>);
 
 impl Observer for StoredStatuses {
+    fn served(&self, kind: &'static Kind, is_experimental: bool) {
+        let experimental = kind.experimental.filter(|_| is_experimental);
+        let name = experimental.map(|it| GroupVersionKind::gvk(it.group, it.version, it.kind));
+        self.0.served(kind.kind, name);
+    }
+
     fn observed(&self, object: &ObjectRef, observed: Observed) {
         let status = StoredStatus::new(&observed.resource_version, &observed.status())
             .with_owner(observed.is_status_ours);

@@ -147,6 +147,7 @@ mod tests {
             attached_routes: 0,
             supported_kinds: Vec::new(),
             conditions: vec![programmed],
+            port,
             binds: vec![Bind::tcp(None, port)],
         }
     }

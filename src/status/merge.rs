@@ -46,6 +46,8 @@ pub enum DesiredStatus<'a> {
     Gateway(&'a GatewayStatus),
     /// A ListenerSet.
     ListenerSet(&'a ListenerSetStatus),
+    /// An XListenerSet, whose listeners have ports in their status.
+    ExperimentalListenerSet(&'a ListenerSetStatus),
     /// A route or an XBackend: the entries of the named controller; may be empty.
     Parents(&'a str, &'a [ParentStatus]),
     /// A policy: the entries of the named controller; may be empty.
@@ -85,6 +87,19 @@ pub fn merge(
             "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
             "listeners": merge_listeners(&stored["listeners"], &status.listeners, now)?,
         }),
+        DesiredStatus::ExperimentalListenerSet(status) => {
+            // The CRD refuses port 0. Such a listener is not accepted, which the conditions of the set say.
+            let shown = status.listeners.iter().filter(|it| it.port > 0);
+            let listeners: Vec<_> = shown.cloned().collect();
+            let mut merged = merge_listeners(&stored["listeners"], &listeners, now)?;
+            for (listener, status) in merged.as_array_mut().into_iter().flatten().zip(&listeners) {
+                listener["port"] = status.port.into();
+            }
+            json!({
+                "conditions": merge_conditions(&stored["conditions"], &status.conditions, now)?,
+                "listeners": merged,
+            })
+        }
         DesiredStatus::Parents(controller, parents) => {
             let entries: Vec<_> = parents
                 .iter()
@@ -469,6 +484,7 @@ mod tests {
                 kind: "HTTPRoute".to_owned(),
             }],
             conditions: vec![accepted(1)],
+            port: 80,
             binds: Vec::new(),
         };
         let gateway = GatewayStatus {

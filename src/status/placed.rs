@@ -263,6 +263,7 @@ mod tests {
                 attached_routes: 1,
                 supported_kinds: Vec::new(),
                 conditions: failed(),
+                port: 80,
                 binds: Vec::new(),
             }]
         };

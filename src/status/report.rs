@@ -107,6 +107,9 @@ pub struct ListenerStatus {
     pub supported_kinds: Vec<RouteKind>,
     /// Conditions.
     pub conditions: Vec<Condition>,
+    /// Port of the spec.
+    #[serde(skip)]
+    pub port: u16,
     /// Sockets to bind before the listener is programmed; empty if it cannot be served.
     #[serde(skip)]
     pub binds: Vec<Bind>,

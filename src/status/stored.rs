@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kube::core::GroupVersionKind;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -68,6 +69,8 @@ struct Written {
 #[derive(Debug)]
 pub struct Stored {
     entries: Mutex<BTreeMap<ObjectRef, Entry>>,
+    /// Kinds that the cluster serves under other names.
+    renamed: Mutex<BTreeMap<&'static str, GroupVersionKind>>,
     changed: mpsc::UnboundedSender<ObjectRef>,
 }
 
@@ -75,8 +78,27 @@ impl Stored {
     /// Creates an empty cache. The receiver gets every object whose stored status changes.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<ObjectRef>) {
         let (changed, changes) = mpsc::unbounded_channel();
-        let entries = Mutex::default();
-        (Self { entries, changed }, changes)
+        let stored = Self {
+            entries: Mutex::default(),
+            renamed: Mutex::default(),
+            changed,
+        };
+        (stored, changes)
+    }
+
+    /// Records under which other name the cluster serves a kind; `None` if under its own.
+    pub fn served(&self, kind: &'static str, name: Option<GroupVersionKind>) {
+        let mut renamed = self.renamed.lock().unwrap_or_else(PoisonError::into_inner);
+        match name {
+            Some(name) => drop(renamed.insert(kind, name)),
+            None => drop(renamed.remove(kind)),
+        }
+    }
+
+    /// Returns the other name under which the cluster serves the kind of an object.
+    pub(super) fn served_as(&self, object: &ObjectRef) -> Option<GroupVersionKind> {
+        let renamed = self.renamed.lock().unwrap_or_else(PoisonError::into_inner);
+        renamed.get(&*object.kind).cloned()
     }
 
     /// Records an observed status, unless a newer version is cached.

@@ -217,10 +217,15 @@ impl Writer {
                 .gateways
                 .get(object)
                 .map(|it| DesiredStatus::Gateway(it)),
-            "ListenerSet" => report
-                .listener_sets
-                .get(object)
-                .map(|it| DesiredStatus::ListenerSet(it)),
+            "ListenerSet" => {
+                report
+                    .listener_sets
+                    .get(object)
+                    .map(|it| match self.stored.served_as(object) {
+                        Some(_) => DesiredStatus::ExperimentalListenerSet(it),
+                        None => DesiredStatus::ListenerSet(it),
+                    })
+            }
             kind if kind.ends_with("Route") => {
                 let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
                 Some(DesiredStatus::Parents(&self.controller, parents))
@@ -246,7 +251,11 @@ impl Writer {
 
     fn make(&self, write: Write) -> impl Future<Output = (Write, Outcome)> + use<> {
         tracing::debug!("writing status of {}", write.object);
-        let api = api(&self.client, &write.object);
+        let api = api(
+            &self.client,
+            &write.object,
+            self.stored.served_as(&write.object),
+        );
         async move {
             let outcome = patch(&api, &write).await;
             (write, outcome)
@@ -366,14 +375,19 @@ fn stored(object: &DynamicObject) -> StoredStatus {
 }
 
 /// Returns the API of an object. Gateway API kinds with a status are all served as `v1`; experimental ones and
-/// kinds of Portcullis as `v1alpha1`.
-fn api(client: &Client, object: &ObjectRef) -> Api<DynamicObject> {
+/// kinds of Portcullis as `v1alpha1`. A cluster may serve a kind under another name.
+fn api(
+    client: &Client,
+    object: &ObjectRef,
+    served_as: Option<GroupVersionKind>,
+) -> Api<DynamicObject> {
     let version = if &*object.group == GATEWAY_GROUP {
         "v1"
     } else {
         "v1alpha1"
     };
-    let kind = GroupVersionKind::gvk(&object.group, version, &object.kind);
+    let own = || GroupVersionKind::gvk(&object.group, version, &object.kind);
+    let kind = served_as.unwrap_or_else(own);
     let resource = ApiResource::from_gvk(&kind);
     if object.namespace.is_empty() {
         Api::all_with(client.clone(), &resource)

@@ -3,6 +3,7 @@
 
 use crate::api::gateway::ReferenceGrant;
 use crate::ir::ObjectRef;
+use crate::ir::object_ref::released;
 
 use super::input::Input;
 use super::reason::{Fault, Reason};
@@ -37,8 +38,7 @@ pub(super) fn permitting<'a>(
     let grants = input.grants_of(&to.namespace);
     grants.map(AsRef::as_ref).filter(move |grant| {
         grant.spec.from.iter().any(|source| {
-            source.group == *from.group
-                && source.kind == *from.kind
+            released(&source.group, &source.kind) == (&*from.group, &*from.kind)
                 && source.namespace == *from.namespace
         }) && grant.spec.to.iter().any(|target| {
             let named = target.name.as_deref().filter(|name| !name.is_empty());

@@ -8,6 +8,7 @@
 
 mod apply;
 mod http;
+mod kinds;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,86 +19,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// A served kind: group and version, plural, and whether it is namespaced.
-struct Kind {
-    version: &'static str,
-    name: &'static str,
-    plural: &'static str,
-    namespaced: bool,
-}
-
-const fn kind(
-    version: &'static str,
-    name: &'static str,
-    plural: &'static str,
-    namespaced: bool,
-) -> Kind {
-    Kind {
-        version,
-        name,
-        plural,
-        namespaced,
-    }
-}
+use self::kinds::{KINDS, Kind};
 
 /// Timeout of any wait.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-const GATEWAY: &str = "gateway.networking.k8s.io/v1";
-const KINDS: &[Kind] = &[
-    kind("v1", "Namespace", "namespaces", false),
-    kind("v1", "Service", "services", true),
-    kind("v1", "Secret", "secrets", true),
-    kind("v1", "ConfigMap", "configmaps", true),
-    kind("v1", "Pod", "pods", true),
-    kind("v1", "ServiceAccount", "serviceaccounts", true),
-    kind("apps/v1", "ReplicaSet", "replicasets", true),
-    kind("apps/v1", "Deployment", "deployments", true),
-    kind("apps/v1", "DaemonSet", "daemonsets", true),
-    kind(
-        "authentication.k8s.io/v1",
-        "TokenReview",
-        "tokenreviews",
-        false,
-    ),
-    kind(
-        "discovery.k8s.io/v1",
-        "EndpointSlice",
-        "endpointslices",
-        true,
-    ),
-    kind("coordination.k8s.io/v1", "Lease", "leases", true),
-    kind(GATEWAY, "GatewayClass", "gatewayclasses", false),
-    kind(GATEWAY, "Gateway", "gateways", true),
-    kind(GATEWAY, "ListenerSet", "listenersets", true),
-    kind(GATEWAY, "HTTPRoute", "httproutes", true),
-    kind(GATEWAY, "BackendTLSPolicy", "backendtlspolicies", true),
-    kind(GATEWAY, "ReferenceGrant", "referencegrants", true),
-    kind(
-        "gateway.networking.x-k8s.io/v1alpha1",
-        "XBackend",
-        "xbackends",
-        true,
-    ),
-    kind(
-        "gateway.networking.x-k8s.io/v1alpha1",
-        "XBackendTrafficPolicy",
-        "xbackendtrafficpolicies",
-        true,
-    ),
-    kind(
-        "portcullis.dev/v1alpha1",
-        "ReleaseBackend",
-        "releasebackends",
-        true,
-    ),
-    kind(
-        "multicluster.x-k8s.io/v1alpha1",
-        "ServiceImport",
-        "serviceimports",
-        true,
-    ),
-];
 
 /// Failure of requests for a kind.
 #[derive(Clone, Copy, Debug)]

@@ -25,6 +25,7 @@ UNSEEN = {
     **{("get", kind): "an object is read again after a conflict of a status patch" for kind in WITH_STATUS},
     ("get", "configmaps"): "a CA bundle is read when a policy refers to it for the first time",
     **{(verb, "serviceimports"): "the cluster of these tests has no CRD of the Multi-Cluster Services API" for verb in ["list", "watch"]},
+    **{(verb, kind): "the cluster of these tests has ListenerSets" for verb, kind in [("get", "xlistenersets"), ("list", "xlistenersets"), ("watch", "xlistenersets"), ("patch", "xlistenersets/status")]},
     ("create", "leases"): "only the first controller creates the Lease",
 }
 

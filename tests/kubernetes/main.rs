@@ -15,6 +15,7 @@
 //! | events that are large, invalid, of unknown objects or without an object | `events` |
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
 //! | objects that no CRD would admit | `invalid` |
+//! | the cluster serves XListenerSets instead of ListenerSets | `experimental` |
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
 //! | the Pods of a ReleaseBackend cannot be listed | `pods` |
 
@@ -24,6 +25,7 @@
 mod api;
 mod backend_kinds;
 mod events;
+mod experimental;
 mod faults;
 #[path = "../harness/mod.rs"]
 mod harness;

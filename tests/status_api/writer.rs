@@ -24,16 +24,16 @@ const CONTROLLER: &str = "portcullis.dev/gateway-controller";
 const CONCURRENT: usize = 8;
 
 /// A writer on its own thread, with its inputs.
-struct Running {
+pub(crate) struct Running {
     api: Api,
-    stored: Arc<Stored>,
-    statuses: watch::Sender<Option<Statuses>>,
+    pub(crate) stored: Arc<Stored>,
+    pub(crate) statuses: watch::Sender<Option<Statuses>>,
     stats: Arc<ControllerStats>,
     _end: oneshot::Sender<()>,
 }
 
 impl Running {
-    fn start(api: &Api) -> Self {
+    pub(crate) fn start(api: &Api) -> Self {
         let (stored, mut changes) = Stored::new();
         let stored = Arc::new(stored);
         let (statuses, wanted) = watch::channel(None);
@@ -65,7 +65,7 @@ impl Running {
     }
 
     /// Creates a route and passes it to the writer, like a watch.
-    fn create(&self, name: &str) {
+    pub(crate) fn create(&self, name: &str) {
         self.api.put(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
             "metadata": {"name": name, "namespace": "default", "generation": 1},
@@ -107,13 +107,13 @@ impl Running {
     }
 
     /// Waits until the stored status of a route has this message.
-    fn wait_for(&self, name: &str, message: &str) -> Value {
+    pub(crate) fn wait_for(&self, name: &str, message: &str) -> Value {
         let is_there = |route: &Value| message_of(route) == message;
         self.api.wait_for("HTTPRoute", "default", name, is_there)
     }
 
     /// Waits until the number of writes with this result is `count`.
-    fn wait_for_count(&self, result: &str, count: u64) {
+    pub(crate) fn wait_for_count(&self, result: &str, count: u64) {
         let began = Instant::now();
         while self.count(result) < count {
             assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", self.counts());
@@ -121,7 +121,7 @@ impl Running {
         }
     }
 
-    fn count(&self, result: &str) -> u64 {
+    pub(crate) fn count(&self, result: &str) -> u64 {
         let counts = self.counts();
         counts.iter().find(|(name, _)| *name == result).unwrap().1
     }
@@ -131,11 +131,11 @@ impl Running {
     }
 }
 
-fn route(name: &str) -> ObjectRef {
+pub(crate) fn route(name: &str) -> ObjectRef {
     ObjectRef::gateway_api("HTTPRoute", "default", name)
 }
 
-fn parents(gateway: &str, message: &str) -> Arc<[ParentStatus]> {
+pub(crate) fn parents(gateway: &str, message: &str) -> Arc<[ParentStatus]> {
     let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
     Arc::new([ParentStatus {
         parent_ref: ParentRef {

@@ -195,11 +195,6 @@ const KINDS: &[(&str, &str, &str)] = &[
         "BackendTLSPolicy",
         "BackendTLSPolicy",
     ),
-    (
-        "gateway.networking.x-k8s.io/v1alpha1",
-        "XListenerSet",
-        "ListenerSet",
-    ),
 ];
 
 fn parse(text: &str) -> Value {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use kube::core::Request;
 use kube::core::params::GetParams;
+use kube::core::{GroupVersionKind, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -155,7 +155,11 @@ impl Fetches {
         let plural = format!("{}s", kind.kind.to_lowercase());
         Some(Fetch {
             client: self.client.clone(),
-            requests: requests(kind, kind.versions.first()?, &plural, Some(&name.namespace)),
+            requests: requests(
+                &GroupVersionKind::gvk(kind.group, kind.versions.first()?, kind.kind),
+                &plural,
+                Some(&name.namespace),
+            ),
             kind,
             name: name.clone(),
             messages: self.messages.clone(),

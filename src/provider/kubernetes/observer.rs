@@ -16,6 +16,10 @@ use crate::cluster::api_server::is_status_ours;
 /// One thread calls it in event order, before a snapshot with the object is published. All objects
 /// of a published snapshot have therefore been observed.
 pub trait Observer: Send + Sync {
+    /// The cluster serves a kind as released, or as the experimental kind that it was before its release. Called for kinds
+    /// that have been experimental, before their objects.
+    fn served(&self, kind: &'static Kind, is_experimental: bool);
+
     /// An object was created or changed, possibly only in its status.
     fn observed(&self, object: &ObjectRef, observed: Observed);
 

@@ -37,6 +37,8 @@ pub(super) enum Message {
 pub(super) enum Change {
     /// A list begins.
     Listing,
+    /// The cluster serves the kind as released, or as the experimental kind that it was before.
+    Served { is_experimental: bool },
     /// One object of the list.
     Listed(ParsedObject),
     /// The list is complete: objects that it did not contain no longer exist.
@@ -146,6 +148,12 @@ impl Store {
         }
         let is_listed = matches!(change, Change::Complete | Change::Absent);
         let is_changed = match change {
+            Change::Served { is_experimental } => {
+                if let Some(observer) = &self.observer {
+                    observer.served(kind, is_experimental);
+                }
+                false
+            }
             Change::Listing => {
                 self.staged.insert(number, BTreeMap::new());
                 false

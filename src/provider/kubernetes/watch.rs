@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
-use kube::core::{ListMeta, Request};
+use kube::core::{GroupVersionKind, ListMeta, Request};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -50,11 +50,19 @@ pub(super) struct Watch {
     pub(super) changes: mpsc::Sender<Message>,
 }
 
+/// How a cluster serves a kind.
+#[derive(Clone)]
+struct Served {
+    requests: Request,
+    /// Whether as the experimental kind that it was before its release.
+    is_experimental: bool,
+}
+
 /// State of a watch.
 #[derive(Default)]
 struct Progress {
-    /// Requests for the served version of the kind, once discovered.
-    requests: Option<Request>,
+    /// How the cluster serves the kind, once discovered.
+    served: Option<Served>,
     /// resourceVersion to continue from; `None` if a list is needed.
     since: Option<String>,
     /// Newest version that was sent.
@@ -119,7 +127,7 @@ impl Watch {
             match end {
                 WatchEnd::Closed => return,
                 WatchEnd::Absent(failure) => {
-                    progress.requests = None;
+                    progress.served = None;
                     retry.wait_after(&failure).await;
                 }
                 WatchEnd::Expired(failure) => {
@@ -133,19 +141,37 @@ impl Watch {
 
     /// Performs the next step: discovery, list or watch.
     async fn advance(&self, progress: &mut Progress, retry: &mut Retry) -> Result<(), WatchEnd> {
-        let Some(requests) = progress.requests.clone() else {
-            progress.requests = self.discover().await?;
-            return match progress.requests {
+        let Some(served) = progress.served.clone() else {
+            progress.served = self.discover().await?;
+            return match progress.served {
                 Some(_) => Ok(()),
                 None => self.report_absent(progress).await,
             };
         };
         let Some(since) = progress.since.clone() else {
-            self.list(&requests, progress).await?;
+            self.list(&served, progress).await?;
             retry.on_success();
             return Ok(());
         };
-        self.watch(&requests, &since, progress, retry).await
+        self.watch(&served.requests, &since, progress, retry)
+            .await?;
+        if served.is_experimental {
+            self.look_for_release(progress).await?;
+        }
+        Ok(())
+    }
+
+    /// Lists anew if the cluster serves the released kind by now.
+    async fn look_for_release(&self, progress: &mut Progress) -> Result<(), WatchEnd> {
+        let found = self.discover().await?;
+        if found.as_ref().is_some_and(|it| !it.is_experimental) {
+            *progress = Progress {
+                served: found,
+                count: progress.count,
+                ..Progress::default()
+            };
+        }
+        Ok(())
     }
 
     async fn send(&self, change: Change) -> Result<(), WatchEnd> {
@@ -168,31 +194,53 @@ impl Watch {
     }
 
     /// Discovers the newest supported version of the kind; `None` if the cluster does not serve it.
-    async fn discover(&self) -> Result<Option<Request>, WatchEnd> {
+    async fn discover(&self) -> Result<Option<Served>, WatchEnd> {
         let kind = self.scope.kind;
         for version in kind.versions {
-            let api_version = kind.group_version(version);
-            let listed = if kind.group.is_empty() {
-                let listed = self.client.list_core_api_resources(version);
-                self.with_timeout(listed).await
-            } else {
-                let listed = self.client.list_api_group_resources(&api_version);
-                self.with_timeout(listed).await
-            };
-            let resources = match listed {
-                Ok(list) => list.resources,
-                Err(WatchEnd::Absent(_)) => continue,
-                Err(end) => return Err(end),
-            };
-            let served = resources
-                .iter()
-                .find(|resource| resource.kind == kind.kind && !resource.name.contains('/'));
-            if let Some(resource) = served {
-                let namespace = self.scope.namespace.as_deref();
-                return Ok(Some(requests(kind, version, &resource.name, namespace)));
+            if let Some(requests) = self.find(kind.group, version, kind.kind).await? {
+                return Ok(Some(Served {
+                    requests,
+                    is_experimental: false,
+                }));
             }
         }
-        Ok(None)
+        let Some(former) = kind.experimental else {
+            return Ok(None);
+        };
+        let found = self.find(former.group, former.version, former.kind);
+        let found = found.await?;
+        Ok(found.map(|requests| Served {
+            requests,
+            is_experimental: true,
+        }))
+    }
+
+    /// Returns the requests for group, version and kind, if the cluster serves them.
+    async fn find(
+        &self,
+        group: &str,
+        version: &str,
+        kind: &str,
+    ) -> Result<Option<Request>, WatchEnd> {
+        let wanted = GroupVersionKind::gvk(group, version, kind);
+        let listed = if group.is_empty() {
+            let listed = self.client.list_core_api_resources(version);
+            self.with_timeout(listed).await
+        } else {
+            let api_version = wanted.api_version();
+            let listed = self.client.list_api_group_resources(&api_version);
+            self.with_timeout(listed).await
+        };
+        let resources = match listed {
+            Ok(list) => list.resources,
+            Err(WatchEnd::Absent(_)) => return Ok(None),
+            Err(end) => return Err(end),
+        };
+        let found = resources
+            .iter()
+            .find(|resource| resource.kind == kind && !resource.name.contains('/'));
+        let namespace = self.scope.namespace.as_deref();
+        Ok(found.map(|resource| requests(&wanted, &resource.name, namespace)))
     }
 
     /// Reports that the kind does not exist. If it existed before, asks a second time first.
@@ -213,17 +261,26 @@ impl Watch {
     }
 
     /// Lists the scope page by page. The store discards an incomplete list.
-    async fn list(&self, requests: &Request, progress: &mut Progress) -> Result<(), WatchEnd> {
+    async fn list(&self, served: &Served, progress: &mut Progress) -> Result<(), WatchEnd> {
         let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
             // Without a limit, the list has one page and cannot expire between pages.
             limit: (!progress.is_slow).then(|| page(self.scope.kind)),
             ..ListParams::default()
         };
+        if self.scope.kind.experimental.is_some() {
+            self.send(Change::Served {
+                is_experimental: served.is_experimental,
+            })
+            .await?;
+        }
         self.send(Change::Listing).await?;
         let mut count = 0;
         let version = loop {
-            let page = match self.with_timeout(self.page(requests, &params)).await {
+            let page = match self
+                .with_timeout(self.page(&served.requests, &params))
+                .await
+            {
                 Err(WatchEnd::Expired(failure)) => {
                     progress.is_slow = true;
                     return Err(WatchEnd::Expired(failure));
@@ -246,7 +303,7 @@ impl Watch {
         check_loss(count, progress)?;
         self.send(Change::Complete).await?;
         *progress = Progress {
-            requests: progress.requests.take(),
+            served: progress.served.take(),
             newest: parsed::version(&version),
             since: Some(version),
             count,

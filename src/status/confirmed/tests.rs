@@ -38,6 +38,7 @@ fn listeners() -> Vec<ListenerStatus> {
         attached_routes: 0,
         supported_kinds: Vec::new(),
         conditions: conditions(0),
+        port: 80,
         binds: vec![Bind::tcp(None, 80)],
     }]
 }

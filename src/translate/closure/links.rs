@@ -13,7 +13,7 @@ use crate::api::route::RouteRule;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::object_ref::{GATEWAY_GROUP, released};
 
 use super::super::backend;
 use super::super::gateway::attachment;
@@ -293,6 +293,6 @@ impl ByKind<'_> {
 }
 
 fn is_our_kind(parent: &ParentRef) -> bool {
-    parent.group == GATEWAY_GROUP
-        && [Gateway::KIND, ListenerSet::KIND].contains(&parent.kind.as_str())
+    let (group, kind) = released(&parent.group, &parent.kind);
+    group == GATEWAY_GROUP && [Gateway::KIND, ListenerSet::KIND].contains(&kind)
 }

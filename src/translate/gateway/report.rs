@@ -205,6 +205,7 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
         attached_routes: 0,
         supported_kinds: listener.kinds.iter().map(kind).collect(),
         conditions: listener.conditions(fault.as_ref()),
+        port,
         binds,
     }
 }

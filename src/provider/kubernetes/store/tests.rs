@@ -132,6 +132,11 @@ fn unparsable_object_keeps_its_last_version() {
 struct Log(Mutex<Vec<String>>);
 
 impl Observer for Log {
+    fn served(&self, kind: &'static Kind, is_experimental: bool) {
+        let line = format!("{} is experimental: {is_experimental}", kind.kind);
+        self.0.lock().unwrap().push(line);
+    }
+
     fn observed(&self, object: &ObjectRef, observed: Observed) {
         let version = observed.resource_version;
         self.0.lock().unwrap().push(format!("{object} {version}"));
