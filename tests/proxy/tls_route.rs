@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis::telemetry::metrics::HandshakeFailure;
 use rustls::ClientConfig;
@@ -287,6 +287,56 @@ async fn what_is_no_client_hello_reaches_no_backend() {
         read_all(&mut socket).await;
     }
     assert_eq!(origin.connections(), 0);
+}
+
+/// Clients that send half a ClientHello, or a byte of it now and then, end at the handshake timeout, and delay nobody.
+#[tokio::test]
+async fn stalled_client_hellos_end_without_delaying_others() {
+    const STALLED: u64 = 300;
+    let authority = Authority::new();
+    let origin = TlsOrigin::start(&authority.issue(&["a.example.com"])).await;
+    let scene = Scene::with(&before(&origin), |settings| {
+        settings.limits.handshake_timeout = Duration::from_secs(2);
+    });
+    let unfinished = [22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3];
+    let (mut stalled, mut silent) = (Vec::new(), Vec::new());
+    for number in 0..STALLED {
+        let mut socket = connect(scene.at(443)).await;
+        socket.write_all(&unfinished).await.expect("sent");
+        // One in ten goes on, byte by byte.
+        let (mut reader, mut writer) = socket.into_split();
+        stalled.push(tokio::spawn(async move { read_all(&mut reader).await }));
+        if number % 10 > 0 {
+            silent.push(writer);
+            continue;
+        }
+        // One in ten goes on, byte by byte.
+        stalled.push(tokio::spawn(async move {
+            let mut pace = tokio::time::interval(Duration::from_millis(100));
+            while writer.write_all(&[0]).await.is_ok() {
+                pace.tick().await;
+            }
+            Vec::new()
+        }));
+    }
+    let began = Instant::now();
+    for _ in 0..20 {
+        secure(&scene, "a.example.com").await;
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(origin.connections(), 20);
+    for ended in stalled {
+        ended.await.expect("no panic");
+    }
+    until_counted(&scene, "the timeouts", |it| {
+        it.handshake_failures(HandshakeFailure::Timeout) == STALLED
+    })
+    .await;
+    assert_eq!(origin.connections(), 20);
 }
 
 #[tokio::test]

@@ -322,6 +322,26 @@ async fn session_gets_another_endpoint_when_its_own_is_gone() {
     assert_eq!(sessions(&scene.state().stats.connections), 1);
 }
 
+/// A policy makes another backend of the same Service. Sessions of the previous one follow the endpoints of the new one.
+#[tokio::test]
+async fn session_follows_the_endpoints_of_a_backend_that_was_replaced() {
+    let (one, two) = (Echo::start("one ").await, Echo::start("two ").await);
+    let mut scene = Scene::start(&to(&[one.address]));
+    let client = Client::of(scene.at(PORT)).await;
+    assert_eq!(client.ask("hello").await, "one hello");
+    let policy = "apiVersion: gateway.networking.x-k8s.io/v1alpha1\nkind: XBackendTrafficPolicy\nmetadata: {name: policy}\n\
+                  spec:\n  targetRefs: [{group: '', kind: Service, name: app}]\n  \
+                  retryConstraint: {budget: {percent: 50, interval: 10s}}\n";
+    scene
+        .replace(&to(&[one.address]).with(policy.to_owned()))
+        .await;
+    assert_eq!(client.ask("hello").await, "one hello");
+    scene
+        .replace(&to(&[two.address]).with(policy.to_owned()))
+        .await;
+    assert_eq!(client.ask("hello").await, "two hello");
+}
+
 #[tokio::test]
 async fn datagrams_without_a_route_or_an_endpoint_are_dropped() {
     for objects in [listening(PORT), to(&[])] {

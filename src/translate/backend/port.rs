@@ -52,9 +52,13 @@ impl BackendUse {
 
 impl Port {
     /// Returns the protocol for requests of a kind of route. gRPC needs HTTP/2, which is used unless the port declares
-    /// another protocol. What TLSRoutes, TCPRoutes and UDPRoutes forward has the protocol of the clients.
+    /// another protocol. No HTTP is sent to ports that declare TCP. What TLSRoutes, TCPRoutes and UDPRoutes forward has the protocol of the clients.
     pub(super) fn protocol_for(&self, kind: RouteKind) -> Result<UpstreamProtocol, Fault> {
         match kind {
+            RouteKind::Http | RouteKind::Grpc if self.protocol == UpstreamProtocol::Tcp => {
+                let message = "has spec.protocol TCP, which HTTP cannot be sent to; use HTTP, HTTP11, HTTP2, H2C or MCP";
+                return Err(Fault::new(Reason::UnsupportedProtocol, message));
+            }
             RouteKind::Http => return Ok(self.protocol),
             RouteKind::Tls | RouteKind::Tcp => return Ok(UpstreamProtocol::Tcp),
             RouteKind::Udp => return Ok(UpstreamProtocol::Udp),

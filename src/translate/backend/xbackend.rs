@@ -8,7 +8,7 @@ use crate::api::policy::BackendTlsValidation;
 use crate::api::xbackend::{XBackend, XBackendTls};
 use crate::api::{Object, Resource};
 use crate::ir::{
-    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
+    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, Transport, UpstreamProtocol,
 };
 use crate::status::Condition;
 
@@ -60,7 +60,7 @@ struct External {
     protocol: UpstreamProtocol,
     /// The declared protocol, for messages, if gRPC cannot be sent there.
     refuses_grpc: Option<Arc<str>>,
-    /// Why no HTTP can be sent there: the protocol is TCP.
+    /// Why nothing can be sent there: the protocol is not known.
     unsupported: Option<Fault>,
     /// TLS, plain text, or why no request may be sent, which makes `Accepted` false.
     tls: Result<Option<Arc<ClientTls>>, Fault>,
@@ -129,6 +129,10 @@ impl Resolver for XBackends {
         }
         if let Some(fault) = &external.unsupported {
             return Err(fault.clone());
+        }
+        if port.transport == Transport::Udp {
+            let message = "is a backend for TCP and what runs over it; use a Service for UDP";
+            return Err(Fault::new(Reason::UnsupportedProtocol, message));
         }
         let tls = external.tls.as_ref().ok().cloned().flatten();
         Ok(Found {
@@ -238,9 +242,10 @@ fn protocol(name: Option<&str>) -> Result<UpstreamProtocol, Fault> {
     match name.unwrap_or_default() {
         "" | "HTTP" | "HTTP11" | "MCP" => Ok(UpstreamProtocol::Http1),
         "HTTP2" | "H2C" => Ok(UpstreamProtocol::H2c),
+        "TCP" => Ok(UpstreamProtocol::Tcp),
         other => {
             let message = format!(
-                "has spec.protocol {other}, which HTTP cannot be sent to; use HTTP, HTTP11, HTTP2, H2C or MCP"
+                "has spec.protocol {other:?}; it has to be HTTP, HTTP11, HTTP2, H2C, MCP or TCP"
             );
             Err(Fault::new(Reason::UnsupportedProtocol, message))
         }
