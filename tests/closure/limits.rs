@@ -10,6 +10,9 @@ use crate::contents::{class, object};
 use crate::objects::CONTROLLER;
 use crate::{decode, snapshot};
 
+/// Number of full ListenerSets that a namespace may attach to a Gateway.
+const FULL: usize = 256;
+
 fn gateway() -> Value {
     let all = json!({"namespaces": {"from": "All"}});
     let listeners =
@@ -18,24 +21,25 @@ fn gateway() -> Value {
     object("Gateway", "infra", "g", spec)
 }
 
-/// Returns a ListenerSet that was created on a day of a month, with a listener for each host.
-fn set(namespace: &str, name: &str, day: usize, hosts: &[String]) -> Value {
+/// Returns a ListenerSet that was created in a minute of a day, with a listener for each host.
+fn set(namespace: &str, name: &str, minute: usize, hosts: &[String]) -> Value {
     let listener = |(number, host)| json!({"name": format!("l{number}"), "port": 80, "protocol": "HTTP", "hostname": host});
     let listeners: Vec<_> = hosts.iter().enumerate().map(listener).collect();
     let parent = json!({"name": "g", "namespace": "infra"});
     let spec = json!({"parentRef": parent, "listeners": listeners});
     let mut set = object("ListenerSet", namespace, name, spec);
-    set["metadata"]["creationTimestamp"] = json!(format!("2026-01-{day:02}T00:00:00Z"));
+    let (hour, minute) = (minute / 60, minute % 60);
+    set["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T{hour:02}:{minute:02}:00Z"));
     set
 }
 
 /// Returns a ListenerSet with 64 listeners, the most that the API allows.
-fn full(namespace: &str, day: usize) -> Value {
-    let hosts = (0..64).map(|host| format!("h{host}.d{day}.{namespace}.example"));
+fn full(namespace: &str, minute: usize) -> Value {
+    let hosts = (0..64).map(|host| format!("h{host}.d{minute}.{namespace}.example"));
     set(
         namespace,
-        &format!("s{day}"),
-        day,
+        &format!("s{minute}"),
+        minute,
         &hosts.collect::<Vec<_>>(),
     )
 }
@@ -102,18 +106,19 @@ impl Followed {
 
 #[test]
 fn listeners_beyond_the_limit_of_a_namespace_take_nothing_from_others() {
-    let mut followed = Followed::new([class(), gateway(), full("greedy", 1)]);
-    for day in 2..=16 {
-        followed.put(&full("greedy", day));
+    let sets = (1..=FULL - 2).map(|minute| full("greedy", minute));
+    let mut followed = Followed::new([class(), gateway()].into_iter().chain(sets));
+    for minute in FULL - 1..=FULL {
+        followed.put(&full("greedy", minute));
     }
-    let accepted = vec!["Accepted"; 64];
-    assert_eq!(followed.accepted("greedy", "s16"), accepted);
+    let (accepted, last) = (vec!["Accepted"; 64], format!("s{FULL}"));
+    assert_eq!(followed.accepted("greedy", &last), accepted);
 
     let shared = "shared.example".to_owned();
     let surplus = set(
         "greedy",
         "surplus",
-        17,
+        FULL + 1,
         &[shared.clone(), "x.example".to_owned()],
     );
     followed.put(&surplus);
@@ -121,16 +126,16 @@ fn listeners_beyond_the_limit_of_a_namespace_take_nothing_from_others() {
         followed.accepted("greedy", "surplus"),
         ["TooManyListeners"; 2]
     );
-    assert_eq!(followed.accepted("greedy", "s16"), accepted);
+    assert_eq!(followed.accepted("greedy", &last), accepted);
 
     // A younger ListenerSet of another namespace gets the host that the surplus listener asks for.
-    followed.put(&set("polite", "set", 18, &[shared]));
+    followed.put(&set("polite", "set", FULL + 2, &[shared]));
     assert_eq!(followed.accepted("polite", "set"), ["Accepted"]);
     let served = |followed: &Followed| -> usize {
         let ports = followed.last.ir.ports.iter();
         ports.map(|port| port.listeners.len()).sum()
     };
-    assert_eq!(served(&followed), 1 + 1024 + 1);
+    assert_eq!(served(&followed), 1 + 64 * FULL + 1);
 
     // Room for the surplus: one of its hosts has been taken by a younger set, which loses it to the older one.
     followed.delete(&full("greedy", 1));
@@ -149,14 +154,14 @@ fn listeners_beyond_the_limit_of_a_namespace_take_nothing_from_others() {
 
 #[test]
 fn a_set_may_be_served_in_part() {
-    let sets = (1..=15).map(|day| full("team", day));
+    let sets = (1..FULL).map(|minute| full("team", minute));
     let hosts: Vec<_> = (0..63).map(|host| format!("h{host}.example")).collect();
-    let almost = set("team", "almost", 16, &hosts);
+    let almost = set("team", "almost", FULL, &hosts);
     let mut followed = Followed::new([class(), gateway(), almost].into_iter().chain(sets));
     let two = set(
         "team",
         "two",
-        17,
+        FULL + 1,
         &["a.example".to_owned(), "b.example".to_owned()],
     );
     followed.put(&two);

@@ -16,8 +16,8 @@ use crate::translate::input::Input;
 use crate::translate::reason::{Fault, Reason};
 
 /// Maximum number of listeners that the ListenerSets of one namespace may add to a Gateway, so that one team cannot take
-/// the memory and the time of the others. 16 full ListenerSets.
-pub(super) const MAX_OF_NAMESPACE: usize = 1024;
+/// the memory and the time of the others. 256 full ListenerSets.
+pub(super) const MAX_OF_NAMESPACE: usize = 16_384;
 
 /// Appends the listeners of ListenerSets to those of their Gateway: oldest set first, then by namespace and name.
 /// Rejects those beyond [`MAX_OF_NAMESPACE`].
