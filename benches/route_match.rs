@@ -64,6 +64,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         created: None,
         priority: 0,
         rules: vec![Arc::new(rule)],
+        policies: None,
     };
     AttachedRoute {
         hostnames: hostnames.into(),
@@ -81,6 +82,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             },
             hostname,
             protocol: Protocol::Http,
+            policies: None,
             routes: routes.into_iter().map(Arc::new).collect(),
         })
     };

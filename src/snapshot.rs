@@ -6,6 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
+use crate::api::access_policy::AccessPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
@@ -302,6 +303,8 @@ snapshot! {
     xbackends: XBackend,
     /// ReleaseBackends.
     release_backends: ReleaseBackend,
+    /// AccessPolicies.
+    access_policies: AccessPolicy,
     /// ServiceImports.
     service_imports: ServiceImport,
     /// ReferenceGrants.

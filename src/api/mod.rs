@@ -1,6 +1,7 @@
 //! The boundary to Kubernetes: slim types of the watched kinds, with only the fields that Portcullis reads, and the
 //! defaults and validation of an API server. Must not know clients, files or the meaning of objects.
 
+pub mod access_policy;
 pub mod admission;
 pub(crate) mod annotation;
 pub mod backend_tls_override;
@@ -11,6 +12,7 @@ mod finding;
 pub mod gateway;
 pub mod grpc_route;
 pub mod http_route;
+pub mod inherited_policy;
 pub mod l4_route;
 mod legacy;
 pub mod meta;

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
+use super::access_policy::AccessPolicy;
 use super::backend_tls_override::BackendTlsOverride;
 use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
@@ -42,6 +43,7 @@ pub enum Object {
     BackendTrafficPolicy(Arc<BackendTrafficPolicy>),
     XBackend(Arc<XBackend>),
     ReleaseBackend(Arc<ReleaseBackend>),
+    AccessPolicy(Arc<AccessPolicy>),
     ServiceImport(Arc<ServiceImport>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
@@ -70,6 +72,7 @@ impl Object {
             Self::BackendTrafficPolicy(object) => object.meta(),
             Self::XBackend(object) => object.meta(),
             Self::ReleaseBackend(object) => object.meta(),
+            Self::AccessPolicy(object) => object.meta(),
             Self::ServiceImport(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
@@ -102,6 +105,7 @@ impl Object {
             }
             Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
             Self::ReleaseBackend(_) => (ReleaseBackend::GROUP, ReleaseBackend::KIND),
+            Self::AccessPolicy(_) => (AccessPolicy::GROUP, AccessPolicy::KIND),
             Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
@@ -160,6 +164,7 @@ impl Object {
             Self::BackendTrafficPolicy(object) => typed!(&**object),
             Self::XBackend(object) => typed!(&**object),
             Self::ReleaseBackend(object) => typed!(&**object),
+            Self::AccessPolicy(object) => typed!(&**object),
             Self::ServiceImport(object) => typed!(&**object),
             Self::ReferenceGrant(object) => typed!(&**object),
             Self::GatewayParameters(object) => typed!(&**object),
@@ -453,6 +458,14 @@ static KINDS: &[Kind] = &[
         true,
         "releasebackend",
         ReleaseBackend
+    ),
+    kind!(
+        parameters::GROUP,
+        "AccessPolicy",
+        ["v1alpha1"],
+        true,
+        "accesspolicy",
+        AccessPolicy
     ),
     kind!(
         MULTICLUSTER_GROUP,

@@ -103,6 +103,7 @@ impl<'a> CheckResult<'a> {
             message: shadowed.to_string(),
         }));
         let report = &translation.report;
+        warnings.extend(warnings::loosened(report));
         let accepted = accepted(report);
         let is_refused = |(object, problem): &(ObjectRef, String)| {
             is_refusal(problem) || !accepted.contains(object)

@@ -7,6 +7,7 @@ mod describe;
 mod explanation;
 mod live;
 mod matches;
+mod policies;
 mod request;
 mod traffic;
 
@@ -327,7 +328,10 @@ fn explain_rules(
     let Place { port, listener } = place;
     let considered = listener.explain(view);
     match found {
-        Some(rule) => explain_rule(explanation, rule, &considered, configuration),
+        Some(rule) => {
+            explain_rule(explanation, rule, &considered, configuration);
+            policies::explain(explanation, rule.policies(&listener.ir));
+        }
         None => explanation.line("rule", no_rule(listener)),
     }
     let others = all_matches(listener).saturating_sub(considered.len());

@@ -11,6 +11,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
+use super::policy::Policies;
 use super::{Certificate, ObjectRef, Route, ServerTls, Transport, sharing};
 
 /// A port to bind, on one address or on every address of both families.
@@ -170,6 +171,9 @@ pub struct Listener {
     pub hostname: Hostname,
     /// Its protocol.
     pub protocol: Protocol,
+    /// What policies require of its requests, except for those of routes with policies of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Arc<Policies>>,
     /// Routes attached to it.
     pub routes: AttachedRoutes,
 }

@@ -2,6 +2,7 @@
 //! Kubernetes objects, sockets or clocks. Equal IRs serve traffic in the same way.
 
 pub mod backend;
+pub mod cidr;
 pub mod cors;
 pub mod external_auth;
 pub mod filter;
@@ -12,6 +13,7 @@ pub mod hop_by_hop;
 pub mod listener;
 pub mod object_ref;
 pub mod pattern;
+pub mod policy;
 pub mod precedence;
 pub mod route;
 mod scheme;

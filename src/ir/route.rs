@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
+use super::policy::Policies;
 use super::session::SessionPersistence;
 pub use super::target::BackendTarget;
 use super::{BackendId, Filter, ObjectRef, Pattern};
@@ -25,6 +26,10 @@ pub struct Route {
     pub priority: i16,
     /// Rules, in the object's order.
     pub rules: Vec<Arc<Rule>>,
+    /// What policies require of the requests of each rule, in the order of `rules`, if a policy has the route as its
+    /// target. It takes the place of what they require on the listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Box<[Arc<Policies>]>>,
 }
 
 /// The kind of a route. It decides in which order matches are tried: see [`super::Precedence`].

@@ -77,6 +77,7 @@ mod tests {
             },
             hostname: Hostname::Any,
             protocol: Protocol::Http,
+            policies: None,
             routes: Default::default(),
         };
         Arc::new(Port {

@@ -36,6 +36,10 @@ pub(crate) enum Error {
     Misdirected,
     /// No listener for the host, or no matching rule.
     NotFound(&'static str),
+    /// A policy does not permit the address of the client.
+    AddressRefused,
+    /// A policy that protects the rule is broken.
+    BrokenPolicy,
     /// The rule or the selected backendRef is invalid.
     InvalidRule,
     /// The rule has no backend.
@@ -74,11 +78,14 @@ impl Error {
             | Self::TooManyHeaders
             | Self::Misdirected
             | Self::NotFound(_)
+            | Self::AddressRefused
             | Self::BodyTimeout
             | Self::BodyTooLarge
             | Self::KeptBytes
             | Self::Send(SendError::RequestBody) => ErrorSource::Downstream,
-            Self::InvalidRule | Self::NoBackend | Self::Filter => ErrorSource::Configuration,
+            Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
+                ErrorSource::Configuration
+            }
             Self::RequestTimeout
             | Self::BackendIdle
             | Self::RetryBudget
@@ -100,7 +107,10 @@ impl Error {
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
-            Self::InvalidRule | Self::NoBackend | Self::Filter => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::AddressRefused => StatusCode::FORBIDDEN,
+            Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::RequestTimeout | Self::BackendIdle | Self::AuthorizationTimeout => {
                 StatusCode::GATEWAY_TIMEOUT
             }
@@ -147,6 +157,8 @@ impl Error {
             Self::ExpectationFailed => "unsupported expectation",
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",
+            Self::AddressRefused => "this address may not send requests here",
+            Self::BrokenPolicy => "a policy that protects the route is broken",
             Self::InvalidRule => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
             Self::RetryBudget => {
@@ -201,6 +213,8 @@ mod tests {
             (Error::BadRequest("bad"), GrpcStatus::Internal),
             (Error::TooManyHeaders, GrpcStatus::ResourceExhausted),
             (Error::Misdirected, GrpcStatus::Unavailable),
+            (Error::AddressRefused, GrpcStatus::PermissionDenied),
+            (Error::BrokenPolicy, GrpcStatus::Unavailable),
             (Error::InvalidRule, GrpcStatus::Unavailable),
             (Error::NoBackend, GrpcStatus::Unavailable),
             (Error::RetryBudget, GrpcStatus::Unavailable),

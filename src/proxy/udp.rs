@@ -7,6 +7,7 @@ mod sessions;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -158,7 +159,7 @@ impl UdpPort {
         if self.worker.draining.get() {
             return None;
         }
-        let flow = self.open(table)?;
+        let flow = self.open(table, path.client)?;
         let deadline = self.worker.clock.deadline();
         deadline.set(self.worker.limits.udp_idle_timeout);
         let (count, stats) = (&self.worker.udp_sessions, &self.worker.stats);
@@ -178,20 +179,20 @@ impl UdpPort {
                     |one| matches!(&one.target, BackendTarget::Backend(it) if it.id == *backend),
                 )
             };
-            if !self.rule(table).is_some_and(is_target) {
+            if !self.rule(table, session.path.client).is_some_and(is_target) {
                 return false;
             }
         }
         session.flow.has_endpoint()
     }
 
-    fn rule<'a>(&self, table: &'a Table) -> Option<&'a Arc<Rule>> {
-        table.port(&self.bind)?.only_rule()
+    fn rule<'a>(&self, table: &'a Table, client: SocketAddr) -> Option<&'a Arc<Rule>> {
+        table.port(&self.bind)?.only_rule(client.ip())
     }
 
     /// Opens a flow to a backend by weight. If no descriptor is left, an idle session ends.
-    fn open(&self, table: &Table) -> Option<UdpFlow> {
-        let backend = self.rule(table)?.draw_backend()?;
+    fn open(&self, table: &Table, client: SocketAddr) -> Option<UdpFlow> {
+        let backend = self.rule(table, client)?.draw_backend()?;
         if self.sessions.are_full() && !self.sessions.evict() {
             return None;
         }

@@ -76,9 +76,11 @@ impl Condition {
             // be repaired.
             ConditionType::OverlappingTLSConfig
             // The user asked for these.
+            | ConditionType::AccessPolicyAffected
             | ConditionType::DefaultGateway
             | ConditionType::InsecureBackend
             | ConditionType::InsecureFrontendValidationMode
+            | ConditionType::LoosensInherited
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend
             // May be on purpose, while a route replaces another one.
@@ -99,13 +101,19 @@ impl fmt::Display for Condition {
 
 /// Condition types, spelled as in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[expect(missing_docs, reason = "the Gateway API documents all but one")]
+#[expect(missing_docs, reason = "the Gateway API documents all others")]
 pub enum ConditionType {
     Accepted,
+    /// Not of the Gateway API: AccessPolicies target the object.
+    #[serde(rename = "portcullis.dev/AccessPolicyAffected")]
+    AccessPolicyAffected,
     Conflicted,
     DefaultGateway,
     InsecureBackend,
     InsecureFrontendValidationMode,
+    /// Not of the Gateway API: a policy permits more than one above it.
+    #[serde(rename = "portcullis.dev/LoosensInherited")]
+    LoosensInherited,
     Overridden,
     OverlappingTLSConfig,
     PartiallyInvalid,
@@ -119,12 +127,14 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Accepted,
+        Self::AccessPolicyAffected,
         Self::Conflicted,
         Self::DefaultGateway,
         Self::InsecureBackend,
         Self::InsecureFrontendValidationMode,
+        Self::LoosensInherited,
         Self::Overridden,
         Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
@@ -144,6 +154,8 @@ impl ConditionType {
 impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::AccessPolicyAffected => f.write_str("portcullis.dev/AccessPolicyAffected"),
+            Self::LoosensInherited => f.write_str("portcullis.dev/LoosensInherited"),
             Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),
             of_the_api => fmt::Debug::fmt(of_the_api, f),
         }
@@ -181,6 +193,7 @@ pub enum Reason {
     InvalidParameters,
     InvalidRouteKinds,
     ListenersNotValid,
+    LoosensInherited,
     ModeNone,
     NameTaken,
     NoMatchingListenerHostname,
@@ -193,9 +206,11 @@ pub enum Reason {
     OverlappingHostnames,
     ParentNotAccepted,
     ParentNotProgrammed,
+    PartiallyProgrammed,
     PatternLimitExceeded,
     Pending,
     PinsOnly,
+    PolicyAffected,
     PortUnavailable,
     Precedence,
     Programmed,

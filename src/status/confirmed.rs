@@ -88,6 +88,7 @@ impl ConfirmedReport {
             set_or_remove(&mut report.release_backends, name, status);
         }
         now.others_into(report);
+        report.apply_gateways_to_policies();
         report.clone()
     }
 }

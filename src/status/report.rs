@@ -1,6 +1,7 @@
 //! The status of every object after one translation. Plain data.
 
 pub(super) mod binds;
+pub(super) mod policies;
 pub(super) mod release_backends;
 
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Ports and listeners at run time: the listener for a host or SNI, and the rule for a request. Must not know sockets
 //! or handshakes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -14,6 +15,7 @@ use super::route::Route;
 use super::router::{Candidate, Router};
 use super::rule::Rule;
 use crate::ir;
+use crate::ir::policy::Verdict;
 use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
 use crate::tls::Server;
 
@@ -80,9 +82,12 @@ impl Port {
         }
     }
 
-    /// Returns the rule for everything that clients send, on a port of TCP or UDP: its only listener knows no hosts.
-    pub fn only_rule(&self) -> Option<&Arc<Rule>> {
-        self.listeners.first()?.find_for_host("")
+    /// Returns the rule for everything that a client sends, on a port of TCP or UDP: its only listener knows no hosts.
+    /// `None` if no route wants it, or if policies do not permit the client.
+    pub fn only_rule(&self, client: IpAddr) -> Option<&Arc<Rule>> {
+        let listener = self.listeners.first()?;
+        let rule = listener.find_for_host("")?;
+        (rule.verdict(&listener.ir, client) == Verdict::Pass).then_some(rule)
     }
 
     /// Reports whether TLS of some hosts is forwarded as it is.

@@ -129,14 +129,15 @@ impl Routes {
 /// Returns a node for `ir`. Reuses valid rules, and the state of others, from the versions of its object.
 fn renew(ir: &Arc<ir::Route>, versions: &[Counted], backends: &Backends) -> Arc<Route> {
     let known = versions.iter().flat_map(|one| &one.node.rules);
-    let rule = |ir_rule: &Arc<ir::Rule>| {
+    let rule = |(index, ir_rule): (usize, &Arc<ir::Rule>)| {
+        let place = (&**ir, index);
         let same_id: Vec<_> = known
             .clone()
             .filter(|rule| rule.ir.id == ir_rule.id)
             .collect();
         let mut current = same_id
             .iter()
-            .filter(|rule| rule.is_current(ir_rule, ir, backends));
+            .filter(|rule| rule.is_current(ir_rule, place, backends));
         if let Some(rule) = current.next() {
             return Arc::clone(rule);
         }
@@ -144,9 +145,9 @@ fn renew(ir: &Arc<ir::Route>, versions: &[Counted], backends: &Backends) -> Arc<
             .first()
             .map(|rule| rule.state.clone())
             .unwrap_or_default();
-        Arc::new(Rule::new(ir_rule.clone(), ir, state, backends))
+        Arc::new(Rule::new(ir_rule.clone(), place, state, backends))
     };
-    let rules = ir.rules.iter().map(rule).collect();
+    let rules = ir.rules.iter().enumerate().map(rule).collect();
     Arc::new(Route {
         ir: ir.clone(),
         rules,

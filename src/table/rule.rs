@@ -1,5 +1,6 @@
 //! Rules at run time: state that survives configuration changes, and the weighted selection of a backend.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rand::RngExt;
@@ -12,6 +13,7 @@ use super::request_stats::RuleStats;
 use super::target::BackendTarget;
 use crate::ir;
 use crate::ir::cors::is_preflight;
+use crate::ir::policy::{Policies, Verdict};
 use crate::ir::route::Action;
 use crate::ir::{Precedence, RouteKind};
 
@@ -24,6 +26,8 @@ pub struct Rule {
     pub state: Arc<RuleState>,
     backends: WeightedBackends,
     filter_targets: Targets,
+    /// What policies require of its requests, if they target its route.
+    policies: Option<Arc<Policies>>,
     /// The name of its route as text, for the access log.
     route_name: Box<str>,
     /// Kind and creation time of its route, which are part of the precedence.
@@ -77,7 +81,7 @@ pub struct Draw(u64);
 impl Rule {
     pub(super) fn new(
         ir: Arc<ir::Rule>,
-        route: &ir::Route,
+        (route, index): (&ir::Route, usize),
         state: Arc<RuleState>,
         backends: &Backends,
     ) -> Self {
@@ -106,6 +110,7 @@ impl Rule {
             state,
             backends,
             filter_targets,
+            policies: policies(route, index).cloned(),
             kind: route.kind,
             created: route.created,
             priority: route.priority,
@@ -121,15 +126,16 @@ impl Rule {
             && !self.ir.filters.iter().any(permits)
     }
 
-    /// Reports whether this node equals one that would be built from `ir`, a rule of `route`.
+    /// Reports whether this node equals one that would be built from `ir`, the rule of `route` at `index`.
     pub(super) fn is_current(
         &self,
         ir: &Arc<ir::Rule>,
-        route: &ir::Route,
+        (route, index): (&ir::Route, usize),
         backends: &Backends,
     ) -> bool {
         (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
+            && self.policies.as_ref() == policies(route, index)
             && self.has_same_targets(backends)
     }
 
@@ -209,6 +215,21 @@ impl Rule {
         }
     }
 
+    /// What policies require of its requests on a listener.
+    #[inline]
+    pub fn policies<'a>(&'a self, listener: &'a ir::Listener) -> Option<&'a Arc<Policies>> {
+        self.policies.as_ref().or(listener.policies.as_ref())
+    }
+
+    /// Returns the verdict of policies on an address that sends requests through a listener.
+    #[inline]
+    pub fn verdict(&self, listener: &ir::Listener, client: IpAddr) -> Verdict {
+        match self.policies(listener) {
+            None => Verdict::Pass,
+            Some(policies) => policies.verdict(client),
+        }
+    }
+
     /// Its filters, with the backends that they refer to.
     #[inline]
     pub fn filters(&self) -> Filters<'_> {
@@ -222,6 +243,11 @@ impl Rule {
             WeightedBackends::Many { all, .. } => all,
         }
     }
+}
+
+/// Returns what policies require of the requests of a rule of a route that they target.
+fn policies(route: &ir::Route, index: usize) -> Option<&Arc<Policies>> {
+    route.policies.as_ref()?.get(index)
 }
 
 fn references(ir: &ir::Rule) -> &[ir::route::WeightedBackend] {
@@ -261,8 +287,14 @@ mod tests {
             created: None,
             priority: 0,
             rules: Vec::new(),
+            policies: None,
         };
-        Rule::new(Arc::new(ir), &route, Arc::default(), &Backends::default())
+        Rule::new(
+            Arc::new(ir),
+            (&route, 0),
+            Arc::default(),
+            &Backends::default(),
+        )
     }
 
     fn selected(rule: &Rule, key: Option<u64>) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! Translates a snapshot into the IR and the status report. Pure and total: the same input gives the same bytes, and no
 //! object causes a panic. Must not know clocks, randomness, files, sockets or clusters.
 
+mod affecting;
 mod backend;
 mod changes;
 pub mod closure;
@@ -40,7 +41,7 @@ use self::gateway::gateways::Gateways;
 use self::gateway::parameters;
 use self::input::Input;
 pub use self::input::{CONTROLLER_NAME, Mode, Options};
-use self::policy::{backend_tls, traffic_policy};
+use self::policy::{backend_tls, inherited, traffic_policy};
 use self::registry::Registry;
 use self::report::Report;
 use self::route::routes::Routes;
@@ -72,9 +73,11 @@ pub struct Translator {
     options: Options,
     /// The snapshot from which the fields below were computed.
     snapshot: Snapshot,
+    inherited: inherited::InheritedPolicies,
     gateways: Gateways,
     backends: Backends,
     routes: Routes,
+    inherited_statuses: inherited::Statuses,
     tls_statuses: backend_tls::Statuses,
     traffic_statuses: traffic_policy::Statuses,
     report: Report,
@@ -85,9 +88,11 @@ impl Translator {
     pub fn new(options: Options) -> Self {
         Self {
             snapshot: Snapshot::default(),
+            inherited: inherited::InheritedPolicies::default(),
             gateways: Gateways::default(),
             backends: Backends::new(&options),
             routes: Routes::new(),
+            inherited_statuses: inherited::Statuses::default(),
             tls_statuses: backend_tls::Statuses::default(),
             traffic_statuses: traffic_policy::Statuses::default(),
             report: Report::default(),
@@ -103,12 +108,14 @@ impl Translator {
         let input = &Input::new(snapshot, previous, &self.options, &Registry);
         let report = &mut self.report;
         parameters::step(input, changes, report);
-        self.gateways.step(input, changes, report);
+        self.inherited.step(input, changes);
+        let policies = &self.inherited;
+        self.gateways.step(input, policies, changes, report);
         let parents = &self.gateways.parents;
         // Before routes, which resolve their references against the present backends.
         self.backends.step(input, changes);
         let (routes, backends) = (&mut self.routes, &mut self.backends);
-        routes.step(input, parents, backends, changes, report);
+        routes.step(input, parents, policies, backends, changes, report);
         let requests = &RouteRequests {
             input,
             routes,
@@ -118,6 +125,8 @@ impl Translator {
             .step(input, changes, &backends.tls, requests, report);
         self.traffic_statuses
             .step(input, changes, &backends.traffic, requests, report);
+        self.inherited_statuses
+            .step(input, changes, policies, requests, report);
         let senders = |backend: &_| routes.backend_senders(parents, backend);
         backends.report(input, changes, senders, report);
         let changed = routes.totals.take_changed();

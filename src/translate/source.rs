@@ -36,6 +36,10 @@ pub(super) enum Source {
     EndpointsOf(ObjectRef),
     /// The policy on traffic to an object.
     TrafficPolicyOf(ObjectRef),
+    /// The inherited policies on an object and its sections.
+    PoliciesOn(ObjectRef),
+    /// The names of these policies.
+    PolicyNamesOn(ObjectRef),
     /// The requests of routes to an object.
     RequestsTo(ObjectRef),
     /// The listeners that a route is attached to.

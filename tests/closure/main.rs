@@ -8,6 +8,7 @@
 mod backends;
 mod contents;
 mod filters;
+mod inherited_policies;
 mod limits;
 mod objects;
 mod permitted;

@@ -8,6 +8,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
+use crate::inherited_policies::access_policy;
+use crate::traffic_policies::traffic_policy;
+
 use crate::backends::{backend, pod, release_backend, service, service_import, slice, xbackend};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
@@ -39,6 +42,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => policy(),
         3 => tls_override(),
         2 => traffic_policy(),
+        4 => access_policy(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),
@@ -358,7 +362,7 @@ fn parameters() -> impl Strategy<Value = Value> {
 }
 
 /// Group, kind and name of the target of a policy.
-fn target_name() -> impl Strategy<Value = (&'static str, &'static str, String)> {
+pub(crate) fn target_name() -> impl Strategy<Value = (&'static str, &'static str, String)> {
     prop_oneof![
         6 => named("v").prop_map(|name| ("", "Service", name)),
         2 => named("v").prop_map(|name| ("multicluster.x-k8s.io", "ServiceImport", name)),
@@ -385,27 +389,8 @@ fn policy() -> impl Strategy<Value = Value> {
     })
 }
 
-fn traffic_policy() -> impl Strategy<Value = Value> {
-    let external = named("x").prop_map(|name| ("gateway.networking.x-k8s.io", "XBackend", name));
-    let target = prop_oneof![4 => target_name(), 1 => external];
-    let target =
-        target.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
-    let spec = (vec(target, 1..3), of(0..=100), any::<bool>());
-    (metadata("t"), spec).prop_map(|(metadata, (targets, percent, persists))| {
-        let constraint = percent.map(|percent| json!({"budget": {"percent": percent}}));
-        json!({
-            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackendTrafficPolicy",
-            "metadata": metadata,
-            "spec": {
-                "targetRefs": targets, "retryConstraint": constraint,
-                "sessionPersistence": persists.then(|| json!({})),
-            },
-        })
-    })
-}
-
 /// The sender whose requests an override selects.
-fn from() -> impl Strategy<Value = Value> {
+pub(crate) fn from() -> impl Strategy<Value = Value> {
     let object = prop_oneof![
         named("g").prop_map(|name| ("Gateway", name)),
         named("set").prop_map(|name| ("ListenerSet", name)),

@@ -101,6 +101,20 @@ def external(namespace: str, name: str, hostname: str) -> dict:
     }
 
 
+def access_policy(namespace, name, target, **spec):
+    """An AccessPolicy on a Gateway that refuses the addresses of documentation."""
+    return {
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "AccessPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": target}],
+            "ipRules": {"deny": ["192.0.2.0/24"]},
+            **spec,
+        },
+    }
+
+
 def traffic_policy(namespace: str, name: str, service: str) -> dict:
     """An XBackendTrafficPolicy that limits the retries to a Service."""
     return {

@@ -8,11 +8,11 @@ from api import condition, wait_for
 from audit import WRITES
 from checks import check
 from cluster import SYSTEM
-from objects import backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace, parameters, parameters_ref, to_backend, traffic_policy
+from objects import access_policy, backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace, parameters, parameters_ref, to_backend, traffic_policy
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "accesspolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it, if OwnerReferencesPermissionEnforcement is enabled",
@@ -56,7 +56,10 @@ def prepare(cluster):
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
     edge["spec"]["listeners"].append(https_listener(8443, "keys"))
     cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"))
+    cluster.apply(access_policy(NS, "any", "edge"))
     cluster.gateway_is(NS, "edge")
+    access = lambda: cluster.api.get("AccessPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("AccessPolicy has a status", access, 10)
     traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("XBackendTrafficPolicy has a status", traffic, 10)
     found = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731

@@ -10,6 +10,7 @@ mod scene;
 mod tls_origin;
 
 mod access_log;
+mod access_policy;
 mod admin;
 mod backend_tls;
 mod backend_tls_insecure;

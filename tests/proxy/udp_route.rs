@@ -117,7 +117,7 @@ impl Client {
         Self(socket)
     }
 
-    async fn send(&self, datagram: &[u8]) {
+    pub(crate) async fn send(&self, datagram: &[u8]) {
         let sent = self.0.send(datagram).await.expect("sent");
         assert_eq!(sent, datagram.len());
     }

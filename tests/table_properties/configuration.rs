@@ -182,6 +182,7 @@ pub(crate) fn named_route(
         created,
         priority: 0,
         rules,
+        policies: None,
     }
 }
 
@@ -235,6 +236,7 @@ pub(crate) fn listener(
         },
         hostname: own.clone(),
         protocol: Protocol::Http,
+        policies: None,
         routes: attached.iter().filter_map(attach).filter(once).collect(),
     })
 }

@@ -1,5 +1,6 @@
 //! Validates objects that an API server accepts or refuses, with schemas and CEL rules.
 
+mod access_policy;
 mod backend_tls;
 mod cors;
 mod release_backend;

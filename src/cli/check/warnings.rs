@@ -11,6 +11,7 @@ use crate::api::core::SERVICE_NAME_LABEL;
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, BackendId, Certificate, Filter, Hostname, Ir, Listener, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
+use crate::status::{ConditionType, StatusReport};
 
 /// Time before its expiry from which a certificate is reported.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -51,6 +52,20 @@ pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warni
         }
     }
     warnings
+}
+
+/// Returns the warnings about policies that permit more than one above them.
+pub(super) fn loosened(report: &StatusReport) -> BTreeSet<Warning> {
+    let conditions = report.conditions();
+    let warnings = conditions.iter().flat_map(|placed| {
+        let loosened = placed.conditions.iter();
+        let loosened = loosened.filter(|it| it.kind == ConditionType::LoosensInherited);
+        loosened.map(|condition| Warning {
+            object: Some(placed.object.clone()),
+            message: condition.message.clone(),
+        })
+    });
+    warnings.collect()
 }
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::head::Head;
+use crate::api::access_policy::AccessPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
 use crate::api::release_backend::ReleaseBackend;
@@ -68,6 +69,7 @@ impl Observed {
 /// Reports whether objects of a kind are observed.
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [
+        AccessPolicy::KIND,
         BackendTlsOverride::KIND,
         BackendTrafficPolicy::KIND,
         ReleaseBackend::KIND,

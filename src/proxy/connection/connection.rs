@@ -20,6 +20,7 @@ use super::forward::{self, Forwarded};
 use super::io::ClientIo;
 use super::socket::Socket;
 use super::{http, http1, http2};
+use crate::ir::policy::Verdict;
 use crate::ir::{PortProtocol, Protocol};
 use crate::proxy::activity::Activity;
 use crate::proxy::client::{Client, TlsClient, client_certificate};
@@ -47,7 +48,7 @@ pub(crate) async fn serve(
         }
         PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
         PortProtocol::Tcp => {
-            let rule = rule_of_port(&open, &port);
+            let rule = rule_of_port(&open, &port, peer);
             let client = ClientIo::Plain(socket);
             let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
             Box::pin(forward::serve(&open, &port, forwarded)).await;
@@ -57,10 +58,10 @@ pub(crate) async fn serve(
     }
 }
 
-/// Returns the rule for the connections of a TCP port, which has one listener.
-fn rule_of_port(worker: &Worker, port: &PortState) -> Option<Arc<Rule>> {
+/// Returns the rule for a connection to a TCP port, which has one listener.
+fn rule_of_port(worker: &Worker, port: &PortState, peer: SocketAddr) -> Option<Arc<Rule>> {
     let table = worker.table.load();
-    port.configured(&table)?.only_rule().cloned()
+    port.configured(&table)?.only_rule(peer.ip()).cloned()
 }
 
 /// What follows a ClientHello.
@@ -147,7 +148,7 @@ async fn handshake(
     if forwards {
         let read = read_hello(&mut socket).await;
         let (hello, name) = read.ok_or(HandshakeFailure::Closed)?;
-        match greeting(worker, port, name.as_deref()) {
+        match greeting(worker, port, peer, name.as_deref()) {
             Ok(Greeting::Terminate(..)) => received = hello,
             Ok(Greeting::PassThrough(rule)) => {
                 let client = ClientIo::Plain(socket);
@@ -171,7 +172,7 @@ async fn handshake(
             .to_ascii_lowercase()
             .into()
     });
-    let (listener, rule) = match greeting(worker, port, sni.as_deref()) {
+    let (listener, rule) = match greeting(worker, port, peer, sni.as_deref()) {
         Ok(Greeting::Terminate(listener, rule)) => (listener, rule),
         refused => {
             refuse(worker, port, start.io).await;
@@ -236,6 +237,7 @@ enum Greeting {
 fn greeting(
     worker: &Worker,
     port: &PortState,
+    peer: SocketAddr,
     sni: Option<&str>,
 ) -> Result<Greeting, HandshakeFailure> {
     let table = worker.table.load();
@@ -244,11 +246,17 @@ fn greeting(
         .and_then(|port| port.listener_for_sni(sni))
         .ok_or(HandshakeFailure::ServerName)?;
     let rule = || {
-        let rule = listener.find_for_host(sni.unwrap_or_default()).cloned();
-        if rule.is_none() {
+        let rule = match listener.find_for_host(sni.unwrap_or_default()) {
+            None => Err(HandshakeFailure::ServerName),
+            Some(rule) if rule.verdict(&listener.ir, peer.ip()) != Verdict::Pass => {
+                Err(HandshakeFailure::Policy)
+            }
+            Some(rule) => Ok(rule.clone()),
+        };
+        if rule.is_err() {
             worker.stats.unforwarded.fetch_add(1, Relaxed);
         }
-        rule.ok_or(HandshakeFailure::ServerName)
+        rule
     };
     if listener.ir.protocol == Protocol::TlsPassthrough {
         return rule().map(Greeting::PassThrough);

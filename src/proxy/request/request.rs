@@ -20,6 +20,7 @@ use crate::filter::{Level, ResponsePhase};
 use crate::ir::RouteKind;
 use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::hex;
+use crate::ir::policy::Verdict;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::grpc_web_body::WebBody;
 use crate::proxy::body::incoming::Incoming;
@@ -286,8 +287,13 @@ fn admit(
         error,
         id: Some(added.id().clone()),
     };
-    let rule = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
+    let (rule, verdict) = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
     record.matched(&rule);
+    match verdict {
+        Verdict::Pass => {}
+        Verdict::Refuse => return Err(refused(Error::AddressRefused)),
+        Verdict::Broken => return Err(refused(Error::BrokenPolicy)),
+    }
     if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
     {
         return Err(refused(Error::GrpcOverHttp1));
@@ -304,12 +310,13 @@ fn admit(
     })
 }
 
+/// Returns the rule for a request, and the verdict of its policies on the address of the client.
 fn find_rule(
     client: &Client,
     parts: &request::Parts,
     host: &Host,
     added: &AddedHeaders,
-) -> Result<LoadedRule, Error> {
+) -> Result<(LoadedRule, Verdict), Error> {
     let table = client.worker.table.load();
     let port = client
         .port
@@ -323,8 +330,10 @@ fn find_rule(
         headers: &parts.headers,
         added: added.as_slice(),
     };
-    let rule = rule_of(client.listener(port, host)?, &view)?;
-    Ok(table.rule(rule))
+    let listener = client.listener(port, host)?;
+    let rule = rule_of(listener, &view)?;
+    let verdict = rule.verdict(&listener.ir, client.peer.ip());
+    Ok((table.rule(rule), verdict))
 }
 
 /// Returns the rule of a listener for a normalized request.

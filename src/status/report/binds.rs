@@ -48,6 +48,7 @@ impl BoundReport {
             apply_binds_to_set(set, binds);
         });
         bound.apply_gateways_to_release_backends();
+        bound.apply_gateways_to_policies();
         self.unbound = unbound;
         self.bound = bound.clone();
         bound

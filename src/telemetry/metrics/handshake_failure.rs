@@ -17,6 +17,8 @@ pub enum HandshakeFailure {
     NotTls,
     /// No listener in service and no route has the server name, or the client sent none.
     ServerName,
+    /// Policies do not permit the address of the client.
+    Policy,
     /// The certificate of the listener of the server name cannot be used.
     NoCertificate,
     /// Client and listener have no version, cipher or group in common.
@@ -33,12 +35,13 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Closed,
         Self::Timeout,
         Self::Evicted,
         Self::NotTls,
         Self::ServerName,
+        Self::Policy,
         Self::NoCertificate,
         Self::Incompatible,
         Self::Refused,
@@ -55,6 +58,7 @@ impl HandshakeFailure {
             Self::Evicted => "evicted",
             Self::NotTls => "not_tls",
             Self::ServerName => "server_name",
+            Self::Policy => "policy",
             Self::NoCertificate => "no_certificate",
             Self::Incompatible => "incompatible",
             Self::Refused => "refused",

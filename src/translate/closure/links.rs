@@ -7,6 +7,7 @@
 
 use crate::api::filter::HttpFilter;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
+use crate::api::inherited_policy::InheritedPolicy;
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef};
 use crate::api::route::RouteRule;
@@ -47,6 +48,7 @@ pub(super) fn links(
         Object::BackendTlsPolicy(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
+        Object::AccessPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::Service(_)
         | Object::ServiceImport(_)
         | Object::XBackend(_)
@@ -210,6 +212,14 @@ impl ByKind<'_> {
         let targets = policy.spec.target_refs.iter();
         let targets =
             targets.filter(|it| backend::find_enabled(kinds, &it.group, &it.kind).is_some());
+        let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
+        self.collector.links.belongs_to.extend(targets);
+    }
+
+    /// Collects the links of an inherited policy: it belongs to its targets.
+    fn inherited_policy<P: InheritedPolicy>(&mut self, policy: &P) {
+        let namespace = &*self.collector.name.namespace;
+        let targets = policy.target_refs().iter();
         let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
         self.collector.links.belongs_to.extend(targets);
     }

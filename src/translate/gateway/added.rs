@@ -9,6 +9,7 @@ use super::translated::{Translated, TranslatedSet};
 use super::{conflict, listener_set, overlap, report};
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
+use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::source::Source;
@@ -19,6 +20,7 @@ impl Gateways {
         &mut self,
         input: &Input<'_>,
         name: &ObjectRef,
+        policies: &dyn Affecting,
         changes: &mut Changes,
     ) -> Option<Vec<ObjectRef>> {
         let object = input.find::<Gateway>(name)?;
@@ -68,13 +70,19 @@ impl Gateways {
         }
         let places: Vec<usize> = added.iter().map(|(place, _)| *place).collect();
         let translated = self.gateways.get_mut(name)?.translated.as_mut()?;
+        let (_, names) = input.reading(|| {
+            for (place, set) in places.iter().zip(&draft.sets) {
+                translated.insert(*place, set, &draft);
+                translated.sets[*place].name_policies(input, set.generation, policies);
+            }
+        });
         for (place, set) in places.into_iter().zip(&draft.sets) {
-            translated.insert(place, set, &draft);
             let listeners = draft.listeners[set.listeners.clone()].iter();
             let parents = listeners.map(|it| Parent::new(&draft, it)).collect();
             self.parents
                 .insert_set(name, place, &set.name, parents, changes);
         }
+        self.gateways.extend(name, names);
         self.gateways.extend(name, reads.clone());
         self.claims.extend(name, reads);
         Some(draft.sets.into_iter().map(|set| set.name).collect())

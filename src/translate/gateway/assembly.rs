@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::attachment::{ListenerIndex, Parents};
 use super::translated::{Translated, TranslatedSet};
+use crate::ir::policy::Policies;
 use crate::ir::{AttachedRoutes, Bind, Listener, ObjectRef, Port};
 use crate::status::{ListenerStatus, StatusMap};
 use crate::translate::report::{Report, put};
@@ -18,6 +19,8 @@ pub(in crate::translate) struct OnListener {
     pub(in crate::translate) routes: AttachedRoutes,
     /// Number of accepted routes.
     pub(in crate::translate) accepted: usize,
+    /// What policies require of requests.
+    pub(in crate::translate) policies: Option<Arc<Policies>>,
 }
 
 /// What was assembled of all Gateways.
@@ -187,6 +190,7 @@ impl Assembly {
             self.listeners.resize(place + 1, None);
         }
         let listener = listener.map(|listener| Listener {
+            policies: total.and_then(|total| total.policies.clone()),
             routes: total.map(|total| total.routes.clone()).unwrap_or_default(),
             ..listener.clone()
         });

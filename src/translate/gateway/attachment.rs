@@ -243,9 +243,18 @@ impl Parents {
     }
 
     /// Returns the places of the listeners of a Gateway or ListenerSet, in order.
-    pub(super) fn of_object(&self, name: &ObjectRef) -> impl Iterator<Item = ListenerIndex> {
+    pub(in crate::translate) fn of_object(
+        &self,
+        name: &ObjectRef,
+    ) -> impl Iterator<Item = ListenerIndex> {
         let declared = self.objects.get(name).into_iter();
         declared.flat_map(|declared| declared.listeners.iter().copied())
+    }
+
+    /// Reports whether a Gateway or ListenerSet has a listener of this name.
+    pub(in crate::translate) fn has_listener(&self, object: &ObjectRef, name: &str) -> bool {
+        self.of_object(object)
+            .any(|place| *self[place].key.name == *name)
     }
 
     /// Returns the Gateway that sends the requests of a Gateway or ListenerSet, if this has listeners.

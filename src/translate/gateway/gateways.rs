@@ -19,6 +19,7 @@ use crate::api::gateway::{Gateway, GatewayClass};
 use crate::ir::{ObjectRef, Port};
 use crate::provision::data_plane::DataPlane;
 use crate::status::{Condition, GatewayStatus, Note};
+use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;
 use crate::translate::input::{Input, Mode};
 use crate::translate::memo::Memo;
@@ -62,6 +63,7 @@ impl Gateways {
     pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,
+        policies: &dyn Affecting,
         changes: &mut Changes,
         report: &mut Report,
     ) {
@@ -74,7 +76,7 @@ impl Gateways {
         }
         self.certificates.step(input, changes);
         for name in self.sets.extended() {
-            if let Some(sets) = self.add_sets(input, &name, changes) {
+            if let Some(sets) = self.add_sets(input, &name, policies, changes) {
                 self.extended.insert(name, sets);
             }
         }
@@ -98,7 +100,7 @@ impl Gateways {
                 self.renewed.extend(renewed);
                 continue;
             }
-            self.translate(input, &name, changes, report);
+            self.translate(input, &name, policies, changes, report);
             self.translated.insert(name);
         }
     }
@@ -148,6 +150,7 @@ impl Gateways {
         &mut self,
         input: &Input<'_>,
         name: &ObjectRef,
+        policies: &dyn Affecting,
         changes: &mut Changes,
         report: &mut Report,
     ) {
@@ -168,8 +171,10 @@ impl Gateways {
             self.certificates.load(input, &mut draft);
             overlap::mark(&mut draft);
             parents = Some(GatewayParents::new(&draft));
+            let mut translated = Translated::new(&draft, input.options.mode);
+            translated.name_policies(input, &draft, policies);
             Some(Output {
-                translated: Some(Translated::new(&draft, input.options.mode)),
+                translated: Some(translated),
                 ..Output::default()
             })
         });

@@ -144,6 +144,7 @@ impl<'a> ListenerDraft<'a> {
             key: self.key.clone(),
             hostname: self.hostname.clone(),
             protocol,
+            policies: None,
             routes: AttachedRoutes::default(),
         })
     }

@@ -10,7 +10,8 @@ use super::report;
 use crate::ir::{Certificate, Listener, ObjectRef, Protocol, ServerTls, Transport};
 use crate::provision::data_plane::DataPlane;
 use crate::status::{GatewayStatus, ListenerSetStatus};
-use crate::translate::input::Mode;
+use crate::translate::affecting::Affecting;
+use crate::translate::input::{Input, Mode};
 
 /// A translated Gateway of this controller.
 pub(super) struct Translated {
@@ -33,6 +34,19 @@ pub(super) struct TranslatedSet {
     /// Range of its listeners among those of the Gateway.
     pub(super) listeners: Range<usize>,
     pub(super) status: ListenerSetStatus,
+}
+
+impl TranslatedSet {
+    /// Adds conditions that name the policies on the ListenerSet.
+    pub(super) fn name_policies(
+        &mut self,
+        input: &Input<'_>,
+        generation: i64,
+        policies: &dyn Affecting,
+    ) {
+        let conditions = policies.conditions(input, &self.name, generation);
+        self.status.conditions.extend(conditions);
+    }
 }
 
 impl Translated {
@@ -86,6 +100,21 @@ impl Translated {
             sets: sets.collect(),
             data_plane: data_plane::of_gateway(draft, mode).map(Arc::new),
             occupied: Occupied::new(draft),
+        }
+    }
+
+    /// Adds conditions that name the policies on the Gateway and its ListenerSets.
+    pub(super) fn name_policies(
+        &mut self,
+        input: &Input<'_>,
+        draft: &GatewayDraft<'_>,
+        policies: &dyn Affecting,
+    ) {
+        let generation = draft.object.metadata.generation;
+        let conditions = policies.conditions(input, &draft.name, generation);
+        self.status.conditions.extend(conditions);
+        for (translated, set) in self.sets.iter_mut().zip(&draft.sets) {
+            translated.name_policies(input, set.generation, policies);
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod backend_tls;
 mod index;
+pub(super) mod inherited;
 pub(super) mod policy_status;
 pub(super) mod session_persistence;
 pub(super) mod traffic_policy;

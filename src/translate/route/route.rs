@@ -397,6 +397,7 @@ impl RouteBuilder<'_> {
             created,
             priority,
             rules,
+            policies: None,
         };
         Built {
             route: Arc::new(route),

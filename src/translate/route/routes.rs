@@ -3,6 +3,7 @@
 
 mod defaults;
 mod kind_conflicts;
+mod policies;
 pub(in crate::translate) mod requests;
 mod shadows;
 mod totals;
@@ -28,6 +29,7 @@ use crate::translate::changes::Changes;
 use crate::translate::gateway::attachment::Parents;
 use crate::translate::input::Input;
 use crate::translate::memo::Readers;
+use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::protocol::Protocol;
 use crate::translate::report::{Notes, Report, put};
 use crate::translate::source::Source;
@@ -104,6 +106,7 @@ struct RoutesOf<R> {
 struct Outer<'a, 'i> {
     input: &'a Input<'i>,
     parents: &'a Parents,
+    policies: &'a InheritedPolicies,
     backends: &'a mut Backends,
     changes: &'a mut Changes,
     notes: &'a mut Notes,
@@ -130,13 +133,16 @@ impl Routes {
         &mut self,
         input: &Input<'_>,
         parents: &Parents,
+        policies: &InheritedPolicies,
         backends: &mut Backends,
         changes: &mut Changes,
         report: &mut Report,
     ) {
+        policies::on_listeners(&mut self.totals, policies, parents, changes);
         let mut outer = Outer {
             input,
             parents,
+            policies,
             backends,
             changes,
             notes: &mut report.notes,
@@ -171,6 +177,9 @@ impl Routes {
 impl<R: RouteObject> Step for RoutesOf<R> {
     fn step(&mut self, outer: &mut Outer<'_, '_>) {
         let mut work: BTreeMap<ObjectRef, Work> = BTreeMap::new();
+        let touched = outer.policies.touched().iter();
+        let touched = touched.filter(|it| &*it.kind == R::KIND && &*it.group == R::GROUP);
+        work.extend(touched.map(|name| (name.clone(), Work::Attach)));
         // In order of work: a route that must be translated again is also attached again.
         work.extend(self.readers.outdated(outer.changes));
         let changed = outer.changes.of::<R>().into_iter();
@@ -212,6 +221,7 @@ impl<R: RouteObject> RoutesOf<R> {
         let Outer {
             input,
             parents,
+            policies,
             backends,
             changes,
             notes,
@@ -223,7 +233,11 @@ impl<R: RouteObject> RoutesOf<R> {
         let removed = self.entries.remove(name);
         let previous = removed.as_deref();
         let object = input.find::<R>(name);
-        let decisions = Decisions { budgets, conflicts };
+        let decisions = Decisions {
+            budgets,
+            conflicts,
+            policies,
+        };
         let (computed, reads) = input.reading(|| {
             let object: &R = object?;
             let computed =

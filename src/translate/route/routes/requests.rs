@@ -1,6 +1,7 @@
 //! The Gateways that send the requests of routes to backends, for the status of policies and backends.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::Routes;
 use super::translated_route::TranslatedRoute;
@@ -8,6 +9,7 @@ use crate::ir::{ListenerKey, ObjectRef};
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
 use crate::translate::input::Input;
 use crate::translate::policy::backend_tls::{Requesters, Use};
+use crate::translate::policy::inherited::Attachments;
 use crate::translate::source::Source;
 
 /// All routes, as those see them who ask for their requests.
@@ -45,6 +47,28 @@ impl Requesters for RouteRequests<'_> {
         let of_entry = entry.flat_map(|entry| entry.gateways(self.parents));
         let sender = self.parents.sender(object).cloned();
         of_entry.chain(sender).collect()
+    }
+}
+
+impl Attachments for RouteRequests<'_> {
+    fn listeners_of(&self, object: &ObjectRef) -> Vec<(ObjectRef, Arc<ListenerKey>)> {
+        self.input.read(|| Source::ListenersOf(object.clone()));
+        self.input.read(|| Source::AttachmentOf(object.clone()));
+        let entry = self.routes.translated(object).into_iter();
+        let attached = entry.flat_map(|entry| entry.attached.iter().map(|(index, _)| *index));
+        let places = attached.chain(self.parents.of_object(object));
+        let listener = |place: ListenerIndex| {
+            let parent = &self.parents[place];
+            (parent.consumer.gateway.clone(), parent.key.clone())
+        };
+        places.map(listener).collect()
+    }
+
+    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Arc<str>> {
+        let built = self.routes.translated(route);
+        let built = built.and_then(TranslatedRoute::any_variant).into_iter();
+        let rules = built.flat_map(|built| &built.route.rules);
+        rules.filter_map(|rule| rule.id.name.clone()).collect()
     }
 }
 

@@ -1,6 +1,9 @@
 //! Totals over all routes: the routes of each listener, and their number. Updated as routes change.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::ir::policy::Policies;
 
 use super::translated_route::TranslatedRoute;
 use crate::translate::gateway::assembly::OnListener;
@@ -11,6 +14,8 @@ use crate::translate::gateway::attachment::ListenerIndex;
 pub(in crate::translate) struct Totals {
     listeners: Vec<OnListener>,
     changed: BTreeSet<ListenerIndex>,
+    /// Number of listeners with policies.
+    with_policies: usize,
 }
 
 impl Totals {
@@ -22,6 +27,29 @@ impl Totals {
     /// Returns the listeners whose totals have changed since the last call.
     pub(in crate::translate) fn take_changed(&mut self) -> BTreeSet<ListenerIndex> {
         std::mem::take(&mut self.changed)
+    }
+
+    /// Sets what policies require on a listener.
+    pub(super) fn set_policies(&mut self, index: ListenerIndex, policies: Option<Arc<Policies>>) {
+        if self.listeners.len() <= index {
+            if policies.is_none() {
+                return;
+            }
+            self.listeners.resize(index + 1, OnListener::default());
+        }
+        let on_listener = &mut self.listeners[index];
+        if on_listener.policies == policies {
+            return;
+        }
+        let had = usize::from(on_listener.policies.is_some());
+        self.with_policies = self.with_policies + usize::from(policies.is_some()) - had;
+        on_listener.policies = policies;
+        self.changed.insert(index);
+    }
+
+    /// Reports whether there are listeners with policies.
+    pub(super) fn have_policies(&self) -> bool {
+        self.with_policies > 0
     }
 
     /// Replaces a route. The previous version must be the one that was added last.

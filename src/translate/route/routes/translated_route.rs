@@ -7,13 +7,15 @@ use super::super::patterns::{Demand, PatternBudgets};
 use super::super::route::{Built, RouteObject};
 use super::defaults;
 use super::kind_conflicts::{self, Claim, KindConflicts};
+use super::policies;
 use crate::api::reference::ParentRef;
-use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
+use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef, Route};
 use crate::status::{Note, ParentStatus};
 use crate::translate::backend::Backends;
 use crate::translate::consumer::Consumer;
 use crate::translate::gateway::attachment::{Attachment, Candidate, ListenerIndex, Parents};
 use crate::translate::input::Input;
+use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
 
 /// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
@@ -63,6 +65,7 @@ pub(super) struct Last {
 pub(super) struct Decisions<'a> {
     pub(super) budgets: &'a PatternBudgets,
     pub(super) conflicts: &'a KindConflicts,
+    pub(super) policies: &'a InheritedPolicies,
 }
 
 /// The work that a change requires for a route.
@@ -167,6 +170,7 @@ impl TranslatedRoute {
             })
         };
         let generation = object.meta().generation;
+        let affected = decisions.policies.on(&entry.name, generation);
         let mut status = Vec::with_capacity(reached.len());
         let mut of_parents = Vec::with_capacity(reached.len());
         let mut attached = Vec::new();
@@ -191,10 +195,13 @@ impl TranslatedRoute {
                 }
             }
             let built = first.unwrap_or_else(|| build(None));
+            let mut conditions =
+                built.conditions(&attachment, lost.as_deref(), parents, generation);
+            conditions.extend_from_slice(&affected);
             status.push(ParentStatus {
                 parent_ref: parent.clone(),
                 controller_name: input.options.controller_name.clone(),
-                conditions: built.conditions(&attachment, lost.as_deref(), parents, generation),
+                conditions,
             });
             if let Some(message) = lost.filter(|_| built.unusable.is_none()) {
                 let object = entry.name.clone();
@@ -202,21 +209,18 @@ impl TranslatedRoute {
             }
         }
         let built = attached.iter().map(|(_, _, built)| &**built);
-        let ignored = ignored_priorities(&entry.name, built);
-        follows.notes.extend(ignored);
+        follows.notes.extend(ignored_priorities(&entry.name, built));
         for (listener, hostnames, built) in attached {
             entry.is_usable |= built.unusable.is_none();
-            entry.attach(listener, hostnames, &built, previous);
+            let place = (listener, parents);
+            let route = policies::on_route(input, decisions.policies, place, &built.route);
+            entry.attach(listener, hostnames, route, previous);
         }
         // Several parentRefs may reach the same listeners.
         follows.notes.dedup();
         let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
         entry.is_served = listeners.any(|listener| parents[listener].is_served);
-        let status: Arc<[_]> = status.into();
-        let previous_status = previous.and_then(|previous| previous.status.as_ref());
-        // Reuse the equal status, so that later comparisons see the same pointer.
-        let same = previous_status.filter(|it| **it == status).cloned();
-        entry.status = Some(same.unwrap_or(status));
+        entry.status = Some(shared(status.into(), previous));
         entry.reached = of_parents.into();
         entry.built = variants;
         let built = entry.any_variant();
@@ -231,17 +235,14 @@ impl TranslatedRoute {
         &mut self,
         listener: ListenerIndex,
         hostnames: Arc<[Hostname]>,
-        built: &Built,
+        route: Arc<Route>,
         previous: Option<&Self>,
     ) {
         let is_known = self.attached.iter().any(|(known, _)| *known == listener);
-        if is_known || built.route.rules.is_empty() {
+        if is_known || route.rules.is_empty() {
             return;
         }
-        let route = AttachedRoute {
-            hostnames,
-            route: built.route.clone(),
-        };
+        let route = AttachedRoute { hostnames, route };
         let of_previous = previous.into_iter().flat_map(|previous| &previous.attached);
         let mut known = of_previous.chain(&self.attached).map(|(_, it)| it);
         let same = known.find(|it| ***it == route);
@@ -262,6 +263,13 @@ impl TranslatedRoute {
     pub(super) fn any_variant(&self) -> Option<&Built> {
         self.built.iter().next().map(|built| &**built)
     }
+}
+
+/// Returns the status of the previous version if it is equal, so that later comparisons see the same pointer.
+fn shared(status: Arc<[ParentStatus]>, previous: Option<&TranslatedRoute>) -> Arc<[ParentStatus]> {
+    let previous = previous.and_then(|previous| previous.status.as_ref());
+    let same = previous.filter(|it| **it == status).cloned();
+    same.unwrap_or(status)
 }
 
 /// Returns a note for each reason for which the priority of a route is ignored.

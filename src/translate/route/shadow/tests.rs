@@ -64,6 +64,7 @@ fn route(name: &str, priority: i16, hosts: &[&str], matches: &[Match]) -> Arc<At
             created: None,
             priority,
             rules: vec![Arc::new(rule)],
+            policies: None,
         }),
     })
 }
@@ -78,6 +79,7 @@ fn found(routes: Vec<Arc<AttachedRoute>>) -> Vec<String> {
         },
         hostname: Hostname::Any,
         protocol: Protocol::Http,
+        policies: None,
         routes: routes.into_iter().collect(),
     });
     let port = |address: &str| {

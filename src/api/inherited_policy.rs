@@ -1,0 +1,40 @@
+//! What policies for Gateways, ListenerSets and routes have in common (GEP-713, inherited policies): targets in their own
+//! namespace, and a strategy. Must not know what policies are for.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::Resource;
+
+/// A policy that applies to its target and to everything below it.
+pub trait InheritedPolicy: Resource {
+    /// Returns the targets.
+    fn target_refs(&self) -> &[SectionTargetRef];
+
+    /// Reports whether what it sets cannot be replaced below.
+    fn overrides(&self) -> bool;
+}
+
+/// A target of a policy, in its namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SectionTargetRef {
+    /// Group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// A listener, or a rule of a route; absent means the whole object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
+}
+
+/// How a policy relates to those below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub enum Strategy {
+    /// More specific policies may replace what it sets.
+    #[default]
+    Defaults,
+    /// They may not.
+    Overrides,
+}

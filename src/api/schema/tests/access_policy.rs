@@ -1,0 +1,73 @@
+//! Schema of AccessPolicy, and what inherited policies have in common.
+
+use super::{findings, yaml};
+
+fn policy(spec: &str) -> Vec<String> {
+    findings(yaml(&format!(
+        "{{apiVersion: portcullis.dev/v1alpha1, kind: AccessPolicy, metadata: {{name: a}}, spec: {spec}}}"
+    )))
+}
+
+fn on(targets: &str, rest: &str) -> Vec<String> {
+    policy(&format!("{{targetRefs: [{targets}], {rest}}}"))
+}
+
+const GROUP: &str = "group: gateway.networking.k8s.io";
+
+#[test]
+fn validates_fields_of_access_policies() {
+    let gateway = &format!("{{{GROUP}, kind: Gateway, name: web}}");
+    let route = &format!("{{{GROUP}, kind: HTTPRoute, name: web}}");
+    let listener = &format!("{{{GROUP}, kind: Gateway, name: web, sectionName: http}}");
+    let service = &"{group: '', kind: Service, name: web}".to_owned();
+    let rules = "ipRules: {deny: [10.0.0.0/8, '2001:db8::1']}";
+    let locked = &format!("strategy: Overrides, {rules}");
+    let rows = [
+        (gateway, rules, ""),
+        (&format!("{gateway}, {listener}"), rules, ""),
+        (gateway, locked, ""),
+        (route, rules, ""),
+        (&String::new(), rules, "should have at least 1 items"),
+        (
+            service,
+            rules,
+            "spec.targetRefs[0].group: Unsupported value",
+        ),
+        (
+            &format!("{gateway}, {gateway}"),
+            rules,
+            "targetRefs must be distinct",
+        ),
+        (
+            route,
+            locked,
+            "strategy Overrides is for Gateways and ListenerSets",
+        ),
+        (
+            gateway,
+            "strategy: Defaults",
+            "an AccessPolicy needs ipRules",
+        ),
+        (gateway, "ipRules: {}", "ipRules need allow or deny"),
+        (
+            gateway,
+            "ipRules: {allow: []}",
+            "should have at least 1 items",
+        ),
+        (
+            gateway,
+            "ipRules: {allow: [example.com]}",
+            "spec.ipRules.allow[0]: Invalid value",
+        ),
+    ];
+    for (targets, rest, expected) in rows {
+        let found = on(targets, rest);
+        match expected {
+            "" => assert!(found.is_empty(), "{targets} {rest}: {found:?}"),
+            _ => assert!(
+                found.iter().any(|it| it.contains(expected)),
+                "{targets} {rest}: {found:?}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What policies require of requests, after all policies on a listener and a rule are merged. Must not know the policies
+//! apart from their names.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::ObjectRef;
+use super::cidr::CidrSet;
+
+/// The phases of a request that has matched a rule, in order.
+pub const PHASES: [Phase; 3] = [Phase::IpRules, Phase::Filters, Phase::Backend];
+
+/// A phase of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The addresses that may send requests.
+    IpRules,
+    /// The filters of the rule, in list order.
+    Filters,
+    /// The backend, with the filters of its backendRef.
+    Backend,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::IpRules => "IP rules",
+            Self::Filters => "filters",
+            Self::Backend => "backend",
+        })
+    }
+}
+
+/// What policies require of the requests of a listener or a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Policies {
+    /// The addresses that may send requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip_rules: Option<Enforced<IpRules>>,
+}
+
+impl Policies {
+    /// Returns what happens to requests from an address.
+    #[inline]
+    pub fn verdict(&self, client: IpAddr) -> Verdict {
+        match &self.ip_rules {
+            None => Verdict::Pass,
+            Some(Enforced::Valid(rules)) if rules.permit(client) => Verdict::Pass,
+            Some(Enforced::Valid(_)) => Verdict::Refuse,
+            Some(Enforced::Broken(_)) => Verdict::Broken,
+        }
+    }
+
+    /// Reports whether nothing is required.
+    pub fn are_none(&self) -> bool {
+        let Self { ip_rules } = self;
+        ip_rules.is_none()
+    }
+}
+
+/// The result of a section that protects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Enforced<T> {
+    /// What it requires.
+    Valid(Arc<T>),
+    /// A policy is broken, for this reason: nothing may pass.
+    Broken(Arc<str>),
+}
+
+/// Addresses that may send requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct IpRules {
+    /// If set, only these addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<CidrSet>,
+    /// None of these, whether or not they are in `allow`.
+    #[serde(skip_serializing_if = "CidrSet::is_empty")]
+    pub deny: CidrSet,
+    /// The policies that contribute, from general to specific. `allow` is that of the last one.
+    pub policies: Box<[ObjectRef]>,
+}
+
+impl IpRules {
+    /// Reports whether an address may send requests.
+    #[inline]
+    pub fn permit(&self, address: IpAddr) -> bool {
+        !self.deny.contains(address)
+            && self
+                .allow
+                .as_ref()
+                .is_none_or(|allow| allow.contains(address))
+    }
+}
+
+/// The verdict of policies on a request or a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It passes.
+    Pass,
+    /// It is refused.
+    Refuse,
+    /// It is refused, because a policy is broken.
+    Broken,
+}

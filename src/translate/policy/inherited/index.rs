@@ -1,0 +1,179 @@
+//! All inherited policies by their targets. Parses a policy again when it changes. Must not know which of them have an
+//! effect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::api::access_policy::AccessPolicy;
+use crate::ir::ObjectRef;
+
+use super::access;
+use super::policy::{Policy, Section, Target};
+use crate::translate::changes::Changes;
+use crate::translate::input::Input;
+use crate::translate::memo::Memo;
+use crate::translate::source::Source;
+
+/// Returns the policies of all kinds that have changed.
+pub(super) fn changed(changes: &Changes) -> Vec<ObjectRef> {
+    changes.of::<AccessPolicy>()
+}
+
+/// Parses a policy of any kind.
+fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
+    match &*name.kind {
+        "AccessPolicy" => input
+            .find::<AccessPolicy>(name)
+            .map(|object| access::read(object)),
+        _ => None,
+    }
+}
+
+/// All policies.
+#[derive(Default)]
+pub(super) struct Index {
+    policies: Memo<Arc<Policy>>,
+    by_target: BTreeMap<Target, OnTarget>,
+}
+
+/// The policies on a target.
+#[derive(Default)]
+pub(super) struct OnTarget {
+    /// In order of age.
+    policies: Vec<Arc<Policy>>,
+    /// The oldest one that sets each section. Others have no effect, so that their number costs requests and other
+    /// namespaces nothing.
+    oldest: BTreeMap<Section, Arc<Policy>>,
+}
+
+impl OnTarget {
+    /// Returns the policies, in order of age.
+    pub(super) fn policies(&self) -> &[Arc<Policy>] {
+        &self.policies
+    }
+
+    /// Returns the oldest policy that sets each section.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = (Section, &Arc<Policy>)> {
+        self.oldest
+            .iter()
+            .map(|(section, policy)| (*section, policy))
+    }
+
+    fn add(&mut self, policy: &Arc<Policy>) {
+        let at = self.policies.partition_point(|it| it.age() < policy.age());
+        self.policies.insert(at, policy.clone());
+        for section in policy.sections.keys() {
+            let oldest = self
+                .oldest
+                .entry(*section)
+                .or_insert_with(|| policy.clone());
+            if policy.age() < oldest.age() {
+                *oldest = policy.clone();
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &ObjectRef) {
+        self.policies.retain(|known| known.name != *name);
+        self.oldest.clear();
+        for policy in &self.policies {
+            for section in policy.sections.keys() {
+                self.oldest
+                    .entry(*section)
+                    .or_insert_with(|| policy.clone());
+            }
+        }
+    }
+}
+
+impl Index {
+    /// Parses what has changed. Returns the objects that are targets of a changed policy.
+    pub(super) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) -> BTreeSet<ObjectRef> {
+        let mut names = self.policies.outdated(changes);
+        names.extend(changed(changes));
+        let mut touched = BTreeSet::new();
+        for name in names {
+            let computed = input.reading(|| read(input, &name).map(Arc::new));
+            let previous = self.policies.replace(&name, computed).previous;
+            let now = self.policies.get(&name).cloned();
+            let targets = [&previous, &now].into_iter().flatten();
+            let targets = targets.flat_map(|policy| &policy.targets);
+            touched.extend(targets.map(|target| target.object.clone()));
+            if names_on(previous.as_ref()) != names_on(now.as_ref()) {
+                let objects = [previous.as_ref(), now.as_ref()].into_iter();
+                for object in objects.flat_map(names_on) {
+                    changes.announce(Source::PolicyNamesOn(object.clone()));
+                }
+            }
+            previous.iter().for_each(|policy| self.remove(policy));
+            now.iter().for_each(|policy| self.add(policy));
+        }
+        for object in &touched {
+            changes.announce(Source::PoliciesOn(object.clone()));
+        }
+        touched
+    }
+
+    fn remove(&mut self, policy: &Policy) {
+        for target in &policy.targets {
+            if let Some(on_target) = self.by_target.get_mut(target) {
+                on_target.remove(&policy.name);
+                if on_target.policies.is_empty() {
+                    self.by_target.remove(target);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, policy: &Arc<Policy>) {
+        for target in &policy.targets {
+            let on_target = self.by_target.entry(target.clone()).or_default();
+            on_target.add(policy);
+        }
+    }
+
+    /// Returns a policy.
+    pub(super) fn get(&self, name: &ObjectRef) -> Option<&Arc<Policy>> {
+        self.policies.get(name)
+    }
+
+    /// Returns a target with the policies on it; `None` if there are none.
+    pub(super) fn on(
+        &self,
+        object: &ObjectRef,
+        section: Option<&Arc<str>>,
+    ) -> Option<(&Target, &OnTarget)> {
+        let target = Target {
+            object: object.clone(),
+            section: section.cloned(),
+        };
+        self.by_target.get_key_value(&target)
+    }
+
+    /// Returns the targets within an object that have policies, the object itself first.
+    pub(super) fn within(&self, object: &ObjectRef) -> impl Iterator<Item = (&Target, &OnTarget)> {
+        let first = Target {
+            object: object.clone(),
+            section: None,
+        };
+        let targets = self.by_target.range(first..);
+        let name = object.clone();
+        targets.take_while(move |(target, _)| target.object == name)
+    }
+
+    /// Reports whether an object or one of its sections has policies.
+    pub(super) fn has(&self, object: &ObjectRef) -> bool {
+        self.within(object).next().is_some()
+    }
+
+    /// Reports whether there are no policies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_target.is_empty()
+    }
+}
+
+/// Returns the objects whose policies a policy is one of.
+fn names_on(policy: Option<&Arc<Policy>>) -> BTreeSet<&ObjectRef> {
+    let targets = policy.into_iter().flat_map(|policy| &policy.targets);
+    targets.map(|target| &target.object).collect()
+}

@@ -1,0 +1,206 @@
+//! Inherited policies (GEP-713): those on Gateways, listeners, ListenerSets, routes and rules, and what they require of
+//! requests. A new kind is a file with its sections, an entry in `index.rs`, and a field of what they require in
+//! `effective.rs`. Keeps policies from one translation to the next.
+
+mod access;
+mod effective;
+mod index;
+mod merge;
+mod path;
+mod policy;
+mod status;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::ir::policy::Policies;
+use crate::ir::{ListenerKey, ObjectRef, Route};
+use crate::status::Condition;
+
+use self::effective::effective;
+use self::index::Index;
+use self::path::{Levels, Path, Sections};
+pub(in crate::translate) use self::status::{Attachments, Statuses};
+use crate::translate::affecting::Affecting;
+use crate::translate::changes::Changes;
+use crate::translate::gateway::attachment::Parents;
+use crate::translate::input::Input;
+use crate::translate::reason::{ConditionType, Reason};
+use crate::translate::source::Source;
+
+/// All inherited policies.
+#[derive(Default)]
+pub(in crate::translate) struct InheritedPolicies {
+    index: Index,
+    /// The objects with policies that have changed in this translation.
+    touched: BTreeSet<ObjectRef>,
+    /// What the same policies require, so that all rules and listeners share it. Of this set of policies alone.
+    required: RefCell<FxHashMap<Combination, Arc<Policies>>>,
+}
+
+/// The policies on a path, by address, each with whether its section is missing.
+type Combination = Vec<(usize, bool)>;
+
+/// A listener of a Gateway.
+#[derive(Clone, Copy)]
+pub(in crate::translate) struct Place<'a> {
+    pub(in crate::translate) gateway: &'a ObjectRef,
+    pub(in crate::translate) listener: &'a ListenerKey,
+}
+
+impl InheritedPolicies {
+    /// Parses what has changed. Announces the targets of these policies.
+    pub(in crate::translate) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) {
+        self.touched = self.index.step(input, changes);
+        if !self.touched.is_empty() {
+            self.required.get_mut().clear();
+        }
+    }
+
+    /// Returns the objects with policies that have changed in this translation.
+    pub(in crate::translate) fn touched(&self) -> &BTreeSet<ObjectRef> {
+        &self.touched
+    }
+
+    /// Reports whether there are no policies.
+    pub(in crate::translate) fn are_none(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Returns what policies require of the requests of a listener, except for those of routes with policies of their own.
+    pub(in crate::translate) fn on_listener(
+        &self,
+        place: Place<'_>,
+        parents: &Parents,
+    ) -> Option<Arc<Policies>> {
+        if self.index.is_empty() {
+            return None;
+        }
+        let existing = Existing {
+            parents,
+            route: None,
+        };
+        let required = self.required(place, None, &existing);
+        Some(required).filter(|required| !required.are_none())
+    }
+
+    /// Returns a route with what policies require of its requests through a listener. Without policies of its own, it is
+    /// the same route.
+    pub(in crate::translate) fn on_route(
+        &self,
+        input: &Input<'_>,
+        place: Place<'_>,
+        route: &Arc<Route>,
+        parents: &Parents,
+    ) -> Arc<Route> {
+        if self.index.is_empty() || !self.index.has(&route.object) {
+            return route.clone();
+        }
+        for object in [place.gateway, &place.listener.origin] {
+            input.read(|| Source::PoliciesOn(object.clone()));
+            input.read(|| Source::ListenersOf(object.clone()));
+        }
+        let existing = Existing {
+            parents,
+            route: Some(route),
+        };
+        let rules = route.rules.iter();
+        let rules = rules.map(|rule| {
+            let rule = Some((&route.object, rule.id.name.as_ref()));
+            self.required(place, rule, &existing)
+        });
+        Arc::new(Route {
+            policies: Some(rules.collect()),
+            ..Route::clone(route)
+        })
+    }
+
+    fn required(
+        &self,
+        place: Place<'_>,
+        route: Option<(&ObjectRef, Option<&Arc<str>>)>,
+        sections: &dyn Sections,
+    ) -> Arc<Policies> {
+        let path = Path {
+            gateway: place.gateway,
+            listener: place.listener,
+            route,
+        };
+        let levels = Levels::new(&self.index, path, sections);
+        let key = levels
+            .all()
+            .map(|it| (Arc::as_ptr(it.policy).addr(), it.is_missing));
+        let mut required = self.required.borrow_mut();
+        let known = required.entry(key.collect());
+        known
+            .or_insert_with(|| Arc::new(effective(&levels)))
+            .clone()
+    }
+}
+
+impl Affecting for InheritedPolicies {
+    fn conditions(&self, input: &Input<'_>, object: &ObjectRef, generation: i64) -> Vec<Condition> {
+        input.read(|| Source::PolicyNamesOn(object.clone()));
+        self.on(object, generation)
+    }
+}
+
+impl InheritedPolicies {
+    /// Returns the conditions that name the policies on an object, one for each kind.
+    pub(in crate::translate) fn on(&self, object: &ObjectRef, generation: i64) -> Vec<Condition> {
+        if self.index.is_empty() {
+            return Vec::new();
+        }
+        let mut names: BTreeMap<ConditionType, BTreeSet<String>> = BTreeMap::new();
+        let within = self.index.within(object);
+        for policy in within.flat_map(|(_, on_target)| on_target.policies()) {
+            let of_kind = names.entry(policy.affected).or_default();
+            of_kind.insert(policy.name.to_string());
+        }
+        let conditions = names.into_iter().map(|(kind, names)| {
+            let condition = Condition::holds(kind, Reason::PolicyAffected, generation);
+            condition.with_message(format!("affected by {}", listed(&names, ", ")))
+        });
+        conditions.collect()
+    }
+}
+
+/// The listeners and rules that policies may target.
+struct Existing<'a> {
+    parents: &'a Parents,
+    route: Option<&'a Route>,
+}
+
+impl Sections for Existing<'_> {
+    fn has(&self, object: &ObjectRef, section: &str) -> bool {
+        if let Some(route) = self.route.filter(|route| route.object == *object) {
+            let mut names = route
+                .rules
+                .iter()
+                .filter_map(|rule| rule.id.name.as_deref());
+            return names.any(|name| name == section);
+        }
+        self.parents.has_listener(object, section)
+    }
+}
+
+/// Maximum number of texts in a list.
+const MAX_LISTED: usize = 16;
+
+/// Joins texts. Names the number of those that are too many.
+fn listed(texts: &BTreeSet<String>, separator: &str) -> String {
+    let shown: Vec<&str> = texts.iter().take(MAX_LISTED).map(String::as_str).collect();
+    let shown = shown.join(separator);
+    match texts.len().saturating_sub(MAX_LISTED) {
+        0 => shown,
+        more => format!("{shown}{separator}and {more} more"),
+    }
+}
+
+/// Reports whether a target is a route.
+fn is_route(object: &ObjectRef) -> bool {
+    object.kind.ends_with("Route")
+}

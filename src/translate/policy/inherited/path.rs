@@ -1,0 +1,158 @@
+//! The policies on a path from a Gateway to a rule, level by level, and what follows for a section. Must not know which
+//! paths there are.
+
+use std::sync::Arc;
+
+use crate::ir::{ListenerKey, ObjectRef};
+
+use super::index::{Index, OnTarget};
+use super::merge::{self, Level, Mergeable, Obstacle};
+use super::policy::{Content, Policy, Section, Target};
+use crate::translate::reason::Fault;
+
+/// A path of requests. The levels are: Gateway, its listener, ListenerSet, its listener, route, rule.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'a> {
+    pub(super) gateway: &'a ObjectRef,
+    pub(super) listener: &'a ListenerKey,
+    /// The route, with the name of the rule; `None` for all routes of the listener.
+    pub(super) route: Option<(&'a ObjectRef, Option<&'a Arc<str>>)>,
+}
+
+/// Which listeners and rules exist.
+pub(super) trait Sections {
+    /// Reports whether an object has a listener, or a rule, of this name.
+    fn has(&self, object: &ObjectRef, section: &str) -> bool;
+}
+
+/// The oldest policy on a target of a path that sets a section.
+#[derive(Clone, Copy)]
+pub(super) struct OnLevel<'a> {
+    section: Section,
+    pub(super) policy: &'a Arc<Policy>,
+    pub(super) target: &'a Target,
+    /// Whether the section that it targets does not exist. It is then unknown which requests it protects, so that it
+    /// counts for all of the object.
+    pub(super) is_missing: bool,
+}
+
+impl Mergeable for OnLevel<'_> {
+    fn overrides(&self) -> bool {
+        self.policy.overrides
+    }
+}
+
+impl OnLevel<'_> {
+    /// Returns what it says about the section, or why that is unusable.
+    pub(super) fn content(&self) -> Result<&Content, String> {
+        if self.is_missing {
+            return Err(format!(
+                "{}: {} does not exist",
+                self.policy.name, self.target
+            ));
+        }
+        match self.policy.sections.get(&self.section) {
+            Some(Ok(content)) => Ok(content),
+            Some(Err(Fault { message, .. })) => Err(format!("{}: {message}", self.policy.name)),
+            None => Err(format!("{} is not set", self.section.field())),
+        }
+    }
+}
+
+/// The policies on a path, by level, from general to specific.
+pub(super) struct Levels<'a>(Vec<Level<OnLevel<'a>>>);
+
+impl<'a> Levels<'a> {
+    /// Collects the policies on a path.
+    pub(super) fn new(index: &'a Index, path: Path<'_>, sections: &dyn Sections) -> Self {
+        let Path {
+            gateway,
+            listener,
+            route,
+        } = path;
+        let mut levels = Self(Vec::with_capacity(8));
+        levels.whole(index, gateway, sections);
+        if listener.origin != *gateway {
+            levels.whole(index, &listener.origin, sections);
+        }
+        levels.section(index, &listener.origin, Some(&listener.name));
+        if let Some((route, rule)) = route {
+            levels.whole(index, route, sections);
+            if rule.is_some() {
+                levels.section(index, route, rule);
+            }
+        }
+        levels
+    }
+
+    /// Adds the level of an object, and one for policies on sections that it does not have.
+    fn whole(&mut self, index: &'a Index, object: &ObjectRef, sections: &dyn Sections) {
+        self.section(index, object, None);
+        let within = index.within(object);
+        let is_missing = |(target, _): &(&Target, _)| {
+            let section = target.section.as_deref();
+            section.is_some_and(|section| !sections.has(object, section))
+        };
+        let missing = within.filter(is_missing);
+        let missing = missing.flat_map(|on_target| on_level(on_target, true));
+        let mut missing: Vec<_> = missing.collect();
+        missing.sort_by(|one, other| one.policy.age().cmp(&other.policy.age()));
+        self.0.push(missing);
+    }
+
+    /// Adds the level of a target.
+    fn section(&mut self, index: &'a Index, object: &ObjectRef, section: Option<&Arc<str>>) {
+        let on_target = index.on(object, section).into_iter();
+        let level = on_target.flat_map(|on_target| on_level(on_target, false));
+        self.0.push(level.collect());
+    }
+
+    /// Returns all policies, in order of levels.
+    pub(super) fn all(&self) -> impl Iterator<Item = OnLevel<'a>> {
+        self.0.iter().flatten().copied()
+    }
+
+    /// Returns the policies that set a section, by level.
+    fn of(&self, section: Section) -> Vec<Level<OnLevel<'a>>> {
+        let sets = |one: &OnLevel<'a>| one.section == section;
+        let levels = self.0.iter();
+        levels
+            .map(|level| level.iter().copied().filter(sets).collect())
+            .collect()
+    }
+
+    /// Returns the policies that have an effect on a section, from general to specific.
+    pub(super) fn applied(&self, section: Section) -> Vec<OnLevel<'a>> {
+        merge::merge(&self.of(section))
+    }
+
+    /// Returns what prevents the effect of a policy that sets a section for a target.
+    pub(super) fn obstacle(
+        &self,
+        section: Section,
+        policy: &Policy,
+        target: &Target,
+    ) -> Option<Obstacle<OnLevel<'a>>> {
+        let levels = self.of(section);
+        let of_level = |(level, policies): (usize, &Level<OnLevel<'_>>)| {
+            let of_target = policies.iter().find(|it| it.target == target)?;
+            let is_oldest = of_target.policy.name == policy.name;
+            let is_first = is_oldest && policies.first()?.target == target;
+            Some((level, usize::from(!is_first)))
+        };
+        let place = levels.iter().enumerate().find_map(of_level)?;
+        merge::obstacle(&levels, place)
+    }
+}
+
+fn on_level<'a>(
+    (target, policies): (&'a Target, &'a OnTarget),
+    is_missing: bool,
+) -> impl Iterator<Item = OnLevel<'a>> {
+    policies.oldest().map(move |(section, policy)| OnLevel {
+        section,
+        policy,
+        target,
+        is_missing,
+    })
+}

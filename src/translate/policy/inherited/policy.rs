@@ -1,0 +1,110 @@
+//! A parsed inherited policy: its targets, and the sections that it sets. Must not know which of them have an effect.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::api::inherited_policy::InheritedPolicy;
+use crate::ir::ObjectRef;
+use crate::ir::cidr::CidrSet;
+use crate::translate::reason::{ConditionType, Fault};
+
+/// A policy.
+pub(super) struct Policy {
+    pub(super) name: ObjectRef,
+    pub(super) generation: i64,
+    created: Option<Timestamp>,
+    /// Whether it locks its sections for everything below.
+    pub(super) overrides: bool,
+    /// Its targets, each once.
+    pub(super) targets: Vec<Target>,
+    /// The condition of its targets.
+    pub(super) affected: ConditionType,
+    /// The sections that it sets, or why they are unusable.
+    pub(super) sections: BTreeMap<Section, Result<Content, Fault>>,
+}
+
+/// A target: an object, or a section of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Target {
+    pub(super) object: ObjectRef,
+    /// A listener, or a rule of a route; `None` for the whole object.
+    pub(super) section: Option<Arc<str>>,
+}
+
+/// A section of the spec of a policy. Each belongs to one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Section {
+    /// `ipRules` of an AccessPolicy.
+    IpRules,
+}
+
+/// What a section says.
+pub(super) enum Content {
+    /// Addresses of clients.
+    IpRules {
+        allow: Option<CidrSet>,
+        deny: CidrSet,
+    },
+}
+
+impl Section {
+    /// Returns the path of its field.
+    pub(super) fn field(self) -> &'static str {
+        match self {
+            Self::IpRules => "spec.ipRules",
+        }
+    }
+}
+
+impl Policy {
+    /// Creates a policy.
+    pub(super) fn new<P: InheritedPolicy>(
+        object: &P,
+        affected: ConditionType,
+        sections: BTreeMap<Section, Result<Content, Fault>>,
+    ) -> Self {
+        let meta = object.meta();
+        let mut targets = Vec::new();
+        for target in object.target_refs() {
+            let name = ObjectRef::new(&target.group, &target.kind, &meta.namespace, &target.name);
+            let section = target.section_name.as_deref();
+            let target = Target {
+                object: name,
+                section: section.filter(|name| !name.is_empty()).map(Arc::from),
+            };
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        Self {
+            name: object.object_ref(),
+            generation: meta.generation,
+            created: meta.creation_timestamp,
+            overrides: object.overrides(),
+            targets,
+            affected,
+            sections,
+        }
+    }
+
+    /// Returns what decides between policies of one target: the least wins.
+    pub(super) fn age(&self) -> (Option<Timestamp>, &ObjectRef) {
+        (self.created, &self.name)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, section } = self;
+        match section {
+            None => object.fmt(f),
+            Some(section) if object.kind.ends_with("Route") => {
+                write!(f, "rule {section} of {object}")
+            }
+            Some(section) => write!(f, "listener {section} of {object}"),
+        }
+    }
+}

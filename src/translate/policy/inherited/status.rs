@@ -1,0 +1,213 @@
+//! Status of inherited policies: one entry per Gateway whose requests they apply to. Must not know what sections say,
+//! except for what they loosen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::ir::{ListenerKey, ObjectRef};
+use crate::status::Condition;
+
+use super::super::policy_status::{self, PolicyStatuses};
+use super::effective;
+use super::index::{self, Index};
+use super::merge::Obstacle;
+use super::path::{Levels, Path, Sections};
+use super::policy::{Policy, Section, Target};
+use super::{InheritedPolicies, is_route, listed};
+use crate::translate::changes::Changes;
+use crate::translate::input::Input;
+use crate::translate::reason::{ConditionType, Fault, Reason, judge};
+use crate::translate::report::Report;
+use crate::translate::source::Source;
+
+/// Where the requests to targets of policies come through.
+pub(in crate::translate) trait Attachments {
+    /// Returns the listeners of a Gateway or ListenerSet, or those that a route is attached to, each with its Gateway.
+    fn listeners_of(&self, object: &ObjectRef) -> Vec<(ObjectRef, Arc<ListenerKey>)>;
+
+    /// Returns the names of the rules of a route.
+    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Arc<str>>;
+}
+
+/// The statuses of all policies.
+#[derive(Default)]
+pub(in crate::translate) struct Statuses(PolicyStatuses);
+
+impl Statuses {
+    /// Updates what has changed.
+    pub(in crate::translate) fn step(
+        &mut self,
+        input: &Input<'_>,
+        changes: &Changes,
+        policies: &InheritedPolicies,
+        attachments: &dyn Attachments,
+        report: &mut Report,
+    ) {
+        let index = &policies.index;
+        let of_policy = |name: &ObjectRef| {
+            input.read(|| Source::Object(name.clone()));
+            let policy = index.get(name)?;
+            Some(of_gateways(input, index, policy, attachments))
+        };
+        let changed = index::changed(changes);
+        self.0.step(input, changes, changed, of_policy, report);
+    }
+}
+
+/// What is known of a policy on one Gateway.
+#[derive(Default)]
+struct OnGateway {
+    /// Number of its targets.
+    targets: usize,
+    faults: Vec<Fault>,
+    /// Number of sections on paths that have an effect.
+    effective: usize,
+    obstacles: BTreeSet<String>,
+    loosened: BTreeSet<String>,
+}
+
+/// The sections of targets as routes and Gateways have them.
+struct Existing<'a>(&'a dyn Attachments);
+
+impl Sections for Existing<'_> {
+    fn has(&self, object: &ObjectRef, section: &str) -> bool {
+        match is_route(object) {
+            true => self
+                .0
+                .rule_names_of(object)
+                .iter()
+                .any(|it| **it == *section),
+            false => {
+                let listeners = self.0.listeners_of(object);
+                listeners.iter().any(|(_, key)| *key.name == *section)
+            }
+        }
+    }
+}
+
+/// Returns the conditions of a policy, for each Gateway.
+fn of_gateways(
+    input: &Input<'_>,
+    index: &Index,
+    policy: &Arc<Policy>,
+    attachments: &dyn Attachments,
+) -> BTreeMap<ObjectRef, Vec<Condition>> {
+    let mut gateways: BTreeMap<ObjectRef, OnGateway> = BTreeMap::new();
+    for target in &policy.targets {
+        let object = &target.object;
+        input.read(|| Source::Object(object.clone()));
+        input.read(|| Source::PoliciesOn(object.clone()));
+        let listeners = attachments.listeners_of(object);
+        let exists = |section| Existing(attachments).has(object, section);
+        let missing = target.section.as_deref().filter(|name| !exists(name));
+        let of_gateways: BTreeSet<_> = listeners.iter().map(|(gateway, _)| gateway).collect();
+        for gateway in of_gateways {
+            let on_gateway = gateways.entry(gateway.clone()).or_default();
+            on_gateway.targets += 1;
+            on_gateway.faults.extend(missing.map(|_| {
+                let message = format!(
+                    "spec.targetRefs: {target} does not exist; where the policy has an effect, all requests through {object} get 500"
+                );
+                Fault::new(Reason::TargetNotFound, message)
+            }));
+        }
+        for (gateway, listener) in &listeners {
+            if is_other_listener(target, listener) && missing.is_none() {
+                continue;
+            }
+            input.read(|| Source::PoliciesOn(gateway.clone()));
+            input.read(|| Source::PoliciesOn(listener.origin.clone()));
+            let rule = target.section.as_ref().filter(|_| missing.is_none());
+            let path = Path {
+                gateway,
+                listener,
+                route: is_route(object).then_some((object, rule)),
+            };
+            let levels = Levels::new(index, path, &Existing(attachments));
+            let on_gateway = gateways.entry(gateway.clone()).or_default();
+            on_gateway.add_path(&levels, policy, target);
+        }
+    }
+    let conditions = gateways.into_iter();
+    conditions
+        .map(|(gateway, on_gateway)| (gateway, on_gateway.conditions(policy)))
+        .collect()
+}
+
+/// Reports whether a target names another listener of the same object.
+fn is_other_listener(target: &Target, listener: &ListenerKey) -> bool {
+    let section = target.section.as_deref();
+    listener.origin == target.object && section.is_some_and(|name| *name != *listener.name)
+}
+
+impl OnGateway {
+    fn add_path(&mut self, levels: &Levels<'_>, policy: &Policy, target: &Target) {
+        for section in policy.sections.keys() {
+            let field = section.field();
+            match levels.obstacle(*section, policy, target) {
+                None => self.effective += 1,
+                Some(Obstacle::Older(other)) => {
+                    let name = &other.policy.name;
+                    let why = format!(
+                        "{field} of {name} applies to {target}: it is older, or first by name"
+                    );
+                    self.obstacles.insert(why);
+                    continue;
+                }
+                Some(Obstacle::Locked(other)) => {
+                    let (name, above) = (&other.policy.name, &other.target);
+                    let why = format!("{field} of {name} applies: strategy Overrides on {above}");
+                    self.obstacles.insert(why);
+                    continue;
+                }
+            }
+            if *section == Section::IpRules {
+                let applied = levels.applied(*section);
+                let pairs = applied.iter().zip(applied.iter().skip(1));
+                let mut own = pairs.filter(|(_, own)| own.policy.name == policy.name);
+                let loosened = own
+                    .next()
+                    .map(|(above, own)| effective::loosened(above, own));
+                self.loosened.extend(loosened.flatten());
+            }
+        }
+    }
+
+    fn conditions(&self, policy: &Policy) -> Vec<Condition> {
+        let generation = policy.generation;
+        let broken = policy.sections.values().filter_map(|it| it.as_ref().err());
+        let broken = broken.map(|fault| {
+            let message = format!("{}; its requests get 500", fault.message);
+            Fault::new(fault.reason, message)
+        });
+        let broken: Vec<_> = broken.collect();
+        let unusable = crate::translate::reason::merge(&broken);
+        let accepted =
+            policy_status::accepted(unusable.as_ref(), &self.faults, self.targets, generation);
+        let resolved = judge(
+            ConditionType::ResolvedRefs,
+            Reason::ResolvedRefs,
+            None,
+            generation,
+        );
+        let mut conditions = vec![accepted, resolved, self.programmed(generation)];
+        if !self.loosened.is_empty() {
+            let kind = ConditionType::LoosensInherited;
+            let condition = Condition::holds(kind, Reason::LoosensInherited, generation);
+            conditions.push(condition.with_message(listed(&self.loosened, "; ")));
+        }
+        conditions
+    }
+
+    fn programmed(&self, generation: i64) -> Condition {
+        let kind = ConditionType::Programmed;
+        let why = listed(&self.obstacles, "; ");
+        match (self.obstacles.is_empty(), self.effective) {
+            (true, _) => Condition::holds(kind, Reason::Programmed, generation),
+            (false, 0) => Condition::fails(kind, Reason::Overridden, &why, generation),
+            (false, _) => {
+                Condition::holds(kind, Reason::PartiallyProgrammed, generation).with_message(why)
+            }
+        }
+    }
+}

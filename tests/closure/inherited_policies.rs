@@ -1,0 +1,70 @@
+//! Inherited policies: at random for the properties, and the closures that contain one.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::contents::{Followed, class, http, object, route, service};
+use crate::objects::{from, metadata};
+
+/// An AccessPolicy on Gateways, ListenerSets, routes and their sections.
+pub(crate) fn access_policy() -> impl Strategy<Value = Value> {
+    let cidrs = prop_oneof![
+        4 => Just(json!(["10.0.0.0/8"])),
+        2 => Just(json!(["192.0.2.0/24", "10.1.0.0/16"])),
+        1 => Just(json!(["none"])),
+    ];
+    let rules = (
+        proptest::option::of(cidrs.clone()),
+        proptest::option::of(cidrs),
+    );
+    let spec = (
+        proptest::collection::vec(from(), 1..3),
+        rules,
+        proptest::bool::weighted(0.3),
+    );
+    (metadata("a"), spec).prop_map(|(metadata, (targets, (allow, deny), overrides))| {
+        let mut spec = json!({"targetRefs": targets, "ipRules": {}});
+        if let Some(allow) = allow {
+            spec["ipRules"]["allow"] = allow;
+        }
+        if let Some(deny) = deny {
+            spec["ipRules"]["deny"] = deny;
+        }
+        if overrides {
+            spec["strategy"] = json!("Overrides");
+        }
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
+            "metadata": metadata, "spec": spec,
+        })
+    })
+}
+
+#[test]
+fn inherited_policy_is_in_closures_of_its_targets() {
+    let group = "gateway.networking.k8s.io";
+    let policy = |namespace: &str| {
+        let targets = json!([
+            {"group": group, "kind": "HTTPRoute", "name": "r"},
+            {"group": group, "kind": "Gateway", "name": "one"},
+        ]);
+        let spec = json!({"targetRefs": targets, "ipRules": {"deny": ["10.0.0.0/8"]}});
+        object("AccessPolicy", namespace, "p", spec)
+    };
+    let to = json!({"name": "app", "port": 80});
+    let mut followed = Followed::new([
+        class(),
+        http("one"),
+        http("two"),
+        http("three"),
+        route("apps", "r", "two", to.clone()),
+        route("apps", "s", "three", to),
+        service("apps", "app"),
+    ]);
+    let of =
+        |gateway: &str, namespace: &str| vec![format!("{gateway}: +AccessPolicy {namespace}/p")];
+    // Its targets are those of its own namespace.
+    assert_eq!(followed.put(&policy("infra")), of("one", "infra"));
+    assert_eq!(followed.put(&policy("apps")), of("two", "apps"));
+    assert!(followed.put(&policy("other")).is_empty());
+}
