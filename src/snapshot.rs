@@ -16,6 +16,7 @@ use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::api::parameters::GatewayParameters;
 use crate::api::pod::Pod;
 use crate::api::policy::BackendTlsPolicy;
+use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::service_import::ServiceImport;
 use crate::api::traffic_policy::BackendTrafficPolicy;
@@ -305,6 +306,8 @@ snapshot! {
     release_backends: ReleaseBackend,
     /// AccessPolicies.
     access_policies: AccessPolicy,
+    /// RateLimitPolicies.
+    rate_limit_policies: RateLimitPolicy,
     /// ServiceImports.
     service_imports: ServiceImport,
     /// ReferenceGrants.

@@ -21,6 +21,7 @@ pub mod object;
 pub mod parameters;
 pub mod pod;
 pub mod policy;
+pub mod rate_limit_policy;
 pub mod reference;
 pub mod release_backend;
 pub mod route;

@@ -19,6 +19,7 @@ use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
 use super::pod::Pod;
 use super::policy::BackendTlsPolicy;
+use super::rate_limit_policy::RateLimitPolicy;
 use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::traffic_policy::BackendTrafficPolicy;
@@ -44,6 +45,7 @@ pub enum Object {
     XBackend(Arc<XBackend>),
     ReleaseBackend(Arc<ReleaseBackend>),
     AccessPolicy(Arc<AccessPolicy>),
+    RateLimitPolicy(Arc<RateLimitPolicy>),
     ServiceImport(Arc<ServiceImport>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
@@ -73,6 +75,7 @@ impl Object {
             Self::XBackend(object) => object.meta(),
             Self::ReleaseBackend(object) => object.meta(),
             Self::AccessPolicy(object) => object.meta(),
+            Self::RateLimitPolicy(object) => object.meta(),
             Self::ServiceImport(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
@@ -106,6 +109,7 @@ impl Object {
             Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
             Self::ReleaseBackend(_) => (ReleaseBackend::GROUP, ReleaseBackend::KIND),
             Self::AccessPolicy(_) => (AccessPolicy::GROUP, AccessPolicy::KIND),
+            Self::RateLimitPolicy(_) => (RateLimitPolicy::GROUP, RateLimitPolicy::KIND),
             Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
@@ -165,6 +169,7 @@ impl Object {
             Self::XBackend(object) => typed!(&**object),
             Self::ReleaseBackend(object) => typed!(&**object),
             Self::AccessPolicy(object) => typed!(&**object),
+            Self::RateLimitPolicy(object) => typed!(&**object),
             Self::ServiceImport(object) => typed!(&**object),
             Self::ReferenceGrant(object) => typed!(&**object),
             Self::GatewayParameters(object) => typed!(&**object),
@@ -466,6 +471,14 @@ static KINDS: &[Kind] = &[
         true,
         "accesspolicy",
         AccessPolicy
+    ),
+    kind!(
+        parameters::GROUP,
+        "RateLimitPolicy",
+        ["v1alpha1"],
+        true,
+        "ratelimitpolicy",
+        RateLimitPolicy
     ),
     kind!(
         MULTICLUSTER_GROUP,

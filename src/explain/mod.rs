@@ -330,7 +330,7 @@ fn explain_rules(
     match found {
         Some(rule) => {
             explain_rule(explanation, rule, &considered, configuration);
-            policies::explain(explanation, rule.policies(&listener.ir));
+            policies::explain(explanation, listener.policies(rule).map(|it| &it.ir));
         }
         None => explanation.line("rule", no_rule(listener)),
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::explanation::Explanation;
 use crate::ir::cidr::CidrSet;
+use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
 
 /// Maximum number of CIDRs of a list that are shown.
@@ -14,8 +15,9 @@ pub(super) fn explain(explanation: &mut Explanation, policies: Option<&Arc<Polic
     let Some(policies) = policies else {
         return;
     };
-    let Policies { ip_rules } = &**policies;
+    let Policies { ip_rules, limits } = &**policies;
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
+    explanation.lines("limits", limits.iter().flat_map(shown_limits));
     let order = PHASES.map(|phase| phase.to_string());
     explanation.line("order", order.join(", then "));
 }
@@ -39,6 +41,49 @@ fn shown_ip_rules(rules: &Enforced<IpRules>) -> String {
     };
     let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();
     format!("{allow}{deny} ({})", policies.join(", "))
+}
+
+fn shown_limits(limits: &Enforced<Limits>) -> Vec<String> {
+    let Limits { policy, limits, .. } = match limits {
+        Enforced::Valid(limits) => &**limits,
+        Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
+    };
+    let limits = limits.iter();
+    limits
+        .map(|limit| format!("{} ({policy})", shown_limit(limit)))
+        .collect()
+}
+
+fn shown_limit(limit: &Limit) -> String {
+    let mut parts = Vec::new();
+    if let Some(rate) = &limit.rate {
+        let (requests, seconds, burst) = (rate.requests, rate.per.as_secs(), rate.burst);
+        parts.push(format!(
+            "{requests} requests in {seconds}s, {burst} at once"
+        ));
+    }
+    if let Some(concurrent) = limit.concurrent {
+        parts.push(format!("{concurrent} requests at the same time"));
+    }
+    let key = limit.key.iter().map(|part| match part {
+        KeyPart::ClientIp { v4, v6 } => format!("client address /{v4} or /{v6}"),
+        KeyPart::Header(name) => format!("header {name}"),
+        KeyPart::Cookie(name) => format!("cookie {name}"),
+        KeyPart::Hostname => "host".to_owned(),
+    });
+    let key: Vec<_> = key.collect();
+    let name = &limit.name;
+    let mut text = format!("{name}: {}", parts.join(", "));
+    if !key.is_empty() {
+        text.push_str(&format!(" for each {}", key.join(" and ")));
+    }
+    if !limit.exempt.is_empty() {
+        text.push_str(&format!(", except for {}", cidrs(&limit.exempt)));
+    }
+    if limit.is_audit {
+        text.push_str("; only counted");
+    }
+    text
 }
 
 fn cidrs(set: &CidrSet) -> String {

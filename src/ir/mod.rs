@@ -10,6 +10,7 @@ pub mod fingerprint;
 pub mod grpc;
 pub mod hex;
 pub mod hop_by_hop;
+pub mod limit;
 pub mod listener;
 pub mod object_ref;
 pub mod pattern;

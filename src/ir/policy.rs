@@ -9,15 +9,23 @@ use serde::Serialize;
 
 use super::ObjectRef;
 use super::cidr::CidrSet;
+use super::limit::Limits;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 3] = [Phase::IpRules, Phase::Filters, Phase::Backend];
+pub const PHASES: [Phase; 4] = [
+    Phase::IpRules,
+    Phase::Limits,
+    Phase::Filters,
+    Phase::Backend,
+];
 
 /// A phase of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The addresses that may send requests.
     IpRules,
+    /// Limits of requests.
+    Limits,
     /// The filters of the rule, in list order.
     Filters,
     /// The backend, with the filters of its backendRef.
@@ -28,6 +36,7 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::IpRules => "IP rules",
+            Self::Limits => "limits",
             Self::Filters => "filters",
             Self::Backend => "backend",
         })
@@ -40,6 +49,9 @@ pub struct Policies {
     /// The addresses that may send requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_rules: Option<Enforced<IpRules>>,
+    /// Limits of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Enforced<Limits>>,
 }
 
 impl Policies {
@@ -56,8 +68,8 @@ impl Policies {
 
     /// Reports whether nothing is required.
     pub fn are_none(&self) -> bool {
-        let Self { ip_rules } = self;
-        ip_rules.is_none()
+        let Self { ip_rules, limits } = self;
+        ip_rules.is_none() && limits.is_none()
     }
 }
 

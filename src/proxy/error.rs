@@ -38,6 +38,8 @@ pub(crate) enum Error {
     NotFound(&'static str),
     /// A policy does not permit the address of the client.
     AddressRefused,
+    /// A limit of a policy is exceeded.
+    LimitExceeded(StatusCode),
     /// A policy that protects the rule is broken.
     BrokenPolicy,
     /// The rule or the selected backendRef is invalid.
@@ -79,6 +81,7 @@ impl Error {
             | Self::Misdirected
             | Self::NotFound(_)
             | Self::AddressRefused
+            | Self::LimitExceeded(_)
             | Self::BodyTimeout
             | Self::BodyTooLarge
             | Self::KeptBytes
@@ -108,6 +111,7 @@ impl Error {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::AddressRefused => StatusCode::FORBIDDEN,
+            Self::LimitExceeded(status) => status,
             Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
@@ -158,6 +162,7 @@ impl Error {
             Self::TooManyHeaders => "too many headers",
             Self::Misdirected => "this host is served on another connection",
             Self::AddressRefused => "this address may not send requests here",
+            Self::LimitExceeded(_) => "too many requests: a limit is exceeded",
             Self::BrokenPolicy => "a policy that protects the route is broken",
             Self::InvalidRule => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",

@@ -83,6 +83,7 @@ impl Condition {
             | ConditionType::LoosensInherited
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend
+            | ConditionType::RateLimitPolicyAffected
             // May be on purpose, while a route replaces another one.
             | ConditionType::Shadowed => false,
         }
@@ -119,6 +120,9 @@ pub enum ConditionType {
     PartiallyInvalid,
     PlaintextToBackend,
     Programmed,
+    /// Not of the Gateway API: RateLimitPolicies target the object.
+    #[serde(rename = "portcullis.dev/RateLimitPolicyAffected")]
+    RateLimitPolicyAffected,
     ResolvedRefs,
     /// Not of the Gateway API: matches of a route get no request.
     #[serde(rename = "portcullis.dev/Shadowed")]
@@ -127,7 +131,7 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Accepted,
         Self::AccessPolicyAffected,
         Self::Conflicted,
@@ -140,6 +144,7 @@ impl ConditionType {
         Self::PartiallyInvalid,
         Self::PlaintextToBackend,
         Self::Programmed,
+        Self::RateLimitPolicyAffected,
         Self::ResolvedRefs,
         Self::Shadowed,
         Self::SupportedVersion,
@@ -155,6 +160,7 @@ impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AccessPolicyAffected => f.write_str("portcullis.dev/AccessPolicyAffected"),
+            Self::RateLimitPolicyAffected => f.write_str("portcullis.dev/RateLimitPolicyAffected"),
             Self::LoosensInherited => f.write_str("portcullis.dev/LoosensInherited"),
             Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),
             of_the_api => fmt::Debug::fmt(of_the_api, f),

@@ -244,6 +244,7 @@ impl Writer {
             "AccessPolicy"
             | "BackendTLSPolicy"
             | "BackendTLSOverride"
+            | "RateLimitPolicy"
             | "XBackendTrafficPolicy" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], |it| it);
                 Some(DesiredStatus::Policy(&self.controller, ancestors))

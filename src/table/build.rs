@@ -93,8 +93,10 @@ impl Listeners<'_> {
         match old.filter(|node| changes.is_empty() && node.is_current(ir, config)) {
             Some(node) => node.clone(),
             None => {
+                let limiters = self.routes.limiters.clone();
                 let attach = |ir: &Arc<ir::Route>| self.routes.attach(ir, self.backends);
-                let node = Listener::new(ir.clone(), config.cloned(), &changes, old, attach);
+                let known = (old, &limiters);
+                let node = Listener::new(ir.clone(), config.cloned(), &changes, known, attach);
                 self.detached.extend(changes.detached().cloned());
                 Arc::new(node)
             }

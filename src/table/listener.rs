@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use rustls::ServerConfig;
 
 use super::hostname::HostIndex;
+use super::limits::{Limiters, Policies};
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
 use super::node::same_nodes;
 use super::route::Route;
@@ -87,7 +88,7 @@ impl Port {
     pub fn only_rule(&self, client: IpAddr) -> Option<&Arc<Rule>> {
         let listener = self.listeners.first()?;
         let rule = listener.find_for_host("")?;
-        (rule.verdict(&listener.ir, client) == Verdict::Pass).then_some(rule)
+        (listener.verdict(rule, client) == Verdict::Pass).then_some(rule)
     }
 
     /// Reports whether TLS of some hosts is forwarded as it is.
@@ -124,6 +125,8 @@ pub struct Listener {
     /// The nodes of its routes, in order of their objects: the order of `ir.routes`.
     routes: OrdMap<ObjectRef, Arc<Route>>,
     routers: HostIndex<Router>,
+    /// What policies require of its requests.
+    policies: Option<Arc<Policies>>,
 }
 
 impl Listener {
@@ -132,7 +135,7 @@ impl Listener {
         ir: Arc<ir::Listener>,
         server: Option<Arc<Server>>,
         changes: &Changes<'_>,
-        old: Option<&Arc<Self>>,
+        (old, limiters): (Option<&Arc<Self>>, &Limiters),
         mut attach: impl FnMut(&Arc<ir::Route>) -> Arc<Route>,
     ) -> Self {
         let nothing = HostIndex::new([]);
@@ -162,6 +165,7 @@ impl Listener {
             (hostname.clone(), router)
         };
         Self {
+            policies: (ir.policies.as_ref()).map(|it| Policies::new(it, limiters)),
             routers: known.with(edits.into_iter().map(router)),
             ir,
             server,
@@ -193,6 +197,21 @@ impl Listener {
     #[inline]
     pub fn find_for_host(&self, host: &str) -> Option<&Arc<Rule>> {
         self.routers.find(host, Router::first)
+    }
+
+    /// What policies require of the requests of one of its rules.
+    #[inline]
+    pub fn policies<'a>(&'a self, rule: &'a Rule) -> Option<&'a Arc<Policies>> {
+        rule.policies().or(self.policies.as_ref())
+    }
+
+    /// Returns the verdict of policies on an address that uses one of its rules.
+    #[inline]
+    pub fn verdict(&self, rule: &Rule, client: IpAddr) -> Verdict {
+        match self.policies(rule) {
+            None => Verdict::Pass,
+            Some(policies) => policies.ir.verdict(client),
+        }
     }
 
     /// Returns every match whose hostname contains the request's host, in the order in which they are tried, with the

@@ -11,6 +11,7 @@ mod endpoint;
 mod fault;
 mod filter;
 mod hostname;
+mod limits;
 mod listener;
 mod matcher;
 mod node;
@@ -34,6 +35,7 @@ pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
+pub use limits::{InProgress, LimitRefusal, LimitedRequest, Limiter, Policies, Remaining};
 pub use listener::{Considered, Listener, MatchVerdict, Port};
 pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
@@ -112,6 +114,11 @@ impl Table {
                 node.set_endpoints(&endpoints.collect::<Vec<_>>());
             }
         }
+    }
+
+    /// Returns the limits in service, in order of policies and names.
+    pub fn limiters(&self) -> Vec<Arc<Limiter>> {
+        self.routes.limiters.all()
     }
 
     /// Returns the backend of this identity.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::backends::Backends;
+use super::limits::Limiters;
 use super::rule::Rule;
 use crate::ir;
 use crate::ir::{ObjectRef, Pattern};
@@ -35,6 +36,8 @@ pub(super) struct Routes {
     by_object: OrdMap<ObjectRef, Arc<[Counted]>>,
     /// Patterns of new rules that are not compiled.
     new_patterns: Vec<Pattern>,
+    /// The limits of rules and listeners.
+    pub(super) limiters: Limiters,
     /// Whether a rule may refer to a backend that its table did not have.
     may_lack_backends: bool,
 }
@@ -90,7 +93,7 @@ impl Routes {
                 same.node.clone()
             }
             None => {
-                let node = renew(ir, known, backends);
+                let node = renew(ir, known, backends, &self.limiters);
                 let patterns = ir.patterns().filter(|it| !it.is_compiled());
                 self.new_patterns.extend(patterns.cloned());
                 self.may_lack_backends |= node.rules.iter().any(|rule| rule.lacks_backends());
@@ -127,7 +130,12 @@ impl Routes {
 }
 
 /// Returns a node for `ir`. Reuses valid rules, and the state of others, from the versions of its object.
-fn renew(ir: &Arc<ir::Route>, versions: &[Counted], backends: &Backends) -> Arc<Route> {
+fn renew(
+    ir: &Arc<ir::Route>,
+    versions: &[Counted],
+    backends: &Backends,
+    limiters: &Limiters,
+) -> Arc<Route> {
     let known = versions.iter().flat_map(|one| &one.node.rules);
     let rule = |(index, ir_rule): (usize, &Arc<ir::Rule>)| {
         let place = (&**ir, index);
@@ -145,7 +153,12 @@ fn renew(ir: &Arc<ir::Route>, versions: &[Counted], backends: &Backends) -> Arc<
             .first()
             .map(|rule| rule.state.clone())
             .unwrap_or_default();
-        Arc::new(Rule::new(ir_rule.clone(), place, state, backends))
+        Arc::new(Rule::new(
+            ir_rule.clone(),
+            place,
+            state,
+            (backends, limiters),
+        ))
     };
     let rules = ir.rules.iter().enumerate().map(rule).collect();
     Arc::new(Route {

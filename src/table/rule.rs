@@ -1,6 +1,5 @@
 //! Rules at run time: state that survives configuration changes, and the weighted selection of a backend.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use rand::RngExt;
@@ -8,12 +7,12 @@ use rand::RngExt;
 use super::backend::Backend;
 use super::backends::Backends;
 use super::filter::{Filters, Targets};
+use super::limits::{Limiters, Policies};
 use super::matcher::RequestView;
 use super::request_stats::RuleStats;
 use super::target::BackendTarget;
 use crate::ir;
 use crate::ir::cors::is_preflight;
-use crate::ir::policy::{Policies, Verdict};
 use crate::ir::route::Action;
 use crate::ir::{Precedence, RouteKind};
 
@@ -83,7 +82,7 @@ impl Rule {
         ir: Arc<ir::Rule>,
         (route, index): (&ir::Route, usize),
         state: Arc<RuleState>,
-        backends: &Backends,
+        (backends, limiters): (&Backends, &Limiters),
     ) -> Self {
         let (mut all, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
         for reference in references(&ir) {
@@ -110,7 +109,7 @@ impl Rule {
             state,
             backends,
             filter_targets,
-            policies: policies(route, index).cloned(),
+            policies: policies(route, index).map(|ir| Policies::new(ir, limiters)),
             kind: route.kind,
             created: route.created,
             priority: route.priority,
@@ -135,7 +134,7 @@ impl Rule {
     ) -> bool {
         (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
-            && self.policies.as_ref() == policies(route, index)
+            && self.policies.as_ref().map(|it| &it.ir) == policies(route, index)
             && self.has_same_targets(backends)
     }
 
@@ -215,19 +214,9 @@ impl Rule {
         }
     }
 
-    /// What policies require of its requests on a listener.
-    #[inline]
-    pub fn policies<'a>(&'a self, listener: &'a ir::Listener) -> Option<&'a Arc<Policies>> {
-        self.policies.as_ref().or(listener.policies.as_ref())
-    }
-
-    /// Returns the verdict of policies on an address that sends requests through a listener.
-    #[inline]
-    pub fn verdict(&self, listener: &ir::Listener, client: IpAddr) -> Verdict {
-        match self.policies(listener) {
-            None => Verdict::Pass,
-            Some(policies) => policies.verdict(client),
-        }
+    /// What policies require of its requests on every listener, if they target its route.
+    pub(super) fn policies(&self) -> Option<&Arc<Policies>> {
+        self.policies.as_ref()
     }
 
     /// Its filters, with the backends that they refer to.
@@ -246,7 +235,7 @@ impl Rule {
 }
 
 /// Returns what policies require of the requests of a rule of a route that they target.
-fn policies(route: &ir::Route, index: usize) -> Option<&Arc<Policies>> {
+fn policies(route: &ir::Route, index: usize) -> Option<&Arc<ir::policy::Policies>> {
     route.policies.as_ref()?.get(index)
 }
 
@@ -293,7 +282,7 @@ mod tests {
             Arc::new(ir),
             (&route, 0),
             Arc::default(),
-            &Backends::default(),
+            (&Backends::default(), &Limiters::default()),
         )
     }
 

@@ -12,7 +12,7 @@ from objects import access_policy, backend_tls, backend_tls_override, echo, exte
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "accesspolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "accesspolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it, if OwnerReferencesPermissionEnforcement is enabled",
@@ -56,10 +56,14 @@ def prepare(cluster):
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
     edge["spec"]["listeners"].append(https_listener(8443, "keys"))
     cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"))
-    cluster.apply(access_policy(NS, "any", "edge"))
+    limits = access_policy(NS, "any", "edge", rules=[{"name": "any", "concurrent": 1000}])
+    del limits["spec"]["ipRules"]
+    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"})
     cluster.gateway_is(NS, "edge")
     access = lambda: cluster.api.get("AccessPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("AccessPolicy has a status", access, 10)
+    limited = lambda: cluster.api.get("RateLimitPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("RateLimitPolicy has a status", limited, 10)
     traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("XBackendTrafficPolicy has a status", traffic, 10)
     found = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731

@@ -38,6 +38,7 @@ mod mirror;
 mod mirror_bodies;
 mod mirror_conformance;
 mod process;
+mod rate_limit_policy;
 mod release_backends;
 mod releases;
 mod reload;

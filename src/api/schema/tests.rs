@@ -3,6 +3,7 @@
 mod access_policy;
 mod backend_tls;
 mod cors;
+mod rate_limit_policy;
 mod release_backend;
 mod remembered;
 mod traffic_policy;

@@ -6,6 +6,7 @@ use super::head::Head;
 use crate::api::access_policy::AccessPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
+use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
@@ -70,6 +71,7 @@ impl Observed {
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [
         AccessPolicy::KIND,
+        RateLimitPolicy::KIND,
         BackendTlsOverride::KIND,
         BackendTrafficPolicy::KIND,
         ReleaseBackend::KIND,

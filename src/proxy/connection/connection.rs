@@ -248,7 +248,7 @@ fn greeting(
     let rule = || {
         let rule = match listener.find_for_host(sni.unwrap_or_default()) {
             None => Err(HandshakeFailure::ServerName),
-            Some(rule) if rule.verdict(&listener.ir, peer.ip()) != Verdict::Pass => {
+            Some(rule) if listener.verdict(rule, peer.ip()) != Verdict::Pass => {
                 Err(HandshakeFailure::Policy)
             }
             Some(rule) => Ok(rule.clone()),

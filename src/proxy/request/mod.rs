@@ -6,6 +6,7 @@ mod external_auth;
 mod filters;
 pub(super) mod headers;
 mod mirror;
+mod policies;
 pub mod preview;
 pub(super) mod request;
 mod retries;

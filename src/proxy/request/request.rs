@@ -15,12 +15,13 @@ use tokio::time::Instant;
 use super::attempts::{self, ResponseSource};
 use super::filters;
 use super::headers::{self, NormalizedRequest};
+use super::policies::{self, Passed, PolicyRefusal};
 use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
 use crate::ir::RouteKind;
+use crate::ir::filter::HeaderChanges;
 use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::hex;
-use crate::ir::policy::Verdict;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::grpc_web_body::WebBody;
 use crate::proxy::body::incoming::Incoming;
@@ -139,6 +140,7 @@ impl Exchange {
                 websocket,
                 added,
                 rule,
+                headers,
             }) => Ok(Box::new(Self {
                 grpc_web: translate_grpc_web(&rule, &mut parts, &mut body),
                 client,
@@ -151,7 +153,7 @@ impl Exchange {
                     None => normalized.upgrade,
                 },
                 websocket,
-                response_phase: ResponsePhase::default(),
+                response_phase: response_phase(headers),
                 is_mirrored: false,
                 body,
                 interim,
@@ -160,14 +162,15 @@ impl Exchange {
                 rule,
                 record,
             })),
-            Err(Refused { error, id }) => {
+            Err(Refused { error, id, headers }) => {
                 let format = ErrorFormat::of(&parts.headers);
                 let id = id.unwrap_or_else(|| {
                     let id = new_id();
                     record.identified(&id);
                     id
                 });
-                Err(Box::new(ErrorResponse::new(error, format, id, record)))
+                let response = ErrorResponse::new(error, format, id, record);
+                Err(Box::new(response.with_headers(headers)))
             }
         }
     }
@@ -236,6 +239,15 @@ impl Exchange {
     }
 }
 
+/// Returns the steps for a response that begin with header changes by policies.
+fn response_phase(headers: Option<Box<HeaderChanges>>) -> ResponsePhase {
+    let mut phase = ResponsePhase::default();
+    if let Some(headers) = headers {
+        phase.change_headers(Level::Rule, *headers);
+    }
+    phase
+}
+
 /// Returns the deadline of the rule, or that of a gRPC client if it is earlier.
 fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
     let own = rule.ir.timeouts.request;
@@ -253,6 +265,8 @@ struct Matched {
     websocket: Option<Handshake>,
     added: AddedHeaders,
     rule: LoadedRule,
+    /// What policies add to the response.
+    headers: Option<Box<HeaderChanges>>,
 }
 
 /// A request that no rule gets.
@@ -260,11 +274,17 @@ struct Refused {
     error: Error,
     /// Its id, if it has one yet.
     id: Option<HeaderValue>,
+    /// Headers of the response.
+    headers: Option<Box<HeaderMap>>,
 }
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self { error, id: None }
+        Self {
+            error,
+            id: None,
+            headers: None,
+        }
     }
 }
 
@@ -286,14 +306,26 @@ fn admit(
     let refused = |error| Refused {
         error,
         id: Some(added.id().clone()),
+        headers: None,
     };
-    let (rule, verdict) = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
+    let (rule, passed) = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
     record.matched(&rule);
-    match verdict {
-        Verdict::Pass => {}
-        Verdict::Refuse => return Err(refused(Error::AddressRefused)),
-        Verdict::Broken => return Err(refused(Error::BrokenPolicy)),
-    }
+    let headers = match passed {
+        Ok(Passed {
+            in_progress,
+            headers,
+        }) => {
+            record.counts_as(in_progress);
+            headers
+        }
+        Err(refusal) => {
+            let PolicyRefusal { error, headers } = *refusal;
+            return Err(Refused {
+                headers: Some(Box::new(headers)),
+                ..refused(error)
+            });
+        }
+    };
     if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
     {
         return Err(refused(Error::GrpcOverHttp1));
@@ -307,16 +339,17 @@ fn admit(
         websocket,
         added,
         rule,
+        headers,
     })
 }
 
-/// Returns the rule for a request, and the verdict of its policies on the address of the client.
+/// Returns the rule for a request, and whether its policies let the request pass.
 fn find_rule(
     client: &Client,
     parts: &request::Parts,
     host: &Host,
     added: &AddedHeaders,
-) -> Result<(LoadedRule, Verdict), Error> {
+) -> Result<(LoadedRule, Result<Passed, Box<PolicyRefusal>>), Error> {
     let table = client.worker.table.load();
     let port = client
         .port
@@ -332,8 +365,11 @@ fn find_rule(
     };
     let listener = client.listener(port, host)?;
     let rule = rule_of(listener, &view)?;
-    let verdict = rule.verdict(&listener.ir, client.peer.ip());
-    Ok((table.rule(rule), verdict))
+    let passed = match listener.policies(rule) {
+        None => Ok(Passed::default()),
+        Some(policies) => policies::check(policies, client.peer.ip(), view.host, view.headers),
+    };
+    Ok((table.rule(rule), passed))
 }
 
 /// Returns the rule of a listener for a normalized request.

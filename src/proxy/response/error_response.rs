@@ -56,6 +56,7 @@ pub(in crate::proxy) struct ErrorResponse {
     format: ErrorFormat,
     id: HeaderValue,
     record: Record,
+    headers: Option<Box<HeaderMap>>,
 }
 
 impl ErrorResponse {
@@ -70,7 +71,13 @@ impl ErrorResponse {
             format,
             id,
             record,
+            headers: None,
         }
+    }
+
+    /// Adds headers.
+    pub(in crate::proxy) fn with_headers(self, headers: Option<Box<HeaderMap>>) -> Self {
+        Self { headers, ..self }
     }
 
     /// Builds the response, and returns the record that its body completes.
@@ -80,6 +87,7 @@ impl ErrorResponse {
             format,
             id,
             mut record,
+            headers: others,
         } = self;
         record.refused(error);
         let message = error.message();
@@ -107,6 +115,7 @@ impl ErrorResponse {
         if format == ErrorFormat::Grpc {
             headers.extend(status);
         }
+        headers.extend(others.into_iter().flat_map(|others| *others));
         headers.insert(CONTENT_TYPE, content_type);
         headers.insert(X_REQUEST_ID, id);
         if error.closes() {

@@ -12,6 +12,7 @@ use crate::proxy::client::Client;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::{Error, ErrorSource};
 use crate::proxy::worker_state::current_table::LoadedRule;
+use crate::table::InProgress;
 use crate::telemetry::access_log::{Completion, Line};
 use crate::telemetry::metrics::TimeoutKind;
 use crate::upstream::Attempts;
@@ -31,6 +32,8 @@ pub(crate) struct Record {
     pub(in crate::proxy) attempts: Attempts,
     error: Option<&'static str>,
     complete: bool,
+    /// The requests in progress that limits count.
+    in_progress: InProgress,
     /// Its line of the access log so far; `None` if the log is disabled.
     line: Option<Box<Line>>,
 }
@@ -52,6 +55,7 @@ impl Record {
             attempts: Attempts::starting(start),
             error: None,
             complete: false,
+            in_progress: InProgress::default(),
             line,
         }
     }
@@ -65,6 +69,11 @@ impl Record {
     pub(crate) fn matched(&mut self, rule: &LoadedRule) {
         rule.state.stats.enter(self.client.worker.id);
         self.rule = Some(rule.clone());
+    }
+
+    /// Counts as requests in progress until its end.
+    pub(crate) fn counts_as(&mut self, in_progress: InProgress) {
+        self.in_progress = in_progress;
     }
 
     /// Records the host.

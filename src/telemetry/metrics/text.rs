@@ -2,6 +2,7 @@
 
 mod backends;
 mod certificates;
+mod limits;
 mod standard;
 #[cfg(test)]
 mod tests;
@@ -77,6 +78,7 @@ impl Collector for Metrics {
         self.configuration(&mut page)?;
         self.listeners(&mut page)?;
         self.certificates(&mut page)?;
+        self.limits(&mut page)?;
         self.dns(&mut page)?;
         self.stream(&mut page)?;
         self.controller(&mut page)

@@ -49,6 +49,7 @@ pub(super) fn links(
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
         Object::AccessPolicy(policy) => by_kind.inherited_policy(&**policy),
+        Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::Service(_)
         | Object::ServiceImport(_)
         | Object::XBackend(_)

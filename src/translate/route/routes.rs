@@ -3,6 +3,7 @@
 
 mod defaults;
 mod kind_conflicts;
+mod place;
 mod policies;
 pub(in crate::translate) mod requests;
 mod shadows;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ir::cidr::CidrSet;
+use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, IpRules, Policies};
 
 use super::path::{Levels, OnLevel};
@@ -12,6 +13,7 @@ use super::policy::{Content, Section};
 pub(super) fn effective(levels: &Levels<'_>) -> Policies {
     Policies {
         ip_rules: enforced(&levels.applied(Section::IpRules), ip_rules),
+        limits: limits(&levels.applied(Section::Limits)),
     }
 }
 
@@ -36,7 +38,10 @@ fn ip_rules(applied: &[OnLevel<'_>]) -> Result<IpRules, String> {
         let Content::IpRules {
             allow: own,
             deny: denied,
-        } = policy.content()?;
+        } = policy.content()?
+        else {
+            continue;
+        };
         allow.clone_from(own);
         deny = deny.union(denied);
     }
@@ -48,12 +53,23 @@ fn ip_rules(applied: &[OnLevel<'_>]) -> Result<IpRules, String> {
     })
 }
 
+/// The limits of the most specific policy. One that would refuse nothing may be left out if it is broken.
+fn limits(applied: &[OnLevel<'_>]) -> Option<Enforced<Limits>> {
+    let winner = applied.last()?;
+    match winner.content() {
+        Ok(Content::Limits(limits)) => Some(Enforced::Valid(limits.clone())),
+        Ok(_) => None,
+        Err(_) if winner.policy.is_audit => None,
+        Err(why) => Some(Enforced::Broken(why.into())),
+    }
+}
+
 /// Returns how a policy permits more than what it replaces; `None` if it does not. `inherited` is what has an effect
 /// above it.
 pub(super) fn loosened(inherited: &OnLevel<'_>, policy: &OnLevel<'_>) -> Option<String> {
     let of = |it: &OnLevel<'_>| match it.content() {
         Ok(Content::IpRules { allow, .. }) => Some(allow.clone()),
-        Err(_) => None,
+        _ => None,
     };
     let (above, own) = (of(inherited)??, of(policy)?);
     let name = &inherited.policy.name;

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::access_policy::AccessPolicy;
+use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::ir::ObjectRef;
 
-use super::access;
 use super::policy::{Policy, Section, Target};
+use super::{access, rate_limit};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::memo::Memo;
@@ -16,7 +17,9 @@ use crate::translate::source::Source;
 
 /// Returns the policies of all kinds that have changed.
 pub(super) fn changed(changes: &Changes) -> Vec<ObjectRef> {
-    changes.of::<AccessPolicy>()
+    let mut names = changes.of::<AccessPolicy>();
+    names.extend(changes.of::<RateLimitPolicy>());
+    names
 }
 
 /// Parses a policy of any kind.
@@ -25,6 +28,9 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
         "AccessPolicy" => input
             .find::<AccessPolicy>(name)
             .map(|object| access::read(object)),
+        "RateLimitPolicy" => input
+            .find::<RateLimitPolicy>(name)
+            .map(|object| rate_limit::read(object)),
         _ => None,
     }
 }

@@ -8,6 +8,7 @@ mod index;
 mod merge;
 mod path;
 mod policy;
+mod rate_limit;
 mod status;
 
 use std::cell::RefCell;

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::ir::ObjectRef;
 use crate::ir::cidr::CidrSet;
+use crate::ir::limit::Limits;
 use crate::translate::reason::{ConditionType, Fault};
 
 /// A policy.
@@ -20,6 +21,8 @@ pub(super) struct Policy {
     pub(super) overrides: bool,
     /// Its targets, each once.
     pub(super) targets: Vec<Target>,
+    /// Whether it refuses nothing, so that it may be left out.
+    pub(super) is_audit: bool,
     /// The condition of its targets.
     pub(super) affected: ConditionType,
     /// The sections that it sets, or why they are unusable.
@@ -39,6 +42,8 @@ pub(super) struct Target {
 pub(super) enum Section {
     /// `ipRules` of an AccessPolicy.
     IpRules,
+    /// `rules` and `response` of a RateLimitPolicy: a response without limits would say nothing.
+    Limits,
 }
 
 /// What a section says.
@@ -48,6 +53,8 @@ pub(super) enum Content {
         allow: Option<CidrSet>,
         deny: CidrSet,
     },
+    /// Limits of requests.
+    Limits(Arc<Limits>),
 }
 
 impl Section {
@@ -55,6 +62,7 @@ impl Section {
     pub(super) fn field(self) -> &'static str {
         match self {
             Self::IpRules => "spec.ipRules",
+            Self::Limits => "spec.rules",
         }
     }
 }
@@ -85,6 +93,7 @@ impl Policy {
             created: meta.creation_timestamp,
             overrides: object.overrides(),
             targets,
+            is_audit: false,
             affected,
             sections,
         }

@@ -177,7 +177,11 @@ impl OnGateway {
         let generation = policy.generation;
         let broken = policy.sections.values().filter_map(|it| it.as_ref().err());
         let broken = broken.map(|fault| {
-            let message = format!("{}; its requests get 500", fault.message);
+            let outcome = match policy.is_audit {
+                true => "the section is left out",
+                false => "its requests get 500",
+            };
+            let message = format!("{}; {outcome}", fault.message);
             Fault::new(fault.reason, message)
         });
         let broken: Vec<_> = broken.collect();

@@ -1,14 +1,13 @@
 //! What inherited policies require on listeners: which of them a change affects. Must not know routes.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use super::place;
 use super::totals::Totals;
-use crate::ir::{ObjectRef, Route};
+use crate::ir::ObjectRef;
 use crate::translate::changes::Changes;
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
-use crate::translate::input::Input;
-use crate::translate::policy::inherited::{InheritedPolicies, Place};
+use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
 
 /// Updates what policies require on listeners that are new, or on which policies have changed.
@@ -32,25 +31,7 @@ pub(super) fn on_listeners(
     });
     let places: BTreeSet<_> = of_objects.collect();
     for place in places {
-        let required = policies.on_listener(self::place(place, parents), parents);
+        let required = policies.on_listener(place::of_listener(place, parents), parents);
         totals.set_policies(place, required);
-    }
-}
-
-/// Returns a route with what policies require of its requests through a listener.
-pub(super) fn on_route(
-    input: &Input<'_>,
-    policies: &InheritedPolicies,
-    (listener, parents): (ListenerIndex, &Parents),
-    route: &Arc<Route>,
-) -> Arc<Route> {
-    policies.on_route(input, place(listener, parents), route, parents)
-}
-
-/// Returns a listener as policies see it.
-fn place(index: ListenerIndex, parents: &Parents) -> Place<'_> {
-    Place {
-        gateway: &parents[index].consumer.gateway,
-        listener: &parents[index].key,
     }
 }

@@ -7,7 +7,7 @@ use super::super::patterns::{Demand, PatternBudgets};
 use super::super::route::{Built, RouteObject};
 use super::defaults;
 use super::kind_conflicts::{self, Claim, KindConflicts};
-use super::policies;
+use super::place;
 use crate::api::reference::ParentRef;
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef, Route};
 use crate::status::{Note, ParentStatus};
@@ -212,8 +212,8 @@ impl TranslatedRoute {
         follows.notes.extend(ignored_priorities(&entry.name, built));
         for (listener, hostnames, built) in attached {
             entry.is_usable |= built.unusable.is_none();
-            let place = (listener, parents);
-            let route = policies::on_route(input, decisions.policies, place, &built.route);
+            let at = (listener, parents);
+            let route = place::on_route(input, decisions.policies, at, &built.route);
             entry.attach(listener, hostnames, route, previous);
         }
         // Several parentRefs may reach the same listeners.

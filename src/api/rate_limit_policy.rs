@@ -1,0 +1,119 @@
+//! RateLimitPolicy, a CRD of Portcullis: how many requests clients may send. Its CRD is deploy/crds/ratelimitpolicies.yaml.
+
+use serde::{Deserialize, Serialize};
+
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::meta::{ObjectMeta, resource};
+use super::parameters::GROUP;
+
+/// How many requests clients may send.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct RateLimitPolicy {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: RateLimitSpec,
+}
+resource!(RateLimitPolicy, GROUP, "RateLimitPolicy");
+
+/// Spec of a RateLimitPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RateLimitSpec {
+    /// Gateways, ListenerSets and routes in the policy's namespace.
+    pub target_refs: Vec<SectionTargetRef>,
+    /// How it relates to policies of more specific targets.
+    pub strategy: Strategy,
+    /// Limits.
+    pub rules: Vec<LimitRule>,
+    /// How requests are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<LimitResponse>,
+}
+
+/// A limit.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitRule {
+    /// Name, unique within the policy.
+    pub name: String,
+    /// What distinguishes requests that are counted apart.
+    #[serde(default)]
+    pub key: Vec<KeyPart>,
+    /// Requests in a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<RequestLimit>,
+    /// Requests at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrent: Option<u32>,
+    /// Clients that are not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exempt: Option<Exempt>,
+    /// Where requests are counted: `Replica`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// `Enforce` or `Audit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
+/// A part of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyPart {
+    /// `ClientIP`, `Header`, `Cookie` or `Hostname`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Name of the header or cookie.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Length of the prefix of IPv4 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v4_prefix: Option<u8>,
+    /// Length of the prefix of IPv6 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v6_prefix: Option<u8>,
+}
+
+/// A rate.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct RequestLimit {
+    /// Requests in the time.
+    pub requests: u32,
+    /// `Second`, `Minute`, `Hour` or `Day`.
+    pub per: String,
+    /// Requests at once; absent means `requests`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+}
+
+/// Clients that are not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Exempt {
+    /// CIDRs.
+    pub cidrs: Vec<String>,
+}
+
+/// How requests are refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct LimitResponse {
+    /// Status, 429 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// `None` or `Draft`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<String>,
+}
+
+impl InheritedPolicy for RateLimitPolicy {
+    fn target_refs(&self) -> &[SectionTargetRef] {
+        &self.spec.target_refs
+    }
+
+    fn overrides(&self) -> bool {
+        self.spec.strategy == Strategy::Overrides
+    }
+}

@@ -1,0 +1,131 @@
+//! What policies do with a matched request before its filters: addresses, then limits.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::ir::filter::HeaderChanges;
+use crate::ir::limit::Limits;
+use crate::ir::policy::Verdict;
+use crate::proxy::error::Error;
+use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining};
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// What a request that passes keeps.
+#[derive(Default)]
+pub(super) struct Passed {
+    /// The requests in progress that it counts as.
+    pub(super) in_progress: InProgress,
+    /// Headers of its response.
+    pub(super) headers: Option<Box<HeaderChanges>>,
+}
+
+/// Why a request does not pass.
+pub(super) struct PolicyRefusal {
+    pub(super) error: Error,
+    /// Headers of its response.
+    pub(super) headers: HeaderMap,
+}
+
+impl From<Error> for PolicyRefusal {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            headers: HeaderMap::new(),
+        }
+    }
+}
+
+/// Decides on a request for a host.
+pub(super) fn check(
+    policies: &Policies,
+    client: IpAddr,
+    host: &str,
+    headers: &HeaderMap,
+) -> Result<Passed, Box<PolicyRefusal>> {
+    let refused = |error: Error| Err(Box::new(error.into()));
+    match policies.ir.verdict(client) {
+        Verdict::Pass => {}
+        Verdict::Refuse => return refused(Error::AddressRefused),
+        Verdict::Broken => return refused(Error::BrokenPolicy),
+    }
+    if policies.ir.limits.is_none() {
+        return Ok(Passed::default());
+    }
+    let request = LimitedRequest {
+        client,
+        host,
+        headers,
+    };
+    let limits = policies.limits();
+    match (policies.admit(&request), limits) {
+        (Ok((in_progress, remaining)), limits) => {
+            let limits = limits.filter(|limits| limits.has_headers);
+            let headers = limits.map(|limits| Box::new(announced(limits, remaining.as_ref())));
+            Ok(Passed {
+                in_progress,
+                headers,
+            })
+        }
+        (Err(LimitRefusal::Exceeded(after)), Some(limits)) => {
+            Err(Box::new(exceeded(limits, after)))
+        }
+        (Err(_), _) => refused(Error::BrokenPolicy),
+    }
+}
+
+fn exceeded(limits: &Limits, after: Duration) -> PolicyRefusal {
+    let mut headers = HeaderMap::new();
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds(after)));
+    if limits.has_headers {
+        for (name, value) in announced(limits, None).set {
+            headers.insert(name, value);
+        }
+    }
+    PolicyRefusal {
+        error: Error::LimitExceeded(limits.status),
+        headers,
+    }
+}
+
+/// Whole seconds, at least one: a client that waits for so long does not come too early.
+fn seconds(time: Duration) -> u64 {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    seconds.max(1)
+}
+
+/// Returns the headers of draft-ietf-httpapi-ratelimit-headers.
+fn announced(limits: &Limits, remaining: Option<&Remaining<'_>>) -> HeaderChanges {
+    let mut policy = String::new();
+    for limit in &limits.limits {
+        let Some(rate) = limit.rate.filter(|_| !limit.is_audit) else {
+            continue;
+        };
+        let separator = if policy.is_empty() { "" } else { ", " };
+        let (name, seconds) = (&limit.name, rate.per.as_secs());
+        let _ = write!(
+            policy,
+            "{separator}\"{name}\";q={};w={seconds}",
+            rate.requests
+        );
+    }
+    let state = remaining.map(|remaining| {
+        let name = &remaining.limit.name;
+        let (requests, reset) = (remaining.requests, seconds(remaining.reset));
+        format!("\"{name}\";r={requests};t={reset}")
+    });
+    let headers = [(RATE_LIMIT_POLICY, Some(policy)), (RATE_LIMIT, state)];
+    let headers = headers.into_iter().filter_map(|(name, value)| {
+        let value = value.filter(|value| !value.is_empty())?;
+        Some((name, HeaderValue::try_from(value).ok()?))
+    });
+    HeaderChanges {
+        set: headers.collect(),
+        ..HeaderChanges::default()
+    }
+}

@@ -1,0 +1,251 @@
+//! Limits as requests of several workers, clients and configurations see them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::thread;
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use super::*;
+use crate::ir::ObjectRef;
+use crate::ir::cidr::{self, CidrSet};
+use crate::ir::limit::{KeyPart, Rate};
+
+const SECOND: u64 = 1_000_000_000;
+/// A time long after the start.
+const NOW: u64 = 1_000_000 * SECOND;
+
+fn limit(requests: u32, burst: u32) -> Limit {
+    Limit {
+        name: "one".into(),
+        key: Vec::new(),
+        rate: Some(Rate {
+            requests,
+            per: Duration::from_secs(1),
+            burst,
+        }),
+        concurrent: None,
+        exempt: CidrSet::default(),
+        is_audit: false,
+    }
+}
+
+fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<Policies> {
+    let policy = ObjectRef::new("portcullis.dev", "RateLimitPolicy", "ns", "policy");
+    let limits = IrLimits {
+        policy,
+        limits: limits.iter().cloned().map(Arc::new).collect(),
+        status: StatusCode::TOO_MANY_REQUESTS,
+        has_headers: false,
+    };
+    let ir = IrPolicies {
+        limits: Some(Enforced::Valid(Arc::new(limits))),
+        ..IrPolicies::default()
+    };
+    Policies::new(&Arc::new(ir), limiters)
+}
+
+fn policies(limits: &[Limit]) -> Arc<Policies> {
+    policies_in(&Limiters::default(), limits)
+}
+
+fn from(address: impl Into<IpAddr>) -> IpAddr {
+    address.into()
+}
+
+fn admit_from(policies: &Policies, client: IpAddr, now: u64) -> Result<(), LimitRefusal> {
+    let request = LimitedRequest {
+        client,
+        host: "a.com",
+        headers: &HeaderMap::new(),
+    };
+    policies.admit_at(&request, now).map(drop)
+}
+
+fn admitted(policies: &Policies, now: u64, count: usize) -> usize {
+    let client = from([127, 0, 0, 1]);
+    let admitted = (0..count).filter(|_| admit_from(policies, client, now).is_ok());
+    admitted.count()
+}
+
+#[test]
+fn admits_the_burst_and_then_the_rate() {
+    let policies = policies(&[limit(10, 5)]);
+    assert_eq!(admitted(&policies, NOW, 100), 5);
+    assert_eq!(admitted(&policies, NOW + SECOND / 10, 100), 1);
+    assert_eq!(
+        admitted(&policies, NOW + SECOND, 100),
+        5,
+        "no more than the burst"
+    );
+    let mut total = 0;
+    for step in 0..1_000 {
+        total += admitted(&policies, NOW + 2 * SECOND + step * SECOND / 100, 10);
+    }
+    // 10 s of the rate, and the burst.
+    assert!((100..=105).contains(&total), "{total}");
+}
+
+#[test]
+fn says_when_a_request_may_be_sent_again() {
+    let policies = policies(&[limit(10, 1)]);
+    assert_eq!(admitted(&policies, NOW, 1), 1);
+    let client = from([127, 0, 0, 1]);
+    let after = Duration::from_millis(60);
+    let refused = admit_from(&policies, client, NOW + SECOND / 25);
+    assert_eq!(refused, Err(LimitRefusal::Exceeded(after)));
+    assert_eq!(admit_from(&policies, client, NOW + SECOND / 10), Ok(()));
+}
+
+#[test]
+fn workers_share_a_limit() {
+    let policies = policies(&[limit(1, 1_000)]);
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            let policies = policies.clone();
+            thread::spawn(move || admitted(&policies, NOW, 1_000))
+        })
+        .collect();
+    let total: usize = workers.into_iter().map(|it| it.join().unwrap()).sum();
+    assert_eq!(total, 1_000);
+}
+
+#[test]
+fn clients_of_a_network_count_together() {
+    let key = vec![KeyPart::ClientIp { v4: 32, v6: 64 }];
+    let policies = policies(&[Limit { key, ..limit(1, 1) }]);
+    let v6 = |low: u16, net: u16| from(Ipv6Addr::new(0x2001, 0xdb8, 0, net, 0, 0, 0, low));
+    for (client, is_admitted) in [
+        (from([10, 0, 0, 1]), true),
+        (from([10, 0, 0, 2]), true),
+        (from([10, 0, 0, 1]), false),
+        (from(Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped()), false),
+        (v6(1, 0), true),
+        (v6(2, 0), false),
+        (v6(1, 1), true),
+    ] {
+        let admitted = admit_from(&policies, client, NOW).is_ok();
+        assert_eq!(admitted, is_admitted, "{client}");
+    }
+}
+
+#[test]
+fn keys_are_made_of_headers_cookies_and_hosts() {
+    let part = |part| Limit {
+        key: vec![part],
+        ..limit(1, 1)
+    };
+    let header = part(KeyPart::Header(http::HeaderName::from_static("x-user")));
+    let cookie = part(KeyPart::Cookie("user".into()));
+    let hostname = part(KeyPart::Hostname);
+    let admits = |policies: &Policies, host: &str, name: &'static str, value: &'static str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_static(value));
+        let request = LimitedRequest {
+            client: from([127, 0, 0, 1]),
+            host,
+            headers: &headers,
+        };
+        policies.admit_at(&request, NOW).is_ok()
+    };
+    let policies = policies(&[header]);
+    assert!(admits(&policies, "a", "x-user", "one"));
+    assert!(admits(&policies, "a", "x-user", "two"));
+    assert!(!admits(&policies, "b", "x-user", "one"));
+    assert!(admits(&policies, "a", "x-other", ""), "without the header");
+    assert!(!admits(&policies, "a", "x-other", ""));
+    let policies = self::policies(&[cookie]);
+    assert!(admits(&policies, "a", "cookie", "a=b; user=1"));
+    assert!(admits(&policies, "a", "cookie", "user=2;user=1"));
+    assert!(!admits(&policies, "a", "cookie", "users=3; user=1"));
+    let policies = self::policies(&[hostname]);
+    assert!(admits(&policies, "a", "x", "") && admits(&policies, "b", "x", ""));
+    assert!(!admits(&policies, "a", "x", ""));
+}
+
+#[test]
+fn requests_in_progress_are_limited_until_they_end() {
+    let policies = policies(&[Limit {
+        rate: None,
+        concurrent: Some(2),
+        key: vec![KeyPart::ClientIp { v4: 32, v6: 64 }],
+        ..limit(1, 1)
+    }]);
+    let headers = HeaderMap::new();
+    let request = LimitedRequest {
+        client: from([127, 0, 0, 1]),
+        host: "a",
+        headers: &headers,
+    };
+    let first = policies.admit_at(&request, NOW).unwrap();
+    let _second = policies.admit_at(&request, NOW).unwrap();
+    assert!(policies.admit_at(&request, NOW).is_err());
+    drop(first);
+    let _third = policies.admit_at(&request, NOW).unwrap();
+    assert!(policies.admit_at(&request, NOW).is_err());
+}
+
+#[test]
+fn exempt_clients_and_audit_are_not_refused() {
+    let exempt = std::iter::once(cidr::parse("127.0.0.0/8").unwrap()).collect();
+    let policies = policies(&[Limit {
+        exempt,
+        ..limit(1, 1)
+    }]);
+    assert_eq!(admitted(&policies, NOW, 10), 10);
+    let policies = self::policies(&[Limit {
+        is_audit: true,
+        ..limit(1, 1)
+    }]);
+    assert_eq!(admitted(&policies, NOW, 10), 10);
+    assert_eq!(policies.limits[0].exceeded.load(Relaxed), 9);
+}
+
+#[test]
+fn counters_survive_other_configurations_and_not_other_limits() {
+    let limiters = Limiters::default();
+    let before = policies_in(&limiters, &[limit(1, 5)]);
+    assert_eq!(admitted(&before, NOW, 3), 3);
+    let same = policies_in(&limiters, &[limit(1, 5)]);
+    drop(before);
+    assert_eq!(admitted(&same, NOW, 10), 2);
+    let other = policies_in(&limiters, &[limit(1, 6)]);
+    assert_eq!(admitted(&other, NOW, 10), 6);
+}
+
+#[test]
+fn a_million_keys_take_bounded_memory_and_are_counted() {
+    let policies = policies(&[Limit {
+        key: vec![KeyPart::ClientIp { v4: 32, v6: 64 }],
+        ..limit(1, 1)
+    }]);
+    for address in 0..1_000_000_u32 {
+        let client = from(Ipv4Addr::from(address));
+        assert_eq!(admit_from(&policies, client, NOW), Ok(()));
+    }
+    let evicted = policies.limits[0].evicted.load(Relaxed);
+    let kept = 1_000_000 - evicted as usize;
+    assert!(
+        (KEYS * 9 / 10..=KEYS).contains(&kept),
+        "{kept} of {KEYS} keys"
+    );
+    // Once their time has passed, nothing is lost with them.
+    admitted(&policies, NOW + 10 * SECOND, 1);
+    assert_eq!(policies.limits[0].evicted.load(Relaxed), evicted);
+}
+
+#[test]
+fn limits_of_one_namespace_share_its_memory() {
+    let limiters = Limiters::default();
+    let limits: Vec<_> = (0..512)
+        .map(|index| Limit {
+            name: index.to_string().into(),
+            key: vec![KeyPart::Hostname],
+            ..limit(1, 1)
+        })
+        .collect();
+    let policies = policies_in(&limiters, &limits);
+    let keys = |limiter: &Arc<Limiter>| limiter.arrivals.len();
+    assert_eq!(keys(&policies.limits[0]), KEYS);
+    let total: usize = policies.limits.iter().map(keys).sum();
+    assert!(total <= 6 * KEYS_OF_NAMESPACE, "{total} keys");
+}

@@ -1,0 +1,185 @@
+//! RateLimitPolicies: how many requests clients may send.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, StatusCode};
+
+use crate::api::Resource;
+use crate::api::rate_limit_policy::{
+    KeyPart as ApiKeyPart, LimitResponse, LimitRule, RateLimitPolicy, RateLimitSpec, RequestLimit,
+};
+use crate::ir::ObjectRef;
+use crate::ir::cidr::CidrSet;
+use crate::ir::limit::{KeyPart, Limit, Limits, Rate};
+
+use super::access::cidrs;
+use super::policy::{Content, Policy, Section};
+use crate::translate::reason::{ConditionType, Fault, Reason};
+
+/// Length of the prefix of IPv6 addresses by default: a client has that many at least.
+const V6_PREFIX: u8 = 64;
+
+/// Parses a policy.
+pub(super) fn read(object: &RateLimitPolicy) -> Policy {
+    let spec = &object.spec;
+    let is_audit = |rule: &LimitRule| rule.mode.as_deref() == Some("Audit");
+    let limits = limits(&object.object_ref(), spec);
+    let limits = limits.map(|limits| Content::Limits(Arc::new(limits)));
+    let sections = BTreeMap::from([(Section::Limits, limits)]);
+    let mut policy = Policy::new(object, ConditionType::RateLimitPolicyAffected, sections);
+    policy.is_audit = spec.rules.iter().all(is_audit);
+    policy
+}
+
+fn invalid<T>(message: String) -> Result<T, Fault> {
+    Err(Fault::new(Reason::Invalid, message))
+}
+
+fn limits(policy: &ObjectRef, spec: &RateLimitSpec) -> Result<Limits, Fault> {
+    // Destructured, so that a new field fails to compile until it is handled here.
+    let RateLimitSpec {
+        target_refs: _,
+        strategy: _,
+        rules,
+        response,
+    } = spec;
+    let mut names = BTreeSet::new();
+    let mut translated = Vec::with_capacity(rules.len());
+    for (index, rule) in rules.iter().enumerate() {
+        let field = format!("spec.rules[{index}]");
+        if !names.insert(&rule.name) {
+            return invalid(format!("{field}.name: {:?} is not unique", rule.name));
+        }
+        translated.push(Arc::new(limit(rule, &field)?));
+    }
+    let LimitResponse { status, headers } = response.clone().unwrap_or_default();
+    let status = status.unwrap_or(429);
+    let is_error = |status: &StatusCode| status.is_client_error() || status.is_server_error();
+    let Some(status) = StatusCode::from_u16(status).ok().filter(is_error) else {
+        return invalid(format!("spec.response.status: {status} is not 400 to 599"));
+    };
+    Ok(Limits {
+        policy: policy.clone(),
+        limits: translated,
+        status,
+        has_headers: match headers.as_deref() {
+            None | Some("None") => false,
+            Some("Draft") => true,
+            Some(other) => {
+                return invalid(format!(
+                    "spec.response.headers: {other:?} is neither None nor Draft"
+                ));
+            }
+        },
+    })
+}
+
+fn limit(rule: &LimitRule, field: &str) -> Result<Limit, Fault> {
+    let LimitRule {
+        name,
+        key,
+        limit,
+        concurrent,
+        exempt,
+        scope,
+        mode,
+    } = rule;
+    match scope.as_deref() {
+        None | Some("Replica") => {}
+        Some(other) => {
+            return invalid(format!(
+                "{field}.scope: {other} is not supported; limits count per replica (Replica)"
+            ));
+        }
+    }
+    if limit.is_none() && concurrent.is_none() {
+        return invalid(format!("{field}: needs limit or concurrent"));
+    }
+    if *concurrent == Some(0) {
+        return invalid(format!("{field}.concurrent: 0 would refuse every request"));
+    }
+    let parts = key.iter().enumerate();
+    let parts = parts.map(|(index, part)| key_part(part, &format!("{field}.key[{index}]")));
+    let exempt = exempt.as_ref();
+    let exempt = exempt.map(|it| cidrs(&it.cidrs, &format!("{field}.exempt.cidrs")));
+    Ok(Limit {
+        name: name.as_str().into(),
+        key: parts.collect::<Result<_, _>>()?,
+        rate: limit.as_ref().map(|it| rate(it, field)).transpose()?,
+        concurrent: *concurrent,
+        exempt: exempt.unwrap_or_else(|| Ok(CidrSet::default()))?,
+        is_audit: match mode.as_deref() {
+            None | Some("Enforce") => false,
+            Some("Audit") => true,
+            Some(other) => {
+                return invalid(format!(
+                    "{field}.mode: {other:?} is neither Enforce nor Audit"
+                ));
+            }
+        },
+    })
+}
+
+fn rate(limit: &RequestLimit, field: &str) -> Result<Rate, Fault> {
+    let RequestLimit {
+        requests,
+        per,
+        burst,
+    } = limit;
+    let seconds = match per.as_str() {
+        "Second" => 1,
+        "Minute" => 60,
+        "Hour" => 3600,
+        "Day" => 86_400,
+        other => {
+            return invalid(format!(
+                "{field}.limit.per: {other:?} is none of Second, Minute, Hour and Day"
+            ));
+        }
+    };
+    let burst = burst.unwrap_or(*requests);
+    if *requests == 0 || burst == 0 {
+        return invalid(format!("{field}.limit: 0 would refuse every request"));
+    }
+    Ok(Rate {
+        requests: *requests,
+        per: Duration::from_secs(seconds),
+        burst,
+    })
+}
+
+fn key_part(part: &ApiKeyPart, field: &str) -> Result<KeyPart, Fault> {
+    let ApiKeyPart {
+        kind,
+        name,
+        v4_prefix,
+        v6_prefix,
+    } = part;
+    let name = name.as_deref().filter(|name| !name.is_empty());
+    let named = || {
+        let missing = || Fault::new(Reason::Invalid, format!("{field}.name: missing"));
+        name.ok_or_else(missing)
+    };
+    match kind.as_str() {
+        "ClientIP" => {
+            let (v4, v6) = (v4_prefix.unwrap_or(32), v6_prefix.unwrap_or(V6_PREFIX));
+            match v4 <= 32 && v6 <= 128 {
+                true => Ok(KeyPart::ClientIp { v4, v6 }),
+                false => invalid(format!("{field}: a prefix is longer than the address")),
+            }
+        }
+        "Header" => match named()?.parse::<HeaderName>() {
+            Ok(name) => Ok(KeyPart::Header(name)),
+            Err(_) => invalid(format!(
+                "{field}.name: {name:?} is not the name of a header"
+            )),
+        },
+        "Cookie" => Ok(KeyPart::Cookie(named()?.into())),
+        "Hostname" => Ok(KeyPart::Hostname),
+        other => invalid(format!(
+            "{field}.type: {other} is not supported; use ClientIP, Header, Cookie or Hostname"
+        )),
+    }
+}

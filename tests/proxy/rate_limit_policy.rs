@@ -1,0 +1,194 @@
+//! RateLimitPolicies: how many requests clients may send.
+
+use http::{Method, Response};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::access_policy::{access, gateway};
+use crate::admin::metric;
+use crate::client::{Answer, Client};
+use crate::grpc::grpc_route;
+use crate::origin::{Origin, full};
+use crate::scene::{Objects, Scene, prefix, to};
+
+/// A RateLimitPolicy on a target.
+fn limits(name: &str, target: &Value, rules: &Value, response: Option<Value>) -> String {
+    let mut spec = json!({"rules": rules});
+    if let Some(response) = response {
+        spec["response"] = response;
+    }
+    access(name, target, &spec).replace("AccessPolicy", "RateLimitPolicy")
+}
+
+/// A limit of requests per hour.
+fn per_hour(name: &str, requests: u32) -> Value {
+    json!({"name": name, "limit": {"requests": requests, "per": "Hour"}})
+}
+
+fn before(origin: &Origin, policies: &[String]) -> Objects {
+    let mut admin = prefix("/admin", "origin");
+    admin["name"] = json!("admin");
+    let objects = Objects::http()
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin"), admin]);
+    policies.iter().cloned().fold(objects, Objects::with)
+}
+
+/// Returns the statuses of this number of requests.
+async fn statuses(client: &mut Client, path: &str, count: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..count {
+        statuses.push(client.get("a.com", path).await.status);
+    }
+    statuses
+}
+
+fn seconds(answer: &Answer) -> u64 {
+    answer.header("retry-after").parse().expect("seconds")
+}
+
+#[tokio::test]
+async fn requests_over_the_limit_get_429_and_a_time() {
+    let origin = Origin::echo("origin").await;
+    let policy = limits("a", &gateway(), &json!([per_hour("one", 2)]), None);
+    let scene = Scene::start(&before(&origin, &[policy]));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(statuses(&mut client, "/", 2).await, [200, 200]);
+    let refused = client.get("a.com", "/admin").await;
+    assert_eq!(refused.status, 429, "rules share the limit of the Gateway");
+    assert!((1790..=1800).contains(&seconds(&refused)), "{refused:?}");
+    assert!(!refused.headers.contains_key("ratelimit"));
+    assert_eq!(origin.requests(), 2);
+    let labels = r#"{namespace="default",policy="a",limit="one",mode="Enforce"}"#;
+    let exceeded = metric(&scene, &format!("limit_exceeded_total{labels}")).await;
+    assert_eq!(exceeded, 1.0);
+}
+
+#[tokio::test]
+async fn more_specific_limits_replace_those_above() {
+    let origin = Origin::echo("origin").await;
+    let admin = json!({"kind": "HTTPRoute", "name": "route", "sectionName": "admin"});
+    let policies = [
+        limits("gateway", &gateway(), &json!([per_hour("all", 1)]), None),
+        limits("rule", &admin, &json!([per_hour("admin", 2)]), None),
+    ];
+    let scene = Scene::start(&before(&origin, &policies));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(statuses(&mut client, "/", 2).await, [200, 429]);
+    assert_eq!(statuses(&mut client, "/admin", 3).await, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn keys_status_and_headers_are_those_of_the_policy() {
+    let origin = Origin::echo("origin").await;
+    let mut rule = per_hour("user", 2);
+    rule["key"] = json!([{"type": "Header", "name": "x-user"}]);
+    let response = json!({"status": 503, "headers": "Draft"});
+    let policy = limits("a", &gateway(), &json!([rule]), Some(response));
+    let scene = Scene::start(&before(&origin, &[policy]));
+    let mut client = Client::http1(scene.at(80)).await;
+    let one = client.get_with("a.com", "/", &[("x-user", "one")]).await;
+    assert_eq!(one.status, 200);
+    assert_eq!(one.header("ratelimit-policy"), "\"user\";q=2;w=3600");
+    assert_eq!(one.header("ratelimit"), "\"user\";r=1;t=1800");
+    client.get_with("a.com", "/", &[("x-user", "one")]).await;
+    let refused = client.get_with("a.com", "/", &[("x-user", "one")]).await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.header("ratelimit-policy"), "\"user\";q=2;w=3600");
+    assert!(seconds(&refused) > 0);
+    let two = client.get_with("a.com", "/", &[("x-user", "two")]).await;
+    assert_eq!(two.status, 200);
+}
+
+#[tokio::test]
+async fn counters_survive_a_reload_and_audit_refuses_nothing() {
+    let origin = Origin::echo("origin").await;
+    let policy = |mode: &str| {
+        let mut rule = per_hour("one", 1);
+        rule["mode"] = json!(mode);
+        limits("a", &gateway(), &json!([rule]), None)
+    };
+    let mut scene = Scene::start(&before(&origin, &[policy("Enforce")]));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(statuses(&mut client, "/", 2).await, [200, 429]);
+    let other = access(
+        "other",
+        &gateway(),
+        &json!({"ipRules": {"deny": ["192.0.2.1"]}}),
+    );
+    scene
+        .replace(&before(&origin, &[policy("Enforce"), other]))
+        .await;
+    assert_eq!(statuses(&mut client, "/", 1).await, [429]);
+    scene.replace(&before(&origin, &[policy("Audit")])).await;
+    assert_eq!(statuses(&mut client, "/", 3).await, [200, 200, 200]);
+    let labels = r#"{namespace="default",policy="a",limit="one",mode="Audit"}"#;
+    let name = format!("limit_exceeded_total{labels}");
+    assert_eq!(metric(&scene, &name).await, 2.0);
+}
+
+#[tokio::test]
+async fn requests_at_the_same_time_are_limited_until_their_response_ends() {
+    let (release, waiting) = mpsc::unbounded_channel::<()>();
+    let waiting = std::sync::Arc::new(tokio::sync::Mutex::new(waiting));
+    let origin = Origin::new(move |_| {
+        let waiting = waiting.clone();
+        async move {
+            waiting.lock().await.recv().await;
+            Response::new(full("done"))
+        }
+    })
+    .await;
+    let rule = json!({"name": "one", "concurrent": 1});
+    let policy = limits("a", &gateway(), &json!([rule]), None);
+    let scene = Scene::start(&before(&origin, &[policy]));
+    let address = scene.at(80);
+    let first = tokio::spawn(async move { crate::client::get(address, "a.com", "/").await });
+    origin.until_requests(1).await;
+    let refused = crate::client::get(address, "a.com", "/").await;
+    assert_eq!((refused.status, seconds(&refused)), (429, 1));
+    release.send(()).expect("the origin waits");
+    assert_eq!(first.await.expect("a response").status, 200);
+    release.send(()).expect("the origin waits");
+    assert_eq!(crate::client::get(address, "a.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn grpc_calls_over_the_limit_get_resource_exhausted() {
+    let origin = Origin::echo("origin").await;
+    let objects = Objects::http()
+        .service("origin", &[origin.address])
+        .with(grpc_route("route", &[], &[to("origin")]))
+        .with(limits("a", &gateway(), &json!([per_hour("one", 1)]), None));
+    let scene = Scene::start(&objects);
+    let mut client = Client::http2(scene.at(80)).await;
+    let mut call = async || {
+        let request = client
+            .request(Method::POST, "a.com", "/package.Service/Method")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        client
+            .fetch(request.body(full("x")).expect("a request"))
+            .await
+    };
+    call().await;
+    let answer = call().await;
+    assert_eq!((answer.status, answer.header("grpc-status")), (200, "8"));
+    assert!(seconds(&answer) > 0);
+}
+
+#[tokio::test]
+async fn broken_limit_fails_closed_unless_it_refuses_nothing() {
+    let origin = Origin::echo("origin").await;
+    let policy = |mode: &str| {
+        let mut rule = per_hour("one", 1);
+        rule["mode"] = json!(mode);
+        rule["scope"] = json!("Gateway");
+        limits("a", &gateway(), &json!([rule]), None)
+    };
+    let mut scene = Scene::start(&before(&origin, &[policy("Enforce")]));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(statuses(&mut client, "/", 1).await, [500]);
+    scene.replace(&before(&origin, &[policy("Audit")])).await;
+    assert_eq!(statuses(&mut client, "/", 2).await, [200, 200]);
+}
