@@ -6,7 +6,7 @@ use super::place;
 use super::totals::Totals;
 use crate::ir::ObjectRef;
 use crate::translate::changes::Changes;
-use crate::translate::gateway::attachment::{ListenerIndex, Parents};
+use crate::translate::gateway::attachment::Parents;
 use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
 
