@@ -229,6 +229,29 @@ fn shows_traffic_policies_of_backends() {
 }
 
 #[test]
+fn shows_what_policies_require_and_the_order_of_phases() {
+    let page = include_str!("../../../docs/policies.md");
+    let examples = page.split("```yaml\n").skip(1);
+    let examples: Vec<_> = examples.filter_map(|it| it.split("```").next()).collect();
+    let objects = examples.join("---\n");
+    let shown = |path: &str| {
+        let url = format!("http://any.example:8080{path}");
+        explanation(&objects, &url, Permissions::default())
+    };
+    let (rule, other) = (shown("/admin"), shown("/"));
+    let denied = "every address, but not 203.0.113.0/24 (AccessPolicy default/scanners)";
+    assert!(other.contains(denied), "{other}");
+    for line in [
+        "only 192.0.2.0/24, 2001:db8::/32, but not 203.0.113.0/24 (AccessPolicy default/scanners, AccessPolicy default/office)",
+        "client: 600 requests in 60s, 50 at once for each client address /32 or /64, except for 10.0.0.0/8 (RateLimitPolicy default/clients)",
+        "all: 1000 requests at the same time (RateLimitPolicy default/clients)",
+        "IP rules, then limits, then filters, then backend",
+    ] {
+        assert!(rule.contains(line), "{rule}");
+    }
+}
+
+#[test]
 fn shows_releases_of_release_backend() {
     let page = include_str!("../../../docs/release-backend.md");
     let example = page.split("```yaml\n").nth(1).unwrap();
