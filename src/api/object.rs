@@ -20,6 +20,7 @@ use super::pod::Pod;
 use super::policy::BackendTlsPolicy;
 use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
+use super::telemetry_policy::TelemetryPolicy;
 use super::traffic_policy::BackendTrafficPolicy;
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
@@ -43,6 +44,7 @@ pub enum Object {
     XBackend(Arc<XBackend>),
     ReleaseBackend(Arc<ReleaseBackend>),
     ServiceImport(Arc<ServiceImport>),
+    TelemetryPolicy(Arc<TelemetryPolicy>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
@@ -71,6 +73,7 @@ impl Object {
             Self::XBackend(object) => object.meta(),
             Self::ReleaseBackend(object) => object.meta(),
             Self::ServiceImport(object) => object.meta(),
+            Self::TelemetryPolicy(object) => object.meta(),
             Self::ReferenceGrant(object) => object.meta(),
             Self::GatewayParameters(object) => object.meta(),
             Self::Namespace(object) => object.meta(),
@@ -103,6 +106,7 @@ impl Object {
             Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
             Self::ReleaseBackend(_) => (ReleaseBackend::GROUP, ReleaseBackend::KIND),
             Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
+            Self::TelemetryPolicy(_) => (TelemetryPolicy::GROUP, TelemetryPolicy::KIND),
             Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
             Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
             Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
@@ -161,6 +165,7 @@ impl Object {
             Self::XBackend(object) => typed!(&**object),
             Self::ReleaseBackend(object) => typed!(&**object),
             Self::ServiceImport(object) => typed!(&**object),
+            Self::TelemetryPolicy(object) => typed!(&**object),
             Self::ReferenceGrant(object) => typed!(&**object),
             Self::GatewayParameters(object) => typed!(&**object),
             Self::Namespace(object) => typed!(&**object),
@@ -429,6 +434,14 @@ static KINDS: &[Kind] = &[
         true,
         "backendtlsoverride",
         BackendTlsOverride
+    ),
+    kind!(
+        parameters::GROUP,
+        "TelemetryPolicy",
+        ["v1alpha1"],
+        true,
+        "telemetrypolicy",
+        TelemetryPolicy
     ),
     kind!(
         EXPERIMENTAL_GROUP,

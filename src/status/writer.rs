@@ -241,7 +241,10 @@ impl Writer {
                 let status = report.release_backends.get(object)?;
                 Some(DesiredStatus::ReleaseBackend(status))
             }
-            "BackendTLSPolicy" | "BackendTLSOverride" | "XBackendTrafficPolicy" => {
+            "BackendTLSPolicy"
+            | "BackendTLSOverride"
+            | "XBackendTrafficPolicy"
+            | "TelemetryPolicy" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], |it| it);
                 Some(DesiredStatus::Policy(&self.controller, ancestors))
             }

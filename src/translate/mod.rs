@@ -40,6 +40,7 @@ use self::gateway::gateways::Gateways;
 use self::gateway::parameters;
 use self::input::Input;
 pub use self::input::{CONTROLLER_NAME, Mode, Options};
+use self::policy::telemetry::TelemetryPolicies;
 use self::policy::{backend_tls, traffic_policy};
 use self::registry::Registry;
 use self::report::Report;
@@ -77,6 +78,7 @@ pub struct Translator {
     routes: Routes,
     tls_statuses: backend_tls::Statuses,
     traffic_statuses: traffic_policy::Statuses,
+    telemetry: TelemetryPolicies,
     report: Report,
 }
 
@@ -90,6 +92,7 @@ impl Translator {
             routes: Routes::new(),
             tls_statuses: backend_tls::Statuses::default(),
             traffic_statuses: traffic_policy::Statuses::default(),
+            telemetry: TelemetryPolicies::default(),
             report: Report::default(),
             options,
         }
@@ -109,6 +112,7 @@ impl Translator {
         self.backends.step(input, changes);
         let (routes, backends) = (&mut self.routes, &mut self.backends);
         routes.step(input, parents, backends, changes, report);
+        self.telemetry.step(input, changes, parents, backends, report);
         let requests = &RouteRequests {
             input,
             routes,
@@ -127,6 +131,7 @@ impl Translator {
             ir: Ir {
                 ports: self.gateways.ports(),
                 backends: backends.served(),
+                tracing: self.telemetry.served(),
             },
             report: report.current(),
             data_planes: self.gateways.data_planes.clone(),

@@ -39,6 +39,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => policy(),
         3 => tls_override(),
         2 => traffic_policy(),
+        2 => telemetry_policy(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),
@@ -312,12 +313,14 @@ fn grant() -> impl Strategy<Value = Value> {
             "GRPCRoute",
             "TCPRoute",
             "XBackend",
+            "TelemetryPolicy",
         ]),
         namespace_name(),
     );
     let from = from.prop_map(|(kind, namespace)| {
         let group = match kind {
             "XBackend" => "gateway.networking.x-k8s.io",
+            "TelemetryPolicy" => "portcullis.dev",
             _ => "gateway.networking.k8s.io",
         };
         json!({"group": group, "kind": kind, "namespace": namespace})
@@ -400,6 +403,23 @@ fn traffic_policy() -> impl Strategy<Value = Value> {
                 "targetRefs": targets, "retryConstraint": constraint,
                 "sessionPersistence": persists.then(|| json!({})),
             },
+        })
+    })
+}
+
+fn telemetry_policy() -> impl Strategy<Value = Value> {
+    let target = named("g").prop_map(
+        |name| json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": name}),
+    );
+    let collector = (target_name(), of(namespace_name()));
+    let spec = (vec(target, 1..3), collector);
+    (metadata("y"), spec).prop_map(|(metadata, (targets, (collector, namespace)))| {
+        let (group, kind, name) = collector;
+        let reference =
+            json!({"group": group, "kind": kind, "name": name, "namespace": namespace, "port": 80});
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "TelemetryPolicy", "metadata": metadata,
+            "spec": {"targetRefs": targets, "tracing": {"provider": {"backendRef": reference}}},
         })
     })
 }

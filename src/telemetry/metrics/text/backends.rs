@@ -236,6 +236,7 @@ mod tests {
         let ir = Ir {
             ports: Vec::new(),
             backends: [Arc::new(backend)].into(),
+            ..Ir::default()
         };
         let table = Arc::new(Table::build(Arc::new(ir), None));
         for backend in table.backends() {
