@@ -73,7 +73,11 @@ fn by_gateway<S: Serializer>(
     tracing: &BTreeMap<ObjectRef, Arc<Tracing>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(tracing.iter().map(|(gateway, one)| (gateway.to_string(), one)))
+    serializer.collect_map(
+        tracing
+            .iter()
+            .map(|(gateway, one)| (gateway.to_string(), one)),
+    )
 }
 
 fn by_id<S: Serializer>(backends: &[Arc<Backend>], serializer: S) -> Result<S::Ok, S::Error> {

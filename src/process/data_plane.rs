@@ -168,7 +168,7 @@ impl Server {
             table.clone(),
             &access_log,
             session_key,
-            stats.connections.clone(),
+            &stats,
             shutdown.clone(),
         )
         .context("cannot start a worker")?;

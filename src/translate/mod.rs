@@ -20,6 +20,7 @@ mod report;
 mod route;
 mod served;
 mod source;
+mod telemetry;
 
 use std::sync::Arc;
 
@@ -40,12 +41,12 @@ use self::gateway::gateways::Gateways;
 use self::gateway::parameters;
 use self::input::Input;
 pub use self::input::{CONTROLLER_NAME, Mode, Options};
-use self::policy::telemetry::TelemetryPolicies;
 use self::policy::{backend_tls, traffic_policy};
 use self::registry::Registry;
 use self::report::Report;
 use self::route::routes::Routes;
 use self::route::routes::requests::RouteRequests;
+use self::telemetry::TelemetryPolicies;
 
 /// The result of a translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +113,8 @@ impl Translator {
         self.backends.step(input, changes);
         let (routes, backends) = (&mut self.routes, &mut self.backends);
         routes.step(input, parents, backends, changes, report);
-        self.telemetry.step(input, changes, parents, backends, report);
+        self.telemetry
+            .step(input, changes, parents, backends, report);
         let requests = &RouteRequests {
             input,
             routes,

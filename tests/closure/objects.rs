@@ -38,8 +38,8 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         3 => slice(),
         2 => policy(),
         3 => tls_override(),
-        2 => traffic_policy(),
-        2 => telemetry_policy(),
+        2 => crate::traffic_policies::traffic_policy(),
+        2 => crate::telemetry_policies::telemetry_policy(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),
@@ -53,7 +53,7 @@ pub(crate) fn named(prefix: &'static str) -> impl Strategy<Value = String> {
     (0..3).prop_map(move |number| format!("{prefix}{number}"))
 }
 
-fn namespace_name() -> impl Strategy<Value = String> {
+pub(crate) fn namespace_name() -> impl Strategy<Value = String> {
     select(vec!["a", "b", "c"]).prop_map(str::to_owned)
 }
 
@@ -361,7 +361,7 @@ fn parameters() -> impl Strategy<Value = Value> {
 }
 
 /// Group, kind and name of the target of a policy.
-fn target_name() -> impl Strategy<Value = (&'static str, &'static str, String)> {
+pub(crate) fn target_name() -> impl Strategy<Value = (&'static str, &'static str, String)> {
     prop_oneof![
         6 => named("v").prop_map(|name| ("", "Service", name)),
         2 => named("v").prop_map(|name| ("multicluster.x-k8s.io", "ServiceImport", name)),
@@ -384,42 +384,6 @@ fn policy() -> impl Strategy<Value = Value> {
         json!({
             "apiVersion": GATEWAY_API, "kind": "BackendTLSPolicy", "metadata": metadata,
             "spec": {"targetRefs": targets, "validation": {"hostname": "h", "caCertificateRefs": authorities}},
-        })
-    })
-}
-
-fn traffic_policy() -> impl Strategy<Value = Value> {
-    let external = named("x").prop_map(|name| ("gateway.networking.x-k8s.io", "XBackend", name));
-    let target = prop_oneof![4 => target_name(), 1 => external];
-    let target =
-        target.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
-    let spec = (vec(target, 1..3), of(0..=100), any::<bool>());
-    (metadata("t"), spec).prop_map(|(metadata, (targets, percent, persists))| {
-        let constraint = percent.map(|percent| json!({"budget": {"percent": percent}}));
-        json!({
-            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackendTrafficPolicy",
-            "metadata": metadata,
-            "spec": {
-                "targetRefs": targets, "retryConstraint": constraint,
-                "sessionPersistence": persists.then(|| json!({})),
-            },
-        })
-    })
-}
-
-fn telemetry_policy() -> impl Strategy<Value = Value> {
-    let target = named("g").prop_map(
-        |name| json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": name}),
-    );
-    let collector = (target_name(), of(namespace_name()));
-    let spec = (vec(target, 1..3), collector);
-    (metadata("y"), spec).prop_map(|(metadata, (targets, (collector, namespace)))| {
-        let (group, kind, name) = collector;
-        let reference =
-            json!({"group": group, "kind": kind, "name": name, "namespace": namespace, "port": 80});
-        json!({
-            "apiVersion": "portcullis.dev/v1alpha1", "kind": "TelemetryPolicy", "metadata": metadata,
-            "spec": {"targetRefs": targets, "tracing": {"provider": {"backendRef": reference}}},
         })
     })
 }

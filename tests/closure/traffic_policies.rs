@@ -1,8 +1,33 @@
 //! The closures that contain a traffic policy.
 
-use serde_json::json;
+use proptest::arbitrary::any;
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prop_oneof;
+use proptest::strategy::Strategy;
+use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, service};
+use crate::objects::{metadata, named, target_name};
+
+pub(crate) fn traffic_policy() -> impl Strategy<Value = Value> {
+    let external = named("x").prop_map(|name| ("gateway.networking.x-k8s.io", "XBackend", name));
+    let target = prop_oneof![4 => target_name(), 1 => external];
+    let target =
+        target.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
+    let spec = (vec(target, 1..3), of(0..=100), any::<bool>());
+    (metadata("t"), spec).prop_map(|(metadata, (targets, percent, persists))| {
+        let constraint = percent.map(|percent| json!({"budget": {"percent": percent}}));
+        json!({
+            "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackendTrafficPolicy",
+            "metadata": metadata,
+            "spec": {
+                "targetRefs": targets, "retryConstraint": constraint,
+                "sessionPersistence": persists.then(|| json!({})),
+            },
+        })
+    })
+}
 
 #[test]
 fn traffic_policy_is_in_closures_of_gateways_that_send_requests_to_its_targets() {

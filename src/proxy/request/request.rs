@@ -190,6 +190,7 @@ impl Exchange {
             Handshake::remove_headers(&mut headers);
         }
         self.record.responded(status.as_u16());
+        self.record.grpc_status(&headers);
         let grpc_web = self
             .grpc_web
             .filter(|_| grpc_web::is_translatable(&headers))
@@ -286,8 +287,11 @@ fn admit(
         error,
         id: Some(added.id().clone()),
     };
-    let rule = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
+    let rule = find_rule(client, parts, &normalized.host, &added, record).map_err(refused)?;
     record.matched(&rule);
+    if record.span.is_some() {
+        record.trace(parts);
+    }
     if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
     {
         return Err(refused(Error::GrpcOverHttp1));
@@ -309,12 +313,18 @@ fn find_rule(
     parts: &request::Parts,
     host: &Host,
     added: &AddedHeaders,
+    record: &mut Record,
 ) -> Result<LoadedRule, Error> {
     let table = client.worker.table.load();
     let port = client
         .port
         .configured(&table)
         .ok_or(Error::NotFound("this port is no longer served"))?;
+    if !table.ir.tracing.is_empty()
+        && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
+    {
+        record.sample(tracing, parts, host, port.bind().port);
+    }
     let view = RequestView {
         host: host.as_str(),
         method: &parts.method,

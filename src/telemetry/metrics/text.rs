@@ -219,7 +219,12 @@ impl Metrics {
             self.dropped,
         )?;
         let help = "Dropped lines of the log on standard error";
-        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
+        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())?;
+        let traces = &self.process.traces;
+        let help = "Spans that a collector has accepted";
+        page.counter("trace_exported_spans", help, traces.exported())?;
+        let help = "Spans that were dropped, since a collector was away or too slow";
+        page.counter("trace_dropped_spans", help, traces.dropped())
     }
 
     fn busy_workers(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -245,7 +245,9 @@ fn server_span(request: &RequestSpan) -> Span {
         attributes.text(name, &**value);
     }
     // A refused request is no error of the server. One without a complete response is.
-    let reason = request.error.filter(|_| !(400..500).contains(&request.status));
+    let reason = request
+        .error
+        .filter(|_| !(400..500).contains(&request.status));
     let error = match reason {
         Some(reason) => Some(reason.to_owned()),
         None if request.status >= 500 => Some(request.status.to_string()),
@@ -258,10 +260,17 @@ fn server_span(request: &RequestSpan) -> Span {
     };
     Span {
         span_id: request.context.span_id.to_vec(),
-        parent_span_id: request.parent.map_or_else(Vec::new, |parent| parent.to_vec()),
+        parent_span_id: request
+            .parent
+            .map_or_else(Vec::new, |parent| parent.to_vec()),
         kind: SERVER,
         flags: parent,
-        ..span(request, (Duration::ZERO, request.duration), attributes, error)
+        ..span(
+            request,
+            (Duration::ZERO, request.duration),
+            attributes,
+            error,
+        )
     }
 }
 

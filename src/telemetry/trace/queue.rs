@@ -53,19 +53,30 @@ impl TraceQueue {
         }
     }
 
-    /// Takes up to `max` requests. They count for the limit of the queue until [`Self::release`]. `None` when the queue is
-    /// closed and empty.
-    pub fn poll_take(&self, max: usize, cx: &mut Context<'_>) -> Poll<Option<Vec<Box<RequestSpan>>>> {
+    /// Ready when requests wait, or when the queue is closed.
+    pub fn poll_filled(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if state.waiting.is_empty() {
-            if state.is_closed {
-                return Poll::Ready(None);
-            }
+        if state.waiting.is_empty() && !state.is_closed {
             state.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
+        Poll::Ready(())
+    }
+
+    /// Takes up to `max` requests. They count for the limit of the queue until [`Self::release`]. `None` when the queue is
+    /// closed and empty.
+    pub fn take(&self, max: usize) -> Option<Vec<Box<RequestSpan>>> {
+        let mut state = self.lock();
+        if state.waiting.is_empty() && state.is_closed {
+            return None;
+        }
         let count = state.waiting.len().min(max);
-        Poll::Ready(Some(state.waiting.drain(..count).collect()))
+        Some(state.waiting.drain(..count).collect())
+    }
+
+    /// Reports whether no request is added any more.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
     }
 
     /// Number of requests that wait.
@@ -196,10 +207,7 @@ mod tests {
         worker.flush();
         assert_eq!(queue.len(), fit);
         assert_eq!(queue.dropped(), FULL as u64);
-        let mut cx = Context::from_waker(Waker::noop());
-        let Poll::Ready(Some(taken)) = queue.poll_take(10, &mut cx) else {
-            panic!("the queue has requests");
-        };
+        let taken = queue.take(10).unwrap();
         // What is being sent counts for the limit.
         worker.add(request(&path));
         worker.flush();
@@ -219,8 +227,8 @@ mod tests {
         worker.flush();
         queue.close();
         let mut cx = Context::from_waker(Waker::noop());
-        let taken = queue.poll_take(10, &mut cx).map(|it| it.map(|it| it.len()));
-        assert_eq!(taken, Poll::Ready(Some(2)));
-        assert!(queue.poll_take(10, &mut cx).map(|it| it.is_none()) == Poll::Ready(true));
+        assert!(queue.poll_filled(&mut cx).is_ready());
+        assert_eq!(queue.take(10).map(|taken| taken.len()), Some(2));
+        assert!(queue.take(10).is_none());
     }
 }

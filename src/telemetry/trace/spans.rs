@@ -180,11 +180,18 @@ impl RequestSpan {
         self.grpc_status = Some(status);
     }
 
-    /// Ends the span. `status` is 0 without a response.
-    pub fn end(&mut self, status: u16, duration: Duration, error: Option<&'static str>) {
+    /// Ends the span. `status` is 0 without a response, `endpoint` is that of the last attempt.
+    pub fn end(
+        &mut self,
+        status: u16,
+        duration: Duration,
+        error: Option<&'static str>,
+        endpoint: Option<SocketAddr>,
+    ) {
         (self.status, self.duration, self.error) = (status, duration, error);
         if let Some(attempt) = self.attempts.last_mut() {
             let is_open = attempt.end.is_none();
+            attempt.endpoint = attempt.endpoint.or(endpoint);
             attempt.error = attempt.error.or(error.filter(|_| is_open));
         }
         self.end_attempt(duration);
@@ -204,7 +211,8 @@ impl RequestSpan {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         let attributes = self.attributes.iter();
-        let attributes = attributes.map(|(_, value)| value.len() + size_of::<(Arc<str>, Box<str>)>());
+        let attributes =
+            attributes.map(|(_, value)| value.len() + size_of::<(Arc<str>, Box<str>)>());
         let attempts = self.attempts.capacity() * size_of::<AttemptSpan>();
         let paths = self.attempts.iter().map(|attempt| attempt.path.len());
         let texts = [&self.tracestate, &self.method, &self.path, &self.peer.host];

@@ -16,7 +16,7 @@ use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::{Report, put};
 
 /// The statuses of the policies of a kind.
-pub(super) struct PolicyStatuses {
+pub(in crate::translate) struct PolicyStatuses {
     statuses: Memo<Arc<[AncestorStatus]>>,
     /// Why a policy has no effect.
     unused: &'static str,
@@ -30,7 +30,7 @@ impl Default for PolicyStatuses {
 
 impl PolicyStatuses {
     /// Creates an empty set. `unused` says why a policy without status has no effect.
-    pub(super) fn unused_means(unused: &'static str) -> Self {
+    pub(in crate::translate) fn unused_means(unused: &'static str) -> Self {
         Self {
             statuses: Memo::default(),
             unused,
@@ -39,7 +39,7 @@ impl PolicyStatuses {
 
     /// Updates the statuses of these policies and of those of which a source has changed. `of_policy` returns the
     /// conditions of a policy for each Gateway that sends requests to its targets; `None` if it does not exist.
-    pub(super) fn step(
+    pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,
         changes: &Changes,

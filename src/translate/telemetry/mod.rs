@@ -1,6 +1,8 @@
 //! TelemetryPolicies: which of them applies to a Gateway, the collector that it names, and its status. Keeps policies from
 //! one translation to the next.
 
+mod settings;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,9 +16,9 @@ use crate::ir::telemetry::{OtlpProtocol, Tracing};
 use crate::ir::{BackendId, ObjectRef, RouteKind};
 use crate::status::Condition;
 
-use super::index::{PolicyIndex, TargetPolicy};
-use super::policy_status::PolicyStatuses;
-use super::tracing_settings::{TracingSettings, settings};
+use self::settings::{TracingSettings, settings};
+use super::policy::index::{PolicyIndex, TargetPolicy};
+use super::policy::policy_status::PolicyStatuses;
 use crate::translate::backend::{Backends, Resolution};
 use crate::translate::changes::Changes;
 use crate::translate::consumer::Requests;

@@ -114,10 +114,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
         None | Some("HTTP") => OtlpProtocol::Http,
         Some("GRPC") => OtlpProtocol::Grpc,
         Some(other) => {
-            return invalid(
-                "provider.protocol",
-                &format!("{other} is not HTTP or GRPC"),
-            );
+            return invalid("provider.protocol", &format!("{other} is not HTTP or GRPC"));
         }
     };
     let headers = headers.iter().enumerate().map(provider_header);
@@ -251,7 +248,10 @@ mod tests {
                 attribute(json!({"name": "a", "type": "Header", "headerName": "Cookie"})),
                 "attributes[0].headerName",
             ),
-            (attribute(json!({"name": "a", "type": "Header"})), "attributes[0]"),
+            (
+                attribute(json!({"name": "a", "type": "Header"})),
+                "attributes[0]",
+            ),
         ];
         for (tracing, field) in cases {
             let message = fault(tracing);
