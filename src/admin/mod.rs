@@ -153,7 +153,7 @@ async fn handle(
         ("/metrics", _) => {
             let table = state.table.load_full();
             let dropped = state.access_log.dropped();
-            let body = metrics::encode(table, state.stats.clone(), dropped);
+            let body = metrics::encode(table, state.stats.clone(), dropped, state.detail);
             respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
         }
         ("/" | "/config" | "/explain", Access::Public) => text(

@@ -14,7 +14,7 @@ use http::StatusCode;
 
 pub use dns::{DnsStats, LookupResult};
 pub use handshake_failure::HandshakeFailure;
-pub use text::{CONTENT_TYPE, encode};
+pub use text::{CONTENT_TYPE, Detail, encode};
 
 use super::trace::TraceQueue;
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};

@@ -2,6 +2,9 @@
 
 mod backends;
 mod certificates;
+#[cfg(test)]
+mod conventions;
+mod rules;
 mod standard;
 #[cfg(test)]
 mod tests;
@@ -14,29 +17,40 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, LabelSetEncoder, NoLabelSet, text,
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{HandshakeFailure, ProcessStats, TimeoutKind};
-use crate::ir::{ObjectRef, Protocol, RuleId};
-use crate::table::{DURATION_BOUNDS_MICROS, Histogram, RuleStats, Table};
+use crate::ir::{ObjectRef, Protocol};
+use crate::table::{DURATION_BOUNDS_MICROS, Histogram, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What the series of requests are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Routes.
+    #[default]
+    Routes,
+    /// Rules of routes.
+    Rules,
+}
 
 /// Content type of [`encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Encodes all metrics. `dropped` is the number of dropped access log records.
-pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
+pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64, detail: Detail) -> String {
     let mut standard = Registry::default();
-    standard.register_collector(Box::new(Standard(table.clone())));
+    standard.register_collector(Box::new(Standard(table.clone(), detail)));
     let mut own = Registry::with_prefix("portcullis");
     own.register_collector(Box::new(Metrics {
         table,
         process,
         dropped,
+        detail,
     }));
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -48,11 +62,12 @@ pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String 
 
 /// Metrics with names that conventions give, which have no prefix.
 #[derive(Debug)]
-struct Standard(Arc<Table>);
+struct Standard(Arc<Table>, Detail);
 
 impl Collector for Standard {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
+        self.requests(&mut page)?;
         self.backends(&mut page)?;
         page.process()
     }
@@ -63,6 +78,7 @@ struct Metrics {
     table: Arc<Table>,
     process: ProcessStats,
     dropped: u64,
+    detail: Detail,
 }
 
 impl Collector for Metrics {
@@ -84,31 +100,6 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    /// Omits rules without requests, so that the size of the page depends on use.
-    fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
-        let rules: Vec<(RuleLabels<'_>, &RuleStats)> = self
-            .table
-            .rules()
-            .map(|rule| (RuleLabels(&rule.ir.id), &rule.state.stats))
-            .filter(|(_, stats)| stats.in_flight() != 0 || stats.classes() != [0; 5])
-            .collect();
-        let counts = rules.iter().flat_map(|(rule, stats)| {
-            let classes = CODE_CLASSES.into_iter().zip(stats.classes());
-            classes
-                .filter(|(_, count)| *count > 0)
-                .map(move |(class, count)| ((*rule, [("code", class)]), count))
-        });
-        page.counters("requests", "Responses, by rule and class of status", counts)?;
-        let retries = rules.iter().map(|(rule, stats)| (*rule, stats.retries()));
-        let retries = retries.filter(|(_, count)| *count > 0);
-        page.counters("retries", "Retries that a rule's retry allowed", retries)?;
-        let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
-        page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
-        let help = "Duration from the request head to the last byte of the response";
-        let durations = rules.iter().map(|(rule, stats)| (*rule, stats.durations()));
-        page.durations("request_duration", help, durations)
-    }
-
     /// Connections that are forwarded as they are, and datagrams.
     fn forwarded(&self, page: &mut Page<'_>) -> fmt::Result {
         let stats = &self.process.connections;
@@ -441,21 +432,6 @@ impl Page<'_> {
             family.encode_histogram::<NoLabelSet>(sum, histogram.count(), &buckets, None)?;
         }
         Ok(())
-    }
-}
-
-/// Labels of a rule.
-#[derive(Clone, Copy)]
-struct RuleLabels<'a>(&'a RuleId);
-
-impl EncodeLabelSet for RuleLabels<'_> {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        let RuleId { route, index, name } = self.0;
-        // A name that is a number could be the index of another rule of the route.
-        let name = name.as_ref().filter(|name| name.parse::<usize>().is_err());
-        let rule = name.map_or_else(|| index.to_string(), ToString::to_string);
-        object_labels("route", route).encode(encoder)?;
-        [("kind", &*route.kind), ("rule", &rule)].encode(encoder)
     }
 }
 
