@@ -16,7 +16,7 @@ use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
 
-async fn page(scene: &Scene, path: &str) -> String {
+pub(crate) async fn page(scene: &Scene, path: &str) -> String {
     let answer = get(scene.admin_address(), "localhost", path).await;
     assert_eq!(answer.status, 200, "{path}");
     answer.text().to_owned()
@@ -25,11 +25,8 @@ async fn page(scene: &Scene, path: &str) -> String {
 /// Value of a metric with exactly these labels; 0 if missing.
 pub(crate) async fn metric(scene: &Scene, name: &str) -> f64 {
     let page = page(scene, "/metrics").await;
-    // Names by conventions have no prefix.
-    let line = page.lines().find_map(|line| {
-        let line = line.strip_prefix("portcullis_").unwrap_or(line);
-        line.strip_prefix(name)
-    });
+    let mut lines = page.lines().map(|it| it.trim_start_matches("portcullis_"));
+    let line = lines.find_map(|line| line.strip_prefix(name));
     let value = line.and_then(|rest| rest.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().expect("a number"))
 }

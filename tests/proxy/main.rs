@@ -11,6 +11,7 @@ mod tls_origin;
 
 mod access_log;
 mod admin;
+mod api;
 mod backend_tls;
 mod backend_tls_insecure;
 mod backend_tls_overrides;

@@ -2,8 +2,6 @@
 
 mod backends;
 mod certificates;
-#[cfg(test)]
-mod conventions;
 mod rules;
 mod standard;
 #[cfg(test)]
@@ -23,7 +21,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{HandshakeFailure, ProcessStats, TimeoutKind};
-use crate::ir::{ObjectRef, Protocol};
+use crate::ir::ObjectRef;
 use crate::table::{DURATION_BOUNDS_MICROS, Histogram, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -258,7 +256,7 @@ impl Metrics {
         let mut listeners = BTreeSet::new();
         for port in &self.table.ir.ports {
             for listener in &port.listeners {
-                let protocol = protocol_name(&listener.protocol);
+                let protocol = listener.protocol.name();
                 listeners.insert((&port.gateway, &listener.key, port.bind.port, protocol));
             }
         }
@@ -438,15 +436,4 @@ impl Page<'_> {
 /// Labels of an object; `label` is that of its name.
 fn object_labels<'a>(label: &'static str, object: &'a ObjectRef) -> [(&'static str, &'a str); 2] {
     [("namespace", &object.namespace), (label, &object.name)]
-}
-
-/// `protocol` of the listener.
-fn protocol_name(protocol: &Protocol) -> &'static str {
-    match protocol {
-        Protocol::Http => "HTTP",
-        Protocol::Https(_) => "HTTPS",
-        Protocol::TlsTerminate(_) | Protocol::TlsPassthrough => "TLS",
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-    }
 }

@@ -1,5 +1,7 @@
 //! Tests of the page and of its documentation.
 
+mod conventions;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
