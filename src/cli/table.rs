@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Rows of cells; the first row has the names of the columns.
-pub(in crate::cli) struct Table(pub(super) Vec<Vec<String>>);
+pub(super) struct Table(pub(super) Vec<Vec<String>>);
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,25 +27,25 @@ impl fmt::Display for Table {
 }
 
 /// The names of columns.
-pub(in crate::cli) fn header(names: &[&str]) -> Vec<String> {
+pub(super) fn header(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// Formats a part of a sum in percent, with up to two decimal places.
-pub(in crate::cli) fn percent(part: u32, all: impl Iterator<Item = u32>) -> String {
+pub(super) fn percent(part: u32, all: impl Iterator<Item = u32>) -> String {
     let sum: u64 = all.map(u64::from).sum();
     let percent = f64::from(part) * 100.0 / sum.max(1) as f64;
     of_number(percent)
 }
 
 /// Formats a percentage, with up to two decimal places.
-pub(in crate::cli) fn of_number(percent: f64) -> String {
+pub(super) fn of_number(percent: f64) -> String {
     let text = format!("{percent:.2}");
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// Formats a value before and after a change, or once if both are equal.
-pub(in crate::cli) fn transition(before: &str, after: &str) -> String {
+pub(super) fn transition(before: &str, after: &str) -> String {
     if before == after {
         return before.to_owned();
     }
