@@ -24,7 +24,7 @@ async fn document(scene: &Scene, name: &str) -> Value {
     serde_json::from_str(&page(scene, &format!("/api/v1/{name}")).await).expect("JSON")
 }
 
-async fn portcullis(scene: &Scene, arguments: &[&str]) -> Output {
+pub(crate) async fn portcullis(scene: &Scene, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     command.args(arguments);
     command.args(["--admin", &format!("http://{}", scene.admin_address())]);
@@ -32,7 +32,7 @@ async fn portcullis(scene: &Scene, arguments: &[&str]) -> Output {
     run.await.expect("it ran").expect("a program")
 }
 
-fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 

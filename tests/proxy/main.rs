@@ -32,6 +32,7 @@ mod forwarding;
 mod grpc;
 mod grpc_streams;
 mod grpc_web;
+mod incidents;
 mod l4_backends;
 mod lifecycle;
 mod listener_sets;

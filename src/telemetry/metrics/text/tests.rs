@@ -1,6 +1,7 @@
 //! Tests of the page and of its documentation.
 
 mod conventions;
+mod recorded;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
@@ -229,8 +230,8 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     metrics
 }
 
-/// A page with all metrics. Those of certificates and releases have no samples.
-fn complete_page() -> String {
+/// The counters of a process that is a pod of a controller and a controller at once.
+fn process() -> ProcessStats {
     let process = ProcessStats {
         stream: Some(Arc::default()),
         controller: Some(Arc::default()),
@@ -240,7 +241,14 @@ fn complete_page() -> String {
     process.connections.unmatched.record(WorkerId::ONLY, 404);
     let workers = [AtomicUsize::new(0)].into();
     process.connections.by_worker.set(workers).unwrap();
-    encode(table(), process, 0, Detail::Routes)
+    let busy = process.connections.busy_micros.of(WorkerId::ONLY);
+    busy.store(1, Relaxed);
+    process
+}
+
+/// A page with all metrics. Those of certificates and releases have no samples.
+fn complete_page() -> String {
+    encode(table(), process(), 0, Detail::Routes)
 }
 
 #[test]
