@@ -66,8 +66,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The rows of an item.
+type Rows = fn(&Value) -> Vec<Vec<String>>;
+
 fn table(part: Part, document: &Value) -> Table {
-    let (columns, rows): (&[&str], fn(&Value) -> Vec<Vec<String>>) = match part {
+    let (columns, rows): (&[&str], Rows) = match part {
         Part::Ports => (
             &[
                 "PORT", "GATEWAY", "LISTENER", "PROTOCOL", "HOSTNAME", "ROUTES",

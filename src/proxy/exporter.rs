@@ -1,6 +1,7 @@
 //! The exporter: a thread that sends the spans of sampled requests to their collectors, with the upstream client. While a
 //! collector is away or slow, spans wait in the bounded queue of workers.
 
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -104,7 +105,7 @@ async fn run(shared: Shared) {
 
 impl Exporter {
     /// Waits for requests and gathers more of them. `None` at the end.
-    async fn next(&self) -> Option<Vec<Box<RequestSpan>>> {
+    async fn next(&self) -> Option<Vec<RequestSpan>> {
         let queue = &self.shared.queue;
         poll_fn(|cx| queue.poll_filled(cx)).await;
         if queue.len() < BATCH && !queue.is_closed() {
@@ -114,10 +115,10 @@ impl Exporter {
     }
 
     /// Sends requests, those of each policy in one message.
-    async fn export(&mut self, mut batch: Vec<Box<RequestSpan>>) {
+    async fn export(&mut self, mut batch: Vec<RequestSpan>) {
         while let Some(first) = batch.first() {
             let tracing = first.tracing.clone();
-            let is_same = |it: &Box<RequestSpan>| Arc::ptr_eq(&it.tracing, &tracing);
+            let is_same = |it: &RequestSpan| Arc::ptr_eq(&it.tracing, &tracing);
             let (same, others) = batch.into_iter().partition(is_same);
             batch = others;
             let sent = self.send_repeatedly(&tracing, &same).await;
@@ -131,7 +132,7 @@ impl Exporter {
     async fn send_repeatedly(
         &self,
         tracing: &Tracing,
-        requests: &[Box<RequestSpan>],
+        requests: &[RequestSpan],
     ) -> Result<(), String> {
         let message = message(tracing, requests);
         let mut delays = BACKOFF.into_iter();
@@ -220,9 +221,9 @@ struct Failure {
 }
 
 impl Failure {
-    fn temporary(why: impl ToString) -> Self {
+    fn temporary(why: impl Display) -> Self {
         Self {
-            why: format!("is not reached: {}", why.to_string()),
+            why: format!("is not reached: {why}"),
             is_temporary: true,
         }
     }
@@ -236,7 +237,7 @@ impl Failure {
 }
 
 /// Encodes a message. Over gRPC it has a prefix: not compressed, and its length.
-fn message(tracing: &Tracing, requests: &[Box<RequestSpan>]) -> Bytes {
+fn message(tracing: &Tracing, requests: &[RequestSpan]) -> Bytes {
     let message = encode(tracing, requests);
     match tracing.protocol {
         OtlpProtocol::Http => message.into(),

@@ -206,7 +206,7 @@ impl Drop for Record {
         let trace_id = self.span.as_ref().map(|span| span.context.trace_id);
         if let Some(mut span) = self.span.take() {
             span.end(self.status, elapsed, self.error, self.attempts.endpoint());
-            self.client.worker.traces.add(span);
+            self.client.worker.traces.add(*span);
         }
         if let Some(line) = self.line.take() {
             let rule = self.rule.as_ref();

@@ -26,7 +26,7 @@ impl SampledRequests {
     }
 
     /// Adds an ended request.
-    pub(in crate::proxy) fn add(&self, request: Box<RequestSpan>) {
+    pub(in crate::proxy) fn add(&self, request: RequestSpan) {
         if self.traces.add(request) {
             self.began.notify_one();
         }

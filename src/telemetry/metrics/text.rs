@@ -87,6 +87,7 @@ impl Collector for Metrics {
         self.filter_requests(&mut page)?;
         self.releases(&mut page)?;
         self.connections(&mut page)?;
+        self.traces(&mut page)?;
         self.forwarded(&mut page)?;
         self.configuration(&mut page)?;
         self.listeners(&mut page)?;
@@ -208,7 +209,10 @@ impl Metrics {
             self.dropped,
         )?;
         let help = "Dropped lines of the log on standard error";
-        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())?;
+        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
+    }
+
+    fn traces(&self, page: &mut Page<'_>) -> fmt::Result {
         let traces = &self.process.traces;
         let help = "Spans that a collector has accepted";
         page.counter("trace_exported_spans", help, traces.exported())?;

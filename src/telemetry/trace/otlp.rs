@@ -183,11 +183,11 @@ fn known(method: &str) -> Option<&'static str> {
 }
 
 /// Encodes requests that were sampled by the same policy as an `ExportTraceServiceRequest`.
-pub fn encode(tracing: &Tracing, requests: &[Box<RequestSpan>]) -> Vec<u8> {
+pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
     let mut resource = Attributes::default();
     resource.text("service.name", &*tracing.service_name);
     resource.text("service.version", env!("CARGO_PKG_VERSION"));
-    let spans = requests.iter().flat_map(|request| spans(request)).collect();
+    let spans = requests.iter().flat_map(spans).collect();
     let request = ExportRequest {
         resource_spans: vec![ResourceSpans {
             resource: Some(Resource {

@@ -24,7 +24,7 @@ pub struct TraceQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<Box<RequestSpan>>,
+    waiting: VecDeque<RequestSpan>,
     bytes: usize,
     reader: Option<Waker>,
     is_closed: bool,
@@ -32,7 +32,7 @@ struct State {
 
 impl TraceQueue {
     /// Passes on requests.
-    fn push(&self, requests: &mut Vec<Box<RequestSpan>>) {
+    fn push(&self, requests: &mut Vec<RequestSpan>) {
         let mut dropped = 0;
         let reader = {
             let mut state = self.lock();
@@ -65,7 +65,7 @@ impl TraceQueue {
 
     /// Takes up to `max` requests. They count for the limit of the queue until [`Self::release`]. `None` when the queue is
     /// closed and empty.
-    pub fn take(&self, max: usize) -> Option<Vec<Box<RequestSpan>>> {
+    pub fn take(&self, max: usize) -> Option<Vec<RequestSpan>> {
         let mut state = self.lock();
         if state.waiting.is_empty() && state.is_closed {
             return None;
@@ -90,9 +90,9 @@ impl TraceQueue {
     }
 
     /// Gives back the memory of requests that were taken, and counts their spans as exported or dropped.
-    pub fn release(&self, requests: &[Box<RequestSpan>], is_exported: bool) {
-        let bytes: usize = requests.iter().map(|request| request.bytes()).sum();
-        let spans = requests.iter().map(|request| request.count()).sum();
+    pub fn release(&self, requests: &[RequestSpan], is_exported: bool) {
+        let bytes: usize = requests.iter().map(RequestSpan::bytes).sum();
+        let spans = requests.iter().map(RequestSpan::count).sum();
         self.lock().bytes -= bytes;
         match is_exported {
             true => drop(self.exported.fetch_add(spans, Ordering::Relaxed)),
@@ -135,7 +135,7 @@ impl TraceQueue {
 #[derive(Debug)]
 pub struct WorkerTraces {
     queue: Arc<TraceQueue>,
-    gathered: RefCell<Vec<Box<RequestSpan>>>,
+    gathered: RefCell<Vec<RequestSpan>>,
 }
 
 impl WorkerTraces {
@@ -148,7 +148,7 @@ impl WorkerTraces {
     }
 
     /// Adds an ended request. Returns true if the caller must [`flush`](Self::flush) later, since this is the first one.
-    pub fn add(&self, request: Box<RequestSpan>) -> bool {
+    pub fn add(&self, request: RequestSpan) -> bool {
         let mut gathered = self.gathered.borrow_mut();
         let is_first = gathered.is_empty();
         gathered.push(request);
@@ -183,7 +183,7 @@ mod tests {
     use super::super::spans::Peer;
     use super::*;
 
-    fn request(path: &str) -> Box<RequestSpan> {
+    fn request(path: &str) -> RequestSpan {
         let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
         let peer = || Peer {
             client: ([127, 0, 0, 1], 1).into(),
@@ -191,7 +191,7 @@ mod tests {
             host: "h".into(),
             port: 80,
         };
-        RequestSpan::sample(&Arc::new(tracing()), &parts, peer, Instant::now()).unwrap()
+        *RequestSpan::sample(&Arc::new(tracing()), &parts, peer, Instant::now()).unwrap()
     }
 
     #[test]

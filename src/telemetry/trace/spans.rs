@@ -84,10 +84,10 @@ impl RequestSpan {
         let parent = TraceContext::of_request(&parts.headers);
         let context = TraceContext::sample(tracing, parent)?;
         let text = |value: &http::HeaderValue| Some(cut(value.to_str().ok()?));
-        let tracestate = parent.and_then(|_| {
+        let tracestate = parent.map(|_| {
             let values = parts.headers.get_all(TRACESTATE).iter();
             let values: Vec<_> = values.filter_map(|it| it.to_str().ok()).collect();
-            Some(cut(&values.join(",")))
+            cut(&values.join(","))
         });
         let attribute = |(name, source): &(Arc<str>, AttributeSource)| {
             let value = match source {

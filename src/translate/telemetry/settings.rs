@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    fn fault(tracing: serde_json::Value) -> String {
+    fn fault(tracing: &serde_json::Value) -> String {
         let spec = json!({"targetRefs": [], "tracing": tracing});
         let spec: TelemetrySpec = serde_json::from_value(spec).unwrap();
         settings(&spec).err().unwrap().message
@@ -254,7 +254,7 @@ mod tests {
             ),
         ];
         for (tracing, field) in cases {
-            let message = fault(tracing);
+            let message = fault(&tracing);
             let start = format!("spec.tracing.{field}: ");
             assert!(message.starts_with(&start), "{message}");
         }
@@ -266,6 +266,6 @@ mod tests {
             "backendRef": {"name": "c", "port": 4318},
             "headers": [{"name": "authorization", "value": "canary\n"}],
         }});
-        assert!(!fault(tracing).contains("canary"));
+        assert!(!fault(&tracing).contains("canary"));
     }
 }
