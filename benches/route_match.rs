@@ -102,6 +102,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             listeners: listeners.into_iter().map(listener).collect(),
         })],
         backends: [Arc::new(backend)].into(),
+        ..Ir::default()
     })
 }
 

@@ -37,6 +37,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Clients whose `X-Forwarded-*` and `Forwarded` headers are trusted. Default: none.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether metrics of requests are by rule, and not by route.
+    pub metrics_per_rule: bool,
     /// File with the secret that encrypts session tokens. Default: none; the process generates a key.
     pub session_key_file: Option<PathBuf>,
     /// Non-public addresses that hostnames of backends may resolve to. Default: none.
@@ -66,6 +68,7 @@ impl Settings {
             ports: Ports::AsDeclared,
             limits: Limits::default(),
             trusted_proxies: Vec::new(),
+            metrics_per_rule: false,
             session_key_file: None,
             allowed_external_addresses: Vec::new(),
             dns_servers: Vec::new(),

@@ -19,6 +19,7 @@ use crate::api::policy::BackendTlsPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::service_import::ServiceImport;
+use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Key, Kind, Object, Resource};
@@ -300,6 +301,8 @@ snapshot! {
     backend_tls_overrides: BackendTlsOverride,
     /// XBackendTrafficPolicies.
     backend_traffic_policies: BackendTrafficPolicy,
+    /// TelemetryPolicies.
+    telemetry_policies: TelemetryPolicy,
     /// XBackends.
     xbackends: XBackend,
     /// ReleaseBackends.

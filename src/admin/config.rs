@@ -91,6 +91,7 @@ mod tests {
         let ir = Ir {
             ports: Vec::new(),
             backends: [Arc::new(backend)].into(),
+            ..Ir::default()
         };
         let shown = json(&Table::build(Arc::new(ir), None), false).unwrap();
         let shown: Value = serde_json::from_str(&shown).unwrap();

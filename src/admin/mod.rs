@@ -1,6 +1,7 @@
 //! The admin server: health, readiness and metrics for every client; configuration, explanations of
 //! requests and status page for loopback clients. Read-only.
 
+mod api;
 mod config;
 mod connections;
 mod explain;
@@ -153,14 +154,14 @@ async fn handle(
         ("/metrics", _) => {
             let table = state.table.load_full();
             let dropped = state.access_log.dropped();
-            let body = metrics::encode(table, state.stats.clone(), dropped);
+            let body = metrics::encode(table, state.stats.clone(), dropped, state.detail);
             respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
         }
-        ("/" | "/config" | "/explain", Access::Public) => text(
+        (path, Access::Public) if is_local(path) => text(
             StatusCode::FORBIDDEN,
             "available on loopback only: use kubectl port-forward, or request it from the machine itself\n",
         ),
-        ("/" | "/config" | "/explain", Access::Foreign) => text(
+        (path, Access::Foreign) if is_local(path) => text(
             StatusCode::MISDIRECTED_REQUEST,
             "available under the names of this machine only: use localhost, 127.0.0.1 or [::1] as the host of the URL, \
              because a web page could make a browser request any other name\n",
@@ -184,11 +185,25 @@ async fn handle(
             let query = request.uri.query().map(str::to_owned);
             explain::page(query, state).await
         }
+        (path, Access::Local) if path.starts_with(api::PREFIX) => {
+            match api::document(&path[api::PREFIX.len()..], state) {
+                Some(document) => respond(StatusCode::OK, "application/json", document.to_string()),
+                None => text(
+                    StatusCode::NOT_FOUND,
+                    "see /api/v1/status, ports, routes, backends, certificates and problems\n",
+                ),
+            }
+        }
         _ => text(
             StatusCode::NOT_FOUND,
-            "see / /healthz /readyz /metrics /config /explain\n",
+            "see / /healthz /readyz /metrics /config /explain /api/v1/status\n",
         ),
     }
+}
+
+/// Reports whether a page is for clients of this machine only.
+fn is_local(path: &str) -> bool {
+    matches!(path, "/" | "/config" | "/explain") || path.starts_with(api::PREFIX)
 }
 
 fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {

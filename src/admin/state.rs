@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::status::StatusReport;
 use crate::table::Table;
+use crate::telemetry::metrics::Detail;
 use crate::telemetry::{AccessLog, ProcessStats};
 
 /// State that the admin server shows.
@@ -25,6 +26,8 @@ pub struct AdminState {
     pub stats: ProcessStats,
     /// The access log, for its count of dropped records.
     pub access_log: AccessLog,
+    /// What the series of requests are about.
+    pub detail: Detail,
     /// Permits one explanation of a request at a time.
     pub(super) explaining: Arc<Semaphore>,
 }
@@ -39,6 +42,7 @@ impl AdminState {
             report: ArcSwap::default(),
             stats,
             access_log,
+            detail: Detail::default(),
             explaining: Arc::new(Semaphore::new(1)),
         }
     }

@@ -28,6 +28,7 @@ pub mod route;
 mod schema;
 pub mod service_import;
 pub mod session_persistence;
+pub mod telemetry_policy;
 pub mod traffic_policy;
 pub mod xbackend;
 

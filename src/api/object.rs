@@ -22,6 +22,7 @@ use super::policy::BackendTlsPolicy;
 use super::rate_limit_policy::RateLimitPolicy;
 use super::release_backend::ReleaseBackend;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
+use super::telemetry_policy::TelemetryPolicy;
 use super::traffic_policy::BackendTrafficPolicy;
 use super::xbackend::{EXPERIMENTAL_GROUP, XBackend};
 use crate::ir::ObjectRef;
@@ -47,6 +48,7 @@ pub enum Object {
     AccessPolicy(Arc<AccessPolicy>),
     RateLimitPolicy(Arc<RateLimitPolicy>),
     ServiceImport(Arc<ServiceImport>),
+    TelemetryPolicy(Arc<TelemetryPolicy>),
     ReferenceGrant(Arc<ReferenceGrant>),
     GatewayParameters(Arc<GatewayParameters>),
     Namespace(Arc<Namespace>),
@@ -57,69 +59,53 @@ pub enum Object {
     ConfigMap(Arc<ConfigMap>),
 }
 
-impl Object {
-    /// Returns the object's metadata.
-    pub fn meta(&self) -> &ObjectMeta {
-        match self {
-            Self::GatewayClass(object) => object.meta(),
-            Self::Gateway(object) => object.meta(),
-            Self::ListenerSet(object) => object.meta(),
-            Self::HttpRoute(object) => object.meta(),
-            Self::GrpcRoute(object) => object.meta(),
-            Self::TlsRoute(object) => object.meta(),
-            Self::TcpRoute(object) => object.meta(),
-            Self::UdpRoute(object) => object.meta(),
-            Self::BackendTlsPolicy(object) => object.meta(),
-            Self::BackendTlsOverride(object) => object.meta(),
-            Self::BackendTrafficPolicy(object) => object.meta(),
-            Self::XBackend(object) => object.meta(),
-            Self::ReleaseBackend(object) => object.meta(),
-            Self::AccessPolicy(object) => object.meta(),
-            Self::RateLimitPolicy(object) => object.meta(),
-            Self::ServiceImport(object) => object.meta(),
-            Self::ReferenceGrant(object) => object.meta(),
-            Self::GatewayParameters(object) => object.meta(),
-            Self::Namespace(object) => object.meta(),
-            Self::Service(object) => object.meta(),
-            Self::Pod(object) => object.meta(),
-            Self::EndpointSlice(object) => object.meta(),
-            Self::Secret(object) => object.meta(),
-            Self::ConfigMap(object) => object.meta(),
+/// Evaluates an expression with the object of any variant.
+macro_rules! with_object {
+    ($this:expr, $object:ident => $value:expr) => {
+        match $this {
+            Object::GatewayClass($object) => $value,
+            Object::Gateway($object) => $value,
+            Object::ListenerSet($object) => $value,
+            Object::HttpRoute($object) => $value,
+            Object::GrpcRoute($object) => $value,
+            Object::TlsRoute($object) => $value,
+            Object::TcpRoute($object) => $value,
+            Object::UdpRoute($object) => $value,
+            Object::BackendTlsPolicy($object) => $value,
+            Object::BackendTlsOverride($object) => $value,
+            Object::BackendTrafficPolicy($object) => $value,
+            Object::XBackend($object) => $value,
+            Object::ReleaseBackend($object) => $value,
+            Object::AccessPolicy($object) => $value,
+            Object::RateLimitPolicy($object) => $value,
+            Object::ServiceImport($object) => $value,
+            Object::TelemetryPolicy($object) => $value,
+            Object::ReferenceGrant($object) => $value,
+            Object::GatewayParameters($object) => $value,
+            Object::Namespace($object) => $value,
+            Object::Service($object) => $value,
+            Object::Pod($object) => $value,
+            Object::EndpointSlice($object) => $value,
+            Object::Secret($object) => $value,
+            Object::ConfigMap($object) => $value,
         }
-    }
+    };
+}
+
+/// Returns the group and the kind of an object.
+fn group_kind<T: Resource>(_: &Arc<T>) -> (&'static str, &'static str) {
+    (T::GROUP, T::KIND)
 }
 
 impl Object {
+    /// Returns the object's metadata.
+    pub fn meta(&self) -> &ObjectMeta {
+        with_object!(self, object => object.meta())
+    }
+
     /// Returns the kind.
     pub fn kind(&self) -> &'static Kind {
-        let (group, kind) = match self {
-            Self::GatewayClass(_) => (GatewayClass::GROUP, GatewayClass::KIND),
-            Self::Gateway(_) => (Gateway::GROUP, Gateway::KIND),
-            Self::ListenerSet(_) => (ListenerSet::GROUP, ListenerSet::KIND),
-            Self::HttpRoute(_) => (HttpRoute::GROUP, HttpRoute::KIND),
-            Self::GrpcRoute(_) => (GrpcRoute::GROUP, GrpcRoute::KIND),
-            Self::TlsRoute(_) => (TlsRoute::GROUP, TlsRoute::KIND),
-            Self::TcpRoute(_) => (TcpRoute::GROUP, TcpRoute::KIND),
-            Self::UdpRoute(_) => (UdpRoute::GROUP, UdpRoute::KIND),
-            Self::BackendTlsPolicy(_) => (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
-            Self::BackendTlsOverride(_) => (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
-            Self::BackendTrafficPolicy(_) => {
-                (BackendTrafficPolicy::GROUP, BackendTrafficPolicy::KIND)
-            }
-            Self::XBackend(_) => (XBackend::GROUP, XBackend::KIND),
-            Self::ReleaseBackend(_) => (ReleaseBackend::GROUP, ReleaseBackend::KIND),
-            Self::AccessPolicy(_) => (AccessPolicy::GROUP, AccessPolicy::KIND),
-            Self::RateLimitPolicy(_) => (RateLimitPolicy::GROUP, RateLimitPolicy::KIND),
-            Self::ServiceImport(_) => (ServiceImport::GROUP, ServiceImport::KIND),
-            Self::ReferenceGrant(_) => (ReferenceGrant::GROUP, ReferenceGrant::KIND),
-            Self::GatewayParameters(_) => (GatewayParameters::GROUP, GatewayParameters::KIND),
-            Self::Namespace(_) => (Namespace::GROUP, Namespace::KIND),
-            Self::Service(_) => (Service::GROUP, Service::KIND),
-            Self::Pod(_) => (Pod::GROUP, Pod::KIND),
-            Self::EndpointSlice(_) => (EndpointSlice::GROUP, EndpointSlice::KIND),
-            Self::Secret(_) => (Secret::GROUP, Secret::KIND),
-            Self::ConfigMap(_) => (ConfigMap::GROUP, ConfigMap::KIND),
-        };
+        let (group, kind) = with_object!(self, object => group_kind(object));
         let known = |known: &&Kind| known.group == group && known.kind == kind;
         KINDS.iter().find(known).unwrap_or(&KINDS[0])
     }
@@ -171,6 +157,7 @@ impl Object {
             Self::AccessPolicy(object) => typed!(&**object),
             Self::RateLimitPolicy(object) => typed!(&**object),
             Self::ServiceImport(object) => typed!(&**object),
+            Self::TelemetryPolicy(object) => typed!(&**object),
             Self::ReferenceGrant(object) => typed!(&**object),
             Self::GatewayParameters(object) => typed!(&**object),
             Self::Namespace(object) => typed!(&**object),
@@ -439,6 +426,14 @@ static KINDS: &[Kind] = &[
         true,
         "backendtlsoverride",
         BackendTlsOverride
+    ),
+    kind!(
+        parameters::GROUP,
+        "TelemetryPolicy",
+        ["v1alpha1"],
+        true,
+        "telemetrypolicy",
+        TelemetryPolicy
     ),
     kind!(
         EXPERIMENTAL_GROUP,

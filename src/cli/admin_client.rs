@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// Maximum size of a page.
 const PAGE_LIMIT: usize = 64 << 20;
@@ -59,6 +62,37 @@ impl Page {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
+}
+
+/// Timeout of a document.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Gets a document of `/api/v1/`.
+///
+/// # Errors
+/// When the proxy cannot be reached, refuses the request or has no such document.
+pub(super) fn document(url: &AdminUrl, name: &str) -> anyhow::Result<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let path = format!("/api/v1/{name}");
+    let page = runtime.block_on(async { timeout(DOCUMENT_TIMEOUT, get(url, &path)).await });
+    let page = page
+        .with_context(|| {
+            format!(
+                "no response of {url} within {} s",
+                DOCUMENT_TIMEOUT.as_secs()
+            )
+        })?
+        .with_context(|| format!("cannot ask {url}"))?;
+    if page.status != StatusCode::OK {
+        bail!(
+            "{url} responds {} to {path}: {}",
+            page.status,
+            page.body.trim()
+        );
+    }
+    serde_json::from_str(&page.body).with_context(|| format!("{path} of {url} is not JSON"))
 }
 
 /// Gets a page. `path` includes the query. Does not limit the time.

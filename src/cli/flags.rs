@@ -32,6 +32,9 @@ pub struct ServeFlags {
         value_delimiter = ','
     )]
     pub trusted_proxies: Vec<IpNet>,
+    /// Count requests and their durations by rule, and not by route: up to 25 series for each rule
+    #[arg(long, env = "PORTCULLIS_METRICS_PER_RULE")]
+    pub metrics_per_rule: bool,
     /// File with the secret that encrypts session tokens, at least 32 bytes, the same for all replicas [default: a random
     /// key per process: sessions end when it restarts]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_SESSION_KEY_FILE")]
@@ -281,6 +284,7 @@ impl ServeFlags {
             ports: Ports::AsDeclared,
             limits: Limits::from(&self.limits),
             trusted_proxies: self.trusted_proxies.clone(),
+            metrics_per_rule: self.metrics_per_rule,
             session_key_file: self.session_key_file.clone(),
             allowed_external_addresses: self.external.allow_external_address.clone(),
             dns_servers: self.external.dns_server.clone(),

@@ -5,6 +5,7 @@ pub mod admin_client;
 pub mod certificate;
 pub mod check;
 pub mod completions;
+pub mod config;
 pub mod controller;
 pub mod echo;
 pub mod explain;
@@ -15,6 +16,9 @@ pub mod quickstart;
 pub mod run;
 pub mod shift;
 mod signals;
+pub mod status;
+mod table;
+pub mod top;
 pub mod value;
 
 use std::ffi::OsString;
@@ -63,6 +67,9 @@ enum Command {
     Controller(controller::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Status(status::Args),
+    Config(config::Args),
+    Top(top::Args),
     Shift(Box<shift::Args>),
     Echo(echo::Args),
     Completions(completions::Args),
@@ -82,6 +89,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args, command()),
+        Command::Status(args) => status::run(args),
+        Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Shift(args) => shift::run(args, command()),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => {

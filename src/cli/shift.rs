@@ -9,7 +9,6 @@ mod object_name;
 mod report;
 mod scrape;
 mod steps;
-mod table;
 mod watch;
 mod weights;
 

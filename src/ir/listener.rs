@@ -127,6 +127,17 @@ impl Protocol {
         }
     }
 
+    /// Returns the protocol as Gateways name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Https(_) => "HTTPS",
+            Self::TlsTerminate(_) | Self::TlsPassthrough => "TLS",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+
     /// Returns how TLS is terminated; `None` if it is not.
     pub fn termination(&self) -> Option<&TlsTermination> {
         match self {

@@ -21,10 +21,12 @@ mod scheme;
 pub mod session;
 pub mod sharing;
 mod target;
+pub mod telemetry;
 pub mod tls;
 pub mod traffic;
 mod transport;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -41,6 +43,7 @@ pub use object_ref::ObjectRef;
 pub use pattern::Pattern;
 pub use precedence::Precedence;
 pub use route::{Route, RouteKind, Rule, RuleId};
+pub use telemetry::Tracing;
 pub use tls::{Certificate, ClientTls, ServerTls};
 pub use transport::Transport;
 
@@ -52,6 +55,9 @@ pub struct Ir {
     /// Every backend that a rule refers to, in order of identity: [`Self::backend`] searches by it.
     #[serde(serialize_with = "by_id")]
     pub backends: Arc<[Arc<Backend>]>,
+    /// What is traced of the requests through each Gateway that has a policy for it.
+    #[serde(serialize_with = "by_gateway", skip_serializing_if = "is_empty")]
+    pub tracing: Arc<BTreeMap<ObjectRef, Arc<Tracing>>>,
 }
 
 impl Ir {
@@ -60,6 +66,21 @@ impl Ir {
         let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
         self.backends.get(at)
     }
+}
+
+fn is_empty(tracing: &BTreeMap<ObjectRef, Arc<Tracing>>) -> bool {
+    tracing.is_empty()
+}
+
+fn by_gateway<S: Serializer>(
+    tracing: &BTreeMap<ObjectRef, Arc<Tracing>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(
+        tracing
+            .iter()
+            .map(|(gateway, one)| (gateway.to_string(), one)),
+    )
 }
 
 fn by_id<S: Serializer>(backends: &[Arc<Backend>], serializer: S) -> Result<S::Ok, S::Error> {

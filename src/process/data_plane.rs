@@ -25,7 +25,7 @@ use crate::runtime::shutdown;
 use crate::runtime::shutdown::{Shutdown, Trigger};
 use crate::settings::Settings;
 use crate::table::Table;
-use crate::telemetry::metrics::StreamStats;
+use crate::telemetry::metrics::{Detail, StreamStats};
 use crate::telemetry::{AccessLog, ProcessStats};
 use crate::translate::Options;
 
@@ -168,11 +168,15 @@ impl Server {
             table.clone(),
             &access_log,
             session_key,
-            stats.connections.clone(),
+            &stats,
             shutdown.clone(),
         )
         .context("cannot start a worker")?;
-        let state = Arc::new(AdminState::new(table, stats, access_log));
+        let mut state = AdminState::new(table, stats, access_log);
+        if settings.metrics_per_rule {
+            state.detail = Detail::Rules;
+        }
+        let state = Arc::new(state);
         let admin = match settings.admin {
             Some(address) => Some(
                 AdminThread::start(address, state.clone(), shutdown.clone())

@@ -6,6 +6,7 @@ mod body;
 mod client;
 mod connection;
 mod error;
+mod exporter;
 mod grpc;
 mod grpc_web;
 mod request;
@@ -29,10 +30,11 @@ use crate::ir::{Bind, BindReport, PortProtocol};
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::shutdown::Shutdown;
 use crate::settings::session_key::SessionKey;
-use crate::settings::{Ports, Settings};
+use crate::settings::{Limits, Ports, Settings};
 use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::ConnectionStats;
+use crate::telemetry::metrics::ProcessStats;
+use crate::telemetry::trace::TraceQueue;
 
 pub use self::request::preview;
 pub use self::request::target;
@@ -45,6 +47,17 @@ pub struct Proxy {
     protocols: BTreeMap<Bind, PortProtocol>,
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
     workers: Vec<JoinHandle<()>>,
+    /// The exporter of traces, once something is traced, and what it needs.
+    exporter: Option<JoinHandle<()>>,
+    traces: Traces,
+}
+
+/// What the exporter shares with the workers.
+struct Traces {
+    queue: Arc<TraceQueue>,
+    table: Arc<ArcSwap<Table>>,
+    limits: Limits,
+    descriptors: Arc<Descriptors>,
 }
 
 impl Proxy {
@@ -54,7 +67,7 @@ impl Proxy {
         table: Arc<ArcSwap<Table>>,
         access_log: &AccessLog,
         session_key: Arc<SessionKey>,
-        stats: Arc<ConnectionStats>,
+        stats: &ProcessStats,
         shutdown: Shutdown,
     ) -> std::io::Result<Self> {
         let count = settings.workers.max(1);
@@ -63,16 +76,24 @@ impl Proxy {
         let queues: Arc<[_]> = queues.into();
         let loads: Arc<[_]> = (0..count).map(|_| AtomicUsize::new(0)).collect();
         // Fails only if the workers were started before, which sets the same counters again.
-        let _ = stats.by_worker.set(loads.clone());
+        let _ = stats.connections.by_worker.set(loads.clone());
         let descriptors = Descriptors::claim(settings.limits.max_connections, count);
+        let descriptors = Arc::new(descriptors);
+        let traces = Traces {
+            queue: stats.traces.clone(),
+            table: table.clone(),
+            limits: settings.limits.clone(),
+            descriptors: descriptors.clone(),
+        };
         let shared = SharedState {
             table,
-            descriptors: Arc::new(descriptors),
+            descriptors,
             limits: settings.limits.clone(),
             trusted_proxies: settings.trusted_proxies.clone(),
             access_log: access_log.clone(),
             session_key,
-            stats,
+            stats: stats.connections.clone(),
+            traces: stats.traces.clone(),
             shutdown,
             loads,
             queues: queues.clone(),
@@ -89,6 +110,8 @@ impl Proxy {
             ports: settings.ports,
             queues,
             workers,
+            exporter: None,
+            traces,
         })
     }
 
@@ -115,15 +138,37 @@ impl Proxy {
             .any(|(bind, protocol)| self.protocols.get(bind) != Some(protocol));
         let queues = self.queues.iter();
         queues.for_each(|queue| send(queue, Command::Follow { closes }));
+        if !table.ir.tracing.is_empty() && self.exporter.is_none() {
+            self.start_exporter();
+        }
         changes.report
     }
 
-    /// Waits until all workers have ended.
+    fn start_exporter(&mut self) {
+        let traces = &self.traces;
+        let shared = exporter::Shared {
+            queue: traces.queue.clone(),
+            table: traces.table.clone(),
+            limits: traces.limits.clone(),
+            descriptors: traces.descriptors.clone(),
+            id: worker::exporter_id(self.queues.len()),
+        };
+        match exporter::start(shared) {
+            Ok(thread) => self.exporter = Some(thread),
+            Err(error) => tracing::error!("cannot start the exporter of traces: {error}"),
+        }
+    }
+
+    /// Waits until all workers have ended, and the spans of their requests are sent or dropped.
     pub fn join(self) {
         for worker in self.workers {
             if worker.join().is_err() {
                 tracing::error!("a worker panicked");
             }
+        }
+        self.traces.queue.close();
+        if self.exporter.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the exporter of traces panicked");
         }
     }
 }

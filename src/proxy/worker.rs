@@ -27,6 +27,7 @@ use super::worker_state::current_table::CurrentTable;
 use super::worker_state::date::Date;
 use super::worker_state::handshakes::Handshakes;
 use super::worker_state::port::Ports;
+use super::worker_state::traces::SampledRequests;
 use crate::http2::divide_memory;
 use crate::ir::{Bind, Transport};
 use crate::proxy::worker_state::{Command, Counted, OpenConnection, Worker};
@@ -40,6 +41,7 @@ use crate::settings::session_key::SessionKey;
 use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
+use crate::telemetry::trace::TraceQueue;
 use crate::upstream::Upstream;
 
 /// Number of connections above the limit, which wait for evicted ones to close, before accepting
@@ -62,11 +64,22 @@ pub(super) struct SharedState {
     pub(super) access_log: AccessLog,
     pub(super) session_key: Arc<SessionKey>,
     pub(super) stats: Arc<ConnectionStats>,
+    pub(super) traces: Arc<TraceQueue>,
     pub(super) shutdown: Shutdown,
     /// Number of open connections by worker.
     pub(super) loads: Arc<[AtomicUsize]>,
     /// Command queues of the workers, in the same order.
     pub(super) queues: Arc<[mpsc::UnboundedSender<Command>]>,
+}
+
+/// Returns the identity of worker `index` of `count`. The exporter of traces is another one: it counts, too.
+fn worker_id(index: usize, count: usize) -> WorkerId {
+    WorkerId::new(index, count + 1)
+}
+
+/// Returns the identity of the exporter beside `count` workers.
+pub(super) fn exporter_id(count: usize) -> WorkerId {
+    worker_id(count, count)
 }
 
 /// Starts the thread of worker `index`, which runs until draining is complete.
@@ -96,7 +109,7 @@ pub(super) fn start(
 async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedReceiver<Command>) {
     let clock = Clock::new();
     divide_memory(shared.loads.len());
-    let id = WorkerId::new(index, shared.loads.len());
+    let id = worker_id(index, shared.loads.len());
     let worker = Rc::new(Worker {
         upstream: Upstream::new(id, &clock, &shared.limits, &shared.descriptors),
         connections: Rc::default(),
@@ -111,6 +124,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         limits: Rc::new(shared.limits),
         trusted_proxies: shared.trusted_proxies,
         access_log: RequestLog::new(&shared.access_log),
+        traces: SampledRequests::new(shared.traces),
         session_key: shared.session_key,
         stats: shared.stats,
         datagrams: OnceCell::new(),
@@ -124,6 +138,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
     spawn_local(async move { clock.run().await });
     spawn_local(worker.clone().sweep());
     spawn_local(worker.clone().write_access_log());
+    spawn_local(worker.clone().pass_on_traces());
     let (mut terminating, mut draining) = (shared.shutdown.clone(), shared.shutdown.clone());
     let mut forced = shared.shutdown;
     let mut accepting = BTreeMap::new();
@@ -377,6 +392,10 @@ impl Worker {
 
     async fn write_access_log(self: Rc<Self>) {
         self.access_log.run().await;
+    }
+
+    async fn pass_on_traces(self: Rc<Self>) {
+        self.traces.run().await;
     }
 
     /// Waits until all connections are closed.

@@ -8,6 +8,7 @@ pub(super) mod date;
 pub(super) mod handshakes;
 pub(super) mod idle;
 pub(super) mod port;
+pub(super) mod traces;
 
 use std::cell::{Cell, OnceCell};
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use self::date::Date;
 use self::handshakes::Handshakes;
 use self::idle::Connections;
 use self::port::Ports;
+use self::traces::SampledRequests;
 use crate::datagrams::DatagramIo;
 use crate::ir::Bind;
 use crate::runtime::clock::Clock;
@@ -76,6 +78,8 @@ pub(crate) struct Worker {
     pub(crate) trusted_proxies: Vec<IpNet>,
     /// Access log.
     pub(super) access_log: RequestLog,
+    /// Sampled requests.
+    pub(super) traces: SampledRequests,
     /// Key of session tokens.
     pub(crate) session_key: Arc<SessionKey>,
     /// Connection counters.

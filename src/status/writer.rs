@@ -245,6 +245,7 @@ impl Writer {
             | "BackendTLSPolicy"
             | "BackendTLSOverride"
             | "RateLimitPolicy"
+            | "TelemetryPolicy"
             | "XBackendTrafficPolicy" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], |it| it);
                 Some(DesiredStatus::Policy(&self.controller, ancestors))

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
-/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound.
+/// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound. Those that the semantic conventions
+/// of OpenTelemetry advise, and three below them.
 pub const DURATION_BOUNDS_MICROS: [u64; 17] = [
-    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000,
+    1_000_000, 2_500_000, 5_000_000, 7_500_000, 10_000_000,
 ];
 
 /// Buckets of the duration histogram, the unbounded one included.
@@ -68,6 +69,14 @@ impl Histogram {
             sum.total_micros = sum.total_micros.wrapping_add(counts.total_micros.get());
         }
         sum
+    }
+
+    /// Adds the durations of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, count) in self.buckets.iter_mut().zip(other.buckets) {
+            *sum = sum.wrapping_add(count);
+        }
+        self.total_micros = self.total_micros.wrapping_add(other.total_micros);
     }
 
     /// Returns the number of durations.

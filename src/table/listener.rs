@@ -232,7 +232,7 @@ impl Listener {
         let mut all = Vec::with_capacity(tried.len());
         for (hostname, rule, index) in tried {
             let condition = &rule.ir.matches[index];
-            let mismatch = if path_fits(&condition.path, request) {
+            let mismatch = if path_fits(&condition.path, request.path) {
                 mismatch(condition, request)
             } else {
                 Some(Mismatch::Path)

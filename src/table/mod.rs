@@ -25,6 +25,7 @@ mod sliding_window;
 mod staleness;
 mod stats;
 mod target;
+mod template;
 mod traffic;
 
 use std::net::{IpAddr, SocketAddr};

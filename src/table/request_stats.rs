@@ -138,8 +138,8 @@ mod tests {
         stats.enter(first);
         stats.enter(second);
         stats.leave(second);
-        stats.record(first, 200, Duration::from_micros(250));
-        stats.record(second, 404, Duration::from_micros(251));
+        stats.record(first, 200, Duration::from_micros(500));
+        stats.record(second, 404, Duration::from_micros(501));
         stats.record(first, 999, Duration::from_secs(61));
         stats.retried(second);
         assert_eq!(stats.classes(), [0, 1, 0, 1, 1]);
@@ -152,7 +152,7 @@ mod tests {
             ),
             (1, 1, 1)
         );
-        assert_eq!(durations.total_micros, 61_000_501);
+        assert_eq!(durations.total_micros, 61_001_001);
         assert_eq!((stats.in_flight(), stats.retries()), (1, 1));
         let release = ReleaseStats::new("stable".into());
         for worker in WORKERS {

@@ -355,7 +355,7 @@ impl Paths {
 fn find_pattern<'a>(patterns: &'a [Candidate], request: &RequestView<'_>) -> Option<&'a Candidate> {
     // The path last: matching a pattern costs the most.
     patterns.iter().find(|candidate| {
-        candidate.fits(request) && path_fits(&candidate.condition().path, request)
+        candidate.fits(request) && path_fits(&candidate.condition().path, request.path)
     })
 }
 

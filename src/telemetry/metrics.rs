@@ -14,8 +14,9 @@ use http::StatusCode;
 
 pub use dns::{DnsStats, LookupResult};
 pub use handshake_failure::HandshakeFailure;
-pub use text::{CONTENT_TYPE, encode};
+pub use text::{CONTENT_TYPE, Detail, encode};
 
+use super::trace::TraceQueue;
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
 /// Counters of client connections.
@@ -394,6 +395,8 @@ fn now() -> u64 {
 pub struct ProcessStats {
     /// Connections.
     pub connections: Arc<ConnectionStats>,
+    /// Sampled requests on their way to collectors.
+    pub traces: Arc<TraceQueue>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
     /// DNS lookups of backend hostnames.

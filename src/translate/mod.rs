@@ -21,6 +21,7 @@ mod report;
 mod route;
 mod served;
 mod source;
+mod telemetry;
 
 use std::sync::Arc;
 
@@ -46,6 +47,7 @@ use self::registry::Registry;
 use self::report::Report;
 use self::route::routes::Routes;
 use self::route::routes::requests::RouteRequests;
+use self::telemetry::TelemetryPolicies;
 
 /// The result of a translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +82,7 @@ pub struct Translator {
     inherited_statuses: inherited::Statuses,
     tls_statuses: backend_tls::Statuses,
     traffic_statuses: traffic_policy::Statuses,
+    telemetry: TelemetryPolicies,
     report: Report,
 }
 
@@ -95,6 +98,7 @@ impl Translator {
             inherited_statuses: inherited::Statuses::default(),
             tls_statuses: backend_tls::Statuses::default(),
             traffic_statuses: traffic_policy::Statuses::default(),
+            telemetry: TelemetryPolicies::default(),
             report: Report::default(),
             options,
         }
@@ -116,6 +120,8 @@ impl Translator {
         self.backends.step(input, changes);
         let (routes, backends) = (&mut self.routes, &mut self.backends);
         routes.step(input, parents, policies, backends, changes, report);
+        self.telemetry
+            .step(input, changes, parents, backends, report);
         let requests = &RouteRequests {
             input,
             routes,
@@ -136,6 +142,7 @@ impl Translator {
             ir: Ir {
                 ports: self.gateways.ports(),
                 backends: backends.served(),
+                tracing: self.telemetry.served(),
             },
             report: report.current(),
             data_planes: self.gateways.data_planes.clone(),

@@ -40,6 +40,10 @@ pub(super) enum Source {
     PoliciesOn(ObjectRef),
     /// The names of these policies.
     PolicyNamesOn(ObjectRef),
+    /// The policy on telemetry of a Gateway.
+    TelemetryPolicyOf(ObjectRef),
+    /// What is traced of the requests through a Gateway, or why nothing is.
+    TracingOf(ObjectRef),
     /// The requests of routes to an object.
     RequestsTo(ObjectRef),
     /// The listeners that a route is attached to.

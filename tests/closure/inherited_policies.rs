@@ -40,6 +40,19 @@ pub(crate) fn access_policy() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A RateLimitPolicy on the same targets.
+pub(crate) fn rate_limit_policy() -> impl Strategy<Value = Value> {
+    let scope = prop_oneof![4 => Just("Replica"), 1 => Just("Gateway")];
+    let spec = (proptest::collection::vec(from(), 1..3), scope);
+    (metadata("l"), spec).prop_map(|(metadata, (targets, scope))| {
+        let rules = json!([{"name": "one", "concurrent": 1, "scope": scope}]);
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "RateLimitPolicy",
+            "metadata": metadata, "spec": {"targetRefs": targets, "rules": rules},
+        })
+    })
+}
+
 #[test]
 fn inherited_policy_is_in_closures_of_its_targets() {
     let group = "gateway.networking.k8s.io";

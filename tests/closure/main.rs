@@ -18,6 +18,7 @@ mod releases;
 mod round_trip;
 mod secrets;
 mod stories;
+mod telemetry_policies;
 mod traffic_policies;
 mod xbackends;
 

@@ -8,9 +8,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::inherited_policies::access_policy;
-use crate::traffic_policies::traffic_policy;
-
 use crate::backends::{backend, pod, release_backend, service, service_import, slice, xbackend};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
@@ -41,8 +38,10 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         3 => slice(),
         2 => policy(),
         3 => tls_override(),
-        2 => traffic_policy(),
-        4 => access_policy(),
+        2 => crate::traffic_policies::traffic_policy(),
+        2 => crate::telemetry_policies::telemetry_policy(),
+        4 => crate::inherited_policies::access_policy(),
+        2 => crate::inherited_policies::rate_limit_policy(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),
@@ -56,7 +55,7 @@ pub(crate) fn named(prefix: &'static str) -> impl Strategy<Value = String> {
     (0..3).prop_map(move |number| format!("{prefix}{number}"))
 }
 
-fn namespace_name() -> impl Strategy<Value = String> {
+pub(crate) fn namespace_name() -> impl Strategy<Value = String> {
     select(vec!["a", "b", "c"]).prop_map(str::to_owned)
 }
 
@@ -316,12 +315,14 @@ fn grant() -> impl Strategy<Value = Value> {
             "GRPCRoute",
             "TCPRoute",
             "XBackend",
+            "TelemetryPolicy",
         ]),
         namespace_name(),
     );
     let from = from.prop_map(|(kind, namespace)| {
         let group = match kind {
             "XBackend" => "gateway.networking.x-k8s.io",
+            "TelemetryPolicy" => "portcullis.dev",
             _ => "gateway.networking.k8s.io",
         };
         json!({"group": group, "kind": kind, "namespace": namespace})

@@ -1,6 +1,10 @@
 //! Traffic policies: at random for the properties, and the closures that contain one.
 
-use proptest::prelude::*;
+use proptest::arbitrary::any;
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prop_oneof;
+use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, service};
@@ -11,11 +15,7 @@ pub(crate) fn traffic_policy() -> impl Strategy<Value = Value> {
     let target = prop_oneof![4 => target_name(), 1 => external];
     let target =
         target.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));
-    let spec = (
-        proptest::collection::vec(target, 1..3),
-        proptest::option::of(0..=100),
-        any::<bool>(),
-    );
+    let spec = (vec(target, 1..3), of(0..=100), any::<bool>());
     (metadata("t"), spec).prop_map(|(metadata, (targets, percent, persists))| {
         let constraint = percent.map(|percent| json!({"budget": {"percent": percent}}));
         json!({

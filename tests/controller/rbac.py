@@ -12,7 +12,7 @@ from objects import access_policy, backend_tls, backend_tls_override, echo, exte
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "accesspolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "xbackends", "xbackendtrafficpolicies"]
+WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "accesspolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies"]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it, if OwnerReferencesPermissionEnforcement is enabled",

@@ -31,6 +31,7 @@ pub(crate) static HEALTHY: LazyLock<Value> = LazyLock::new(|| {
             "RateLimitPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "BackendTLSPolicy": of_controller(&["Accepted", "ResolvedRefs"]),
             "BackendTLSOverride": of_controller(&["Accepted", "ResolvedRefs"]),
+            "TelemetryPolicy": of_controller(&["Accepted", "ResolvedRefs"]),
             "XBackendTrafficPolicy": of_controller(&["Accepted"]),
         },
         "backends": {"XBackend": of_controller(&["Accepted", "ResolvedRefs"])},

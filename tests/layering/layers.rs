@@ -362,7 +362,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("cli/shift/change", &[], PURE),
     layer("cli/shift/cluster", ANY, NO_TRAFFIC),
     layer("cli/shift/metrics", &[], PURE),
-    layer("cli/shift/table", &[], PURE),
+    layer("cli/table", &[], PURE),
     layer("cli/shift/weights", &["api", "cli"], PURE),
     layer("lib", &[], &["tokio", "hyper"]),
     layer("memory", &[], &["tokio", "hyper"]),

@@ -16,7 +16,7 @@ use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
 
-async fn page(scene: &Scene, path: &str) -> String {
+pub(crate) async fn page(scene: &Scene, path: &str) -> String {
     let answer = get(scene.admin_address(), "localhost", path).await;
     assert_eq!(answer.status, 200, "{path}");
     answer.text().to_owned()
@@ -25,9 +25,8 @@ async fn page(scene: &Scene, path: &str) -> String {
 /// Value of a metric with exactly these labels; 0 if missing.
 pub(crate) async fn metric(scene: &Scene, name: &str) -> f64 {
     let page = page(scene, "/metrics").await;
-    let line = page
-        .lines()
-        .find_map(|line| line.strip_prefix("portcullis_")?.strip_prefix(name));
+    let mut lines = page.lines().map(|it| it.trim_start_matches("portcullis_"));
+    let line = lines.find_map(|line| line.strip_prefix(name));
     let value = line.and_then(|rest| rest.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().expect("a number"))
 }
@@ -90,10 +89,13 @@ async fn counts_requests_and_failures() {
     let route = format!("{{{}", rule_labels("named"));
     let rows = [
         (format!(r#"requests_total{route},code="2xx"}}"#), 7.0),
-        (format!("request_duration_seconds_count{route}}}"), 7.0),
+        (
+            format!("http_server_request_duration_seconds_count{route}}}"),
+            7.0,
+        ),
         (
             format!(
-                r#"request_duration_seconds_bucket{{le="+Inf",{}}}"#,
+                r#"http_server_request_duration_seconds_bucket{{le="+Inf",{}}}"#,
                 &route[1..]
             ),
             7.0,
@@ -305,7 +307,10 @@ async fn counters_of_requests_are_sums_over_workers() {
     let rule = rule_labels("0");
     for (name, value) in [
         (format!(r#"requests_total{{{rule},code="2xx"}}"#), 5.0),
-        (format!("request_duration_seconds_count{{{rule}}}"), 5.0),
+        (
+            format!("http_server_request_duration_seconds_count{{{rule}}}"),
+            5.0,
+        ),
         (format!("requests_in_flight{{{rule}}}"), 0.0),
         (r#"unmatched_requests_total{code="404"}"#.to_owned(), 5.0),
     ] {

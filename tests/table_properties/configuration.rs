@@ -281,6 +281,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
             Ir {
                 ports: vec![Arc::new(port)],
                 backends: (0..).zip(backends).map(backend).collect(),
+                ..Ir::default()
             }
         },
     )
@@ -356,5 +357,6 @@ pub(crate) fn copy(ir: &Ir) -> Ir {
     Ir {
         ports: ir.ports.iter().map(|node| Arc::new(port(node))).collect(),
         backends: ir.backends.iter().map(backend).collect(),
+        ..Ir::default()
     }
 }

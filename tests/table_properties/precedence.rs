@@ -262,6 +262,7 @@ fn ir(routes: &[Arc<Route>], hostnames: &[Vec<&str>]) -> Ir {
     Ir {
         ports: vec![Arc::new(port)],
         backends: Arc::default(),
+        ..Ir::default()
     }
 }
 

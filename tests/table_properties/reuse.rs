@@ -50,6 +50,7 @@ fn pair() -> Ir {
     Ir {
         ports: vec![Arc::new(port)],
         backends: backends.into(),
+        ..Ir::default()
     }
 }
 

@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::args::Args;
 use super::cluster::Observed;
 use super::steps::command;
-use super::table::{Table, header, percent, transition};
 use super::weights::Plan;
 use crate::api::release_backend::{BelowMinReady, Unlisted};
+use crate::cli::table::{Table, header, percent, transition};
 
 /// The releases before and after a change, with notes.
 #[derive(Debug, Serialize)]

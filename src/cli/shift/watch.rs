@@ -14,10 +14,10 @@ use super::metrics::{Count, Window};
 use super::object_name::ObjectName;
 use super::scrape::{Scrape, Scraper};
 use super::steps::{apply_steps, command};
-use super::table::{Table, header, of_number};
 use super::weights::Step;
 use crate::cli::admin_client::AdminUrl;
 use crate::cli::output::{self, OutputFormat};
+use crate::cli::table::{Table, header, of_number};
 use crate::settings::NamespacedName;
 
 /// Time between tables.

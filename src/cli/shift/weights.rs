@@ -3,7 +3,7 @@
 use crate::api::release_backend::WeightedRelease;
 
 use super::change::{Change, MAX_WEIGHT, Percent, RequestedWeight};
-use super::table::percent;
+use crate::cli::table::percent;
 
 /// The weights before and after a command.
 #[derive(Clone, Debug, PartialEq, Eq)]

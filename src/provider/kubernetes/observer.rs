@@ -8,6 +8,7 @@ use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::Gateway;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
+use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, ObjectRef, Resource};
@@ -75,6 +76,7 @@ pub(super) fn is_observed(kind: &Kind) -> bool {
         BackendTlsOverride::KIND,
         BackendTrafficPolicy::KIND,
         ReleaseBackend::KIND,
+        TelemetryPolicy::KIND,
         XBackend::KIND,
     ];
     others.contains(&kind.kind) || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
@@ -116,6 +118,7 @@ mod tests {
             "XBackend",
             "XBackendTrafficPolicy",
             "ReleaseBackend",
+            "TelemetryPolicy",
         ] {
             assert!(observed.iter().any(|kind| kind.kind == one));
         }

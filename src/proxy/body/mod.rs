@@ -1,6 +1,7 @@
 //! The bodies of requests and responses on their way through the proxy.
 
 pub(super) mod body_copy;
+pub(super) mod buffered;
 pub(super) mod grpc_web_body;
 pub(super) mod incoming;
 pub(super) mod request_body;

@@ -143,6 +143,7 @@ impl Body for ResponseBody {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
                 record.activity().on_response();
                 if let Some(trailers) = frame.trailers_mut() {
+                    record.grpc_status(trailers);
                     trailers::remove_head_only(trailers);
                 }
                 if this.source.is_end_stream() {

@@ -16,6 +16,7 @@ use crate::ir::route::Action;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::error::Error;
 use crate::table::{Backend, BackendTarget, Rule, Traffic};
+use crate::telemetry::trace::TRACEPARENT;
 use crate::upstream::{self, FailedAttempt, Outgoing, Resend, Semantics};
 
 /// Source of a response.
@@ -59,6 +60,9 @@ pub(in crate::proxy) async fn send(
         retries.begin(traffic);
         let body = match attempt(exchange, backend, retries.are_left()).await {
             Ok(mut response) => {
+                if exchange.record.span.is_some() {
+                    end_span(exchange, backend, Ok(response.status.as_u16()));
+                }
                 let is_failure = retries.allow_status(response.status);
                 let attempts = is_failure.then_some(&mut exchange.record.attempts);
                 match attempts.and_then(|attempts| response.discard(attempts)) {
@@ -107,6 +111,9 @@ fn after_failure(
         body,
         resend,
     } = failed;
+    if exchange.record.span.is_some() {
+        end_span(exchange, backend, Err(Error::from(error).message()));
+    }
     let attempts = &mut exchange.record.attempts;
     if let Some(body) = body {
         match resend {
@@ -134,6 +141,9 @@ async fn attempt(
 ) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
     let timeout = exchange.rule.ir.timeouts.backend_request;
     exchange.attempt_expires = timeout.map(|timeout| Instant::now() + timeout);
+    if exchange.record.span.is_some() {
+        begin_span(exchange);
+    }
     let body = mem::take(&mut exchange.body);
     let interim = &exchange.interim;
     let inform = |status, headers: &HeaderMap| interim.send(status, headers);
@@ -151,6 +161,25 @@ async fn attempt(
     let attempts = &mut exchange.record.attempts;
     let attempt = upstream.attempt(backend, None, attempts, &outgoing, body);
     attempt.await
+}
+
+/// Begins the span of an attempt, which is the parent of what the backend does.
+#[cold]
+fn begin_span(exchange: &mut Exchange) {
+    if let Some(span) = &mut exchange.record.span {
+        let context = span.begin_attempt(exchange.parts.uri.path());
+        let headers = &mut exchange.parts.headers;
+        headers.insert(TRACEPARENT, context.to_header());
+    }
+}
+
+/// Records the status of the response to an attempt, or why there is none.
+#[cold]
+fn end_span(exchange: &mut Exchange, backend: &Backend, outcome: Result<u16, &'static str>) {
+    let endpoint = exchange.record.attempts.endpoint();
+    if let Some(span) = &mut exchange.record.span {
+        span.attempted(endpoint, backend.id.tls.is_some(), outcome);
+    }
 }
 
 /// Finds the session of the request and makes its attempts prefer the endpoint.

@@ -1,7 +1,6 @@
 //! ExternalAuth: asks an authorization server whether to forward a request. Fails closed: any error
 //! denies the request.
 
-mod buffered;
 mod check_response;
 mod grpc;
 mod message;
@@ -21,11 +20,11 @@ use super::exchange::Exchange;
 use super::subrequest;
 use crate::filter::{Level, LocalResponse};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
+use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID,
 };
 use crate::proxy::error::Error;
-use crate::proxy::request::external_auth::buffered::{Buffered, MAX_RESPONSE};
 use crate::proxy::worker_state::Worker;
 use crate::table::{AuthResult, Backend, BackendTarget};
 use crate::upstream::Semantics;
@@ -95,7 +94,7 @@ async fn http_verdict(
     let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, headers) = (response.status, response.headers);
     // A response that is cut off may have become another one: it neither allows nor explains.
-    let read = subrequest::read(response.body, MAX_RESPONSE).await;
+    let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
     let read = read.ok_or(Error::AuthorizationUnavailable)?;
     if status != StatusCode::OK {
         let body = read.body.unwrap_or_default();

@@ -12,6 +12,6 @@ pub(super) mod request;
 mod retries;
 mod session;
 mod spelling;
-mod subrequest;
+pub(super) mod subrequest;
 pub mod target;
 pub(super) mod websocket;

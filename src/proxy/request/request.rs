@@ -194,6 +194,7 @@ impl Exchange {
             Handshake::remove_headers(&mut headers);
         }
         self.record.responded(status.as_u16());
+        self.record.grpc_status(&headers);
         let grpc_web = self
             .grpc_web
             .filter(|_| grpc_web::is_translatable(&headers))
@@ -308,8 +309,12 @@ fn admit(
         id: Some(added.id().clone()),
         headers: None,
     };
-    let (rule, passed) = find_rule(client, parts, &normalized.host, &added).map_err(refused)?;
+    let (rule, passed) =
+        find_rule(client, parts, &normalized.host, &added, record).map_err(refused)?;
     record.matched(&rule);
+    if record.span.is_some() {
+        record.trace(parts);
+    }
     let headers = match passed {
         Ok(Passed {
             in_progress,
@@ -349,12 +354,18 @@ fn find_rule(
     parts: &request::Parts,
     host: &Host,
     added: &AddedHeaders,
+    record: &mut Record,
 ) -> Result<(LoadedRule, Result<Passed, Box<PolicyRefusal>>), Error> {
     let table = client.worker.table.load();
     let port = client
         .port
         .configured(&table)
         .ok_or(Error::NotFound("this port is no longer served"))?;
+    if !table.ir.tracing.is_empty()
+        && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
+    {
+        record.sample(tracing, parts, host, port.bind().port);
+    }
     let view = RequestView {
         host: host.as_str(),
         method: &parts.method,

@@ -8,9 +8,10 @@ use http::{HeaderMap, Request, request};
 use http_body::Body;
 
 use crate::proxy::worker_state::Worker;
+use crate::runtime::per_worker::WorkerId;
 use crate::table::Backend;
 use crate::upstream::{
-    Attempts, Outgoing, Replay, Resend, Response, ResponseBody, Semantics, SendError,
+    Attempts, Outgoing, Replay, Resend, Response, ResponseBody, Semantics, SendError, Upstream,
 };
 
 /// Creates a head without headers and without extensions, since those belong to the client's
@@ -29,6 +30,18 @@ pub(in crate::proxy) async fn send<B: Replay>(
     backend: &Backend,
     parts: &request::Parts,
     semantics: Semantics,
+    body: B,
+) -> Result<Response<B>, SendError> {
+    let sender = (&worker.upstream, worker.id);
+    send_by(sender, backend, parts, semantics, body).await
+}
+
+/// Does what [`send`] does, with the connections and the counters of this sender.
+pub(in crate::proxy) async fn send_by<B: Replay>(
+    (upstream, worker): (&Upstream, WorkerId),
+    backend: &Backend,
+    parts: &request::Parts,
+    semantics: Semantics,
     mut body: B,
 ) -> Result<Response<B>, SendError> {
     let outgoing = Outgoing {
@@ -43,13 +56,11 @@ pub(in crate::proxy) async fn send<B: Replay>(
     };
     let mut attempts = Attempts::default();
     loop {
-        let attempt = worker
-            .upstream
-            .attempt(backend, None, &mut attempts, &outgoing, body);
+        let attempt = upstream.attempt(backend, None, &mut attempts, &outgoing, body);
         let failed = match attempt.await {
             Ok(response) => {
                 if let Some(release) = attempts.release() {
-                    release.record(worker.id, response.status.as_u16());
+                    release.record(worker, response.status.as_u16());
                 }
                 return Ok(response);
             }
@@ -66,6 +77,8 @@ pub(in crate::proxy) async fn send<B: Replay>(
     }
 }
 
+/// Maximum size of a response body that is used.
+pub(in crate::proxy) const MAX_RESPONSE: usize = 64 * 1024;
 /// Maximum size of a response body that is read to its end.
 const MAX_READ: usize = 1024 * 1024;
 

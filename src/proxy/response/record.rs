@@ -2,11 +2,14 @@
 //! metrics and writes the access log when dropped.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use http::{HeaderValue, request};
+use http::{HeaderMap, HeaderName, HeaderValue, request};
 
+use crate::filter::Scheme;
+use crate::ir::Tracing;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::Client;
 use crate::proxy::client::host::Host;
@@ -15,10 +18,13 @@ use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::InProgress;
 use crate::telemetry::access_log::{Completion, Line};
 use crate::telemetry::metrics::TimeoutKind;
+use crate::telemetry::trace::{Peer, RequestSpan, TRACEPARENT, TRACESTATE};
 use crate::upstream::Attempts;
 
 /// Status of a request whose client disconnected before the response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// The record of a request in progress.
 pub(crate) struct Record {
@@ -36,6 +42,8 @@ pub(crate) struct Record {
     in_progress: InProgress,
     /// Its line of the access log so far; `None` if the log is disabled.
     line: Option<Box<Line>>,
+    /// Its span, if it is sampled.
+    pub(in crate::proxy) span: Option<Box<RequestSpan>>,
 }
 
 impl Record {
@@ -57,12 +65,59 @@ impl Record {
             complete: false,
             in_progress: InProgress::default(),
             line,
+            span: None,
         }
     }
 
     /// The `Activity` of the request.
     pub(crate) fn activity(&self) -> &Rc<Activity> {
         &self.activity
+    }
+
+    /// Decides whether the request, for this host and local port, is sampled.
+    #[cold]
+    pub(crate) fn sample(
+        &mut self,
+        tracing: &Arc<Tracing>,
+        parts: &request::Parts,
+        host: &Host,
+        port: u16,
+    ) {
+        let client = &self.client;
+        let peer = || Peer {
+            client: client.peer,
+            scheme: match client.scheme() {
+                Scheme::Https => "https",
+                Scheme::Http => "http",
+            },
+            host: host.as_str().into(),
+            port,
+        };
+        self.span = RequestSpan::sample(tracing, parts, peer, self.start);
+    }
+
+    /// Makes the span of the request the parent of what backends do, and records the rule.
+    #[cold]
+    pub(crate) fn trace(&mut self, parts: &mut request::Parts) {
+        let Some(span) = &mut self.span else { return };
+        if let Some(rule) = &self.rule {
+            let template = rule.path_template(parts.uri.path());
+            span.matched(rule.route_name(), rule.ir.id.index, template);
+        }
+        let headers = &mut parts.headers;
+        headers.insert(TRACEPARENT, span.context.to_header());
+        if !span.has_parent() {
+            headers.remove(TRACESTATE);
+        }
+    }
+
+    /// Records the status of a gRPC call, which is in headers or trailers.
+    pub(crate) fn grpc_status(&mut self, headers: &HeaderMap) {
+        let Some(span) = &mut self.span else { return };
+        let status = headers.get(GRPC_STATUS).and_then(|it| it.to_str().ok());
+        if let Some(status) = status.and_then(|it| it.parse().ok()) {
+            span.grpc_status(status);
+        }
     }
 
     /// Records the matched rule.
@@ -157,6 +212,11 @@ impl Drop for Record {
         if let Some(release) = release {
             release.record(worker, status);
         }
+        let trace_id = self.span.as_ref().map(|span| span.context.trace_id);
+        if let Some(mut span) = self.span.take() {
+            span.end(self.status, elapsed, self.error, self.attempts.endpoint());
+            self.client.worker.traces.add(*span);
+        }
         if let Some(line) = self.line.take() {
             let rule = self.rule.as_ref();
             let end = Completion {
@@ -170,6 +230,7 @@ impl Drop for Record {
                 response_time: self.attempts.response_time(),
                 release: release.map(|release| &*release.name),
                 error: self.error,
+                trace_id,
             };
             self.client.worker.access_log.close(line, &end);
         }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::header::USER_AGENT;
 use http::{Version, request};
 
+use crate::ir::hex;
+
 use super::escape::{write_plain, write_string};
 use super::time::{TimestampText, write_digits};
 
@@ -142,6 +144,8 @@ pub struct Completion<'a> {
     pub release: Option<&'a str>,
     /// Why Portcullis responded itself or aborted the exchange.
     pub error: Option<&'static str>,
+    /// The trace, if the request is sampled.
+    pub trace_id: Option<[u8; 16]>,
 }
 
 impl Completion<'_> {
@@ -187,6 +191,12 @@ fn write_completion(line: &mut Vec<u8>, end: &Completion<'_>) {
     if let Some(error) = end.error {
         line.extend_from_slice(b",\"error\":");
         write_string(line, error.as_bytes());
+    }
+    if let Some(id) = end.trace_id {
+        line.extend_from_slice(b",\"trace_id\":\"");
+        id.iter()
+            .for_each(|byte| line.extend_from_slice(&hex::DIGITS[usize::from(*byte)]));
+        line.push(b'"');
     }
     line.extend_from_slice(b"}\n");
 }
@@ -271,6 +281,7 @@ mod tests {
             response_time: None,
             release: None,
             error: None,
+            trace_id: None,
         }
     }
 

@@ -59,6 +59,7 @@ fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
         response_time: None,
         release: None,
         error,
+        trace_id: None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod backends;
 mod certificates;
 mod limits;
+mod rules;
 mod standard;
 #[cfg(test)]
 mod tests;
@@ -15,29 +16,40 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, LabelSetEncoder, NoLabelSet, text,
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{HandshakeFailure, ProcessStats, TimeoutKind};
-use crate::ir::{ObjectRef, Protocol, RuleId};
-use crate::table::{DURATION_BOUNDS_MICROS, Histogram, RuleStats, Table};
+use crate::ir::ObjectRef;
+use crate::table::{DURATION_BOUNDS_MICROS, Histogram, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What the series of requests are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Routes.
+    #[default]
+    Routes,
+    /// Rules of routes.
+    Rules,
+}
 
 /// Content type of [`encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Encodes all metrics. `dropped` is the number of dropped access log records.
-pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String {
+pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64, detail: Detail) -> String {
     let mut standard = Registry::default();
-    standard.register_collector(Box::new(Standard(table.clone())));
+    standard.register_collector(Box::new(Standard(table.clone(), detail)));
     let mut own = Registry::with_prefix("portcullis");
     own.register_collector(Box::new(Metrics {
         table,
         process,
         dropped,
+        detail,
     }));
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -49,11 +61,12 @@ pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64) -> String 
 
 /// Metrics with names that conventions give, which have no prefix.
 #[derive(Debug)]
-struct Standard(Arc<Table>);
+struct Standard(Arc<Table>, Detail);
 
 impl Collector for Standard {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
+        self.requests(&mut page)?;
         self.backends(&mut page)?;
         page.process()
     }
@@ -64,6 +77,7 @@ struct Metrics {
     table: Arc<Table>,
     process: ProcessStats,
     dropped: u64,
+    detail: Detail,
 }
 
 impl Collector for Metrics {
@@ -74,6 +88,7 @@ impl Collector for Metrics {
         self.filter_requests(&mut page)?;
         self.releases(&mut page)?;
         self.connections(&mut page)?;
+        self.traces(&mut page)?;
         self.forwarded(&mut page)?;
         self.configuration(&mut page)?;
         self.listeners(&mut page)?;
@@ -86,31 +101,6 @@ impl Collector for Metrics {
 }
 
 impl Metrics {
-    /// Omits rules without requests, so that the size of the page depends on use.
-    fn rules(&self, page: &mut Page<'_>) -> fmt::Result {
-        let rules: Vec<(RuleLabels<'_>, &RuleStats)> = self
-            .table
-            .rules()
-            .map(|rule| (RuleLabels(&rule.ir.id), &rule.state.stats))
-            .filter(|(_, stats)| stats.in_flight() != 0 || stats.classes() != [0; 5])
-            .collect();
-        let counts = rules.iter().flat_map(|(rule, stats)| {
-            let classes = CODE_CLASSES.into_iter().zip(stats.classes());
-            classes
-                .filter(|(_, count)| *count > 0)
-                .map(move |(class, count)| ((*rule, [("code", class)]), count))
-        });
-        page.counters("requests", "Responses, by rule and class of status", counts)?;
-        let retries = rules.iter().map(|(rule, stats)| (*rule, stats.retries()));
-        let retries = retries.filter(|(_, count)| *count > 0);
-        page.counters("retries", "Retries that a rule's retry allowed", retries)?;
-        let in_flight = rules.iter().map(|(rule, stats)| (*rule, stats.in_flight()));
-        page.gauges("requests_in_flight", "Requests in progress", in_flight)?;
-        let help = "Duration from the request head to the last byte of the response";
-        let durations = rules.iter().map(|(rule, stats)| (*rule, stats.durations()));
-        page.durations("request_duration", help, durations)
-    }
-
     /// Connections that are forwarded as they are, and datagrams.
     fn forwarded(&self, page: &mut Page<'_>) -> fmt::Result {
         let stats = &self.process.connections;
@@ -224,6 +214,14 @@ impl Metrics {
         page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
     }
 
+    fn traces(&self, page: &mut Page<'_>) -> fmt::Result {
+        let traces = &self.process.traces;
+        let help = "Spans that a collector has accepted";
+        page.counter("trace_exported_spans", help, traces.exported())?;
+        let help = "Spans that were dropped, since a collector was away or too slow";
+        page.counter("trace_dropped_spans", help, traces.dropped())
+    }
+
     fn busy_workers(&self, page: &mut Page<'_>) -> fmt::Result {
         let busy = self.process.connections.busy_micros.iter().enumerate();
         let help = "Time in which a worker thread was not idle";
@@ -264,7 +262,7 @@ impl Metrics {
         let mut listeners = BTreeSet::new();
         for port in &self.table.ir.ports {
             for listener in &port.listeners {
-                let protocol = protocol_name(&listener.protocol);
+                let protocol = listener.protocol.name();
                 listeners.insert((&port.gateway, &listener.key, port.bind.port, protocol));
             }
         }
@@ -441,33 +439,7 @@ impl Page<'_> {
     }
 }
 
-/// Labels of a rule.
-#[derive(Clone, Copy)]
-struct RuleLabels<'a>(&'a RuleId);
-
-impl EncodeLabelSet for RuleLabels<'_> {
-    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        let RuleId { route, index, name } = self.0;
-        // A name that is a number could be the index of another rule of the route.
-        let name = name.as_ref().filter(|name| name.parse::<usize>().is_err());
-        let rule = name.map_or_else(|| index.to_string(), ToString::to_string);
-        object_labels("route", route).encode(encoder)?;
-        [("kind", &*route.kind), ("rule", &rule)].encode(encoder)
-    }
-}
-
 /// Labels of an object; `label` is that of its name.
 fn object_labels<'a>(label: &'static str, object: &'a ObjectRef) -> [(&'static str, &'a str); 2] {
     [("namespace", &object.namespace), (label, &object.name)]
-}
-
-/// `protocol` of the listener.
-fn protocol_name(protocol: &Protocol) -> &'static str {
-    match protocol {
-        Protocol::Http => "HTTP",
-        Protocol::Https(_) => "HTTPS",
-        Protocol::TlsTerminate(_) | Protocol::TlsPassthrough => "TLS",
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-    }
 }

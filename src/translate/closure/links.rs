@@ -11,6 +11,7 @@ use crate::api::inherited_policy::InheritedPolicy;
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef};
 use crate::api::route::RouteRule;
+use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
@@ -50,6 +51,7 @@ pub(super) fn links(
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
         Object::AccessPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
+        Object::TelemetryPolicy(policy) => by_kind.telemetry_policy(policy),
         Object::Service(_)
         | Object::ServiceImport(_)
         | Object::XBackend(_)
@@ -223,6 +225,19 @@ impl ByKind<'_> {
         let targets = policy.target_refs().iter();
         let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
         self.collector.links.belongs_to.extend(targets);
+    }
+
+    /// Collects the links of a policy on telemetry: it belongs to the Gateways that it targets, and refers to its collector.
+    fn telemetry_policy(&mut self, policy: &TelemetryPolicy) {
+        let namespace = &*self.collector.name.namespace;
+        let targets = policy.spec.target_refs.iter();
+        let targets = targets.filter(|it| it.group == GATEWAY_GROUP && it.kind == Gateway::KIND);
+        let targets = targets.map(|it| ObjectRef::gateway_api(&it.kind, namespace, &it.name));
+        self.collector.links.belongs_to.extend(targets);
+        let tracing = policy.spec.tracing.as_ref();
+        if let Some(provider) = tracing.and_then(|tracing| tracing.provider.as_ref()) {
+            self.backend(&provider.backend_ref);
+        }
     }
 
     /// Collects the links of listeners of a Gateway or ListenerSet: what those use that can be served.

@@ -12,7 +12,7 @@ use crate::translate::memo::Memo;
 use crate::translate::source::Source;
 
 /// A parsed policy.
-pub(super) trait TargetPolicy {
+pub(in crate::translate) trait TargetPolicy {
     /// Returns the name.
     fn name(&self) -> &ObjectRef;
 
@@ -27,7 +27,7 @@ pub(super) trait TargetPolicy {
 }
 
 /// The policies of a kind.
-pub(super) struct PolicyIndex<P> {
+pub(in crate::translate) struct PolicyIndex<P> {
     policies: Memo<Arc<P>>,
     /// By the backends that they target, in order of age.
     by_backend: BTreeMap<ObjectRef, Vec<Arc<P>>>,
@@ -44,7 +44,7 @@ impl<P> Default for PolicyIndex<P> {
 
 impl<P: TargetPolicy> PolicyIndex<P> {
     /// Parses what has changed. Announces the backends of these policies.
-    pub(super) fn step(
+    pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,
         changes: &mut Changes,
@@ -78,12 +78,12 @@ impl<P: TargetPolicy> PolicyIndex<P> {
     }
 
     /// Returns a policy.
-    pub(super) fn get(&self, name: &ObjectRef) -> Option<&Arc<P>> {
+    pub(in crate::translate) fn get(&self, name: &ObjectRef) -> Option<&Arc<P>> {
         self.policies.get(name)
     }
 
     /// Returns the policies that target a backend, in order of age.
-    pub(super) fn of_backend(&self, backend: &ObjectRef) -> &[Arc<P>] {
+    pub(in crate::translate) fn of_backend(&self, backend: &ObjectRef) -> &[Arc<P>] {
         self.by_backend.get(backend).map_or(&[], Vec::as_slice)
     }
 }

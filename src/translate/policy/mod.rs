@@ -1,7 +1,7 @@
 //! Policies: one file or folder per kind, and the status that they share.
 
 pub(super) mod backend_tls;
-mod index;
+pub(super) mod index;
 pub(super) mod inherited;
 pub(super) mod policy_status;
 pub(super) mod session_persistence;

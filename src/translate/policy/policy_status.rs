@@ -16,13 +16,30 @@ use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::{Report, put};
 
 /// The statuses of the policies of a kind.
-#[derive(Default)]
-pub(super) struct PolicyStatuses(Memo<Arc<[AncestorStatus]>>);
+pub(in crate::translate) struct PolicyStatuses {
+    statuses: Memo<Arc<[AncestorStatus]>>,
+    /// Why a policy has no effect.
+    unused: &'static str,
+}
+
+impl Default for PolicyStatuses {
+    fn default() -> Self {
+        Self::unused_means("no served route sends requests that spec.targetRefs select")
+    }
+}
 
 impl PolicyStatuses {
+    /// Creates an empty set. `unused` says why a policy without status has no effect.
+    pub(in crate::translate) fn unused_means(unused: &'static str) -> Self {
+        Self {
+            statuses: Memo::default(),
+            unused,
+        }
+    }
+
     /// Updates the statuses of these policies and of those of which a source has changed. `of_policy` returns the
     /// conditions of a policy for each Gateway that sends requests to its targets; `None` if it does not exist.
-    pub(super) fn step(
+    pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,
         changes: &Changes,
@@ -30,13 +47,13 @@ impl PolicyStatuses {
         of_policy: impl Fn(&ObjectRef) -> Option<BTreeMap<ObjectRef, Vec<Condition>>>,
         report: &mut Report,
     ) {
-        let mut names = self.0.outdated(changes);
+        let mut names = self.statuses.outdated(changes);
         names.extend(changed);
         for name in names {
             let computed = input.reading(|| Some(entries(input, of_policy(&name)?)));
-            self.0.replace(&name, computed);
-            let status = self.0.get(&name);
-            let note = status.and_then(|status| note(input, &name, status));
+            self.statuses.replace(&name, computed);
+            let status = self.statuses.get(&name);
+            let note = status.and_then(|status| note(input, (&name, self.unused), status));
             report.notes.replace(&name, note.into_iter().collect());
             let status = status.filter(|status| !status.is_empty());
             put(&mut report.statuses.policies, &name, status.cloned());
@@ -79,10 +96,14 @@ pub(in crate::translate) fn accepted(
 
 /// Returns the note on a policy that applies to more Gateways than its status has room for, or to none. In a folder, no
 /// other controller can use it.
-fn note(input: &Input<'_>, policy: &ObjectRef, ancestors: &[AncestorStatus]) -> Option<Note> {
+fn note(
+    input: &Input<'_>,
+    (policy, unused): (&ObjectRef, &str),
+    ancestors: &[AncestorStatus],
+) -> Option<Note> {
     let message = match ancestors.len() {
         0 if input.options.mode == Mode::Standalone => {
-            "without effect: no served route sends requests that spec.targetRefs select".to_owned()
+            format!("without effect: {unused}")
         }
         count if count > MAX_ANCESTORS => format!(
             "it applies to {count} Gateways, and the API permits {MAX_ANCESTORS} entries in status.ancestors: the conditions of the \
@@ -114,8 +135,8 @@ mod tests {
             let of_gateways = (0..count).map(|index| (gateway(index), Vec::new()));
             entries(&input, of_gateways.collect())
         };
-        assert_eq!(note(&input, &policy, &of_gateways(16)), None);
-        let note = note(&input, &policy, &of_gateways(17)).unwrap();
+        assert_eq!(note(&input, (&policy, ""), &of_gateways(16)), None);
+        let note = note(&input, (&policy, ""), &of_gateways(17)).unwrap();
         assert!(note.message.contains("17 Gateways"), "{note:?}");
     }
 }

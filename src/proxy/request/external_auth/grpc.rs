@@ -5,7 +5,6 @@ use http::header::{CONTENT_TYPE, HOST, TE};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, request};
 use prost::Message;
 
-use super::buffered::{Buffered, MAX_RESPONSE};
 use super::check_response;
 use super::message::{
     Address, AttributeContext, CheckRequest, HttpRequest, Peer, Request, SocketAddress,
@@ -14,6 +13,7 @@ use super::verdict::Verdict;
 use crate::filter::{Level, Scheme};
 use crate::ir::external_auth::GrpcAuth;
 use crate::ir::filter::HeaderChanges;
+use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::X_REQUEST_ID;
 use crate::proxy::error::Error;
 use crate::proxy::request::exchange::Exchange;
@@ -48,7 +48,7 @@ pub(super) async fn verdict(
     let call = subrequest::send(worker, backend, &head, Semantics::Safe, body);
     let response = call.await.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, head) = (response.status, response.headers);
-    let read = subrequest::read(response.body, MAX_RESPONSE).await;
+    let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
     let read = read.ok_or(Error::AuthorizationUnavailable)?;
     let data = read.body.ok_or(Error::AuthorizationUnavailable)?;
     let code = read

@@ -236,6 +236,7 @@ mod tests {
         let ir = Ir {
             ports: Vec::new(),
             backends: [Arc::new(backend)].into(),
+            ..Ir::default()
         };
         let table = Arc::new(Table::build(Arc::new(ir), None));
         for backend in table.backends() {
@@ -245,7 +246,12 @@ mod tests {
             releases[1].stats.record(WorkerId::ONLY, 503);
             releases[1].stats.failed(UpstreamFault::NoEndpoint);
         }
-        let text = encode(table, ProcessStats::default(), 0);
+        let text = encode(
+            table,
+            ProcessStats::default(),
+            0,
+            super::super::Detail::Routes,
+        );
         let classes = [("v1", [0, 1, 0, 0, 0]), ("v2", [0, 0, 0, 0, 1])];
         let requests = classes.iter().flat_map(|(release, counts)| {
             (1..).zip(counts).map(move |(class, count)| {

@@ -1,17 +1,21 @@
 //! Tests of the page and of its documentation.
 
+mod conventions;
+mod recorded;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::rules::RuleLabels;
 use super::*;
 use crate::api;
-use crate::ir::Ir;
+use crate::ir::{Ir, RuleId};
 use crate::runtime::per_worker::WorkerId;
 use crate::snapshot::Snapshot;
-use crate::table::{AuthResult, MirrorResult, TlsFailure, UpstreamFault};
+use crate::table::{AuthResult, MirrorResult, RuleStats, TlsFailure, UpstreamFault};
 use crate::translate::{Options, Translator};
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
@@ -23,7 +27,7 @@ fn new_process_exports_process_metrics() {
     process.connections.accepted.fetch_add(3, Relaxed);
     process.config.loaded(7, 2);
     let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
-    let text = encode(table, process, 4);
+    let text = encode(table, process, 4, Detail::Routes);
     for line in [
         "portcullis_connections_open 3",
         "portcullis_connections_accepted_total 3",
@@ -49,7 +53,7 @@ fn pod_of_a_controller_exports_stream_metrics() {
     };
     let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
     let has = |lines: [&str; 3]| {
-        let text = encode(table.clone(), process.clone(), 0);
+        let text = encode(table.clone(), process.clone(), 0, Detail::Routes);
         for line in lines.map(|line| format!("portcullis_stream_{line}")) {
             assert!(
                 text.lines().any(|it| it == line),
@@ -79,7 +83,11 @@ fn histogram_buckets_are_cumulative() {
     struct One(RuleId, RuleStats);
     impl Collector for One {
         fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            Page(encoder).durations("d", "help", [(RuleLabels(&self.0), self.1.durations())])
+            Page(encoder).durations(
+                "d",
+                "help",
+                [(RuleLabels(&self.0, Detail::Rules), self.1.durations())],
+            )
         }
     }
     let mut registry = Registry::default();
@@ -157,7 +165,7 @@ fn table() -> Arc<Table> {
 
 #[test]
 fn labels_name_objects_and_rules() {
-    let text = encode(table(), ProcessStats::default(), 0);
+    let text = encode(table(), ProcessStats::default(), 0, Detail::Rules);
     let rule =
         |rule: &str| format!(r#"namespace="app",route="site",kind="HTTPRoute",rule="{rule}""#);
     let backend =
@@ -178,6 +186,23 @@ fn labels_name_objects_and_rules() {
     }
 }
 
+#[test]
+fn requests_are_counted_by_route_by_default() {
+    let text = encode(table(), ProcessStats::default(), 0, Detail::Routes);
+    let route = r#"namespace="app",route="site",kind="HTTPRoute""#;
+    for line in [
+        format!("portcullis_requests_total{{{route},code=\"2xx\"}} 3"),
+        format!("portcullis_retries_total{{{route}}} 3"),
+        format!("http_server_request_duration_seconds_count{{{route}}} 3"),
+    ] {
+        assert!(
+            text.lines().any(|it| it == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(!text.contains("rule="), "{text}");
+}
+
 /// Type and labels of each metric in the tables of `docs/metrics.md`.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut metrics = BTreeMap::new();
@@ -190,7 +215,7 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
         };
         let labels = labels.split(", ").filter(|it| !it.is_empty());
         let labels = labels.flat_map(|label| match label {
-            "*rule*" => vec!["namespace", "route", "kind", "rule"],
+            "*route*" => vec!["namespace", "route", "kind"],
             "*backend*" => vec!["namespace", "backend", "kind", "port", "protocol", "tls"],
             label => vec![label.trim_matches('`')],
         });
@@ -205,8 +230,8 @@ fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     metrics
 }
 
-/// A page with all metrics. Those of certificates and releases have no samples.
-fn complete_page() -> String {
+/// The counters of a process that is a pod of a controller and a controller at once.
+fn process() -> ProcessStats {
     let process = ProcessStats {
         stream: Some(Arc::default()),
         controller: Some(Arc::default()),
@@ -216,7 +241,14 @@ fn complete_page() -> String {
     process.connections.unmatched.record(WorkerId::ONLY, 404);
     let workers = [AtomicUsize::new(0)].into();
     process.connections.by_worker.set(workers).unwrap();
-    encode(table(), process, 0)
+    let busy = process.connections.busy_micros.of(WorkerId::ONLY);
+    busy.store(1, Relaxed);
+    process
+}
+
+/// A page with all metrics. Those of certificates and releases have no samples.
+fn complete_page() -> String {
+    encode(table(), process(), 0, Detail::Routes)
 }
 
 #[test]

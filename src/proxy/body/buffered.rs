@@ -1,4 +1,4 @@
-//! The body of a request to an authorization server, and the limit of its response.
+//! The body of a request that the proxy makes itself: bytes in memory.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,17 +8,14 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::upstream::{BoxError, Replay};
 
-/// Maximum size of a response body that is used.
-pub(super) const MAX_RESPONSE: usize = 64 * 1024;
-
 /// A body in memory.
-pub(super) struct Buffered {
+pub(in crate::proxy) struct Buffered {
     data: Bytes,
     is_sent: bool,
 }
 
 impl Buffered {
-    pub(super) fn new(data: Bytes) -> Self {
+    pub(in crate::proxy) fn new(data: Bytes) -> Self {
         Self {
             data,
             is_sent: false,

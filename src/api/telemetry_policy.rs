@@ -1,0 +1,120 @@
+//! TelemetryPolicy, a CRD of Portcullis: traces of the requests through Gateways (the shape of GEP-4768). Its CRD is
+//! deploy/crds/telemetrypolicies.yaml.
+
+use serde::{Deserialize, Serialize};
+
+use super::meta::{ObjectMeta, resource};
+use super::parameters::GROUP;
+use super::reference::{BackendObjectRef, LocalObjectReference};
+
+/// Traces of the requests through Gateways.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TelemetryPolicy {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: TelemetrySpec,
+}
+resource!(TelemetryPolicy, GROUP, "TelemetryPolicy");
+
+/// Spec of a TelemetryPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TelemetrySpec {
+    /// Gateways in the policy's namespace.
+    pub target_refs: Vec<LocalObjectReference>,
+    /// Traces; absent means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tracing: Option<Tracing>,
+}
+
+/// Traces of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Tracing {
+    /// `Enabled`, `Disabled` or `ImplementationDefault` (the default).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The collector; absent means that nothing is traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<TracingProvider>,
+    /// Share of the requests without a parent span that are traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling_rate: Option<Fraction>,
+    /// How requests with a parent span are sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_based_sampling: Option<ParentBasedSampling>,
+    /// The resource attribute `service.name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_name: Option<String>,
+    /// Further attributes of the span of a request.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attributes: Vec<TraceAttribute>,
+}
+
+/// A collector of spans.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TracingProvider {
+    /// `HTTP` (the default) or `GRPC`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// The backend.
+    pub backend_ref: BackendObjectRef,
+    /// Headers of requests to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<ProviderHeader>,
+}
+
+/// A header of requests to a collector.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ProviderHeader {
+    /// Name.
+    pub name: String,
+    /// Value, which may be a credential.
+    pub value: String,
+}
+
+/// A share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Fraction {
+    /// Numerator, 0 to the denominator.
+    pub numerator: u32,
+    /// Denominator, 1 or more.
+    #[serde(default = "hundred")]
+    pub denominator: u32,
+}
+
+const fn hundred() -> u32 {
+    100
+}
+
+/// How requests with a parent span are sampled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParentBasedSampling {
+    /// `Enabled`, `Disabled` or `ImplementationDefault` (the default).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// Share of the requests with a sampled parent that are traced; absent means all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling_rate: Option<Fraction>,
+}
+
+/// An attribute of the span of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceAttribute {
+    /// Name.
+    pub name: String,
+    /// `Header` or `Literal`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The header, for the type `Header`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header_name: Option<String>,
+    /// The value, for the type `Literal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub literal_value: Option<String>,
+}

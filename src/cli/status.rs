@@ -1,0 +1,111 @@
+//! `portcullis status`: whether a running proxy works, and what is wrong.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::admin_client::{self, AdminUrl};
+use super::output::{self, OutputFlag, OutputFormat};
+
+/// Show whether a running proxy works, and what is wrong
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis status --admin http://127.0.0.1:19000
+  portcullis status --admin http://127.0.0.1:19000 -o json
+
+Shows readiness, the configuration in service and every problem: conditions, certificates that expire within 14 days,
+backends without endpoints, ejected endpoints, and rules with failed requests. Sends nothing to a backend. In a cluster, use
+kubectl port-forward pod/NAME 19000 first.
+Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise or if it cannot be reached, 2 for wrong usage.")]
+pub struct Args {
+    /// Admin address of the proxy
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
+    admin: AdminUrl,
+    /// Format of the output.
+    #[command(flatten)]
+    format: OutputFlag,
+}
+
+/// Prints the status. The exit code says whether something is wrong.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let status = admin_client::document(&args.admin, "status")?;
+    let mut out = io::stdout().lock();
+    match args.format.output {
+        OutputFormat::Json => output::json(&status, &mut out)?,
+        OutputFormat::Text => write!(out, "{}", text(&status))?,
+    }
+    let problems = status["problems"].as_array().map_or(0, Vec::len);
+    let is_well = status["ready"] == true && problems == 0;
+    Ok(ExitCode::from(u8::from(!is_well)))
+}
+
+fn text(status: &Value) -> String {
+    let part = |name: &str| match &status[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let ready = match (&status["ready"], &status["waiting"]) {
+        (Value::Bool(true), _) => "ready".to_owned(),
+        (_, Value::String(waiting)) => format!("not ready: {waiting}"),
+        _ => "not ready".to_owned(),
+    };
+    let revision = match &status["revision"] {
+        Value::Null => String::new(),
+        revision => {
+            let connected = status["controllerConnected"] == true;
+            let state = if connected {
+                "connected"
+            } else {
+                "NOT connected"
+            };
+            format!(", revision {revision} of the controller, which is {state}")
+        }
+    };
+    let mut text = format!(
+        "Portcullis {}: {ready}\nconfiguration: generation {}, in service since {}{revision}\n\
+         serving: {} ports, {} routes, {} backends with {} endpoints ({} ejected), {} client connections\n",
+        part("version"),
+        part("generation"),
+        part("loadedAt"),
+        part("ports"),
+        part("routes"),
+        part("backends"),
+        part("endpoints"),
+        part("endpointsEjected"),
+        part("connections"),
+    );
+    let problems = status["problems"].as_array().map_or(&[][..], |it| it);
+    match problems.len() {
+        0 => text.push_str("problems: none\n"),
+        count => text.push_str(&format!("problems: {count}\n")),
+    }
+    for problem in problems {
+        let of = |name: &str| problem[name].as_str().unwrap_or_default();
+        text.push_str(&format!("  {}: {}\n", of("object"), of("message")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn problems_are_listed_with_their_objects() {
+        let problem = json!({"in": "service", "object": "Secret a/b", "message": "has expired"});
+        let status = json!({
+            "version": "1", "ready": false, "waiting": "port 80 is in use", "generation": 3, "revision": 7,
+            "controllerConnected": false, "loadedAt": "2026-01-01T00:00:00Z", "connections": 5, "ports": 1, "routes": 2,
+            "backends": 3, "endpoints": 4, "endpointsEjected": 1, "problems": [problem],
+        });
+        let expected = "Portcullis 1: not ready: port 80 is in use\n\
+            configuration: generation 3, in service since 2026-01-01T00:00:00Z, revision 7 of the controller, which is NOT connected\n\
+            serving: 1 ports, 2 routes, 3 backends with 4 endpoints (1 ejected), 5 client connections\n\
+            problems: 1\n  Secret a/b: has expired\n";
+        assert_eq!(text(&status), expected);
+    }
+}

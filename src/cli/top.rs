@@ -1,0 +1,258 @@
+//! `portcullis top`: the busiest routes of a running proxy, by what they did between two looks.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::admin_client::{self, AdminUrl};
+use super::output::{self, OutputFlag, OutputFormat};
+use super::table::{Table, header};
+
+/// Show the routes of a running proxy by requests per second, with errors and durations
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis top --admin http://127.0.0.1:19000
+  portcullis top --once --admin http://127.0.0.1:19000
+  portcullis top --once -o json --admin http://127.0.0.1:19000
+
+Reads the counters of the proxy every two seconds. p50 and p99 are estimates from the buckets of its histograms.
+Exit codes: 0 on success, 1 if the proxy cannot be reached, 2 for wrong usage.")]
+pub struct Args {
+    /// Admin address of the proxy
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
+    admin: AdminUrl,
+    /// Print one table and end
+    #[arg(long)]
+    once: bool,
+    /// Number of routes
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// Format of the output.
+    #[command(flatten)]
+    format: OutputFlag,
+}
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Prints the routes until it is ended, or once.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut before = Look::at(args)?;
+    loop {
+        std::thread::sleep(INTERVAL);
+        let now = Look::at(args)?;
+        let mut routes = now.since(&before);
+        routes.truncate(args.limit);
+        before = now;
+        let mut out = io::stdout().lock();
+        match args.format.output {
+            OutputFormat::Json => output::json(&routes, &mut out)?,
+            OutputFormat::Text => {
+                if !args.once && out.is_terminal() {
+                    // Clears the screen.
+                    write!(out, "\x1b[H\x1b[2J")?;
+                }
+                write!(out, "{}", table(&routes))?;
+            }
+        }
+        out.flush()?;
+        if args.once {
+            return Ok(());
+        }
+    }
+}
+
+/// What a route did between two looks.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Activity {
+    route: String,
+    requests_per_second: f64,
+    /// Share of 5xx, from 0 to 1.
+    errors: f64,
+    /// In seconds; without requests there is none.
+    p50: Option<f64>,
+    p99: Option<f64>,
+    in_flight: u64,
+}
+
+/// The counters of all routes.
+struct Look {
+    time: Instant,
+    bounds: Vec<f64>,
+    routes: BTreeMap<String, Counters>,
+}
+
+/// The counters of a route.
+#[derive(Clone, Default)]
+struct Counters {
+    all: u64,
+    failed: u64,
+    in_flight: u64,
+    durations: Vec<u64>,
+}
+
+impl Look {
+    fn at(args: &Args) -> anyhow::Result<Self> {
+        let document = admin_client::document(&args.admin, "routes")?;
+        Ok(Self::of(&document, Instant::now()))
+    }
+
+    fn of(document: &Value, time: Instant) -> Self {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let bounds = list(&document["durationBounds"]);
+        let mut routes = BTreeMap::<String, Counters>::new();
+        for route in list(&document["routes"]) {
+            let part = |name: &str| route[name].as_str().unwrap_or_default();
+            let name = format!("{} {}/{}", part("kind"), part("namespace"), part("name"));
+            let counters = routes.entry(name).or_default();
+            for rule in list(&route["rules"]) {
+                let number = |value: &Value| value.as_u64().unwrap_or_default();
+                let classes = rule["requests"].as_object();
+                counters.all += classes
+                    .into_iter()
+                    .flatten()
+                    .map(|(_, it)| number(it))
+                    .sum::<u64>();
+                counters.failed += number(&rule["requests"]["5xx"]);
+                counters.in_flight += number(&rule["inFlight"]);
+                let durations = list(&rule["durations"]);
+                counters.durations.resize(durations.len(), 0);
+                for (sum, count) in counters.durations.iter_mut().zip(&durations) {
+                    *sum += number(count);
+                }
+            }
+        }
+        Self {
+            time,
+            bounds: bounds.iter().filter_map(Value::as_f64).collect(),
+            routes,
+        }
+    }
+
+    /// Returns what routes did since an earlier look, the busiest first.
+    fn since(&self, before: &Self) -> Vec<Activity> {
+        let seconds = self
+            .time
+            .duration_since(before.time)
+            .as_secs_f64()
+            .max(1e-3);
+        let none = Counters::default();
+        let activity = |(route, now): (&String, &Counters)| {
+            let before = before.routes.get(route).unwrap_or(&none);
+            // Counters begin again when a route is replaced.
+            let all = now.all.saturating_sub(before.all);
+            let failed = now.failed.saturating_sub(before.failed);
+            let earlier = before.durations.iter().chain(std::iter::repeat(&0));
+            let durations = now.durations.iter().zip(earlier);
+            let durations: Vec<u64> = durations
+                .map(|(now, before)| now.saturating_sub(*before))
+                .collect();
+            Activity {
+                route: route.clone(),
+                requests_per_second: all as f64 / seconds,
+                errors: failed as f64 / all.max(1) as f64,
+                p50: quantile(0.5, &self.bounds, &durations),
+                p99: quantile(0.99, &self.bounds, &durations),
+                in_flight: now.in_flight,
+            }
+        };
+        let mut routes: Vec<_> = self.routes.iter().map(activity).collect();
+        routes.sort_by(|one, other| {
+            let by_rate = other
+                .requests_per_second
+                .total_cmp(&one.requests_per_second);
+            by_rate.then_with(|| one.route.cmp(&other.route))
+        });
+        routes
+    }
+}
+
+/// Estimates a quantile as Prometheus does: evenly within a bucket. What is above the last bound counts as the bound.
+fn quantile(share: f64, bounds: &[f64], buckets: &[u64]) -> Option<f64> {
+    let rank = share * buckets.iter().sum::<u64>() as f64;
+    let mut below = 0.0;
+    for (index, count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let count = *count as f64;
+        if below + count >= rank {
+            let from = index.checked_sub(1).map_or(0.0, |before| bounds[before]);
+            let Some(to) = bounds.get(index) else {
+                return bounds.last().copied();
+            };
+            return Some(from + (to - from) * (rank - below) / count);
+        }
+        below += count;
+    }
+    None
+}
+
+fn table(routes: &[Activity]) -> Table {
+    let milliseconds = |seconds: Option<f64>| {
+        seconds.map_or("-".to_owned(), |seconds| format!("{:.1} ms", seconds * 1e3))
+    };
+    let row = |it: &Activity| {
+        vec![
+            it.route.clone(),
+            format!("{:.1}", it.requests_per_second),
+            format!("{:.2}%", it.errors * 100.0),
+            milliseconds(it.p50),
+            milliseconds(it.p99),
+            it.in_flight.to_string(),
+        ]
+    };
+    let columns = header(&["ROUTE", "REQUESTS/S", "5XX", "P50", "P99", "IN FLIGHT"]);
+    Table(
+        [columns]
+            .into_iter()
+            .chain(routes.iter().map(row))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn look(time: Instant, all: u64, failed: u64, durations: [u64; 3]) -> Look {
+        let rule = json!({
+            "requests": {"2xx": all - failed, "5xx": failed}, "inFlight": 1, "durations": durations,
+        });
+        let route = json!({"kind": "HTTPRoute", "namespace": "a", "name": "b", "rules": [rule]});
+        let document = json!({"durationBounds": [0.01, 0.02], "routes": [route]});
+        Look::of(&document, time)
+    }
+
+    #[test]
+    fn rates_are_those_between_two_looks() {
+        let start = Instant::now();
+        let before = look(start, 100, 50, [100, 0, 0]);
+        let now = look(start + Duration::from_secs(2), 120, 51, [100, 20, 0]);
+        let routes = now.since(&before);
+        let expected = Activity {
+            route: "HTTPRoute a/b".to_owned(),
+            requests_per_second: 10.0,
+            errors: 0.05,
+            p50: Some(0.015),
+            p99: Some(0.0199),
+            in_flight: 1,
+        };
+        assert_eq!(routes, [expected]);
+        let expected = "\
+ROUTE          REQUESTS/S  5XX    P50      P99      IN FLIGHT
+HTTPRoute a/b  10.0        5.00%  15.0 ms  19.9 ms  1
+";
+        assert_eq!(table(&routes).to_string(), expected);
+    }
+
+    #[test]
+    fn quantile_of_no_requests_is_none() {
+        assert_eq!(quantile(0.5, &[1.0], &[0, 0]), None);
+        assert_eq!(quantile(0.5, &[1.0], &[0, 3]), Some(1.0));
+    }
+}

@@ -1,0 +1,286 @@
+//! The exporter: a thread that sends the spans of sampled requests to their collectors, with the upstream client. While a
+//! collector is away or slow, spans wait in the bounded queue of workers.
+
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HOST, TE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, request};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::spawn_local;
+
+use super::body::buffered::Buffered;
+use super::request::subrequest;
+use crate::ir::telemetry::OtlpProtocol;
+use crate::ir::{Endpoints, Tracing};
+use crate::runtime::clock::Clock;
+use crate::runtime::descriptors::Descriptors;
+use crate::runtime::per_worker::WorkerId;
+use crate::settings::Limits;
+use crate::table::Table;
+use crate::telemetry::trace::{RequestSpan, TraceQueue, encode};
+use crate::upstream::{Semantics, Upstream};
+
+/// Maximum number of requests whose spans are in one message.
+const BATCH: usize = 256;
+/// Delay from the first request of a message until the message is sent, if it is not full before.
+const GATHER: Duration = Duration::from_millis(200);
+/// Maximum time until the response of a collector.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same once the process ends.
+const LAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delays before a message is sent again.
+const BACKOFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+/// Minimum interval of warnings.
+const WARNING: Duration = Duration::from_secs(60);
+/// Interval of the sweep over idle connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the exporter shares with the workers.
+pub(super) struct Shared {
+    pub(super) queue: Arc<TraceQueue>,
+    pub(super) table: Arc<ArcSwap<Table>>,
+    pub(super) limits: Limits,
+    pub(super) descriptors: Arc<Descriptors>,
+    /// A number that no worker has.
+    pub(super) id: WorkerId,
+}
+
+/// Starts the thread, which ends when the queue is closed.
+///
+/// # Errors
+/// When the thread or its runtime cannot be created.
+pub(super) fn start(shared: Shared) -> io::Result<JoinHandle<()>> {
+    let run = move || {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build_local(LocalOptions::default());
+        match runtime {
+            Ok(runtime) => runtime.block_on(run(shared)),
+            Err(error) => tracing::error!("cannot start the exporter of traces: {error}"),
+        }
+    };
+    std::thread::Builder::new()
+        .name("exporter".to_owned())
+        .spawn(run)
+}
+
+/// The exporter.
+struct Exporter {
+    shared: Shared,
+    upstream: Rc<Upstream>,
+    warned: Option<Instant>,
+}
+
+async fn run(shared: Shared) {
+    let clock = Clock::new();
+    let upstream = Upstream::new(shared.id, &clock, &shared.limits, &shared.descriptors);
+    let upstream = Rc::new(upstream);
+    spawn_local(async move { clock.run().await });
+    spawn_local({
+        let upstream = upstream.clone();
+        async move {
+            loop {
+                tokio::time::sleep(SWEEP_INTERVAL).await;
+                upstream.sweep();
+            }
+        }
+    });
+    let mut exporter = Exporter {
+        shared,
+        upstream,
+        warned: None,
+    };
+    while let Some(batch) = exporter.next().await {
+        exporter.export(batch).await;
+    }
+}
+
+impl Exporter {
+    /// Waits for requests and gathers more of them. `None` at the end.
+    async fn next(&self) -> Option<Vec<RequestSpan>> {
+        let queue = &self.shared.queue;
+        poll_fn(|cx| queue.poll_filled(cx)).await;
+        if queue.len() < BATCH && !queue.is_closed() {
+            tokio::time::sleep(GATHER).await;
+        }
+        queue.take(BATCH)
+    }
+
+    /// Sends requests, those of each policy in one message.
+    async fn export(&mut self, mut batch: Vec<RequestSpan>) {
+        while let Some(first) = batch.first() {
+            let tracing = first.tracing.clone();
+            let is_same = |it: &RequestSpan| Arc::ptr_eq(&it.tracing, &tracing);
+            let (same, others) = batch.into_iter().partition(is_same);
+            batch = others;
+            let sent = self.send_repeatedly(&tracing, &same).await;
+            if let Err(why) = &sent {
+                self.warn(&tracing, why);
+            }
+            self.shared.queue.release(&same, sent.is_ok());
+        }
+    }
+
+    async fn send_repeatedly(
+        &self,
+        tracing: &Tracing,
+        requests: &[RequestSpan],
+    ) -> Result<(), String> {
+        let message = message(tracing, requests);
+        let mut delays = BACKOFF.into_iter();
+        loop {
+            let is_ending = self.shared.queue.is_closed();
+            let limit = if is_ending { LAST_TIMEOUT } else { TIMEOUT };
+            let sent = tokio::time::timeout(limit, self.send(tracing, message.clone())).await;
+            let failure = match sent {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::temporary("no response in time"),
+            };
+            match delays.next().filter(|_| failure.is_temporary) {
+                Some(delay) if !self.shared.queue.is_closed() => tokio::time::sleep(delay).await,
+                _ => return Err(failure.why),
+            }
+        }
+    }
+
+    async fn send(&self, tracing: &Tracing, message: Bytes) -> Result<(), Failure> {
+        let table = self.shared.table.load_full();
+        let backend = table.backend(&tracing.collector);
+        let backend = backend.ok_or_else(|| Failure::lasting("is no longer configured"))?;
+        let parts = head(&table, tracing);
+        let response = subrequest::send_by(
+            (&self.upstream, self.shared.id),
+            backend,
+            &parts,
+            Semantics::Other,
+            Buffered::new(message),
+        );
+        let response = response.await.map_err(Failure::temporary)?;
+        let (status, headers) = (response.status, response.headers);
+        let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
+        if status != StatusCode::OK {
+            let is_temporary = [429, 502, 503, 504].contains(&status.as_u16());
+            let why = format!("responds {status}");
+            return Err(Failure { why, is_temporary });
+        }
+        if tracing.protocol == OtlpProtocol::Http {
+            return Ok(());
+        }
+        let in_head = grpc_status(&headers);
+        let in_trailers = || read.as_ref().and_then(|read| grpc_status(&read.trailers));
+        match in_head.or_else(in_trailers) {
+            Some(0) => Ok(()),
+            status => {
+                let status = status.unwrap_or(GRPC_UNKNOWN);
+                let is_temporary = GRPC_TEMPORARY.contains(&status);
+                let why = format!("responds with gRPC status {status}");
+                Err(Failure { why, is_temporary })
+            }
+        }
+    }
+
+    fn warn(&mut self, tracing: &Tracing, why: &str) {
+        let now = Instant::now();
+        if self
+            .warned
+            .is_none_or(|warned| now.duration_since(warned) >= WARNING)
+        {
+            self.warned = Some(now);
+            tracing::warn!(
+                "spans are dropped: the collector {} of {} {why}",
+                tracing.collector,
+                tracing.policy
+            );
+        }
+    }
+}
+
+const GRPC_UNKNOWN: u16 = 2;
+/// Statuses after which a message may be sent again (OTLP/gRPC response): CANCELLED, DEADLINE_EXCEEDED, ABORTED,
+/// OUT_OF_RANGE, UNAVAILABLE and DATA_LOSS.
+const GRPC_TEMPORARY: [u16; 6] = [1, 4, 10, 11, 14, 15];
+
+fn grpc_status(headers: &HeaderMap) -> Option<u16> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+/// Why a collector did not take a message.
+struct Failure {
+    why: String,
+    /// Whether the message may be sent again.
+    is_temporary: bool,
+}
+
+impl Failure {
+    fn temporary(why: impl Display) -> Self {
+        Self {
+            why: format!("is not reached: {why}"),
+            is_temporary: true,
+        }
+    }
+
+    fn lasting(why: &str) -> Self {
+        Self {
+            why: why.to_owned(),
+            is_temporary: false,
+        }
+    }
+}
+
+/// Encodes a message. Over gRPC it has a prefix: not compressed, and its length.
+fn message(tracing: &Tracing, requests: &[RequestSpan]) -> Bytes {
+    let message = encode(tracing, requests);
+    match tracing.protocol {
+        OtlpProtocol::Http => message.into(),
+        OtlpProtocol::Grpc => {
+            let mut framed = BytesMut::with_capacity(5 + message.len());
+            framed.put_u8(0);
+            framed.put_u32(message.len() as u32);
+            framed.extend_from_slice(&message);
+            framed.freeze()
+        }
+    }
+}
+
+fn head(table: &Table, tracing: &Tracing) -> request::Parts {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    parts.method = Method::POST;
+    let (path, content_type) = match tracing.protocol {
+        OtlpProtocol::Http => ("/v1/traces", "application/x-protobuf"),
+        OtlpProtocol::Grpc => (
+            "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+            "application/grpc",
+        ),
+    };
+    parts.uri = Uri::from_static(path);
+    let headers = &mut parts.headers;
+    for header in &tracing.headers {
+        headers.insert(header.name.clone(), header.value.clone());
+    }
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    const AGENT: &str = concat!("portcullis/", env!("CARGO_PKG_VERSION"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    if tracing.protocol == OtlpProtocol::Grpc {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    let collector = &tracing.collector;
+    let host = match table.ir.backend(collector).map(|it| &it.endpoints) {
+        Some(Endpoints::Hostname { hostname, port }) => format!("{hostname}:{port}"),
+        _ => {
+            let object = &collector.object;
+            format!("{}.{}:{}", object.name, object.namespace, collector.port)
+        }
+    };
+    let host = HeaderValue::try_from(host);
+    headers.insert(HOST, host.unwrap_or(HeaderValue::from_static("collector")));
+    parts
+}

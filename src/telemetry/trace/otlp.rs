@@ -1,0 +1,345 @@
+//! The messages of OTLP (`opentelemetry.proto.collector.trace.v1`), with only the fields that are sent, and the attributes
+//! of spans by the semantic conventions for HTTP.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use prost::Message;
+
+use super::spans::{AttemptSpan, RequestSpan};
+use crate::ir::Tracing;
+
+/// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`.
+#[derive(Clone, PartialEq, Message)]
+struct ExportRequest {
+    #[prost(message, repeated, tag = "1")]
+    resource_spans: Vec<ResourceSpans>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    scope_spans: Vec<ScopeSpans>,
+    #[prost(string, tag = "3")]
+    schema_url: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    spans: Vec<Span>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Scope {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    version: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    trace_state: String,
+    #[prost(bytes = "vec", tag = "4")]
+    parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    name: String,
+    #[prost(int32, tag = "6")]
+    kind: i32,
+    #[prost(fixed64, tag = "7")]
+    start_time_unix_nano: u64,
+    #[prost(fixed64, tag = "8")]
+    end_time_unix_nano: u64,
+    #[prost(message, repeated, tag = "9")]
+    attributes: Vec<KeyValue>,
+    #[prost(message, optional, tag = "15")]
+    status: Option<Status>,
+    #[prost(fixed32, tag = "16")]
+    flags: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(int32, tag = "3")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeyValue {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(message, optional, tag = "2")]
+    value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AnyValue {
+    #[prost(oneof = "Value", tags = "1, 3")]
+    value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Value {
+    #[prost(string, tag = "1")]
+    String(String),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+}
+
+/// `SPAN_KIND_SERVER`.
+const SERVER: i32 = 2;
+/// `SPAN_KIND_CLIENT`.
+const CLIENT: i32 = 3;
+/// `STATUS_CODE_ERROR`.
+const ERROR: i32 = 2;
+/// Sampled, and it is known whether the parent is remote.
+const LOCAL_PARENT: u32 = 0x101;
+/// Sampled, with a remote parent.
+const REMOTE_PARENT: u32 = 0x301;
+/// The version of the semantic conventions.
+const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
+
+/// Methods that may be in names of spans (RFC 9110, 9.3, and RFC 5789).
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// Names of gRPC statuses.
+const GRPC_STATUSES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+/// Those that are errors of the server.
+const GRPC_SERVER_ERRORS: [u16; 6] = [2, 4, 12, 13, 14, 15];
+
+/// The attributes of a span under construction.
+#[derive(Default)]
+struct Attributes(Vec<KeyValue>);
+
+impl Attributes {
+    fn add(&mut self, key: &str, value: Value) {
+        self.0.push(KeyValue {
+            key: key.to_owned(),
+            value: Some(AnyValue { value: Some(value) }),
+        });
+    }
+
+    fn text(&mut self, key: &str, value: impl Into<String>) {
+        self.add(key, Value::String(value.into()));
+    }
+
+    fn number(&mut self, key: &str, value: impl Into<i64>) {
+        self.add(key, Value::Int(value.into()));
+    }
+
+    fn method(&mut self, method: &str) {
+        self.text("http.request.method", known(method).unwrap_or("_OTHER"));
+        if known(method).is_none() {
+            self.text("http.request.method_original", method);
+        }
+    }
+
+    fn peer(&mut self, prefix: &str, address: SocketAddr) {
+        self.text(&format!("{prefix}.address"), address.ip().to_string());
+        self.number(&format!("{prefix}.port"), address.port());
+    }
+}
+
+fn known(method: &str) -> Option<&'static str> {
+    METHODS.into_iter().find(|known| *known == method)
+}
+
+/// Encodes requests that were sampled by the same policy as an `ExportTraceServiceRequest`.
+pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
+    let mut resource = Attributes::default();
+    resource.text("service.name", &*tracing.service_name);
+    resource.text("service.version", env!("CARGO_PKG_VERSION"));
+    let spans = requests.iter().flat_map(spans).collect();
+    let request = ExportRequest {
+        resource_spans: vec![ResourceSpans {
+            resource: Some(Resource {
+                attributes: resource.0,
+            }),
+            scope_spans: vec![ScopeSpans {
+                scope: Some(Scope {
+                    name: env!("CARGO_PKG_NAME").to_owned(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                }),
+                spans,
+            }],
+            schema_url: SCHEMA.to_owned(),
+        }],
+    };
+    request.encode_to_vec()
+}
+
+fn spans(request: &RequestSpan) -> impl Iterator<Item = Span> {
+    let attempts = request.attempts.iter().enumerate();
+    let attempts = attempts.map(|(resend, attempt)| client_span(request, attempt, resend));
+    [server_span(request)].into_iter().chain(attempts)
+}
+
+fn server_span(request: &RequestSpan) -> Span {
+    let mut attributes = Attributes::default();
+    attributes.method(&request.method);
+    attributes.text("url.path", &*request.path);
+    attributes.text("url.scheme", request.peer.scheme);
+    attributes.text("network.protocol.version", request.version);
+    attributes.peer("client", request.peer.client);
+    if !request.peer.host.is_empty() {
+        attributes.text("server.address", &*request.peer.host);
+        attributes.number("server.port", request.peer.port);
+    }
+    if let Some(agent) = &request.user_agent {
+        attributes.text("user_agent.original", &**agent);
+    }
+    if let Some(template) = &request.template {
+        attributes.text("http.route", &**template);
+    }
+    if let Some((route, rule)) = &request.rule {
+        attributes.text("portcullis.route", &**route);
+        attributes.number("portcullis.rule", *rule as i64);
+    }
+    if request.status > 0 {
+        attributes.number("http.response.status_code", request.status);
+    }
+    let status = request.grpc_status.unwrap_or_default();
+    if let Some(name) = request.grpc_status.map(grpc_name) {
+        attributes.text("rpc.system.name", "grpc");
+        attributes.text("rpc.response.status_code", name);
+    }
+    for (name, value) in &request.attributes {
+        attributes.text(name, &**value);
+    }
+    // A refused request is no error of the server. One without a complete response is.
+    let reason = request
+        .error
+        .filter(|_| !(400..500).contains(&request.status));
+    let error = match reason {
+        Some(reason) => Some(reason.to_owned()),
+        None if request.status >= 500 => Some(request.status.to_string()),
+        None if GRPC_SERVER_ERRORS.contains(&status) => Some(grpc_name(status).to_owned()),
+        None => None,
+    };
+    let parent = match request.has_parent() {
+        true => REMOTE_PARENT,
+        false => LOCAL_PARENT,
+    };
+    Span {
+        span_id: request.context.span_id.to_vec(),
+        parent_span_id: request
+            .parent
+            .map_or_else(Vec::new, |parent| parent.to_vec()),
+        kind: SERVER,
+        flags: parent,
+        ..span(
+            request,
+            (Duration::ZERO, request.duration),
+            attributes,
+            error,
+        )
+    }
+}
+
+fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> Span {
+    let mut attributes = Attributes::default();
+    attributes.method(&request.method);
+    let scheme = if attempt.is_tls { "https" } else { "http" };
+    if let Some(endpoint) = attempt.endpoint {
+        attributes.peer("server", endpoint);
+        attributes.text("url.full", format!("{scheme}://{endpoint}{}", attempt.path));
+    }
+    if let Some(template) = &request.template {
+        attributes.text("url.template", &**template);
+    }
+    if resend > 0 {
+        attributes.number("http.request.resend_count", resend as i64);
+    }
+    if attempt.status > 0 {
+        attributes.number("http.response.status_code", attempt.status);
+    }
+    let error = match (attempt.error, attempt.status) {
+        (Some(error), _) => Some(error.to_owned()),
+        (None, status @ 400..) => Some(status.to_string()),
+        (None, _) => None,
+    };
+    let end = attempt.end.unwrap_or(request.duration);
+    Span {
+        span_id: attempt.span_id.to_vec(),
+        parent_span_id: request.context.span_id.to_vec(),
+        kind: CLIENT,
+        flags: LOCAL_PARENT,
+        ..span(request, (attempt.start, end), attributes, error)
+    }
+}
+
+/// Returns what the spans of a request have in common.
+fn span(
+    request: &RequestSpan,
+    (start, end): (Duration, Duration),
+    mut attributes: Attributes,
+    error: Option<String>,
+) -> Span {
+    let method = known(&request.method).unwrap_or("HTTP");
+    let name = match &request.template {
+        Some(template) => format!("{method} {template}"),
+        None => method.to_owned(),
+    };
+    let status = error.map(|error| {
+        attributes.text("error.type", error);
+        Status {
+            message: String::new(),
+            code: ERROR,
+        }
+    });
+    Span {
+        trace_id: request.context.trace_id.to_vec(),
+        trace_state: request.tracestate.to_string(),
+        name,
+        start_time_unix_nano: request.start + start.as_nanos() as u64,
+        end_time_unix_nano: request.start + end.max(start).as_nanos() as u64,
+        attributes: attributes.0,
+        status,
+        ..Span::default()
+    }
+}
+
+fn grpc_name(status: u16) -> &'static str {
+    GRPC_STATUSES
+        .get(usize::from(status))
+        .copied()
+        .unwrap_or("UNKNOWN")
+}

@@ -1,0 +1,230 @@
+//! The spans of a sampled request: what is known at its head, its attempts, and how it ended.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use http::header::USER_AGENT;
+use http::{Version, request};
+
+use super::context::{TRACESTATE, TraceContext};
+use crate::ir::Tracing;
+use crate::ir::telemetry::AttributeSource;
+
+/// Maximum length of client-controlled texts, in bytes.
+const MAX_TEXT: usize = 1024;
+/// Maximum number of attempts with a span.
+const MAX_ATTEMPTS: usize = 8;
+
+/// The span of a sampled request, with those of its attempts.
+#[derive(Debug)]
+pub struct RequestSpan {
+    /// The policy that it was sampled by.
+    pub tracing: Arc<Tracing>,
+    /// Its identity.
+    pub context: TraceContext,
+    pub(super) parent: Option<[u8; 8]>,
+    pub(super) tracestate: Box<str>,
+    begin: Instant,
+    /// Nanoseconds since the Unix epoch.
+    pub(super) start: u64,
+    pub(super) method: Box<str>,
+    /// Without the query, since its values can be credentials.
+    pub(super) path: Box<str>,
+    pub(super) version: &'static str,
+    pub(super) user_agent: Option<Box<str>>,
+    pub(super) peer: Peer,
+    pub(super) attributes: Vec<(Arc<str>, Box<str>)>,
+    pub(super) attempts: Vec<AttemptSpan>,
+    /// Path template of the match.
+    pub(super) template: Option<Box<str>>,
+    pub(super) rule: Option<(Box<str>, usize)>,
+    pub(super) status: u16,
+    pub(super) grpc_status: Option<u16>,
+    pub(super) duration: Duration,
+    pub(super) error: Option<&'static str>,
+}
+
+/// The client of a request, and the host that it asked for.
+#[derive(Debug)]
+pub struct Peer {
+    /// Address of the client.
+    pub client: SocketAddr,
+    /// Scheme of the connection.
+    pub scheme: &'static str,
+    /// Requested host, in lower case and without port.
+    pub host: Box<str>,
+    /// Local port.
+    pub port: u16,
+}
+
+/// The span of an attempt.
+#[derive(Debug)]
+pub struct AttemptSpan {
+    pub(super) span_id: [u8; 8],
+    /// Path as the backend sees it, without query.
+    pub(super) path: Box<str>,
+    /// Time from the start of the request.
+    pub(super) start: Duration,
+    pub(super) end: Option<Duration>,
+    pub(super) endpoint: Option<SocketAddr>,
+    pub(super) is_tls: bool,
+    pub(super) status: u16,
+    pub(super) error: Option<&'static str>,
+}
+
+impl RequestSpan {
+    /// Begins the span of a request whose head was read at `begin`, if it is sampled.
+    pub fn sample(
+        tracing: &Arc<Tracing>,
+        parts: &request::Parts,
+        peer: impl FnOnce() -> Peer,
+        begin: Instant,
+    ) -> Option<Box<Self>> {
+        let parent = TraceContext::of_request(&parts.headers);
+        let context = TraceContext::sample(tracing, parent)?;
+        let text = |value: &http::HeaderValue| Some(cut(value.to_str().ok()?));
+        let tracestate = parent.map(|_| {
+            let values = parts.headers.get_all(TRACESTATE).iter();
+            let values: Vec<_> = values.filter_map(|it| it.to_str().ok()).collect();
+            cut(&values.join(","))
+        });
+        let attribute = |(name, source): &(Arc<str>, AttributeSource)| {
+            let value = match source {
+                AttributeSource::Literal(value) => (**value).into(),
+                AttributeSource::Header(header) => text(parts.headers.get(header)?)?,
+            };
+            Some((name.clone(), value))
+        };
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = since_epoch.unwrap_or_default().as_nanos() as u64;
+        Some(Box::new(Self {
+            attributes: tracing.attributes.iter().filter_map(attribute).collect(),
+            tracing: tracing.clone(),
+            context,
+            parent: parent.map(|parent| parent.span_id),
+            tracestate: tracestate.unwrap_or_default(),
+            begin,
+            start: now.saturating_sub(begin.elapsed().as_nanos() as u64),
+            method: cut(parts.method.as_str()),
+            path: cut(parts.uri.path()),
+            version: match parts.version {
+                Version::HTTP_2 => "2",
+                Version::HTTP_10 => "1.0",
+                _ => "1.1",
+            },
+            user_agent: parts.headers.get(USER_AGENT).and_then(text),
+            peer: peer(),
+            attempts: Vec::new(),
+            template: None,
+            rule: None,
+            status: 0,
+            grpc_status: None,
+            duration: Duration::ZERO,
+            error: None,
+        }))
+    }
+
+    /// Reports whether the trace began elsewhere.
+    pub fn has_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Records the matched rule: its route, its index there, and the path template of the match.
+    pub fn matched(&mut self, route: &str, rule: usize, template: Option<String>) {
+        self.rule = Some((route.into(), rule));
+        self.template = template.map(String::into_boxed_str);
+    }
+
+    /// Begins the span of an attempt. Returns its identity, which the backend gets as its parent.
+    pub fn begin_attempt(&mut self, path: &str) -> TraceContext {
+        let (context, now) = (self.context.child(), self.begin.elapsed());
+        self.end_attempt(now);
+        if self.attempts.len() == MAX_ATTEMPTS {
+            // The first ones tell most; the last one is the one that counts.
+            self.attempts.pop();
+        }
+        self.attempts.push(AttemptSpan {
+            span_id: context.span_id,
+            path: cut(path),
+            start: now,
+            end: None,
+            endpoint: None,
+            is_tls: false,
+            status: 0,
+            error: None,
+        });
+        context
+    }
+
+    /// Records the head of the response to the present attempt, or its failure.
+    pub fn attempted(
+        &mut self,
+        endpoint: Option<SocketAddr>,
+        is_tls: bool,
+        outcome: Result<u16, &'static str>,
+    ) {
+        let now = self.begin.elapsed();
+        let Some(attempt) = self.attempts.last_mut() else {
+            return;
+        };
+        (attempt.endpoint, attempt.is_tls) = (endpoint, is_tls);
+        match outcome {
+            Ok(status) => attempt.status = status,
+            Err(error) => (attempt.error, attempt.end) = (Some(error), Some(now)),
+        }
+    }
+
+    /// Records the status of a gRPC call.
+    pub fn grpc_status(&mut self, status: u16) {
+        self.grpc_status = Some(status);
+    }
+
+    /// Ends the span. `status` is 0 without a response, `endpoint` is that of the last attempt.
+    pub fn end(
+        &mut self,
+        status: u16,
+        duration: Duration,
+        error: Option<&'static str>,
+        endpoint: Option<SocketAddr>,
+    ) {
+        (self.status, self.duration, self.error) = (status, duration, error);
+        if let Some(attempt) = self.attempts.last_mut() {
+            let is_open = attempt.end.is_none();
+            attempt.endpoint = attempt.endpoint.or(endpoint);
+            attempt.error = attempt.error.or(error.filter(|_| is_open));
+        }
+        self.end_attempt(duration);
+    }
+
+    fn end_attempt(&mut self, now: Duration) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.end.get_or_insert(now);
+        }
+    }
+
+    /// Number of spans.
+    pub(super) fn count(&self) -> u64 {
+        1 + self.attempts.len() as u64
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter();
+        let attributes =
+            attributes.map(|(_, value)| value.len() + size_of::<(Arc<str>, Box<str>)>());
+        let attempts = self.attempts.capacity() * size_of::<AttemptSpan>();
+        let paths = self.attempts.iter().map(|attempt| attempt.path.len());
+        let texts = [&self.tracestate, &self.method, &self.path, &self.peer.host];
+        let optional = [&self.user_agent, &self.template].into_iter().flatten();
+        let texts = texts.into_iter().chain(optional).map(|text| text.len());
+        size_of::<Self>() + attempts + attributes.chain(paths).chain(texts).sum::<usize>()
+    }
+}
+
+/// Returns the beginning of a text.
+fn cut(text: &str) -> Box<str> {
+    let fits = (0..=MAX_TEXT.min(text.len())).rev();
+    let end = fits.into_iter().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or_default()].into()
+}

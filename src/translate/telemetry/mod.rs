@@ -1,0 +1,247 @@
+//! TelemetryPolicies: which of them applies to a Gateway, the collector that it names, and its status. Keeps policies from
+//! one translation to the next.
+
+mod settings;
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::api::Resource;
+use crate::api::gateway::Gateway;
+use crate::api::reference::BackendObjectRef;
+use crate::api::telemetry_policy::TelemetryPolicy;
+use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::telemetry::{OtlpProtocol, Tracing};
+use crate::ir::{BackendId, ObjectRef, RouteKind};
+use crate::status::Condition;
+
+use self::settings::{TracingSettings, settings};
+use super::policy::index::{PolicyIndex, TargetPolicy};
+use super::policy::policy_status::PolicyStatuses;
+use crate::translate::backend::{Backends, Resolution};
+use crate::translate::changes::Changes;
+use crate::translate::consumer::Requests;
+use crate::translate::gateway::attachment::Parents;
+use crate::translate::input::Input;
+use crate::translate::memo::Memo;
+use crate::translate::reason::{ConditionType, Fault, Reason, judge};
+use crate::translate::report::Report;
+use crate::translate::source::Source;
+
+const COLLECTOR: &str = "spec.tracing.provider.backendRef";
+
+/// The telemetry policies of a snapshot, with what they configure.
+pub(in crate::translate) struct TelemetryPolicies {
+    policies: PolicyIndex<Policy>,
+    /// By Gateway.
+    tracing: Memo<Output>,
+    statuses: PolicyStatuses,
+    served: Arc<BTreeMap<ObjectRef, Arc<Tracing>>>,
+}
+
+/// What the policy of a Gateway configures, or why its collector cannot be used.
+type Output = Result<Option<Arc<Tracing>>, Fault>;
+
+/// A parsed telemetry policy.
+struct Policy {
+    name: ObjectRef,
+    generation: i64,
+    created: Option<jiff::Timestamp>,
+    gateways: BTreeSet<ObjectRef>,
+    /// `None` if nothing is traced; the fault if the policy cannot be applied.
+    settings: Result<Option<TracingSettings>, Fault>,
+}
+
+impl TargetPolicy for Policy {
+    fn name(&self) -> &ObjectRef {
+        &self.name
+    }
+
+    fn backends(&self) -> BTreeSet<&ObjectRef> {
+        self.gateways.iter().collect()
+    }
+
+    fn source(gateway: ObjectRef) -> Source {
+        Source::TelemetryPolicyOf(gateway)
+    }
+
+    fn by_age(&self, other: &Self) -> Ordering {
+        (self.created, &self.name).cmp(&(other.created, &other.name))
+    }
+}
+
+impl Default for TelemetryPolicies {
+    fn default() -> Self {
+        Self {
+            policies: PolicyIndex::default(),
+            tracing: Memo::default(),
+            statuses: PolicyStatuses::unused_means("no served Gateway is in spec.targetRefs"),
+            served: Arc::default(),
+        }
+    }
+}
+
+impl TelemetryPolicies {
+    /// Updates what has changed, and the status of policies.
+    pub(in crate::translate) fn step(
+        &mut self,
+        input: &Input<'_>,
+        changes: &mut Changes,
+        parents: &Parents,
+        backends: &mut Backends,
+        report: &mut Report,
+    ) {
+        let read = |name: &ObjectRef| {
+            let object = input.find::<TelemetryPolicy>(name)?;
+            Some(Policy::read(object))
+        };
+        let changed = changes.of::<TelemetryPolicy>();
+        self.policies.step(input, changes, changed, read);
+        self.step_gateways(input, changes, parents, backends);
+        let mut statuses = std::mem::take(&mut self.statuses);
+        let of_policy = |name: &ObjectRef| {
+            input.read(|| Source::Object(name.clone()));
+            let policy = self.policies.get(name)?;
+            let gateways = policy.gateways.iter().filter(|gateway| {
+                input.read(|| Source::ListenersOf((*gateway).clone()));
+                parents.sender(gateway).is_some()
+            });
+            let conditions = |gateway: &ObjectRef| self.conditions(input, policy, gateway);
+            let of_gateways = gateways.map(|gateway| (gateway.clone(), conditions(gateway)));
+            Some(of_gateways.collect())
+        };
+        let changed = changes.of::<TelemetryPolicy>();
+        statuses.step(input, changes, changed, of_policy, report);
+        self.statuses = statuses;
+    }
+
+    /// Returns what is traced, by Gateway.
+    pub(in crate::translate) fn served(&self) -> Arc<BTreeMap<ObjectRef, Arc<Tracing>>> {
+        self.served.clone()
+    }
+
+    fn step_gateways(
+        &mut self,
+        input: &Input<'_>,
+        changes: &mut Changes,
+        parents: &Parents,
+        backends: &mut Backends,
+    ) {
+        let mut names = self.tracing.outdated(changes);
+        let targeted = changes.sources().iter().filter_map(|source| match source {
+            Source::TelemetryPolicyOf(gateway) => Some(gateway.clone()),
+            _ => None,
+        });
+        names.extend(targeted);
+        for gateway in names {
+            let computed = input.reading(|| self.of_gateway(input, &gateway, parents, backends));
+            let collector = |output: Option<&Output>| -> Option<BackendId> {
+                let tracing = output?.as_ref().ok()?.as_ref()?;
+                Some(tracing.collector.clone())
+            };
+            if let Some(collector) = collector(computed.0.as_ref()) {
+                backends.claim(&collector, true);
+            }
+            let previous = self.tracing.replace(&gateway, computed).previous;
+            if let Some(collector) = collector(previous.as_ref()) {
+                backends.release(&collector, true);
+            }
+            let served = Arc::make_mut(&mut self.served);
+            match self.tracing.get(&gateway) {
+                Some(Ok(Some(tracing))) => drop(served.insert(gateway.clone(), tracing.clone())),
+                _ => drop(served.remove(&gateway)),
+            }
+            changes.announce(Source::TracingOf(gateway));
+        }
+    }
+
+    /// Returns what is traced of the requests through a Gateway; `None` without a policy or a listener.
+    fn of_gateway(
+        &self,
+        input: &Input<'_>,
+        gateway: &ObjectRef,
+        parents: &Parents,
+        backends: &mut Backends,
+    ) -> Option<Output> {
+        input.read(|| Source::TelemetryPolicyOf(gateway.clone()));
+        input.read(|| Source::ListenersOf(gateway.clone()));
+        let policy = self.policies.of_backend(gateway).first()?;
+        let consumer = &parents[parents.of_gateway(gateway).next()?].consumer;
+        let settings = policy.settings.as_ref().ok()?.as_ref();
+        let Some(settings) = settings else {
+            return Some(Ok(None));
+        };
+        let name = settings.backend_ref.object_ref(&policy.name.namespace);
+        input.read(|| Source::Backend(name.clone()));
+        let requests = Requests {
+            route: &policy.name,
+            rule: None,
+            kind: match settings.protocol {
+                OtlpProtocol::Http => RouteKind::Http,
+                OtlpProtocol::Grpc => RouteKind::Grpc,
+            },
+            consumer: Some(consumer),
+        };
+        let BackendObjectRef { port, .. } = settings.backend_ref;
+        let refused = |why: String| Fault::new(Reason::BackendNotFound, why);
+        Some(
+            match backends.resolve(input, &requests, &name, port, COLLECTOR) {
+                Ok(Resolution::Backend(backend)) => {
+                    let tracing = settings.tracing(&policy.name, &backend.id, gateway);
+                    Ok(Some(Arc::new(tracing)))
+                }
+                Ok(Resolution::Refused(why)) => Err(refused(why)),
+                Err(fault) => Err(fault),
+            },
+        )
+    }
+
+    fn conditions(
+        &self,
+        input: &Input<'_>,
+        policy: &Policy,
+        gateway: &ObjectRef,
+    ) -> Vec<Condition> {
+        input.read(|| Source::TelemetryPolicyOf(gateway.clone()));
+        input.read(|| Source::TracingOf(gateway.clone()));
+        let winner = self.policies.of_backend(gateway).first();
+        let other = winner.filter(|winner| winner.name != policy.name);
+        let conflict = other.map(|winner| {
+            let message = format!(
+                "spec.targetRefs: conflicts with {}, which takes precedence (older, or first by name) for the same target: {gateway}",
+                winner.name
+            );
+            Fault::new(Reason::Conflicted, message)
+        });
+        let fault = policy.settings.as_ref().err().or(conflict.as_ref());
+        let (accepted, resolved) = (ConditionType::Accepted, ConditionType::ResolvedRefs);
+        let mut conditions = vec![judge(accepted, Reason::Accepted, fault, policy.generation)];
+        if fault.is_none() {
+            let unresolved = self.tracing.get(gateway).and_then(|it| it.as_ref().err());
+            let reason = Reason::ResolvedRefs;
+            conditions.push(judge(resolved, reason, unresolved, policy.generation));
+        }
+        conditions
+    }
+}
+
+impl Policy {
+    fn read(object: &TelemetryPolicy) -> Self {
+        let TelemetryPolicy { metadata, spec } = object;
+        let gateways = spec.target_refs.iter();
+        let gateways = gateways.filter(|it| it.group == GATEWAY_GROUP && it.kind == Gateway::KIND);
+        let gateways =
+            gateways.map(|it| ObjectRef::gateway_api(&it.kind, &metadata.namespace, &it.name));
+        Self {
+            name: object.object_ref(),
+            generation: metadata.generation,
+            created: metadata.creation_timestamp,
+            gateways: gateways.collect(),
+            settings: settings(spec).map_err(|fault| {
+                let message = format!("{}; the policy is not applied", fault.message);
+                Fault::new(Reason::Invalid, message)
+            }),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The settings of a TelemetryPolicy: parses and validates its spec. Must not know which policy applies.
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, header};
+
+use crate::api::reference::BackendObjectRef;
+use crate::api::telemetry_policy::{
+    Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec, TracingProvider,
+};
+use crate::ir::telemetry::{AttributeSource, OtlpProtocol, SecretHeader, Share, Tracing};
+use crate::ir::{BackendId, ObjectRef};
+use crate::translate::reason::{Fault, Reason};
+
+/// Share of the requests without a parent that are traced by default.
+const DEFAULT_SAMPLING: Share = Share {
+    numerator: 1,
+    denominator: 100,
+};
+
+/// Headers whose values are credentials, and must not become attributes.
+const CREDENTIALS: [HeaderName; 4] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    header::COOKIE,
+    header::SET_COOKIE,
+];
+
+/// Headers that the exporter sets.
+const OF_EXPORTER: [HeaderName; 8] = [
+    header::HOST,
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_ENCODING,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+];
+
+/// The settings of a policy that traces requests.
+pub(super) struct TracingSettings {
+    pub(super) backend_ref: BackendObjectRef,
+    pub(super) protocol: OtlpProtocol,
+    headers: Vec<SecretHeader>,
+    sampling: Share,
+    parent_sampling: Option<Share>,
+    service_name: Option<Arc<str>>,
+    attributes: Vec<(Arc<str>, AttributeSource)>,
+}
+
+impl TracingSettings {
+    /// Returns the traces of a Gateway.
+    pub(super) fn tracing(
+        &self,
+        policy: &ObjectRef,
+        collector: &BackendId,
+        gateway: &ObjectRef,
+    ) -> Tracing {
+        Tracing {
+            policy: policy.clone(),
+            collector: collector.clone(),
+            protocol: self.protocol,
+            headers: self.headers.clone(),
+            sampling: self.sampling,
+            parent_sampling: self.parent_sampling,
+            service_name: self
+                .service_name
+                .clone()
+                .unwrap_or_else(|| gateway.name.clone()),
+            attributes: self.attributes.clone(),
+        }
+    }
+}
+
+/// Validates the same as the CRD: an API server with another version of the CRD may accept other values. Returns `None`
+/// if the policy traces nothing.
+pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, Fault> {
+    // Destructured, so that a new field fails to compile until it is handled here.
+    let TelemetrySpec {
+        target_refs: _,
+        tracing: Some(tracing),
+    } = spec
+    else {
+        return Ok(None);
+    };
+    let Spec {
+        mode,
+        provider,
+        sampling_rate,
+        parent_based_sampling,
+        service_name,
+        attributes,
+    } = tracing;
+    let is_enabled = is_enabled(mode.as_deref(), "mode")?;
+    let parent = parent_based_sampling.clone().unwrap_or_default();
+    let of_parent = share(
+        parent.sampling_rate.as_ref(),
+        "parentBasedSampling.samplingRate",
+    )?;
+    let has_parents = self::is_enabled(parent.mode.as_deref(), "parentBasedSampling.mode")?;
+    let sampling = share(sampling_rate.as_ref(), "samplingRate")?;
+    let attributes = attributes.iter().enumerate().map(attribute);
+    let attributes = attributes.collect::<Result<_, _>>()?;
+    let Some(provider) = provider else {
+        return Ok(None);
+    };
+    let TracingProvider {
+        protocol,
+        backend_ref,
+        headers,
+    } = provider;
+    let protocol = match protocol.as_deref() {
+        None | Some("HTTP") => OtlpProtocol::Http,
+        Some("GRPC") => OtlpProtocol::Grpc,
+        Some(other) => {
+            return invalid("provider.protocol", &format!("{other} is not HTTP or GRPC"));
+        }
+    };
+    let headers = headers.iter().enumerate().map(provider_header);
+    let settings = TracingSettings {
+        backend_ref: backend_ref.clone(),
+        protocol,
+        headers: headers.collect::<Result<_, _>>()?,
+        sampling: sampling.unwrap_or(DEFAULT_SAMPLING),
+        parent_sampling: has_parents.then(|| of_parent.unwrap_or(Share::ALL)),
+        service_name: service_name.as_deref().map(Arc::from),
+        attributes,
+    };
+    Ok(is_enabled.then_some(settings))
+}
+
+fn invalid<T>(field: &str, message: &str) -> Result<T, Fault> {
+    let message = format!("spec.tracing.{field}: {message}");
+    Err(Fault::new(Reason::Invalid, message))
+}
+
+fn is_enabled(mode: Option<&str>, field: &str) -> Result<bool, Fault> {
+    match mode {
+        None | Some("Enabled" | "ImplementationDefault") => Ok(true),
+        Some("Disabled") => Ok(false),
+        Some(other) => {
+            let message = format!("{other} is not Enabled, Disabled or ImplementationDefault");
+            invalid(field, &message)
+        }
+    }
+}
+
+fn share(fraction: Option<&Fraction>, field: &str) -> Result<Option<Share>, Fault> {
+    let Some(Fraction {
+        numerator,
+        denominator,
+    }) = fraction.copied()
+    else {
+        return Ok(None);
+    };
+    if denominator == 0 || numerator > denominator {
+        let message = format!("{numerator}/{denominator} is not between 0 and 1");
+        return invalid(field, &message);
+    }
+    Ok(Some(Share {
+        numerator,
+        denominator,
+    }))
+}
+
+fn header_name(name: &str, field: &str) -> Result<HeaderName, Fault> {
+    HeaderName::from_bytes(name.as_bytes())
+        .or_else(|_| invalid(field, &format!("{name:?} is not a header name")))
+}
+
+fn provider_header((index, header): (usize, &ProviderHeader)) -> Result<SecretHeader, Fault> {
+    let field = format!("provider.headers[{index}]");
+    let name = header_name(&header.name, &format!("{field}.name"))?;
+    if OF_EXPORTER.contains(&name) {
+        let message = format!("{name} is set by Portcullis");
+        return invalid(&format!("{field}.name"), &message);
+    }
+    // The value may be a credential: a message must not contain it.
+    let value = HeaderValue::from_str(&header.value);
+    let value = value.or_else(|_| invalid(&format!("{field}.value"), "is not a header value"))?;
+    Ok(SecretHeader { name, value })
+}
+
+fn attribute(
+    (index, attribute): (usize, &TraceAttribute),
+) -> Result<(Arc<str>, AttributeSource), Fault> {
+    let TraceAttribute {
+        name,
+        kind,
+        header_name: header,
+        literal_value: literal,
+    } = attribute;
+    let field = format!("attributes[{index}]");
+    let source = match (kind.as_str(), header, literal) {
+        ("Header", Some(header), None) => {
+            let field = format!("{field}.headerName");
+            let header = header_name(header, &field)?;
+            if CREDENTIALS.contains(&header) {
+                let message = format!("{header} has credentials, which must not be in traces");
+                return invalid(&field, &message);
+            }
+            AttributeSource::Header(header)
+        }
+        ("Literal", None, Some(literal)) => AttributeSource::Literal(literal.as_str().into()),
+        _ => {
+            let message = "needs type Header with headerName, or type Literal with literalValue";
+            return invalid(&field, message);
+        }
+    };
+    Ok((name.as_str().into(), source))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fault(tracing: &serde_json::Value) -> String {
+        let spec = json!({"targetRefs": [], "tracing": tracing});
+        let spec: TelemetrySpec = serde_json::from_value(spec).unwrap();
+        settings(&spec).err().unwrap().message
+    }
+
+    #[test]
+    fn values_beyond_those_of_the_crd_are_refused() {
+        let provider = |more: serde_json::Value| {
+            let mut provider = json!({"backendRef": {"name": "c", "port": 4318}});
+            let fields = provider.as_object_mut().unwrap();
+            fields.extend(more.as_object().unwrap().clone());
+            json!({ "provider": provider })
+        };
+        let attribute = |attribute: serde_json::Value| json!({"attributes": [attribute]});
+        let cases = [
+            (json!({"mode": "On"}), "mode"),
+            (json!({"samplingRate": {"numerator": 101}}), "samplingRate"),
+            (
+                json!({"parentBasedSampling": {"mode": "Off"}}),
+                "parentBasedSampling.mode",
+            ),
+            (provider(json!({"protocol": "UDP"})), "provider.protocol"),
+            (
+                provider(json!({"headers": [{"name": "host", "value": "a"}]})),
+                "provider.headers[0].name",
+            ),
+            (
+                attribute(json!({"name": "a", "type": "Header", "headerName": "Cookie"})),
+                "attributes[0].headerName",
+            ),
+            (
+                attribute(json!({"name": "a", "type": "Header"})),
+                "attributes[0]",
+            ),
+        ];
+        for (tracing, field) in cases {
+            let message = fault(&tracing);
+            let start = format!("spec.tracing.{field}: ");
+            assert!(message.starts_with(&start), "{message}");
+        }
+    }
+
+    #[test]
+    fn message_on_a_bad_header_does_not_contain_its_value() {
+        let tracing = json!({"provider": {
+            "backendRef": {"name": "c", "port": 4318},
+            "headers": [{"name": "authorization", "value": "canary\n"}],
+        }});
+        assert!(!fault(&tracing).contains("canary"));
+    }
+}

@@ -1,0 +1,207 @@
+//! A collector of spans in process, which decodes what it receives.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::harness::TEST_TIMEOUT;
+use crate::origin::{Origin, empty, stream};
+
+/// The part of an ExportTraceServiceRequest that the tests check.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Export {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) resource_spans: Vec<ResourceSpans>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) scope_spans: Vec<ScopeSpans>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Resource {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ScopeSpans {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) spans: Vec<Span>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(crate) trace_state: String,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(crate) parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    pub(crate) name: String,
+    #[prost(int32, tag = "6")]
+    pub(crate) kind: i32,
+    #[prost(fixed64, tag = "7")]
+    pub(crate) start: u64,
+    #[prost(fixed64, tag = "8")]
+    pub(crate) end: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) attributes: Vec<KeyValue>,
+    #[prost(message, optional, tag = "15")]
+    pub(crate) status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Status {
+    #[prost(int32, tag = "3")]
+    pub(crate) code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct KeyValue {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AnyValue {
+    #[prost(string, tag = "1")]
+    pub(crate) text: String,
+    #[prost(int64, tag = "3")]
+    pub(crate) number: i64,
+}
+
+pub(crate) const SERVER: i32 = 2;
+pub(crate) const CLIENT: i32 = 3;
+
+impl Span {
+    /// Returns an attribute as text; empty if it is missing.
+    pub(crate) fn attribute(&self, key: &str) -> String {
+        let mut found = self.attributes.iter().filter(|it| it.key == key);
+        let value = found.next().and_then(|it| it.value.as_ref());
+        assert!(found.next().is_none(), "{key} is there twice");
+        match value {
+            Some(value) if value.text.is_empty() => value.number.to_string(),
+            Some(value) => value.text.clone(),
+            None => String::new(),
+        }
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        let is_error = self.status.as_ref().is_some_and(|status| status.code == 2);
+        assert_eq!(
+            is_error,
+            !self.attribute("error.type").is_empty(),
+            "{self:?}"
+        );
+        is_error
+    }
+
+    pub(crate) fn traceparent(&self) -> String {
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|it| format!("{it:02x}"))
+                .collect::<String>()
+        };
+        format!("00-{}-{}", hex(&self.trace_id), hex(&self.span_id))
+    }
+}
+
+/// What a collector has received.
+pub(crate) struct Collector {
+    pub(crate) origin: Origin,
+    pub(crate) messages: mpsc::UnboundedReceiver<(HeaderMap, Export)>,
+    /// Spans that the test has not taken, by trace.
+    pub(crate) spans: BTreeMap<Vec<u8>, Vec<Span>>,
+}
+
+impl Collector {
+    pub(crate) async fn start() -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
+        let origin = Origin::new(move |request: Request<Incoming>| {
+            let sender = sender.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.expect("whole").to_bytes();
+                let is_grpc = parts.uri.path()
+                    == "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+                assert!(is_grpc || parts.uri.path() == "/v1/traces", "{parts:?}");
+                let message = if is_grpc { &body[5..] } else { &body[..] };
+                let export = Export::decode(message).expect("a message");
+                let _ = sender.send((parts.headers, export));
+                if !is_grpc {
+                    return Response::new(empty());
+                }
+                let (sender, body) = stream();
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+                let _ = sender.send(Frame::data(Bytes::from_static(&[0; 5]))).await;
+                let _ = sender.send(Frame::trailers(trailers)).await;
+                let response = Response::builder().header("content-type", "application/grpc");
+                response.body(body).expect("a response")
+            }
+        })
+        .await;
+        Self {
+            origin,
+            messages,
+            spans: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) async fn message(&mut self) -> (HeaderMap, Export) {
+        let message = timeout(TEST_TIMEOUT, self.messages.recv()).await;
+        message.expect("in time").expect("a message")
+    }
+
+    /// Returns the span of the next request, and those of its attempts in order.
+    pub(crate) async fn request(&mut self) -> (Span, Vec<Span>) {
+        while self.spans.is_empty() {
+            let (_, export) = self.message().await;
+            let scopes = export
+                .resource_spans
+                .into_iter()
+                .flat_map(|it| it.scope_spans);
+            for span in scopes.flat_map(|it| it.spans) {
+                self.spans
+                    .entry(span.trace_id.clone())
+                    .or_default()
+                    .push(span);
+            }
+        }
+        let (_, mut spans) = self.spans.pop_first().expect("a trace");
+        spans.sort_by_key(|span| (span.kind, span.start));
+        let server = spans.remove(0);
+        assert_eq!(server.kind, SERVER);
+        assert!(server.start <= server.end, "{server:?}");
+        for (resend, attempt) in spans.iter().enumerate() {
+            assert_eq!((attempt.kind, &attempt.name), (CLIENT, &server.name));
+            assert_eq!(attempt.parent_span_id, server.span_id);
+            assert!(attempt.start >= server.start && attempt.end <= server.end);
+            let count = if resend > 0 {
+                resend.to_string()
+            } else {
+                String::new()
+            };
+            assert_eq!(attempt.attribute("http.request.resend_count"), count);
+        }
+        (server, spans)
+    }
+}
