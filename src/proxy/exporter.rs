@@ -1,6 +1,7 @@
 //! The exporter: a thread that sends the spans of sampled requests to their collectors, with the upstream client. While a
-//! collector is away or slow, spans wait in the bounded queue of workers.
+//! collector is away or slow, spans wait in the bounded queue of workers, and those for other collectors are sent.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
@@ -76,7 +77,7 @@ pub(super) fn start(shared: Shared) -> io::Result<JoinHandle<()>> {
 struct Exporter {
     shared: Shared,
     upstream: Rc<Upstream>,
-    warned: Option<Instant>,
+    warned: Cell<Option<Instant>>,
 }
 
 async fn run(shared: Shared) {
@@ -93,40 +94,40 @@ async fn run(shared: Shared) {
             }
         }
     });
-    let mut exporter = Exporter {
+    let exporter = Rc::new(Exporter {
         shared,
         upstream,
-        warned: None,
-    };
-    while let Some(batch) = exporter.next().await {
-        exporter.export(batch).await;
+        warned: Cell::default(),
+    });
+    while let Some(batches) = exporter.next().await {
+        for batch in batches {
+            let exporter = exporter.clone();
+            spawn_local(async move { exporter.export(batch).await });
+        }
     }
 }
 
 impl Exporter {
-    /// Waits for requests and gathers more of them. `None` at the end.
-    async fn next(&self) -> Option<Vec<RequestSpan>> {
+    /// Waits for requests and gathers more of them, apart for each policy. `None` at the end.
+    async fn next(&self) -> Option<Vec<Vec<RequestSpan>>> {
         let queue = &self.shared.queue;
-        poll_fn(|cx| queue.poll_filled(cx)).await;
+        poll_fn(|cx| queue.poll_ready(cx)).await;
         if queue.len() < BATCH && !queue.is_closed() {
             tokio::time::sleep(GATHER).await;
         }
         queue.take(BATCH)
     }
 
-    /// Sends requests, those of each policy in one message.
-    async fn export(&mut self, mut batch: Vec<RequestSpan>) {
-        while let Some(first) = batch.first() {
-            let tracing = first.tracing.clone();
-            let is_same = |it: &RequestSpan| Arc::ptr_eq(&it.tracing, &tracing);
-            let (same, others) = batch.into_iter().partition(is_same);
-            batch = others;
-            let sent = self.send_repeatedly(&tracing, &same).await;
-            if let Err(why) = &sent {
-                self.warn(&tracing, why);
-            }
-            self.shared.queue.release(&same, sent.is_ok());
+    /// Sends requests of a policy in one message: with its latest settings, if it has changed meanwhile.
+    async fn export(&self, batch: Vec<RequestSpan>) {
+        let Some(tracing) = batch.last().map(|last| last.tracing.clone()) else {
+            return;
+        };
+        let sent = self.send_repeatedly(&tracing, &batch).await;
+        if let Err(why) = &sent {
+            self.warn(&tracing, why);
         }
+        self.shared.queue.release(&batch, sent.is_ok());
     }
 
     async fn send_repeatedly(
@@ -188,13 +189,11 @@ impl Exporter {
         }
     }
 
-    fn warn(&mut self, tracing: &Tracing, why: &str) {
+    fn warn(&self, tracing: &Tracing, why: &str) {
         let now = Instant::now();
-        if self
-            .warned
-            .is_none_or(|warned| now.duration_since(warned) >= WARNING)
-        {
-            self.warned = Some(now);
+        let warned = self.warned.get();
+        if warned.is_none_or(|warned| now.duration_since(warned) >= WARNING) {
+            self.warned.set(Some(now));
             tracing::warn!(
                 "spans are dropped: the collector {} of {} {why}",
                 tracing.collector,

@@ -12,7 +12,10 @@ from objects import access_policy, backend_tls, backend_tls_override, echo, exte
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
-WITH_STATUS = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes", "backendtlspolicies", "accesspolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies"]
+WITH_STATUS = [
+    "gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes",
+    "backendtlspolicies", "accesspolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
+]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
     ("update", "gateways/finalizers"): "an owner reference with blockOwnerDeletion needs it, if OwnerReferencesPermissionEnforcement is enabled",
@@ -25,7 +28,7 @@ UNSEEN = {
     **{("get", kind): "an object is read again after a conflict of a status patch" for kind in WITH_STATUS},
     ("get", "configmaps"): "a CA bundle is read when a policy refers to it for the first time",
     **{(verb, "serviceimports"): "the cluster of these tests has no CRD of the Multi-Cluster Services API" for verb in ["list", "watch"]},
-    **{(verb, kind): "the cluster of these tests has ListenerSets" for verb, kind in [("get", "xlistenersets"), ("list", "xlistenersets"), ("watch", "xlistenersets"), ("patch", "xlistenersets/status")]},
+    **dict.fromkeys([("get", "xlistenersets"), ("list", "xlistenersets"), ("watch", "xlistenersets"), ("patch", "xlistenersets/status")], "the cluster of these tests has ListenerSets"),
     ("create", "leases"): "only the first controller creates the Lease",
 }
 

@@ -1,16 +1,18 @@
-//! Sampled requests on their way from workers to the exporter. Adding never waits; requests that do not fit are dropped
-//! and counted.
+//! Sampled requests on their way from workers to the exporter, apart for each policy: while the collector of one is away,
+//! those of others have room. Adding never waits; requests that do not fit are dropped and counted.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::spans::RequestSpan;
+use crate::ir::ObjectRef;
 
-/// Maximum memory of waiting requests, in bytes.
+/// Maximum memory of waiting requests, in bytes: of all policies, and of one.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
+const MAX_BYTES_OF_POLICY: usize = MAX_BYTES / 2;
 /// Number of requests that a worker gathers at most.
 const FULL: usize = 32;
 
@@ -24,10 +26,27 @@ pub struct TraceQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<RequestSpan>,
+    policies: BTreeMap<ObjectRef, OfPolicy>,
+    /// Memory of all requests, also of those that are being sent.
     bytes: usize,
     reader: Option<Waker>,
     is_closed: bool,
+}
+
+/// The requests of one policy.
+#[derive(Debug, Default)]
+struct OfPolicy {
+    waiting: VecDeque<RequestSpan>,
+    /// Memory of these, and of those that are being sent.
+    bytes: usize,
+    /// Whether some are being sent. The others wait meanwhile.
+    is_sending: bool,
+}
+
+impl OfPolicy {
+    fn is_ready(&self) -> bool {
+        !self.is_sending && !self.waiting.is_empty()
+    }
 }
 
 impl TraceQueue {
@@ -36,14 +55,20 @@ impl TraceQueue {
         let mut dropped = 0;
         let reader = {
             let mut state = self.lock();
+            let state = &mut *state;
             for request in requests.drain(..) {
                 let bytes = request.bytes();
-                if state.is_closed || state.bytes + bytes > MAX_BYTES {
+                let policy = state.policies.entry(request.tracing.policy.clone());
+                let policy = policy.or_default();
+                let fits =
+                    state.bytes + bytes <= MAX_BYTES && policy.bytes + bytes <= MAX_BYTES_OF_POLICY;
+                if state.is_closed || !fits {
                     dropped += request.count();
                     continue;
                 }
                 state.bytes += bytes;
-                state.waiting.push_back(request);
+                policy.bytes += bytes;
+                policy.waiting.push_back(request);
             }
             state.reader.take()
         };
@@ -53,25 +78,31 @@ impl TraceQueue {
         }
     }
 
-    /// Ready when requests wait, or when the queue is closed.
-    pub fn poll_filled(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when requests can be sent, or when the queue has ended.
+    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if state.waiting.is_empty() && !state.is_closed {
-            state.reader = Some(cx.waker().clone());
-            return Poll::Pending;
+        let has_ended = state.is_closed && state.policies.values().all(|it| it.bytes == 0);
+        if has_ended || state.policies.values().any(OfPolicy::is_ready) {
+            return Poll::Ready(());
         }
-        Poll::Ready(())
+        state.reader = Some(cx.waker().clone());
+        Poll::Pending
     }
 
-    /// Takes up to `max` requests. They count for the limit of the queue until [`Self::release`]. `None` when the queue is
-    /// closed and empty.
-    pub fn take(&self, max: usize) -> Option<Vec<RequestSpan>> {
+    /// Takes up to `max` requests of each policy of which none are being sent. They count for the limits of the queue until
+    /// [`Self::release`]. `None` when the queue is closed and empty.
+    pub fn take(&self, max: usize) -> Option<Vec<Vec<RequestSpan>>> {
         let mut state = self.lock();
-        if state.waiting.is_empty() && state.is_closed {
+        if state.is_closed && state.policies.values().all(|it| it.bytes == 0) {
             return None;
         }
-        let count = state.waiting.len().min(max);
-        Some(state.waiting.drain(..count).collect())
+        let ready = state.policies.values_mut().filter(|it| it.is_ready());
+        let taken = ready.map(|policy| {
+            policy.is_sending = true;
+            let count = policy.waiting.len().min(max);
+            policy.waiting.drain(..count).collect()
+        });
+        Some(taken.collect())
     }
 
     /// Reports whether no request is added any more.
@@ -81,7 +112,9 @@ impl TraceQueue {
 
     /// Number of requests that wait.
     pub fn len(&self) -> usize {
-        self.lock().waiting.len()
+        let state = self.lock();
+        let policies = state.policies.values();
+        policies.map(|policy| policy.waiting.len()).sum()
     }
 
     /// Reports whether none waits.
@@ -89,14 +122,42 @@ impl TraceQueue {
         self.len() == 0
     }
 
-    /// Gives back the memory of requests that were taken, and counts their spans as exported or dropped.
+    /// Gives back the memory of requests of one policy that were taken, and counts their spans as exported or dropped. When
+    /// a closed queue could not export them, what waits for the same collector is dropped, too: the process ends.
     pub fn release(&self, requests: &[RequestSpan], is_exported: bool) {
-        let bytes: usize = requests.iter().map(RequestSpan::bytes).sum();
-        let spans = requests.iter().map(RequestSpan::count).sum();
-        self.lock().bytes -= bytes;
+        let Some(first) = requests.first() else {
+            return;
+        };
+        let count = |requests: &mut dyn Iterator<Item = &RequestSpan>| -> u64 {
+            requests.map(RequestSpan::count).sum()
+        };
+        let spans = count(&mut requests.iter());
+        let mut bytes: usize = requests.iter().map(RequestSpan::bytes).sum();
+        let mut abandoned = 0;
+        let reader = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            if let Some(policy) = state.policies.get_mut(&first.tracing.policy) {
+                policy.is_sending = false;
+                if state.is_closed && !is_exported {
+                    abandoned = count(&mut policy.waiting.iter());
+                    policy.waiting.clear();
+                    bytes = policy.bytes;
+                }
+                policy.bytes -= bytes;
+                if policy.bytes == 0 {
+                    state.policies.remove(&first.tracing.policy);
+                }
+            }
+            state.bytes -= bytes;
+            state.reader.take()
+        };
         match is_exported {
             true => drop(self.exported.fetch_add(spans, Ordering::Relaxed)),
-            false => self.drop_spans(spans),
+            false => self.drop_spans(spans + abandoned),
+        }
+        if let Some(reader) = reader {
+            reader.wake();
         }
     }
 
@@ -183,7 +244,7 @@ mod tests {
     use super::super::spans::Peer;
     use super::*;
 
-    fn request(path: &str) -> RequestSpan {
+    fn request_of(policy: &str, path: &str) -> RequestSpan {
         let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
         let peer = || Peer {
             client: ([127, 0, 0, 1], 1).into(),
@@ -191,44 +252,89 @@ mod tests {
             host: "h".into(),
             port: 80,
         };
-        *RequestSpan::sample(&Arc::new(tracing()), &parts, peer, Instant::now()).unwrap()
+        let mut tracing = tracing();
+        tracing.policy = ObjectRef::new("portcullis.dev", "TelemetryPolicy", "infra", policy);
+        *RequestSpan::sample(&Arc::new(tracing), &parts, peer, Instant::now()).unwrap()
+    }
+
+    /// A queue, and its part for one worker.
+    fn queue() -> (Arc<TraceQueue>, WorkerTraces) {
+        let queue = Arc::new(TraceQueue::default());
+        (queue.clone(), WorkerTraces::new(queue))
     }
 
     #[test]
-    fn requests_beyond_the_limit_are_dropped_and_counted() {
-        let queue = Arc::new(TraceQueue::default());
-        let worker = WorkerTraces::new(queue.clone());
+    fn requests_beyond_the_limit_of_a_policy_are_dropped_and_counted() {
+        let (queue, worker) = queue();
         let path = format!("/{}", "a".repeat(1000));
-        let bytes = request(&path).bytes();
-        let fit = MAX_BYTES / bytes;
+        let bytes = request_of("one", &path).bytes();
+        let fit = MAX_BYTES_OF_POLICY / bytes;
         for _ in 0..fit + FULL {
-            worker.add(request(&path));
+            worker.add(request_of("one", &path));
         }
         worker.flush();
         assert_eq!(queue.len(), fit);
         assert_eq!(queue.dropped(), FULL as u64);
-        let taken = queue.take(10).unwrap();
+        let taken = queue.take(10).unwrap().remove(0);
         // What is being sent counts for the limit.
-        worker.add(request(&path));
+        worker.add(request_of("one", &path));
         worker.flush();
         assert_eq!(queue.dropped(), FULL as u64 + 1);
         queue.release(&taken, true);
-        worker.add(request(&path));
+        worker.add(request_of("one", &path));
         worker.flush();
         assert_eq!((queue.exported(), queue.dropped()), (10, FULL as u64 + 1));
     }
 
     #[test]
+    fn policy_whose_collector_is_away_leaves_room_and_time_for_others() {
+        let (queue, worker) = queue();
+        let path = format!("/{}", "a".repeat(1000));
+        for _ in 0..MAX_BYTES / request_of("away", &path).bytes() {
+            worker.add(request_of("away", &path));
+        }
+        worker.flush();
+        let dropped = queue.dropped();
+        assert!(dropped > 0);
+        let away = queue.take(10).unwrap();
+        assert_eq!(away.len(), 1);
+        worker.add(request_of("other", &path));
+        worker.flush();
+        assert_eq!(queue.dropped(), dropped);
+        // Nothing more of the first policy is taken before what is being sent is released.
+        let other = queue.take(10).unwrap();
+        assert_eq!((other.len(), other[0].len()), (1, 1));
+        assert_eq!(&*other[0][0].tracing.policy.name, "other");
+    }
+
+    #[test]
     fn closed_queue_ends_after_its_last_request() {
-        let queue = Arc::new(TraceQueue::default());
-        let worker = WorkerTraces::new(queue.clone());
-        assert!(worker.add(request("/")));
-        assert!(!worker.add(request("/")));
+        let (queue, worker) = queue();
+        assert!(worker.add(request_of("one", "/")));
+        assert!(!worker.add(request_of("one", "/")));
         worker.flush();
         queue.close();
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(queue.poll_filled(&mut cx).is_ready());
-        assert_eq!(queue.take(10).map(|taken| taken.len()), Some(2));
+        assert!(queue.poll_ready(&mut cx).is_ready());
+        let taken = queue.take(10).unwrap().remove(0);
+        assert_eq!(taken.len(), 2);
+        assert!(queue.poll_ready(&mut cx).is_pending());
+        queue.release(&taken, true);
+        assert!(queue.poll_ready(&mut cx).is_ready());
         assert!(queue.take(10).is_none());
+    }
+
+    #[test]
+    fn closed_queue_abandons_a_collector_that_is_away() {
+        let (queue, worker) = queue();
+        for _ in 0..3 {
+            worker.add(request_of("one", "/"));
+        }
+        worker.flush();
+        let taken = queue.take(1).unwrap().remove(0);
+        queue.close();
+        queue.release(&taken, false);
+        assert_eq!(queue.dropped(), 3);
+        assert!(queue.take(1).is_none());
     }
 }
