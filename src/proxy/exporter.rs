@@ -21,7 +21,7 @@ use super::body::buffered::Buffered;
 use super::request::subrequest;
 use crate::ir::telemetry::OtlpProtocol;
 use crate::ir::{Endpoints, Tracing};
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{Clock, TICK};
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
@@ -35,8 +35,8 @@ const BATCH: usize = 256;
 const GATHER: Duration = Duration::from_millis(200);
 /// Maximum time until the response of a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same once the process ends.
-const LAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time for all that waits once the process ends.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delays before a message is sent again.
 const BACKOFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// Minimum interval of warnings.
@@ -99,12 +99,27 @@ async fn run(shared: Shared) {
         upstream,
         warned: Cell::default(),
     });
-    while let Some(batches) = exporter.next().await {
-        for batch in batches {
-            let exporter = exporter.clone();
-            spawn_local(async move { exporter.export(batch).await });
+    let queue = exporter.shared.queue.clone();
+    let export = async {
+        while let Some(batches) = exporter.next().await {
+            for batch in batches {
+                let exporter = exporter.clone();
+                spawn_local(async move { exporter.export(batch).await });
+            }
         }
+    };
+    tokio::select! {
+        () = export => {}
+        () = overdue(&queue) => tracing::warn!("spans are dropped: the process ends before their collector has them"),
     }
+}
+
+/// Returns some time after the queue was closed.
+async fn overdue(queue: &TraceQueue) {
+    while !queue.is_closed() {
+        tokio::time::sleep(TICK).await;
+    }
+    tokio::time::sleep(LAST_TIMEOUT).await;
 }
 
 impl Exporter {
@@ -138,9 +153,7 @@ impl Exporter {
         let message = message(tracing, requests);
         let mut delays = BACKOFF.into_iter();
         loop {
-            let is_ending = self.shared.queue.is_closed();
-            let limit = if is_ending { LAST_TIMEOUT } else { TIMEOUT };
-            let sent = tokio::time::timeout(limit, self.send(tracing, message.clone())).await;
+            let sent = tokio::time::timeout(TIMEOUT, self.send(tracing, message.clone())).await;
             let failure = match sent {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => failure,

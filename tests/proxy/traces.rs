@@ -361,6 +361,38 @@ async fn absent_collector_delays_no_request_and_its_spans_are_counted() {
 }
 
 #[tokio::test]
+async fn slow_collector_delays_neither_requests_nor_the_end_of_the_process() {
+    let (silent, echo) = (
+        Origin::new(|_| std::future::pending()),
+        Origin::echo("echo").await,
+    );
+    let silent = silent.await;
+    let objects = Objects::http()
+        .service("collector", &[silent.address])
+        .service("echo", &[echo.address])
+        .with(policy(ALL))
+        .route("route", &[to("echo")]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    client.get("a.com", "/").await;
+    silent.until_requests(1).await;
+    // The exporter waits for the collector from here on.
+    let start = Instant::now();
+    for _ in 0..500 {
+        assert_eq!(client.get("a.com", "/").await.status, 200);
+    }
+    drop(client);
+    tokio::task::spawn_blocking(|| drop(scene))
+        .await
+        .expect("ended");
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test]
 async fn process_that_ends_sends_the_last_spans() {
     let (mut collector, echo) = (Collector::start().await, Origin::echo("echo").await);
     let objects = traced(&collector).service("echo", &[echo.address]);
