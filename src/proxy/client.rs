@@ -1,20 +1,21 @@
 //! A client connection as its requests see it: port, addresses, TLS server name, and the state that
 //! its requests share.
 
+mod client_address;
 pub(super) mod client_certificate;
 pub(super) mod forwarding;
 pub(super) mod host;
 pub(super) mod injection;
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::HeaderValue;
 
 use super::activity::{Activity, Phase};
-use super::client::forwarding::Forwarding;
+use super::client::forwarding::{AddedHeaders, Forwarding};
 use super::client::host::{Host, LastHost};
 use super::client::injection::Injection;
 use super::error::Error;
@@ -102,6 +103,17 @@ impl Client {
         let activity = Activity::connection(&worker.clock, &worker.limits, multiplexed);
         worker.connections.register(self.peer.ip(), &activity);
         activity
+    }
+
+    /// Returns the address of the client that sent a request, as far as trusted proxies tell it.
+    pub(crate) fn address(&self, added: &AddedHeaders) -> IpAddr {
+        let peer = self.peer.ip();
+        if !self.forwarding.trusted {
+            return peer;
+        }
+        let proxies = &self.worker.trusted_proxies;
+        let is_trusted = |address| proxies.iter().any(|network| network.contains(&address));
+        client_address::of(added.addresses(), is_trusted).unwrap_or(peer)
     }
 
     /// Returns the `Host` for a request without one: the local address.

@@ -71,6 +71,13 @@ pub enum LimitRefusal {
 #[derive(Debug, Default)]
 pub struct InProgress(Vec<(Arc<Limiter>, u64)>);
 
+impl InProgress {
+    /// Reports whether the request counts as none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Drop for InProgress {
     fn drop(&mut self) {
         for (limiter, key) in self.0.drain(..) {

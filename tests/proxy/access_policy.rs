@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::client::{Client, connect, get};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
-use crate::origin::{Origin, full};
+use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, prefix, to};
 
 /// An AccessPolicy on a target.
@@ -226,4 +226,29 @@ async fn datagrams_that_are_not_permitted_are_dropped() {
     scene.replace(&objects).await;
     client.ask("two").await;
     assert_eq!(backend.peers().len(), 2);
+}
+
+/// Addresses that a trusted proxy has seen count, and those that the client claims do not.
+#[tokio::test]
+async fn address_behind_a_trusted_proxy_counts() {
+    let origin = Origin::echo("origin").await;
+    let policy = access("policy", &gateway(), &ip_rules(&["192.0.2.0/24"], &[]));
+    let objects = before(&origin, &[policy]);
+    for (trusted, claims, expected) in [
+        ("127.0.0.0/8", "192.0.2.1", 200),
+        ("127.0.0.0/8", "192.0.2.1, 198.51.100.1", 403),
+        ("127.0.0.0/8", "198.51.100.1, 192.0.2.1", 200),
+        ("127.0.0.0/8", "192.0.2.1, 127.0.0.2", 200),
+        ("127.0.0.0/8", "192.0.2.1, unknown", 403),
+        ("10.0.0.0/8", "192.0.2.1", 403),
+    ] {
+        let scene = Scene::with(&objects, |settings| {
+            settings.trusted_proxies = vec![trusted.parse().expect("a network")];
+        });
+        let mut client = Client::http1(scene.at(80)).await;
+        let request = client.request(Method::GET, "a.com", "/");
+        let request = request.header("x-forwarded-for", claims);
+        let answer = client.fetch(request.body(empty()).expect("a request"));
+        assert_eq!(answer.await.status, expected, "{trusted}: {claims}");
+    }
 }

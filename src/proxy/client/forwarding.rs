@@ -59,6 +59,11 @@ impl AddedHeaders {
         &self.headers[0].1
     }
 
+    /// Returns the addresses that the request came by, up to the one of its connection.
+    pub(super) fn addresses(&self) -> &HeaderValue {
+        &self.headers[1].1
+    }
+
     /// Moves the headers into `headers`.
     pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers[..self.count] {

@@ -17,10 +17,9 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// What a request that passes keeps.
-#[derive(Default)]
 pub(super) struct Passed {
     /// The requests in progress that it counts as.
-    pub(super) in_progress: InProgress,
+    pub(super) in_progress: Box<InProgress>,
     /// Headers of its response.
     pub(super) headers: Option<Box<HeaderChanges>>,
 }
@@ -41,13 +40,16 @@ impl From<Error> for PolicyRefusal {
     }
 }
 
+/// What a request keeps, if that is anything, or why it does not pass.
+pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
+
 /// Decides on a request for a host.
 pub(super) fn check(
     policies: &Policies,
     client: IpAddr,
     host: &str,
     headers: &HeaderMap,
-) -> Result<Passed, Box<PolicyRefusal>> {
+) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
     match policies.ir.verdict(client) {
         Verdict::Pass => {}
@@ -55,7 +57,7 @@ pub(super) fn check(
         Verdict::Broken => return refused(Error::BrokenPolicy),
     }
     if policies.ir.limits.is_none() {
-        return Ok(Passed::default());
+        return Ok(None);
     }
     let request = LimitedRequest {
         client,
@@ -67,10 +69,11 @@ pub(super) fn check(
         (Ok((in_progress, remaining)), limits) => {
             let limits = limits.filter(|limits| limits.has_headers);
             let headers = limits.map(|limits| Box::new(announced(limits, remaining.as_ref())));
-            Ok(Passed {
-                in_progress,
+            let is_kept = headers.is_some() || !in_progress.is_empty();
+            Ok(is_kept.then(|| Passed {
+                in_progress: Box::new(in_progress),
                 headers,
-            })
+            }))
         }
         (Err(LimitRefusal::Exceeded(after)), Some(limits)) => {
             Err(Box::new(exceeded(limits, after)))

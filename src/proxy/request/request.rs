@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::attempts::{self, ResponseSource};
 use super::filters;
 use super::headers::{self, NormalizedRequest};
-use super::policies::{self, Passed, PolicyRefusal};
+use super::policies::{self, Passed, PolicyRefusal, PolicyResult};
 use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
 use crate::ir::RouteKind;
@@ -316,10 +316,11 @@ fn admit(
         record.trace(parts);
     }
     let headers = match passed {
-        Ok(Passed {
+        Ok(None) => None,
+        Ok(Some(Passed {
             in_progress,
             headers,
-        }) => {
+        })) => {
             record.counts_as(in_progress);
             headers
         }
@@ -355,7 +356,7 @@ fn find_rule(
     host: &Host,
     added: &AddedHeaders,
     record: &mut Record,
-) -> Result<(LoadedRule, Result<Passed, Box<PolicyRefusal>>), Error> {
+) -> Result<(LoadedRule, PolicyResult), Error> {
     let table = client.worker.table.load();
     let port = client
         .port
@@ -377,8 +378,11 @@ fn find_rule(
     let listener = client.listener(port, host)?;
     let rule = rule_of(listener, &view)?;
     let passed = match listener.policies(rule) {
-        None => Ok(Passed::default()),
-        Some(policies) => policies::check(policies, client.peer.ip(), view.host, view.headers),
+        None => Ok(None),
+        Some(policies) => {
+            let address = client.address(added);
+            policies::check(policies, address, view.host, view.headers)
+        }
     };
     Ok((table.rule(rule), passed))
 }

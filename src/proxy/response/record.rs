@@ -39,7 +39,7 @@ pub(crate) struct Record {
     error: Option<&'static str>,
     complete: bool,
     /// The requests in progress that limits count.
-    in_progress: InProgress,
+    in_progress: Option<Box<InProgress>>,
     /// Its line of the access log so far; `None` if the log is disabled.
     line: Option<Box<Line>>,
     /// Its span, if it is sampled.
@@ -63,7 +63,7 @@ impl Record {
             attempts: Attempts::starting(start),
             error: None,
             complete: false,
-            in_progress: InProgress::default(),
+            in_progress: None,
             line,
             span: None,
         }
@@ -127,8 +127,8 @@ impl Record {
     }
 
     /// Counts as requests in progress until its end.
-    pub(crate) fn counts_as(&mut self, in_progress: InProgress) {
-        self.in_progress = in_progress;
+    pub(crate) fn counts_as(&mut self, in_progress: Box<InProgress>) {
+        self.in_progress = Some(in_progress);
     }
 
     /// Records the host.
