@@ -34,6 +34,7 @@ KINDS = {
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "GatewayParameters": ("/apis/portcullis.dev/v1alpha1", "gatewayparameters", True),
     "AccessPolicy": ("/apis/portcullis.dev/v1alpha1", "accesspolicies", True),
+    "TelemetryPolicy": ("/apis/portcullis.dev/v1alpha1", "telemetrypolicies", True),
     "RateLimitPolicy": ("/apis/portcullis.dev/v1alpha1", "ratelimitpolicies", True),
     "BackendTLSOverride": ("/apis/portcullis.dev/v1alpha1", "backendtlsoverrides", True),
     "ReleaseBackend": ("/apis/portcullis.dev/v1alpha1", "releasebackends", True),

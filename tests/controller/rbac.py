@@ -61,12 +61,16 @@ def prepare(cluster):
     cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"))
     limits = access_policy(NS, "any", "edge", rules=[{"name": "any", "concurrent": 1000}])
     del limits["spec"]["ipRules"]
-    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"})
+    traces = access_policy(NS, "any", "edge", tracing={"provider": {"backendRef": {"name": "echo", "port": 80}}})
+    del traces["spec"]["ipRules"]
+    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"}, {**traces, "kind": "TelemetryPolicy"})
     cluster.gateway_is(NS, "edge")
     access = lambda: cluster.api.get("AccessPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("AccessPolicy has a status", access, 10)
     limited = lambda: cluster.api.get("RateLimitPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("RateLimitPolicy has a status", limited, 10)
+    traced = lambda: cluster.api.get("TelemetryPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("TelemetryPolicy has a status", traced, 10)
     traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("XBackendTrafficPolicy has a status", traffic, 10)
     found = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
