@@ -51,7 +51,8 @@ fn ip_rules(allow: &[&str], deny: &[&str]) -> Value {
     json!({"ipRules": rules})
 }
 
-fn before(origin: &Origin, policies: &[String]) -> Objects {
+/// An origin behind a route with a rule `admin`, and these policies.
+pub(crate) fn before(origin: &Origin, policies: &[String]) -> Objects {
     let mut admin = prefix("/admin", "origin");
     admin["name"] = json!("admin");
     let objects = Objects::http()

@@ -178,7 +178,7 @@ async fn host_of_a_set_that_goes_is_taken_over_without_a_disturbance() {
         assert!(status.conditions.iter().all(|it| !it.is_problem()));
     }
 
-    // The response of the set that is gone goes on.
+    // The response of the deleted ListenerSet continues.
     body.send(Frame::data(Bytes::from_static(b"end")))
         .await
         .expect("read");

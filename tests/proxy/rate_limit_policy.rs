@@ -4,12 +4,12 @@ use http::{Method, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::access_policy::{access, gateway};
+use crate::access_policy::{access, before, gateway};
 use crate::admin::metric;
 use crate::client::{Answer, Client};
 use crate::grpc::grpc_route;
 use crate::origin::{Origin, full};
-use crate::scene::{Objects, Scene, prefix, to};
+use crate::scene::{Objects, Scene, to};
 
 /// A RateLimitPolicy on a target.
 fn limits(name: &str, target: &Value, rules: &Value, response: Option<Value>) -> String {
@@ -23,15 +23,6 @@ fn limits(name: &str, target: &Value, rules: &Value, response: Option<Value>) ->
 /// A limit of requests per hour.
 fn per_hour(name: &str, requests: u32) -> Value {
     json!({"name": name, "limit": {"requests": requests, "per": "Hour"}})
-}
-
-fn before(origin: &Origin, policies: &[String]) -> Objects {
-    let mut admin = prefix("/admin", "origin");
-    admin["name"] = json!("admin");
-    let objects = Objects::http()
-        .service("origin", &[origin.address])
-        .route("route", &[to("origin"), admin]);
-    policies.iter().cloned().fold(objects, Objects::with)
 }
 
 /// Returns the statuses of this number of requests.

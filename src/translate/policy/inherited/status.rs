@@ -54,7 +54,7 @@ impl Statuses {
     }
 }
 
-/// What is known of a policy on one Gateway.
+/// The effect of a policy on one Gateway.
 #[derive(Default)]
 struct OnGateway {
     /// Number of its targets.
