@@ -7,8 +7,8 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis::ir::route::{
-    Action, BackendTarget, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts, ValueMatch,
-    WeightedBackend,
+    Action, BackendTarget, Conditions, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts,
+    ValueMatch, WeightedBackend,
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
@@ -30,13 +30,7 @@ fn backend() -> BackendId {
 }
 
 fn prefix(path: &str) -> Match {
-    Match {
-        path: PathMatch::Prefix(path.into()),
-        grpc: None,
-        method: None,
-        headers: Vec::new(),
-        query: Vec::new(),
-    }
+    PathMatch::Prefix(path.into()).into()
 }
 
 fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> AttachedRoute {
@@ -175,7 +169,8 @@ fn hostnames_of_listeners() -> Case {
 }
 
 fn conditions() -> Case {
-    let matches = (0..16).map(|index| Match {
+    let conditions = |index| Conditions {
+        grpc: None,
         method: Some(Method::GET),
         headers: vec![HeaderMatch {
             name: HeaderName::from_static("x-version"),
@@ -185,6 +180,9 @@ fn conditions() -> Case {
             name: "page".into(),
             value: ValueMatch::Exact("1".into()),
         }],
+    };
+    let matches = (0..16).map(|index| Match {
+        others: conditions(index).into(),
         ..prefix("/api")
     });
     let routes = vec![route(0, vec![Hostname::Any], matches.collect())];

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
+use crate::ir::sharing::{Text, TextMap};
 
 /// A Namespace. Only its labels are used.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,14 +37,14 @@ pub struct ServiceSpec {
     /// `ClusterIP` (the default), `NodePort`, `LoadBalancer` or `ExternalName`.
     #[serde(rename = "type")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
+    pub kind: Option<Text>,
     /// Ports.
-    pub ports: Vec<ServicePort>,
+    pub ports: Box<[ServicePort]>,
     /// Labels of its pods.
-    pub selector: BTreeMap<String, String>,
+    pub selector: TextMap,
     /// Addresses within the cluster; contains only `None` if headless.
     #[serde(rename = "clusterIPs")]
-    pub cluster_ips: Vec<String>,
+    pub cluster_ips: Box<[Box<str>]>,
 }
 
 /// Status of a [`Service`].
@@ -59,7 +60,7 @@ pub struct ServiceStatus {
 #[serde(default)]
 pub struct LoadBalancerStatus {
     /// Addresses.
-    pub ingress: Vec<LoadBalancerIngress>,
+    pub ingress: Box<[LoadBalancerIngress]>,
 }
 
 /// One address of a load balancer: an IP address or a name.
@@ -80,15 +81,15 @@ pub struct LoadBalancerIngress {
 pub struct ServicePort {
     /// Name, which joins it with the ports of EndpointSlices; absent on a single unnamed port.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
+    pub name: Option<Text>,
     /// Port of the Service.
     pub port: u16,
     /// `TCP` (the default), `UDP` or `SCTP`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
+    pub protocol: Option<Text>,
     /// Application protocol, such as `kubernetes.io/h2c`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub app_protocol: Option<String>,
+    pub app_protocol: Option<Text>,
     /// Port of the pods; absent means the same number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_port: Option<TargetPort>,
@@ -101,7 +102,7 @@ pub enum TargetPort {
     /// Its name, which can be a different number in each pod.
     Number(i64),
     /// Its name, which may be another number in each pod.
-    Name(String),
+    Name(Text),
 }
 
 /// Label of an EndpointSlice that names its Service.
@@ -114,17 +115,17 @@ pub struct EndpointSlice {
     /// Metadata.
     pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6` or `FQDN`.
-    pub address_type: String,
+    pub address_type: Text,
     /// Endpoints. An empty list may be `null`: Go serializes a nil slice so.
     #[serde(default, deserialize_with = "null_as_empty")]
-    pub endpoints: Vec<SliceEndpoint>,
+    pub endpoints: Box<[SliceEndpoint]>,
     /// Ports. An empty list may be `null`: Go serializes a nil slice so.
     #[serde(default, deserialize_with = "null_as_empty")]
-    pub ports: Vec<SlicePort>,
+    pub ports: Box<[SlicePort]>,
 }
 resource!(EndpointSlice, "discovery.k8s.io", "EndpointSlice");
 
-fn null_as_empty<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+fn null_as_empty<'de, D, T>(deserializer: D) -> Result<Box<[T]>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -136,14 +137,14 @@ where
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct SliceEndpoint {
     /// Addresses of the same endpoint.
-    pub addresses: Vec<String>,
+    pub addresses: Box<[Box<str>]>,
     /// State; absent fields mean ready.
     #[serde(default)]
     pub conditions: EndpointConditions,
     /// The object behind the endpoint, usually a Pod.
     #[serde(rename = "targetRef", default)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_ref: Option<TargetRef>,
+    pub target_ref: Option<Box<TargetRef>>,
     /// Which clients should use it. Boxed, because most endpoints have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Box<EndpointHints>>,
@@ -156,15 +157,15 @@ pub struct EndpointHints {
     /// Clients in these zones.
     #[serde(
         deserialize_with = "null_as_empty",
-        skip_serializing_if = "Vec::is_empty"
+        skip_serializing_if = "<[Hint]>::is_empty"
     )]
-    pub for_zones: Vec<Hint>,
+    pub for_zones: Box<[Hint]>,
     /// Clients on these nodes.
     #[serde(
         deserialize_with = "null_as_empty",
-        skip_serializing_if = "Vec::is_empty"
+        skip_serializing_if = "<[Hint]>::is_empty"
     )]
-    pub for_nodes: Vec<Hint>,
+    pub for_nodes: Box<[Hint]>,
 }
 
 /// A zone or a node.
@@ -172,7 +173,7 @@ pub struct EndpointHints {
 #[serde(default)]
 pub struct Hint {
     /// Its name.
-    pub name: String,
+    pub name: Text,
 }
 
 /// The object behind an endpoint, in the namespace of its EndpointSlice.
@@ -180,9 +181,9 @@ pub struct Hint {
 #[serde(default)]
 pub struct TargetRef {
     /// Kind.
-    pub kind: String,
+    pub kind: Text,
     /// Name.
-    pub name: String,
+    pub name: Text,
 }
 
 /// State of an endpoint.
@@ -206,16 +207,16 @@ pub struct EndpointConditions {
 pub struct SlicePort {
     /// Name, as in the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
+    pub name: Option<Text>,
     /// Port of the endpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// `TCP` (the default), `UDP` or `SCTP`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<String>,
+    pub protocol: Option<Text>,
     /// Application protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub app_protocol: Option<String>,
+    pub app_protocol: Option<Text>,
 }
 
 /// A Secret. `Debug` omits its data.

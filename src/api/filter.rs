@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reference::{BackendObjectRef, LocalObjectReference};
+use crate::ir::sharing::Text;
 
 /// A filter. `type` selects the field with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -10,31 +11,31 @@ use super::reference::{BackendObjectRef, LocalObjectReference};
 pub struct HttpFilter {
     /// Type of the filter.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Text,
     /// Changes of request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub request_header_modifier: Option<HeaderModifier>,
+    pub request_header_modifier: Option<Box<HeaderModifier>>,
     /// Changes of response headers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub response_header_modifier: Option<HeaderModifier>,
+    pub response_header_modifier: Option<Box<HeaderModifier>>,
     /// Mirror.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub request_mirror: Option<RequestMirror>,
+    pub request_mirror: Option<Box<RequestMirror>>,
     /// Redirect.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub request_redirect: Option<RequestRedirect>,
+    pub request_redirect: Option<Box<RequestRedirect>>,
     /// Rewrite.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub url_rewrite: Option<UrlRewrite>,
+    pub url_rewrite: Option<Box<UrlRewrite>>,
     /// Cross-origin resource sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cors: Option<CorsFilter>,
+    pub cors: Option<Box<CorsFilter>>,
     /// Authorization by another backend.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub external_auth: Option<ExternalAuth>,
+    pub external_auth: Option<Box<ExternalAuth>>,
     /// A filter of another kind.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub extension_ref: Option<LocalObjectReference>,
+    pub extension_ref: Option<Box<LocalObjectReference>>,
 }
 
 /// Header changes: set, add, remove.

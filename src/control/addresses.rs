@@ -61,7 +61,7 @@ fn of_service(
     replicas: &BTreeSet<Replica>,
     nodes: &BTreeSet<IpAddr>,
 ) -> Vec<Address> {
-    let ip = |text: &String| text.parse().ok().map(Address::IPAddress);
+    let ip = |text: &str| text.parse().ok().map(Address::IPAddress);
     let cluster = &service.spec.cluster_ips;
     if service.spec.kind.as_deref() == Some("LoadBalancer") {
         let ingress = service.status.load_balancer.ingress.iter();
@@ -69,7 +69,7 @@ fn of_service(
             let name = ingress.hostname.as_deref().filter(|name| !name.is_empty());
             ingress
                 .ip
-                .as_ref()
+                .as_deref()
                 .and_then(ip)
                 .or_else(|| name.map(|name| Address::Hostname(Arc::from(name))))
         });
@@ -78,12 +78,12 @@ fn of_service(
     if service.spec.kind.as_deref() == Some("NodePort") {
         return nodes.iter().copied().map(Address::IPAddress).collect();
     }
-    if cluster.iter().any(|address| address == "None") {
+    if cluster.iter().any(|address| **address == *"None") {
         // Headless: the pods use the host network of their nodes.
         return replicas
             .iter()
             .map(|replica| Address::IPAddress(replica.address))
             .collect();
     }
-    cluster.iter().filter_map(ip).collect()
+    cluster.iter().filter_map(|text| ip(text)).collect()
 }

@@ -190,7 +190,7 @@ fn replica(endpoint: &SliceEndpoint) -> Option<Replica> {
     let target = endpoint.target_ref.as_ref();
     let pod = target.filter(|target| target.kind == "Pod");
     Some(Replica {
-        pod: pod.map(|pod| pod.name.clone()).unwrap_or_default(),
+        pod: pod.map(|pod| pod.name.to_string()).unwrap_or_default(),
         address: endpoint.addresses.first()?.parse().ok()?,
     })
 }

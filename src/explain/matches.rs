@@ -99,20 +99,21 @@ fn conditions(condition: &Match, values: Values) -> String {
             format!("{service}, {}", part("method", &call.method))
         }
     }];
-    parts.extend(condition.grpc.map(|_| "gRPC".to_owned()));
+    parts.extend(condition.others.grpc.map(|_| "gRPC".to_owned()));
     parts.extend(
         condition
+            .others
             .method
             .iter()
             .map(|method| format!("method {method}")),
     );
-    for header in &condition.headers {
+    for header in &condition.others.headers {
         parts.push(format!(
             "header {}",
             value(header.name.as_str(), &header.value, values)
         ));
     }
-    for query in &condition.query {
+    for query in &condition.others.query {
         parts.push(format!(
             "query {}",
             value(&query.name, &query.value, values)

@@ -98,9 +98,9 @@ impl Specificity {
             path_length: Reverse(length),
             grpc_method: Reverse(0),
             grpc: Reverse(false),
-            method: Reverse(usize::from(condition.method.is_some())),
-            headers: Reverse(condition.headers.len()),
-            query: Reverse(condition.query.len()),
+            method: Reverse(usize::from(condition.others.method.is_some())),
+            headers: Reverse(condition.others.headers.len()),
+            query: Reverse(condition.others.query.len()),
         }
     }
 
@@ -108,7 +108,7 @@ impl Specificity {
     /// compare with HTTPRoutes, a complete service and method rank as an `Exact` path, and every other condition as a
     /// `PathPrefix` of `/service`. The API leaves the rank of regular expressions open: here their characters count.
     fn grpc(condition: &Match) -> Self {
-        let GrpcMatch { service, method } = condition.grpc.unwrap_or_default();
+        let GrpcMatch { service, method } = condition.others.grpc.unwrap_or_default();
         let (path, length) = match &condition.path {
             PathMatch::Exact(path) => (PathRank::Exact, path.chars().count()),
             // The prefix includes the `/` before the service.
@@ -122,7 +122,7 @@ impl Specificity {
             grpc_method: Reverse(method),
             grpc: Reverse(true),
             method: Reverse(0),
-            headers: Reverse(condition.headers.len()),
+            headers: Reverse(condition.others.headers.len()),
             query: Reverse(0),
         }
     }

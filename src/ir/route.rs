@@ -1,5 +1,6 @@
 //! Routes as rules with matches, filters and backends.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,11 +149,23 @@ pub struct Retry {
     pub backoff: Duration,
 }
 
-/// Conditions that must all hold.
+/// A condition on the path, and others, which must all hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Match {
     /// Path.
     pub path: PathMatch,
+    /// What else must hold.
+    #[serde(flatten)]
+    pub others: OtherConditions,
+}
+
+/// The conditions of a match, the path aside. Most matches have none, which takes no memory of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct OtherConditions(Option<Box<Conditions>>);
+
+/// Conditions that must all hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Conditions {
     /// Set in GRPCRoutes: only gRPC requests match, and the preflight requests of browsers for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
@@ -163,6 +176,51 @@ pub struct Match {
     pub headers: Vec<HeaderMatch>,
     /// Query parameters; each name once.
     pub query: Vec<QueryMatch>,
+}
+
+static NO_CONDITIONS: Conditions = Conditions {
+    grpc: None,
+    method: None,
+    headers: Vec::new(),
+    query: Vec::new(),
+};
+
+impl OtherConditions {
+    /// Reports whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl From<Conditions> for OtherConditions {
+    fn from(conditions: Conditions) -> Self {
+        Self((conditions != NO_CONDITIONS).then(|| Box::new(conditions)))
+    }
+}
+
+impl Deref for OtherConditions {
+    type Target = Conditions;
+
+    #[inline]
+    fn deref(&self) -> &Conditions {
+        self.0.as_deref().unwrap_or(&NO_CONDITIONS)
+    }
+}
+
+impl Serialize for OtherConditions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Conditions::serialize(self, serializer)
+    }
+}
+
+impl From<PathMatch> for Match {
+    fn from(path: PathMatch) -> Self {
+        Self {
+            path,
+            others: OtherConditions::default(),
+        }
+    }
 }
 
 impl Route {
@@ -183,8 +241,8 @@ impl Match {
         };
         let call = call.into_iter();
         let call = call.flat_map(|call| call.service.iter().chain(&call.method));
-        let headers = self.headers.iter().map(|header| &header.value);
-        let query = self.query.iter().map(|parameter| &parameter.value);
+        let headers = self.others.headers.iter().map(|header| &header.value);
+        let query = self.others.query.iter().map(|parameter| &parameter.value);
         let values = call
             .chain(headers)
             .chain(query)

@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -39,7 +39,8 @@ pub struct Backend {
     fallback: ArcSwap<Vec<Arc<Endpoint>>>,
     /// Number of the loss in which its use was logged.
     fallback_logged: AtomicU64,
-    default_budget: DefaultRetryBudget,
+    /// Only of backends of which an attempt has failed.
+    default_budget: OnceLock<Box<DefaultRetryBudget>>,
     endpoints: ArcSwap<Endpoints>,
 }
 
@@ -113,7 +114,7 @@ impl Backend {
             fallback_logged: AtomicU64::new(0),
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             traffic: TrafficCell::new(ir.traffic.as_ref(), None),
-            default_budget: DefaultRetryBudget::default(),
+            default_budget: OnceLock::new(),
             endpoints: ArcSwap::from_pointee(
                 Endpoints::default().configured(&ir.endpoints, &stats),
             ),
@@ -172,19 +173,23 @@ impl Backend {
 
     /// Counts a retry if the default retry budget permits it. Returns whether it does.
     pub fn try_default_retry(&self) -> bool {
-        self.default_budget
+        self.default_budget()
             .try_retry(self.sent(), monotonic::now().get())
     }
 
     /// Counts a retry that needs no permission for the default retry budget.
     pub fn count_default_retry(&self) {
-        self.default_budget
+        self.default_budget()
             .count(self.sent(), monotonic::now().get());
     }
 
     /// Undoes the count of a retry that got a response.
     pub fn refund_default_retry(&self) {
-        self.default_budget.refund(monotonic::now().get());
+        self.default_budget().refund(monotonic::now().get());
+    }
+
+    fn default_budget(&self) -> &DefaultRetryBudget {
+        self.default_budget.get_or_init(Box::default)
     }
 
     /// Returns the number of attempts at the present endpoints so far.

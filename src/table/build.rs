@@ -10,6 +10,7 @@ use super::backends::Backends;
 use super::listener::{Changes, Listener, Port};
 use super::node::same_nodes;
 use super::route::{Route, Routes};
+use super::router::MadeRouters;
 use crate::ir;
 use crate::ir::{Ir, ListenerKey, ObjectRef};
 use crate::tls::ServerConfigs;
@@ -73,6 +74,7 @@ struct Listeners<'a> {
     has_same_configs: bool,
     backends: &'a Backends,
     routes: &'a mut Routes,
+    routers: MadeRouters,
     /// Routes that need new nodes although their IR may be equal.
     outdated: Vec<ObjectRef>,
     /// Nodes of routes that listeners had.
@@ -95,7 +97,7 @@ impl Listeners<'_> {
             None => {
                 let limiters = self.routes.limiters.clone();
                 let attach = |ir: &Arc<ir::Route>| self.routes.attach(ir, self.backends);
-                let known = (old, &limiters);
+                let known = (old, &limiters, &mut self.routers);
                 let node = Listener::new(ir.clone(), config.cloned(), &changes, known, attach);
                 self.detached.extend(changes.detached().cloned());
                 Arc::new(node)
@@ -142,6 +144,7 @@ fn ports(
         backends,
         outdated: routes.outdated(backends),
         routes,
+        routers: MadeRouters::default(),
         detached: Vec::new(),
     };
     let mut port = |ir: &Arc<ir::Port>| {

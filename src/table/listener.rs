@@ -13,7 +13,7 @@ use super::limits::{Limiters, Policies};
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
 use super::node::same_nodes;
 use super::route::Route;
-use super::router::{Candidate, Router};
+use super::router::{Candidate, MadeRouters, Router};
 use super::rule::Rule;
 use crate::ir;
 use crate::ir::policy::Verdict;
@@ -135,7 +135,7 @@ impl Listener {
         ir: Arc<ir::Listener>,
         server: Option<Arc<Server>>,
         changes: &Changes<'_>,
-        (old, limiters): (Option<&Arc<Self>>, &Limiters),
+        (old, limiters, made): (Option<&Arc<Self>>, &Limiters, &mut MadeRouters),
         mut attach: impl FnMut(&Arc<ir::Route>) -> Arc<Route>,
     ) -> Self {
         let nothing = HostIndex::new([]);
@@ -158,10 +158,7 @@ impl Listener {
             routes.insert(ir.route.object.clone(), node);
         }
         let router = |(hostname, (gone, new)): (&Hostname, (Vec<Candidate>, Vec<Candidate>))| {
-            let router = match known.get(hostname) {
-                Some(router) => router.with(&gone, new),
-                None => Some(Router::new(new)),
-            };
+            let router = made.router(known.get(hostname), &gone, new);
             (hostname.clone(), router)
         };
         Self {

@@ -5,7 +5,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
-use crate::ir::route::{GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use crate::ir::route::{
+    Conditions, GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
+};
 
 /// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +71,7 @@ pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
 
 /// Reports whether a match has only a path condition.
 pub(super) fn is_plain(condition: &Match) -> bool {
-    condition.grpc.is_none()
-        && condition.method.is_none()
-        && condition.headers.is_empty()
-        && condition.query.is_empty()
+    condition.others.is_empty()
 }
 
 /// Returns the first condition, other than the path, that the request does not meet.
@@ -80,13 +79,12 @@ pub(super) fn mismatch<'a>(
     condition: &'a Match,
     request: &RequestView<'_>,
 ) -> Option<Mismatch<'a>> {
-    let Match {
-        path: _,
+    let Conditions {
         grpc,
         method,
         headers,
         query,
-    } = condition;
+    } = &*condition.others;
     let is_grpc = || {
         grpc::is_request(request.method, request.headers)
             || is_preflight(request.method, request.headers)

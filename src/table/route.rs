@@ -1,6 +1,7 @@
 //! Routes at run time, with their rules. Reuses routes and rules of the previous table that are still valid. Must not
 //! know listeners or how a request finds a rule.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -33,7 +34,7 @@ impl Route {
 /// map: a clone is cheap, and an update costs only what it changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
-    by_object: OrdMap<ObjectRef, Arc<[Counted]>>,
+    by_object: OrdMap<ObjectRef, Versions>,
     /// Patterns of new rules that are not compiled.
     new_patterns: Vec<Pattern>,
     /// The limits of rules and listeners.
@@ -42,12 +43,39 @@ pub(super) struct Routes {
     may_lack_backends: bool,
 }
 
+/// The versions of a route.
+#[derive(Clone, Debug)]
+enum Versions {
+    One(Counted),
+    Many(Arc<[Counted]>),
+}
+
 /// A route and its number of listeners. While a table is built, an object can have several versions: listeners move to
 /// the new version one after the other.
 #[derive(Clone, Debug)]
 struct Counted {
     node: Arc<Route>,
     listeners: usize,
+}
+
+impl Deref for Versions {
+    type Target = [Counted];
+
+    fn deref(&self) -> &[Counted] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(all) => all,
+        }
+    }
+}
+
+impl From<Vec<Counted>> for Versions {
+    fn from(mut versions: Vec<Counted>) -> Self {
+        match versions.pop() {
+            Some(only) if versions.is_empty() => Self::One(only),
+            last => Self::Many(versions.into_iter().chain(last).collect()),
+        }
+    }
 }
 
 impl Routes {

@@ -47,7 +47,7 @@ impl Candidate {
     }
 
     /// Returns the identity of the match. The candidate keeps its rule alive, so the address stays unique.
-    fn identity(&self) -> (*const Rule, u32) {
+    fn identity(&self) -> Identity {
         (Arc::as_ptr(&self.rule), self.index)
     }
 
@@ -144,10 +144,56 @@ pub(super) struct Paths {
 }
 
 /// Changes of the matches in one slot.
+/// The routers that are made for one table. Listeners that get the same routes, such as those for HTTP and HTTPS of one
+/// team, share theirs.
+#[derive(Default)]
+pub(super) struct MadeRouters(FxHashMap<Origin, Router>);
+
+/// What a router is made from. All of it lives while a table is built, so that pointers identify it.
+#[derive(PartialEq, Eq, Hash)]
+struct Origin {
+    known: Option<*const Paths>,
+    gone: Box<[Identity]>,
+    new: Box<[Identity]>,
+}
+
+type Identity = (*const Rule, u32);
+
 #[derive(Default)]
 struct Edit {
     gone: FxHashSet<(*const Rule, u32)>,
     new: Vec<Candidate>,
+}
+
+impl MadeRouters {
+    /// Returns the known router, if there is one, without some matches and with others; `None` if nothing remains of it.
+    pub(super) fn router(
+        &mut self,
+        known: Option<&Router>,
+        gone: &[Candidate],
+        new: Vec<Candidate>,
+    ) -> Option<Router> {
+        let make = |new| match known {
+            Some(known) => known.with(gone, new),
+            None => Some(Router::new(new)),
+        };
+        let known = match known {
+            None => None,
+            Some(Router::Paths(paths)) => Some(Arc::as_ptr(paths)),
+            Some(Router::Root(_) | Router::Priorities(_)) => return make(new),
+        };
+        let origin = Origin {
+            known,
+            gone: gone.iter().map(Candidate::identity).collect(),
+            new: new.iter().map(Candidate::identity).collect(),
+        };
+        if let Some(made) = self.0.get(&origin) {
+            return Some(made.clone());
+        }
+        let router = make(new)?;
+        self.0.insert(origin, router.clone());
+        Some(router)
+    }
 }
 
 impl Router {

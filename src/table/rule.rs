@@ -1,6 +1,6 @@
 //! Rules at run time: state that survives configuration changes, and the weighted selection of a backend.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rand::RngExt;
 
@@ -28,7 +28,7 @@ pub struct Rule {
     /// What policies require of its requests, if they target its route.
     policies: Option<Arc<Policies>>,
     /// The name of its route as text, for the access log.
-    route_name: Box<str>,
+    route_name: OnceLock<Box<str>>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
     created: Option<i64>,
@@ -89,7 +89,7 @@ impl Rule {
             sum += u64::from(reference.weight);
             sums.push(sum);
             all.push(WeightedBackend {
-                filters: reference.filters.as_slice().into(),
+                filters: shared(&reference.filters),
                 target: BackendTarget::new(&reference.target, backends),
                 has_weight: reference.weight > 0,
                 filter_targets: Targets::new(&reference.filters, backends),
@@ -104,7 +104,7 @@ impl Rule {
             },
         };
         Self {
-            route_name: ir.id.route.to_string().into(),
+            route_name: OnceLock::new(),
             ir,
             state,
             backends,
@@ -163,7 +163,8 @@ impl Rule {
     /// The name of its route as text.
     #[inline]
     pub fn route_name(&self) -> &str {
-        &self.route_name
+        let name = || self.ir.id.route.to_string().into();
+        self.route_name.get_or_init(name)
     }
 
     /// The kind of its route.
@@ -237,6 +238,14 @@ impl Rule {
 /// Returns what policies require of the requests of a rule of a route that they target.
 fn policies(route: &ir::Route, index: usize) -> Option<&Arc<ir::policy::Policies>> {
     route.policies.as_ref()?.get(index)
+}
+
+/// Without filters, allocates nothing.
+fn shared(filters: &[ir::Filter]) -> Arc<[ir::Filter]> {
+    match filters {
+        [] => Arc::default(),
+        filters => filters.into(),
+    }
 }
 
 fn references(ir: &ir::Rule) -> &[ir::route::WeightedBackend] {

@@ -1,7 +1,7 @@
 //! Counters of backends: plain atomics that the proxy updates and telemetry reads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::durations::Durations;
@@ -135,12 +135,18 @@ pub struct BackendStats {
     fallbacks: AtomicU64,
     refused_retries: AtomicU64,
     ejections: AtomicU64,
+    results: OnceLock<Box<Results>>,
+    /// Used only when the configuration changes.
+    releases: Mutex<Vec<Arc<ReleaseStats>>>,
+}
+
+/// Counters that most backends do not need: of failures, and of requests that are not a client's.
+#[derive(Debug, Default)]
+struct Results {
     faults: [AtomicU64; UpstreamFault::ALL.len()],
     tls_failures: [AtomicU64; TlsFailure::ALL.len()],
     mirrored: [AtomicU64; MirrorResult::ALL.len()],
     authorized: [AtomicU64; AuthResult::ALL.len()],
-    /// Used only when the configuration changes.
-    releases: Mutex<Vec<Arc<ReleaseStats>>>,
 }
 
 impl BackendStats {
@@ -156,6 +162,15 @@ impl BackendStats {
             .collect();
         present.clone_from(&wanted);
         wanted
+    }
+
+    fn results(&self) -> &Results {
+        self.results.get_or_init(Box::default)
+    }
+
+    fn result(&self, counter: impl FnOnce(&Results) -> &AtomicU64) -> u64 {
+        let results = self.results.get();
+        results.map_or(0, |results| counter(results).load(Relaxed))
     }
 
     /// Counts an established connection.
@@ -220,37 +235,37 @@ impl BackendStats {
 
     /// Counts a failed attempt.
     pub fn failed(&self, fault: UpstreamFault) {
-        self.faults[fault as usize].fetch_add(1, Relaxed);
+        self.results().faults[fault as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts a TLS handshake that failed.
     pub fn tls_failed(&self, failure: TlsFailure) {
-        self.tls_failures[failure as usize].fetch_add(1, Relaxed);
+        self.results().tls_failures[failure as usize].fetch_add(1, Relaxed);
     }
 
     /// Returns the number of TLS handshakes that failed for this reason.
     pub fn tls_failures(&self, failure: TlsFailure) -> u64 {
-        self.tls_failures[failure as usize].load(Relaxed)
+        self.result(|results| &results.tls_failures[failure as usize])
     }
 
     /// Counts the copy of a request.
     pub fn mirrored(&self, result: MirrorResult) {
-        self.mirrored[result as usize].fetch_add(1, Relaxed);
+        self.results().mirrored[result as usize].fetch_add(1, Relaxed);
     }
 
     /// Copies of requests with this result so far.
     pub fn mirrored_requests(&self, result: MirrorResult) -> u64 {
-        self.mirrored[result as usize].load(Relaxed)
+        self.result(|results| &results.mirrored[result as usize])
     }
 
     /// Counts a call to an authorization server.
     pub fn authorized(&self, result: AuthResult) {
-        self.authorized[result as usize].fetch_add(1, Relaxed);
+        self.results().authorized[result as usize].fetch_add(1, Relaxed);
     }
 
     /// Returns the number of calls to authorization servers with this result.
     pub fn authorizations(&self, result: AuthResult) -> u64 {
-        self.authorized[result as usize].load(Relaxed)
+        self.result(|results| &results.authorized[result as usize])
     }
 
     /// Connections established so far.
@@ -260,7 +275,7 @@ impl BackendStats {
 
     /// Attempts that failed this way so far.
     pub fn faults(&self, fault: UpstreamFault) -> u64 {
-        self.faults[fault as usize].load(Relaxed)
+        self.result(|results| &results.faults[fault as usize])
     }
 }
 

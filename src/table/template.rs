@@ -16,8 +16,12 @@ impl Rule {
     /// Returns method and path template of each match; `*` is any method. Without headers and query parameters.
     pub fn match_texts(&self) -> impl Iterator<Item = String> {
         self.ir.matches.iter().map(|it| {
-            let method = it.method.as_ref().map_or("*", |method| method.as_str());
-            let has_more = !it.headers.is_empty() || !it.query.is_empty();
+            let method = it
+                .others
+                .method
+                .as_ref()
+                .map_or("*", |method| method.as_str());
+            let has_more = !it.others.headers.is_empty() || !it.others.query.is_empty();
             let more = if has_more { " with conditions" } else { "" };
             format!("{method} {}{more}", template(&it.path))
         })

@@ -70,7 +70,7 @@ fn selector(configured: &Value, service: &Service) -> Option<BTreeMap<String, St
         );
     }
     let keys = configured["removeKeys"].as_array()?;
-    let mut labels = service.spec.selector.clone();
+    let mut labels = BTreeMap::clone(&service.spec.selector);
     labels.retain(|key, _| !keys.iter().any(|removed| removed == key));
     Some(labels)
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 use http::{HeaderName, Method};
 use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::route::{
-    Action, BackendTarget, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch,
-    Timeouts, ValueMatch, WeightedBackend,
+    Action, BackendTarget, Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch,
+    QueryMatch, Timeouts, ValueMatch, WeightedBackend,
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
@@ -58,22 +58,27 @@ fn named(
 fn condition() -> impl Strategy<Value = Match> {
     let method = weighted(0.3, select(vec![Method::GET, Method::POST]));
     let parts = (path(), method, named(["x-a", "x-b"]), named(["p", "q"]));
-    parts.prop_map(|(path, method, headers, query)| Match {
-        path,
-        grpc: None,
-        method,
-        headers: headers
-            .map(|(name, value)| HeaderMatch {
-                name: HeaderName::from_static(name),
-                value,
-            })
-            .collect(),
-        query: query
-            .map(|(name, value)| QueryMatch {
-                name: name.into(),
-                value,
-            })
-            .collect(),
+    parts.prop_map(|(path, method, headers, query)| {
+        let others = Conditions {
+            grpc: None,
+            method,
+            headers: headers
+                .map(|(name, value)| HeaderMatch {
+                    name: HeaderName::from_static(name),
+                    value,
+                })
+                .collect(),
+            query: query
+                .map(|(name, value)| QueryMatch {
+                    name: name.into(),
+                    value,
+                })
+                .collect(),
+        };
+        Match {
+            path,
+            others: others.into(),
+        }
     })
 }
 
@@ -106,12 +111,16 @@ fn grpc_path() -> impl Strategy<Value = (PathMatch, GrpcMatch)> {
 }
 
 fn grpc_condition() -> impl Strategy<Value = Match> {
-    (grpc_path(), condition()).prop_map(|((path, grpc), other)| Match {
-        path,
-        grpc: Some(grpc),
-        method: None,
-        query: Vec::new(),
-        ..other
+    (grpc_path(), condition()).prop_map(|((path, grpc), other)| {
+        let others = Conditions {
+            grpc: Some(grpc),
+            headers: other.others.headers.clone(),
+            ..Conditions::default()
+        };
+        Match {
+            path,
+            others: others.into(),
+        }
     })
 }
 
@@ -138,7 +147,7 @@ pub(crate) fn named_route(
     rules: Vec<RuleParts>,
 ) -> Route {
     let mut matches = rules.iter().flat_map(|(matches, _)| matches);
-    let (kind, object_kind) = match matches.any(|it| it.grpc.is_some()) {
+    let (kind, object_kind) = match matches.any(|it| it.others.grpc.is_some()) {
         true => (RouteKind::Grpc, "GRPCRoute"),
         false => (RouteKind::Http, "HTTPRoute"),
     };

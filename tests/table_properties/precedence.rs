@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis::ir::route::{
-    GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
+    Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
 };
 use portcullis::ir::{Hostname, Ir, Pattern, Port, Route};
 use portcullis::table::{MatchVerdict, Table};
@@ -67,13 +67,23 @@ pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
         |one, two| more(grpc(one).method, grpc(two).method),
         |one, two| {
             first(
-                one.condition().grpc.is_some(),
-                two.condition().grpc.is_some(),
+                one.condition().others.grpc.is_some(),
+                two.condition().others.grpc.is_some(),
             )
         },
         |one, two| first(has_method(one), has_method(two)),
-        |one, two| more(one.condition().headers.len(), two.condition().headers.len()),
-        |one, two| more(one.condition().query.len(), two.condition().query.len()),
+        |one, two| {
+            more(
+                one.condition().others.headers.len(),
+                two.condition().others.headers.len(),
+            )
+        },
+        |one, two| {
+            more(
+                one.condition().others.query.len(),
+                two.condition().others.query.len(),
+            )
+        },
         |one, two| older(one.route.created, two.route.created),
         |one, two| alphabetical(one.route, two.route),
         |one, two| (one.rule, one.index).cmp(&(two.rule, two.index)),
@@ -117,11 +127,11 @@ fn prefix_length(ranked: Ranked<'_>) -> usize {
 }
 
 fn grpc(ranked: Ranked<'_>) -> GrpcMatch {
-    ranked.condition().grpc.unwrap_or_default()
+    ranked.condition().others.grpc.unwrap_or_default()
 }
 
 fn has_method(ranked: Ranked<'_>) -> bool {
-    ranked.condition().method.is_some()
+    ranked.condition().others.method.is_some()
 }
 
 /// Compares ages. A route without a time, as in files, counts as oldest.
@@ -184,12 +194,15 @@ fn fitting() -> impl Strategy<Value = Match> {
             name: name.into(),
             value: value(),
         };
-        Match {
-            path,
+        let others = Conditions {
             grpc: None,
             method,
             headers: headers.into_iter().map(header).collect(),
             query: query.into_iter().map(parameter).collect(),
+        };
+        Match {
+            path,
+            others: others.into(),
         }
     })
 }
@@ -216,12 +229,16 @@ fn fitting_grpc() -> impl Strategy<Value = Match> {
         (pattern(), 0, 1),
         (pattern(), 0, 9),
     ];
-    (select(paths), fitting()).prop_map(|((path, service, method), other)| Match {
-        path,
-        grpc: Some(GrpcMatch { service, method }),
-        method: None,
-        query: Vec::new(),
-        ..other
+    (select(paths), fitting()).prop_map(|((path, service, method), other)| {
+        let others = Conditions {
+            grpc: Some(GrpcMatch { service, method }),
+            headers: other.others.headers.clone(),
+            ..Conditions::default()
+        };
+        Match {
+            path,
+            others: others.into(),
+        }
     })
 }
 

@@ -15,13 +15,7 @@ use crate::configuration::{GATEWAY, backend_id, listener, route};
 use crate::request::Request;
 
 fn plain(path: &str) -> Match {
-    Match {
-        path: PathMatch::Prefix(path.into()),
-        grpc: None,
-        method: None,
-        headers: Vec::new(),
-        query: Vec::new(),
-    }
+    PathMatch::Prefix(path.into()).into()
 }
 
 /// Listeners `a` and `b`, each with its own route to its own backend.

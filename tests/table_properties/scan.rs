@@ -67,16 +67,16 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
         });
         value_fits(&it.value, value)
     };
-    let method = condition.method.as_ref();
+    let method = condition.others.method.as_ref();
     let is_grpc = request.method == Method::POST
         && request
             .headers
             .get("content-type")
             .is_some_and(|value| value == "application/grpc");
-    path && (condition.grpc.is_none() || is_grpc)
+    path && (condition.others.grpc.is_none() || is_grpc)
         && method.is_none_or(|method| *method == request.method)
-        && condition.headers.iter().all(header)
-        && condition.query.iter().all(query)
+        && condition.others.headers.iter().all(header)
+        && condition.others.query.iter().all(query)
 }
 
 /// Reports whether a hostname matches. A wildcard matches one or more whole labels (Hostname).

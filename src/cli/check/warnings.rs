@@ -70,7 +70,7 @@ pub(super) fn loosened(report: &StatusReport) -> BTreeSet<Warning> {
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
     let index = rule.id.index;
-    let (gets, unavailable) = match rule.matches.iter().any(|it| it.grpc.is_some()) {
+    let (gets, unavailable) = match rule.matches.iter().any(|it| it.others.grpc.is_some()) {
         true => (
             "every call gets gRPC status UNAVAILABLE",
             "calls get gRPC status UNAVAILABLE",

@@ -52,7 +52,7 @@ fn fallback(service: &Service, backend: &Backend) -> Option<Fallback> {
     if !addresses.is_empty() {
         return Some(Fallback::Addresses(addresses));
     }
-    let is_headless = service.spec.cluster_ips.iter().any(|it| it == HEADLESS);
+    let is_headless = service.spec.cluster_ips.iter().any(|it| **it == *HEADLESS);
     // The name has the addresses of pods, so that the port is theirs.
     let port = backend.endpoints.addresses().first()?.port();
     let ObjectName {

@@ -173,7 +173,7 @@ fn without(service: &Service, keys: &BTreeSet<String>) -> Result<BTreeMap<String
         let why = format!("{field}: {name} has no selector to remove keys from; omit removeKeys");
         return Err(invalid(why));
     }
-    let mut labels = service.spec.selector.clone();
+    let mut labels = BTreeMap::clone(&service.spec.selector);
     labels.retain(|key, _| !keys.contains(key));
     if labels.is_empty() {
         let why =

@@ -157,16 +157,7 @@ mod tests {
     use super::*;
 
     fn path(paths: &[PathMatch]) -> String {
-        let matches: Vec<_> = paths
-            .iter()
-            .map(|path| Match {
-                path: path.clone(),
-                grpc: None,
-                method: None,
-                headers: Vec::new(),
-                query: Vec::new(),
-            })
-            .collect();
+        let matches: Vec<_> = paths.iter().map(|path| path.clone().into()).collect();
         common_path(&matches)
     }
 

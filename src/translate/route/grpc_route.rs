@@ -11,7 +11,7 @@ use http::{HeaderName, Method};
 use crate::api::filter::{CorsFilter, HttpFilter};
 use crate::api::grpc_route::{GrpcMatch as ApiMatch, GrpcMethodMatch, GrpcRoute, GrpcRule};
 use crate::ir::cors::Cors;
-use crate::ir::route::{GrpcCall, GrpcMatch, Match, PathMatch, ValueMatch};
+use crate::ir::route::{Conditions, GrpcCall, GrpcMatch, Match, PathMatch, ValueMatch};
 use crate::ir::{Filter, RouteKind, Rule, RuleId};
 
 use super::http_match::{headers, unsupported};
@@ -164,12 +164,14 @@ fn one(condition: &ApiMatch, field: &str, patterns: &mut RoutePatterns) -> Resul
         Some(method) => path(method, &format!("{field}.method"), patterns)?,
         None => (PathMatch::Prefix("".into()), GrpcMatch::default()),
     };
+    let others = Conditions {
+        grpc: Some(grpc),
+        headers: headers(&condition.headers, field, patterns)?,
+        ..Conditions::default()
+    };
     Ok(Match {
         path,
-        grpc: Some(grpc),
-        method: None,
-        headers: headers(&condition.headers, field, patterns)?,
-        query: Vec::new(),
+        others: others.into(),
     })
 }
 

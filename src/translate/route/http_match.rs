@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 
 use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
-use crate::ir::route::{HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
+use crate::ir::route::{Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 use crate::ir::sharing;
 
 use super::patterns::RoutePatterns;
@@ -22,13 +22,7 @@ pub(in crate::translate) fn translate(
     patterns: &mut RoutePatterns,
 ) -> Result<Vec<Match>, Fault> {
     if matches.is_empty() {
-        return Ok(vec![Match {
-            path: PathMatch::Prefix("".into()),
-            grpc: None,
-            method: None,
-            headers: Vec::new(),
-            query: Vec::new(),
-        }]);
+        return Ok(vec![PathMatch::Prefix("".into()).into()]);
     }
     let mut all = Vec::with_capacity(matches.len());
     for (index, condition) in matches.iter().enumerate() {
@@ -42,12 +36,16 @@ pub(in crate::translate) fn translate(
 }
 
 fn one(condition: &HttpMatch, field: &str, patterns: &mut RoutePatterns) -> Result<Match, Fault> {
-    Ok(Match {
-        path: path(condition.path.as_ref(), &format!("{field}.path"), patterns)?,
+    let path = path(condition.path.as_ref(), &format!("{field}.path"), patterns)?;
+    let others = Conditions {
         grpc: None,
         method: method(condition.method.as_deref(), field)?,
         headers: headers(&condition.headers, field, patterns)?,
         query: query(&condition.query_params, field, patterns)?,
+    };
+    Ok(Match {
+        path,
+        others: others.into(),
     })
 }
 

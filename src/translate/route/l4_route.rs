@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::filter::HttpFilter;
 use crate::api::l4_route::{L4Rule, TcpRoute, TlsRoute, UdpRoute};
-use crate::ir::route::{Match, PathMatch};
+use crate::ir::route::PathMatch;
 use crate::ir::{RouteKind, Rule};
 
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
@@ -49,13 +49,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &L4Rule) -> Rule {
     let name = spec.name.as_deref();
     let no_filters = |_: &mut RouteBuilder<'_>, _: &[HttpFilter], _: &str| Ok(Vec::new());
     let forward = builder.forward(&spec.backend_refs, &field, name, no_filters);
-    let everything = Match {
-        path: PathMatch::Prefix("".into()),
-        grpc: None,
-        method: None,
-        headers: Vec::new(),
-        query: Vec::new(),
-    };
+    let everything = PathMatch::Prefix("".into()).into();
     builder.rule(RuleParts {
         id: builder.rule_id(index, name),
         matches: vec![everything],

@@ -146,7 +146,8 @@ fn number(pod: &Pod, port: &ServicePort) -> Option<u16> {
             let mut ports = pod.running_containers().flat_map(|it| &it.ports);
             let wanted = transport(port.protocol.as_deref());
             let is_named = |port: &&ContainerPort| {
-                port.name.as_ref() == Some(name) && transport(port.protocol.as_deref()) == wanted
+                port.name.as_deref() == Some(name.as_str())
+                    && transport(port.protocol.as_deref()) == wanted
             };
             ports.find(is_named).map(|port| port.container_port)
         }

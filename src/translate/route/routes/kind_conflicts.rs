@@ -34,6 +34,8 @@ pub(in crate::translate) struct KindConflicts {
     changed: FxHashSet<Arc<ListenerKey>>,
     /// Routes that were not accepted on a listener that they no longer claim.
     withdrawn: BTreeSet<ObjectRef>,
+    /// The listeners of the last claim. The routes of a team mostly claim the same, which they share.
+    last: Hosts,
 }
 
 /// What a route claims.
@@ -47,7 +49,7 @@ pub(in crate::translate) struct Claim {
 }
 
 /// The listeners that a route would attach to, each once, with its hostnames there.
-pub(in crate::translate) type Hosts = Box<[(Arc<ListenerKey>, Arc<[Hostname]>)]>;
+pub(in crate::translate) type Hosts = Arc<[(Arc<ListenerKey>, Arc<[Hostname]>)]>;
 
 impl Claim {
     /// Returns the claim of a route on these listeners; `None` if it serves none of them.
@@ -95,13 +97,19 @@ impl Claim {
 
 impl KindConflicts {
     /// Replaces the claim of a route; `None` if it has none.
-    pub(in crate::translate) fn replace(&mut self, route: &ObjectRef, claim: Option<Claim>) {
+    pub(in crate::translate) fn replace(&mut self, route: &ObjectRef, mut claim: Option<Claim>) {
+        if let Some(claim) = &mut claim {
+            if claim.listeners == self.last {
+                claim.listeners = self.last.clone();
+            }
+            self.last = claim.listeners.clone();
+        }
         if self.claims.get(route) == claim.as_ref() {
             return;
         }
         let previous = self.claims.remove(route);
         if let Some(previous) = &previous {
-            for (key, _) in &previous.listeners {
+            for (key, _) in previous.listeners.iter() {
                 if let Some(listener) = self.listeners.get_mut(key) {
                     listener.remove(route, || previous.rank(route));
                 }
@@ -109,7 +117,7 @@ impl KindConflicts {
             }
         }
         if let Some(claim) = &claim {
-            for (key, hostnames) in &claim.listeners {
+            for (key, hostnames) in claim.listeners.iter() {
                 let listener = self.listeners.entry(key.clone()).or_default();
                 listener.insert(route, claim.kind, || (claim.rank(route), hostnames.clone()));
                 self.changed.insert(key.clone());
@@ -119,7 +127,10 @@ impl KindConflicts {
             let claim = claim.as_ref();
             claim.is_some_and(|claim| claim.hostnames_on(key).is_some())
         };
-        for (key, _) in previous.iter().flat_map(|previous| &previous.listeners) {
+        for (key, _) in previous
+            .iter()
+            .flat_map(|previous| previous.listeners.iter())
+        {
             if !is_claimed(key)
                 && let Some(listener) = self.listeners.get_mut(key)
                 && listener.forget(route)

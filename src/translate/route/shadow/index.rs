@@ -2,7 +2,9 @@
 //! match that precedes another one and takes all its requests, as far as the conditions alone tell: regular expressions
 //! are only compared for equality.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -24,14 +26,11 @@ pub(in crate::translate) struct MatchIndex(FxHashMap<Hostname, OnHostname>);
 /// The matches of one hostname. Small, since thousands of hostnames have one match each.
 #[derive(Default)]
 struct OnHostname {
-    /// Matches by path, in order of paths.
-    paths: Vec<(PathKey, Matches)>,
+    /// In order of paths. Those with the same path are in the order in which they were attached.
+    entries: Vec<Entry>,
     /// Number of matches by the priority of their route, in order of priorities.
     priorities: Vec<(i16, usize)>,
 }
-
-/// Matches with the same path, in the order in which they were attached.
-type Matches = Vec<Entry>;
 
 /// A match of an attached route.
 struct Entry {
@@ -49,6 +48,17 @@ impl Entry {
 
     fn condition(&self) -> &Match {
         &self.rule().matches[self.r#match as usize]
+    }
+
+    /// Compares its path with another one.
+    fn cmp_path(&self, path: &PathKey) -> Ordering {
+        match &self.condition().path {
+            PathMatch::Exact(text) => path.cmp_to(text, PathRank::Exact),
+            PathMatch::Prefix(text) => path.cmp_to(text, PathRank::Prefix),
+            PathMatch::Regex(pattern) => path.cmp_to(pattern.source(), PathRank::Regex),
+            PathMatch::Call(call) => path.cmp_to(&call_text(call), PathRank::Regex),
+        }
+        .reverse()
     }
 
     fn candidate(&self) -> Candidate<'_> {
@@ -101,7 +111,7 @@ impl MatchIndex {
                 // In reverse, since removal searches from the end.
                 let entries = entries(&attached.route).rev();
                 entries.for_each(|entry| on_hostname.remove(&entry));
-                if on_hostname.paths.is_empty() {
+                if on_hostname.entries.is_empty() {
                     self.0.remove(hostname);
                 }
             }
@@ -173,39 +183,41 @@ impl OnHostname {
     fn insert(&mut self, entry: Entry) {
         *or_insert(&mut self.priorities, entry.route.priority) += 1;
         let path = PathKey::of(&entry.condition().path);
-        let matches = or_insert(&mut self.paths, path);
-        reserve_first(matches);
-        matches.push(entry);
+        let end = self
+            .entries
+            .partition_point(|it| it.cmp_path(&path).is_le());
+        reserve_first(&mut self.entries);
+        self.entries.insert(end, entry);
     }
 
     fn remove(&mut self, entry: &Entry) {
-        let path = PathKey::of(&entry.condition().path);
-        let Ok(at) = self.paths.binary_search_by(|(known, _)| known.cmp(&path)) else {
-            return;
-        };
-        let matches = &mut self.paths[at].1;
+        let of_path = self.range(&PathKey::of(&entry.condition().path));
         let is_same = |known: &Entry| {
             (known.rule, known.r#match) == (entry.rule, entry.r#match)
                 && known.route.object == entry.route.object
         };
-        let Some(place) = matches.iter().rposition(is_same) else {
+        let first = of_path.start;
+        let Some(place) = self.entries[of_path].iter().rposition(is_same) else {
             return;
         };
-        let priority = matches.remove(place).route.priority;
-        if matches.is_empty() {
-            self.paths.remove(at);
-        }
+        let priority = self.entries.remove(first + place).route.priority;
         *or_insert(&mut self.priorities, priority) -= 1;
         self.priorities.retain(|(_, count)| *count > 0);
     }
 
-    fn get(&self, path: &PathKey) -> Option<&Matches> {
-        let at = self.paths.binary_search_by(|(known, _)| known.cmp(path));
-        at.ok().map(|at| &self.paths[at].1)
+    /// The places of the matches with this path.
+    fn range(&self, path: &PathKey) -> Range<usize> {
+        let first = self.entries.partition_point(|it| it.cmp_path(path).is_lt());
+        let rest = &self.entries[first..];
+        first..first + rest.partition_point(|it| it.cmp_path(path).is_eq())
+    }
+
+    fn get(&self, path: &PathKey) -> &[Entry] {
+        &self.entries[self.range(path)]
     }
 
     /// The matches whose path covers that of the candidate, and that may precede it.
-    fn wider(&self, candidate: &Candidate<'_>) -> Vec<&Matches> {
+    fn wider(&self, candidate: &Candidate<'_>) -> Vec<&[Entry]> {
         let path = &candidate.condition().path;
         let highest = self.priorities.last().map(|(priority, _)| *priority);
         let mut wider = vec![PathKey::of(path)];
@@ -213,14 +225,14 @@ impl OnHostname {
         if highest > Some(candidate.priority()) {
             wider.extend(prefixes(path));
         }
-        let matches = wider.iter().filter_map(|path| self.get(path));
+        let matches = wider.iter().map(|path| self.get(path));
         matches
             .filter(|matches| matches.len() <= MAX_MATCHES)
             .collect()
     }
 
     /// The matches whose path is this one or narrower, as far as this one may precede them.
-    fn narrower(&self, path: &PathMatch) -> impl Iterator<Item = &Matches> {
+    fn narrower(&self, path: &PathMatch) -> impl Iterator<Item = &Entry> {
         let own = self.get(&PathKey::of(path));
         let prefix = match path {
             PathMatch::Prefix(text) if self.priorities.len() > 1 => Some(text),
@@ -230,18 +242,23 @@ impl OnHostname {
             | PathMatch::Regex(_)
             | PathMatch::Call(_) => None,
         };
-        let exact = prefix.and_then(|text| self.get(&PathKey::exact(text)));
-        let below = prefix.into_iter().flat_map(|text| {
+        let prefix = prefix.into_iter();
+        let exact = prefix
+            .clone()
+            .flat_map(|text| self.get(&PathKey::exact(text)));
+        let below = prefix.flat_map(|text| {
             // `0` is the character after `/`.
             let [first, end] = ['/', '0'].map(|next| {
                 let bound = PathKey::exact(&format!("{text}{next}"));
-                self.paths.partition_point(|(path, _)| *path < bound)
+                self.entries
+                    .partition_point(|it| it.cmp_path(&bound).is_lt())
             });
-            &self.paths[first..end]
+            &self.entries[first..end]
         });
-        let below = below.filter(|(path, _)| path.rank != PathRank::Regex);
-        let below = below.map(|(_, matches)| matches);
-        own.into_iter().chain(exact).chain(below)
+        let is_pattern =
+            |path: &PathMatch| matches!(path, PathMatch::Regex(_) | PathMatch::Call(_));
+        let below = below.filter(move |it| !is_pattern(&it.condition().path));
+        own.iter().chain(exact).chain(below)
     }
 
     /// Adds the routes with matches that the candidates shadow, or may shadow without them. The candidates are all
@@ -251,13 +268,13 @@ impl OnHostname {
             return;
         };
         let path = &first.condition().path;
-        let of_path = self.get(&PathKey::of(path)).map_or(0, Matches::len);
+        let of_path = self.get(&PathKey::of(path)).len();
         if of_path > MAX_MATCHES + candidates.len() {
             return;
         }
         // Otherwise the route determines whether the matches of the path are compared at all.
         let is_compared = of_path <= MAX_MATCHES;
-        for entry in self.narrower(path).flatten() {
+        for entry in self.narrower(path) {
             let is_shadowed = || {
                 let other = entry.candidate();
                 candidates.iter().any(|candidate| {
@@ -288,6 +305,11 @@ impl PathKey {
 
     fn new(text: Arc<str>, rank: PathRank) -> Self {
         Self { text, rank }
+    }
+
+    /// Compares it with the path of this text and rank.
+    fn cmp_to(&self, text: &str, rank: PathRank) -> Ordering {
+        (&*self.text, self.rank).cmp(&(text, rank))
     }
 }
 
@@ -365,12 +387,21 @@ fn prefixes(path: &PathMatch) -> impl Iterator<Item = PathKey> {
 /// Whether a match has no condition, the path aside, that the other one lacks.
 fn asks_no_more(one: &Match, other: &Match) -> bool {
     // Whatever its service and method are, which the path says.
-    let is_grpc_only = one.grpc.is_some() && other.grpc.is_none();
+    let is_grpc_only = one.others.grpc.is_some() && other.others.grpc.is_none();
     !is_grpc_only
         && one
+            .others
             .method
             .as_ref()
-            .is_none_or(|it| other.method.as_ref() == Some(it))
-        && one.headers.iter().all(|it| other.headers.contains(it))
-        && one.query.iter().all(|it| other.query.contains(it))
+            .is_none_or(|it| other.others.method.as_ref() == Some(it))
+        && one
+            .others
+            .headers
+            .iter()
+            .all(|it| other.others.headers.contains(it))
+        && one
+            .others
+            .query
+            .iter()
+            .all(|it| other.others.query.contains(it))
 }

@@ -10,24 +10,24 @@ use rustc_hash::FxHashSet;
 
 use super::*;
 use crate::ir::route::{
-    Action, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts, ValueMatch,
+    Action, Conditions, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts, ValueMatch,
 };
 use crate::ir::{AttachedRoute, Bind, ObjectRef, Pattern, Port, Protocol, Route, RouteKind, Rule};
 
 fn prefix(path: &str) -> Match {
-    Match {
-        path: PathMatch::Prefix(path.into()),
-        grpc: None,
-        method: None,
-        headers: Vec::new(),
-        query: Vec::new(),
-    }
+    PathMatch::Prefix(path.into()).into()
 }
 
 fn exact(path: &str) -> Match {
+    PathMatch::Exact(path.into()).into()
+}
+
+fn get(of: Match) -> Match {
+    let mut others = Conditions::clone(&of.others);
+    others.method = Some(Method::GET);
     Match {
-        path: PathMatch::Exact(path.into()),
-        ..prefix("")
+        path: of.path,
+        others: others.into(),
     }
 }
 
@@ -36,8 +36,12 @@ fn with_header(name: &'static str, of: Match) -> Match {
         name: HeaderName::from_static(name),
         value: ValueMatch::Exact("1".into()),
     };
-    let headers = of.headers.iter().cloned().chain([header]).collect();
-    Match { headers, ..of }
+    let mut others = Conditions::clone(&of.others);
+    others.headers.push(header);
+    Match {
+        path: of.path,
+        others: others.into(),
+    }
 }
 
 /// A route of this priority with one rule for these matches.
@@ -124,10 +128,7 @@ fn more_specific_matches_are_not_shadowed() {
 
 #[test]
 fn wider_matches_of_greater_priority_shadow() {
-    let get = Match {
-        method: Some(Method::GET),
-        ..with_header("x-a", prefix("/p/q"))
-    };
+    let get = with_header("x-a", get(prefix("/p/q")));
     let narrow = route("narrow", 0, &[""], &[exact("/p"), get, prefix("/pq")]);
     let wide = |matches: &[Match]| route("wide", 1, &[""], matches);
     let cases: [(Match, &[&str]); 5] = [
@@ -248,10 +249,10 @@ fn takes_all(rival: &Candidate<'_>, candidate: &Candidate<'_>) -> bool {
     };
     rival.precedence < candidate.precedence
         && has_wider_path
-        && (one.grpc.is_none() || other.grpc.is_some())
-        && (one.method.is_none() || one.method == other.method)
-        && one.headers.iter().all(|it| other.headers.contains(it))
-        && one.query.iter().all(|it| other.query.contains(it))
+        && (one.others.grpc.is_none() || other.others.grpc.is_some())
+        && (one.others.method.is_none() || one.others.method == other.others.method)
+        && (one.others.headers.iter()).all(|it| other.others.headers.contains(it))
+        && (one.others.query.iter()).all(|it| other.others.query.contains(it))
 }
 
 /// A match of few values, so that many are equal or wider than another one.
@@ -270,10 +271,10 @@ fn any_match() -> impl Strategy<Value = Match> {
         header("x-b"),
     );
     parts.prop_map(|(path, is_get, one, two)| {
-        let of = Match {
-            path,
-            method: is_get.then_some(Method::GET),
-            ..prefix("")
+        let of = if is_get {
+            get(path.into())
+        } else {
+            path.into()
         };
         let headers = one.into_iter().chain(two);
         headers.fold(of, |of, name| with_header(name, of))
@@ -314,8 +315,7 @@ fn as_grpc(route: &mut Route) {
         let mut of = (**rule).clone();
         of.id.route = route.object.clone();
         for condition in &mut of.matches {
-            condition.method = None;
-            condition.grpc = Some(match &condition.path {
+            let grpc = Some(match &condition.path {
                 PathMatch::Exact(text) => GrpcMatch {
                     service: text.len(),
                     method: 1,
@@ -326,6 +326,13 @@ fn as_grpc(route: &mut Route) {
                 },
                 PathMatch::Regex(_) | PathMatch::Call(_) => GrpcMatch::default(),
             });
+            let of_http = Conditions::clone(&condition.others);
+            let of_grpc = Conditions {
+                grpc,
+                method: None,
+                ..of_http
+            };
+            condition.others = of_grpc.into();
         }
         *rule = Arc::new(of);
     }
@@ -385,12 +392,18 @@ fn a_path_with_too_many_matches_shadows_nothing_until_some_are_gone() {
         followed.shadowed.values().flatten().count()
     };
     let others = |count: usize| {
-        let other = |index: usize| Match {
-            query: vec![QueryMatch {
-                name: index.to_string().into(),
-                value: ValueMatch::Exact("1".into()),
-            }],
-            ..prefix("/p")
+        let other = |index: usize| {
+            let others = Conditions {
+                query: vec![QueryMatch {
+                    name: index.to_string().into(),
+                    value: ValueMatch::Exact("1".into()),
+                }],
+                ..Conditions::default()
+            };
+            Match {
+                others: others.into(),
+                ..prefix("/p")
+            }
         };
         (0..count).map(other).collect::<Vec<_>>()
     };
