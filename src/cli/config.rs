@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use super::admin_client::{self, AdminUrl};
+use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::table::{Table, header};
 
@@ -23,9 +23,9 @@ pub struct Args {
     /// What to show
     #[arg(value_enum)]
     part: Part,
-    /// Admin address of the proxy
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
-    admin: AdminUrl,
+    /// The proxy.
+    #[command(flatten)]
+    proxy: AdminFlags,
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
@@ -57,7 +57,7 @@ impl Part {
 
 /// Prints a part of the configuration.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let document = admin_client::document(&args.admin, args.part.name())?;
+    let document = admin_client::document(&args.proxy, args.part.name())?;
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&document, &mut out)?,
