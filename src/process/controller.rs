@@ -233,6 +233,7 @@ async fn lead(
         features: SUPPORTED_FEATURES,
         stored,
         stats: stats.clone(),
+        events: channels.events.clone(),
     };
     let mut leadership = channels.leadership.subscribe();
     loop {
