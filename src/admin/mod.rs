@@ -173,7 +173,7 @@ async fn handle(
                 Some(document) => respond(StatusCode::OK, "application/json", document.to_string()),
                 None => text(
                     StatusCode::NOT_FOUND,
-                    "see /api/v1/status, ports, routes, backends, certificates, problems, tap and log-level\n",
+                    "see /api/v1/status, ports, routes, backends, certificates, policies, problems, tap and log-level\n",
                 ),
             }
         }

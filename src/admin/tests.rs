@@ -1,3 +1,5 @@
+//! Tests of the pages, and of who may have them.
+
 use http_body_util::BodyExt;
 
 use super::*;

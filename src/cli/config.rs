@@ -8,7 +8,7 @@ use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::table::{Table, header};
 
-/// Show the ports, routes, backends or certificates in service
+/// Show the ports, routes, backends, certificates or policies in service
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -42,6 +42,8 @@ enum Part {
     Backends,
     /// Certificates of listeners, the next to expire first
     Certificates,
+    /// Policies with their conditions
+    Policies,
 }
 
 impl Part {
@@ -51,6 +53,7 @@ impl Part {
             Self::Routes => "routes",
             Self::Backends => "backends",
             Self::Certificates => "certificates",
+            Self::Policies => "policies",
         }
     }
 }
@@ -83,6 +86,7 @@ fn table(part: Part, document: &Value) -> Table {
             of_backend,
         ),
         Part::Certificates => (&["EXPIRES", "SECRET", "NAMES", "LISTENERS"], of_certificate),
+        Part::Policies => (&["POLICY", "FOR", "CONDITION", "MESSAGE"], of_policy),
     };
     let rows = items(&document[part.name()]).iter().flat_map(rows);
     Table([header(columns)].into_iter().chain(rows).collect())
@@ -181,6 +185,19 @@ fn of_certificate(certificate: &Value) -> Vec<Vec<String>> {
         text(&certificate["names"]),
         text(&certificate["listeners"]),
     ]]
+}
+
+fn of_policy(policy: &Value) -> Vec<Vec<String>> {
+    let row = |condition: &Value| {
+        let part = |name: &str| text(&condition[name]);
+        vec![
+            text(&policy["policy"]),
+            text(&policy["for"]),
+            format!("{}={} ({})", part("type"), part("status"), part("reason")),
+            part("message"),
+        ]
+    };
+    items(&policy["conditions"]).iter().map(row).collect()
 }
 
 #[cfg(test)]

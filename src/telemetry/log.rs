@@ -9,10 +9,8 @@ use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::EnvFilter;
-
-use self::level::LevelControl;
 pub use self::level::{Level, LevelError};
+use self::level::{LevelControl, directives};
 use super::lines::{LineWriter, Sink};
 use crate::settings::LogFormat;
 
@@ -43,14 +41,13 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// Libraries that log errors which the process logs itself, or events that any client can cause,
-/// such as rustls' warnings about server names. Explicit directives override this.
-const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error,rustls::msgs=error";
-
 /// Starts logging to standard error. `filter` is a level such as `info`, or directives such as
 /// `info,portcullis::proxy=debug`. The process must call [`finish`] before it exits.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), LogError> {
-    let directives = directives(filter)?;
+    let directives = directives(filter).map_err(|source| LogError::Filter {
+        filter: filter.to_owned(),
+        source,
+    })?;
     let writer = LineWriter::start("log", Sink::stderr(NAME)?, |dropped| {
         tracing::warn!("{dropped} lines of this log were dropped: its reader was too slow");
     })?;
@@ -147,15 +144,6 @@ impl Write for Line {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn directives(filter: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::builder()
-        .parse(format!("{NOISY},{filter}"))
-        .map_err(|source| LogError::Filter {
-            filter: filter.to_owned(),
-            source,
-        })
 }
 
 #[cfg(test)]

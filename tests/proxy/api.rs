@@ -12,12 +12,13 @@ use crate::harness::tls::Certificate;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "status",
     "ports",
     "routes",
     "backends",
     "certificates",
+    "policies",
     "problems",
 ];
 

@@ -14,7 +14,7 @@ use serde_json::json;
 
 const CANARY: &str = "canary-7f3a";
 
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "/",
     "/config",
     "/metrics",
@@ -23,6 +23,7 @@ const PAGES: [&str; 10] = [
     "/api/v1/routes",
     "/api/v1/backends",
     "/api/v1/certificates",
+    "/api/v1/policies",
     "/api/v1/problems",
     "/api/v1/log-level",
 ];

@@ -180,13 +180,17 @@ impl Drop for Running {
     }
 }
 
-#[tokio::test]
-async fn command_prints_a_line_for_each_request() {
-    let echo = Origin::echo("echo").await;
-    let scene = Scene::before(&echo);
+/// Runs the command while `provoke` sends requests, and returns its first line.
+pub(crate) async fn first_line(
+    scene: &Scene,
+    arguments: &[&str],
+    provoke: impl Future<Output = ()>,
+) -> String {
     let admin = format!("http://{}", scene.admin_address());
     let child = Command::new(env!("CARGO_BIN_EXE_portcullis"))
-        .args(["tap", "--path", "/shop", "--admin", &admin])
+        .arg("tap")
+        .args(arguments)
+        .args(["--admin", &admin])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
@@ -204,10 +208,20 @@ async fn command_prints_a_line_for_each_request() {
         opened.contains("showing up to 10 requests per second"),
         "{opened}"
     );
+    provoke.await;
+    line(Box::new(out.expect("piped"))).await.expect("a line")
+}
+
+#[tokio::test]
+async fn command_prints_a_line_for_each_request() {
+    let echo = Origin::echo("echo").await;
+    let scene = Scene::before(&echo);
     let mut client = Client::http1(scene.at(80)).await;
-    client.get("a.com", "/other").await;
-    client.get("a.com", "/shop?token=secret").await;
-    let shown = line(Box::new(out.expect("piped"))).await.expect("a line");
+    let requests = async {
+        client.get("a.com", "/other").await;
+        client.get("a.com", "/shop?token=secret").await;
+    };
+    let shown = first_line(&scene, &["--path", "/shop"], requests).await;
     assert!(
         shown.contains("  GET a.com/shop  200  ")
             && shown.contains("  HTTPRoute default/route rule 0  Service default/origin:80  "),

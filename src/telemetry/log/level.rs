@@ -6,7 +6,11 @@ use std::time::{Duration, Instant};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
+/// Libraries that log errors which the process logs itself, or events that any client can cause,
+/// such as rustls' warnings about server names. Explicit directives override this.
+const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error,rustls::msgs=error";
 /// Maximum length of directives that a running process accepts, in bytes.
 const MAX_DIRECTIVES: usize = 1024;
 /// Maximum time for which a level can be set.
@@ -111,7 +115,7 @@ impl LevelControl {
             return false;
         }
         // These directives were read at the start.
-        if let Ok(filter) = super::directives(&self.configured) {
+        if let Ok(filter) = directives(&self.configured) {
             (self.apply)(filter);
         }
         *temporary = None;
@@ -119,10 +123,15 @@ impl LevelControl {
     }
 }
 
+/// Reads directives, after those for libraries.
+pub(super) fn directives(filter: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::builder().parse(format!("{NOISY},{filter}"))
+}
+
 /// Reads directives of a running process: each is a level, or a module with a level. Unlike those of the command line,
 /// they have no spans and no fields, and a single word is a level.
-fn checked(directives: &str) -> Result<EnvFilter, LevelError> {
-    let invalid = || LevelError::Invalid(directives.chars().take(80).collect());
+fn checked(text: &str) -> Result<EnvFilter, LevelError> {
+    let invalid = || LevelError::Invalid(text.chars().take(80).collect());
     let is_level = |text: &str| text.parse::<LevelFilter>().is_ok() && !text.is_empty();
     let is_module = |text: &str| {
         let is_part = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | ':' | '-');
@@ -132,10 +141,10 @@ fn checked(directives: &str) -> Result<EnvFilter, LevelError> {
         None => is_level(text),
         Some((module, level)) => is_module(module) && is_level(level),
     };
-    if directives.len() > MAX_DIRECTIVES || !directives.split(',').all(is_directive) {
+    if text.len() > MAX_DIRECTIVES || !text.split(',').all(is_directive) {
         return Err(invalid());
     }
-    super::directives(directives).map_err(|_| invalid())
+    directives(text).map_err(|_| invalid())
 }
 
 #[cfg(test)]
