@@ -38,7 +38,7 @@ fn await_events(api: &Api, name: &str, count: usize) -> Vec<Value> {
     })
 }
 
-fn stored(api: &Api, running: &Running, object: &ObjectRef, version: &str, status: Value) {
+fn stored(api: &Api, running: &Running, object: &ObjectRef, version: &str, status: &Value) {
     api.put(json!({
         "apiVersion": format!("{}/{version}", object.group), "kind": *object.kind,
         "metadata": {"name": *object.name, "namespace": *object.namespace, "generation": 1},
@@ -84,7 +84,7 @@ fn turn(running: &Running, api: &Api, name: &str, from: &str, to: &Condition) ->
         running,
         &route(name),
         "v1",
-        json!({"parents": [parent]}),
+        &json!({"parents": [parent]}),
     );
     let mut report = StatusReport::default();
     let status = ParentStatus {
@@ -160,7 +160,7 @@ fn a_policy_that_loosens_access_has_an_event() {
     let api = Api::start();
     let running = Running::start(&api);
     let policy = ObjectRef::new("portcullis.dev", "AccessPolicy", "default", "open");
-    stored(&api, &running, &policy, "v1alpha1", json!({}));
+    stored(&api, &running, &policy, "v1alpha1", &json!({}));
     let loosens = Condition::holds(ConditionType::LoosensInherited, Reason::LoosensInherited, 1);
     let loosens = loosens.with_message("spec.ipRules.allow permits more");
     let mut report = StatusReport::default();
@@ -191,7 +191,7 @@ fn a_gateway_has_one_event_about_all_that_one_write_turns() {
         &running,
         &gateway,
         "v1",
-        json!({"conditions": before}),
+        &json!({"conditions": before}),
     );
     let bad = |kind| Condition::fails(kind, Reason::Invalid, "why", 1);
     let mut report = StatusReport::default();
