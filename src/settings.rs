@@ -25,6 +25,8 @@ pub struct Settings {
     pub source: Source,
     /// Address of health, metrics and the configuration dump; `None` disables it. Default: [`Self::ADMIN`].
     pub admin: Option<SocketAddr>,
+    /// File with a token that gives clients of this address what those on loopback have. Default: none.
+    pub admin_token_file: Option<PathBuf>,
     /// Number of worker threads, at least 1. Default: the cores available to the process.
     pub workers: usize,
     /// Format of the log on standard error. The access log is always JSON. Default: text.
@@ -62,6 +64,7 @@ impl Settings {
         Self {
             source: source.into(),
             admin: Some(Self::ADMIN),
+            admin_token_file: None,
             workers: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             log_format: LogFormat::Text,
             access_log: AccessLog::default(),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::state::AdminState;
 use super::troubles;
+use crate::status::{Condition, PlacedConditions, StatusReport};
 use crate::table::{Backend, DURATION_BOUNDS_MICROS, Endpoint, Port, Table, UpstreamFault};
 
 /// The path of all documents.
@@ -27,6 +28,7 @@ pub(super) fn document(name: &str, state: &AdminState) -> Option<Value> {
             json!({"backends": table.backends().map(|it| backend(it)).collect::<Vec<_>>()})
         }
         "certificates" => json!({"certificates": certificates(&table)}),
+        "policies" => json!({"policies": policies(&state.report.load())}),
         "problems" => json!({"problems": problems(state, &table)}),
         _ => return None,
     })
@@ -177,6 +179,26 @@ fn certificates(table: &Table) -> Vec<Value> {
         })
     };
     by_end.into_iter().map(view).collect()
+}
+
+/// The policies with the Gateways, ListenerSets and Services for which they have conditions.
+fn policies(report: &StatusReport) -> Vec<Value> {
+    let condition = |it: &Condition| {
+        json!({
+            "type": it.kind, "status": it.status, "reason": it.reason, "message": it.message,
+            "problem": it.is_problem(),
+        })
+    };
+    let of_policies = report.conditions().into_iter();
+    let of_policies = of_policies.filter(|it| report.policies.get(it.object).is_some());
+    let view = |placed: PlacedConditions<'_>| {
+        json!({
+            "policy": placed.object.to_string(),
+            "for": placed.place.to_string(),
+            "conditions": placed.conditions.iter().map(condition).collect::<Vec<_>>(),
+        })
+    };
+    of_policies.map(view).collect()
 }
 
 fn problems(state: &AdminState, table: &Table) -> Vec<Value> {

@@ -1,11 +1,9 @@
 //! `/explain`: what the configuration in service does with a request. Computed on a thread of its own, one request at a
 //! time, so that many routes do not delay a probe.
 
-use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderName, HeaderValue, StatusCode};
 
-use super::response::{respond, text};
+use super::response::{Reply, respond, text};
 use super::state::AdminState;
 use crate::explain::{
     Configuration, ExplainedRequest, Explanation, Header, MAX_HEADERS, State, Values, explain,
@@ -67,7 +65,7 @@ impl Query {
 }
 
 /// Responds to a request of this query.
-pub(super) async fn page(query: Option<String>, state: &AdminState) -> Response<Full<Bytes>> {
+pub(super) async fn page(query: Option<String>, state: &AdminState) -> Reply {
     let query = match Query::parse(query.as_deref().unwrap_or_default()) {
         Ok(query) => query,
         Err(wrong) => return text(StatusCode::BAD_REQUEST, &format!("{wrong}; {USAGE}\n")),
@@ -101,7 +99,7 @@ pub(super) async fn page(query: Option<String>, state: &AdminState) -> Response<
     }
 }
 
-fn found(explanation: &Explanation, is_json: bool, body: String) -> Response<Full<Bytes>> {
+fn found(explanation: &Explanation, is_json: bool, body: String) -> Reply {
     let content_type = match is_json {
         true => "application/json",
         false => "text/plain; charset=utf-8",

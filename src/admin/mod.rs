@@ -1,26 +1,31 @@
 //! The admin server: health, readiness and metrics for every client; configuration, explanations of
-//! requests and status page for loopback clients. Read-only.
+//! requests and status page for loopback clients. Read-only, but for the level of the log.
 
+mod access;
 mod api;
 mod config;
 mod connections;
 mod explain;
 mod host;
+mod log_level;
 mod page;
 mod response;
 mod state;
+mod stream;
+mod tap;
 mod thread;
+mod token;
 mod troubles;
 
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, request};
-use http_body_util::Full;
+use http::{Method, Request, StatusCode, request};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -28,18 +33,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use self::access::{Access, is_cross_site};
 use self::connections::RequestSeen;
 pub use self::explain::FOUND;
-use self::response::{respond, text};
+use self::response::{Reply, respond, text};
 pub use self::state::AdminState;
+use self::stream::MAX_STREAM;
 pub use self::thread::AdminThread;
+pub use self::token::TokenFile;
 use crate::runtime::shutdown::Shutdown;
 use crate::telemetry::metrics;
 
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum lifetime of a connection, which serves one request. It closes connections of clients that
+/// Maximum lifetime of a connection, which serves one request, unless it is a tap. It closes connections of clients that
 /// do not read the response: hyper has no write timeout.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -68,10 +76,12 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 /// Serves on `listener` until shutdown is forced. Spawns tasks, so it must run within a runtime.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
+    let levels = state.clone();
     let serve =
         |stream, request_seen| connection(stream, request_seen, state.clone(), shutdown.clone());
     tokio::select! {
         () = connections::accept(listener, serve) => {}
+        () = log_level::expire(&levels) => {}
         () = forced.forced() => {}
     }
 }
@@ -89,12 +99,16 @@ async fn connection(
         return;
     };
     let access = Access::of(peer.ip(), local.ip());
+    let is_stream = Arc::new(AtomicBool::new(false));
+    let goes_on = is_stream.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         request_seen.set();
-        let (state, shutdown) = (state.clone(), shutdown.clone());
+        let (state, shutdown, goes_on) = (state.clone(), shutdown.clone(), goes_on.clone());
         async move {
             let (head, _) = request.into_parts();
-            Ok::<_, Infallible>(handle(&head, access, &state, &shutdown).await)
+            let response = handle(&head, access, &state, &shutdown).await;
+            goes_on.store(matches!(response.body(), Either::Right(_)), Relaxed);
+            Ok::<_, Infallible>(response)
         }
     });
     let exchange = http1::Builder::new()
@@ -104,31 +118,11 @@ async fn connection(
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service);
+    let mut exchange = pin!(exchange);
     // The result of the exchange is ignored: errors are the client's.
-    let _ = timeout(CONNECTION_TIMEOUT, exchange).await;
-}
-
-/// Which pages a connection may request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    /// Health, readiness and metrics.
-    Public,
-    /// As [`Self::Public`]: the connection may request all pages, but the request names another host.
-    Foreign,
-    /// All pages.
-    Local,
-}
-
-impl Access {
-    /// Connections from loopback to loopback get full access, which includes those of `kubectl
-    /// port-forward`.
-    fn of(peer: IpAddr, local: IpAddr) -> Self {
-        let is_loopback = |address: IpAddr| address.to_canonical().is_loopback();
-        if is_loopback(peer) && is_loopback(local) {
-            Self::Local
-        } else {
-            Self::Public
-        }
+    let in_time = timeout(CONNECTION_TIMEOUT, &mut exchange).await;
+    if in_time.is_err() && is_stream.load(Relaxed) {
+        let _ = timeout(MAX_STREAM, exchange).await;
     }
 }
 
@@ -137,41 +131,27 @@ async fn handle(
     access: Access,
     state: &AdminState,
     shutdown: &Shutdown,
-) -> Response<Full<Bytes>> {
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return text(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "only GET and HEAD are allowed\n",
-        );
+) -> Reply {
+    let access = access.with(request, state.token.as_ref()).await;
+    let path = request.uri.path();
+    if let Some(refusal) = refusal(request, access) {
+        return refusal;
     }
-    let access = match access {
-        Access::Local if !host::is_loopback(request) => Access::Foreign,
-        access => access,
-    };
-    match (request.uri.path(), access) {
-        ("/healthz", _) => text(StatusCode::OK, "ok\n"),
-        ("/readyz", _) => readiness(state, shutdown),
-        ("/metrics", _) => {
+    match path {
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => readiness(state, shutdown),
+        "/metrics" => {
             let table = state.table.load_full();
             let dropped = state.access_log.dropped();
             let body = metrics::encode(table, state.stats.clone(), dropped, state.detail);
             respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
         }
-        (path, Access::Public) if is_local(path) => text(
-            StatusCode::FORBIDDEN,
-            "available on loopback only: use kubectl port-forward, or request it from the machine itself\n",
-        ),
-        (path, Access::Foreign) if is_local(path) => text(
-            StatusCode::MISDIRECTED_REQUEST,
-            "available under the names of this machine only: use localhost, 127.0.0.1 or [::1] as the host of the URL, \
-             because a web page could make a browser request any other name\n",
-        ),
-        ("/", Access::Local) => respond(
+        "/" => respond(
             StatusCode::OK,
             "text/html; charset=utf-8",
             page::html(state),
         ),
-        ("/config", Access::Local) => {
+        "/config" => {
             let with_values = config::asks_for_values(request.uri.query());
             match config::json(&state.table.load(), with_values) {
                 Ok(body) => respond(StatusCode::OK, "application/json", body),
@@ -181,16 +161,19 @@ async fn handle(
                 ),
             }
         }
-        ("/explain", Access::Local) => {
+        "/explain" => {
             let query = request.uri.query().map(str::to_owned);
             explain::page(query, state).await
         }
-        (path, Access::Local) if path.starts_with(api::PREFIX) => {
+        LOG_LEVEL if request.method == Method::PUT => log_level::put(request.uri.query(), state),
+        LOG_LEVEL => log_level::get(),
+        TAP => tap::open(request.uri.query(), state),
+        path if path.starts_with(api::PREFIX) => {
             match api::document(&path[api::PREFIX.len()..], state) {
                 Some(document) => respond(StatusCode::OK, "application/json", document.to_string()),
                 None => text(
                     StatusCode::NOT_FOUND,
-                    "see /api/v1/status, ports, routes, backends, certificates and problems\n",
+                    "see /api/v1/status, ports, routes, backends, certificates, policies, problems, tap and log-level\n",
                 ),
             }
         }
@@ -201,12 +184,52 @@ async fn handle(
     }
 }
 
+/// The response to a request that is not permitted.
+fn refusal(request: &request::Parts, access: Access) -> Option<Reply> {
+    let path = request.uri.path();
+    let is_write = request.method == Method::PUT && path == LOG_LEVEL;
+    if !is_write && !matches!(request.method, Method::GET | Method::HEAD) {
+        return Some(text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD are allowed, and PUT of /api/v1/log-level\n",
+        ));
+    }
+    let refusal = match access {
+        _ if !is_local(path) => return None,
+        Access::Local if (is_write || path == TAP) && is_cross_site(request) => (
+            StatusCode::FORBIDDEN,
+            "not permitted to web pages of other sites\n",
+        ),
+        Access::Local => return None,
+        Access::Public => (
+            StatusCode::FORBIDDEN,
+            "available on loopback only: use kubectl port-forward, or request it from the machine itself, or send the token \
+             of --admin-token-file\n",
+        ),
+        Access::Denied => (
+            StatusCode::UNAUTHORIZED,
+            "the token is not the one of --admin-token-file\n",
+        ),
+        Access::Foreign => (
+            StatusCode::MISDIRECTED_REQUEST,
+            "available under the names of this machine only: use localhost, 127.0.0.1 or [::1] as the host of the URL, \
+             because a web page could make a browser request any other name\n",
+        ),
+    };
+    Some(text(refusal.0, refusal.1))
+}
+
+/// The path of what happens.
+const TAP: &str = "/api/v1/tap";
+/// The path of the level of the log.
+const LOG_LEVEL: &str = "/api/v1/log-level";
+
 /// Reports whether a page is for clients of this machine only.
 fn is_local(path: &str) -> bool {
     matches!(path, "/" | "/config" | "/explain") || path.starts_with(api::PREFIX)
 }
 
-fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
+fn readiness(state: &AdminState, shutdown: &Shutdown) -> Reply {
     if shutdown.is_terminating() {
         text(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
     } else if state.ready.load(Ordering::Acquire) {
@@ -219,155 +242,4 @@ fn readiness(state: &AdminState, shutdown: &Shutdown) -> Response<Full<Bytes>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use http_body_util::BodyExt;
-
-    use super::*;
-    use crate::runtime::shutdown;
-    use crate::settings::Drain;
-    use crate::table::Table;
-    use crate::telemetry::access_log::AccessLog;
-    use crate::telemetry::metrics::ProcessStats;
-    use arc_swap::ArcSwap;
-
-    fn state() -> AdminState {
-        let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
-        AdminState::new(table, ProcessStats::default(), AccessLog::disabled())
-    }
-
-    async fn get(
-        path: &str,
-        access: Access,
-        state: &AdminState,
-        shutdown: &Shutdown,
-    ) -> (u16, String) {
-        let request = Request::get(path).header("host", "localhost:19000");
-        let (request, ()) = request.body(()).unwrap().into_parts();
-        let response = handle(&request, access, state, shutdown).await;
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, String::from_utf8(body.to_vec()).unwrap())
-    }
-
-    #[tokio::test]
-    async fn readiness_follows_configuration_and_shutdown() {
-        let (trigger, shutdown) = shutdown::new(Drain::default());
-        let state = state();
-        let status = async |path| get(path, Access::Public, &state, &shutdown).await.0;
-        assert_eq!(status("/healthz").await, 200);
-        assert_eq!(status("/readyz").await, 503);
-        state.ready.store(true, Ordering::Release);
-        assert_eq!(status("/readyz").await, 200);
-        trigger.drain();
-        assert_eq!(status("/readyz").await, 503);
-        assert_eq!(status("/healthz").await, 200);
-    }
-
-    #[tokio::test]
-    async fn loopback_clients_get_every_page() {
-        let (_trigger, shutdown) = shutdown::new(Drain::default());
-        let state = state();
-        let page = async |path| get(path, Access::Local, &state, &shutdown).await;
-        assert!(page("/").await.1.contains("/metrics"));
-        assert!(page("/metrics").await.1.ends_with("# EOF\n"));
-        assert!(page("/config").await.1.contains("\"ports\""));
-        let (status, text) = page("/explain?request=http://a/").await;
-        assert_eq!(status, 200);
-        assert!(text.contains("in service: no configuration"), "{text}");
-        assert!(text.contains("the configuration opens no port"), "{text}");
-        let (status, text) = page("/explain").await;
-        assert_eq!(status, 400);
-        assert!(
-            text.contains("`request` is missing; write /explain?request="),
-            "{text}"
-        );
-        assert_eq!(page("/nothing").await.0, 404);
-        let request = Request::post("/config").body(()).unwrap();
-        let (request, ()) = request.into_parts();
-        let response = handle(&request, Access::Local, &state, &shutdown).await;
-        assert_eq!(response.status(), 405);
-    }
-
-    #[tokio::test]
-    async fn loopback_clients_must_name_this_machine() {
-        let (_trigger, shutdown) = shutdown::new(Drain::default());
-        let state = state();
-        let explain = "/explain?request=http://a/";
-        for (path, expected) in [
-            ("/", 421),
-            ("/config", 421),
-            (explain, 421),
-            ("/metrics", 200),
-        ] {
-            let request = Request::get(path).header("host", "rebound.example:19000");
-            let (request, ()) = request.body(()).unwrap().into_parts();
-            let response = handle(&request, Access::Local, &state, &shutdown).await;
-            assert_eq!(response.status(), expected, "{path}");
-            if expected == 421 {
-                let body = response.into_body().collect().await.unwrap().to_bytes();
-                assert!(str::from_utf8(&body).unwrap().contains("localhost"));
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn remote_clients_get_only_health_readiness_and_metrics() {
-        let (_trigger, shutdown) = shutdown::new(Drain::default());
-        let state = state();
-        let page = async |path| get(path, Access::Public, &state, &shutdown).await;
-        assert_eq!(page("/healthz").await.0, 200);
-        assert!(page("/metrics").await.1.ends_with("# EOF\n"));
-        let explain = "/explain?request=http://a/";
-        for path in ["/", "/config", "/config?values=true", explain] {
-            let (status, body) = page(path).await;
-            assert_eq!(
-                (status, body.contains("port-forward")),
-                (403, true),
-                "{path}"
-            );
-        }
-    }
-
-    #[test]
-    fn only_loopback_to_loopback_is_local() {
-        let access =
-            |peer: &str, local: &str| Access::of(peer.parse().unwrap(), local.parse().unwrap());
-        for (peer, local) in [
-            ("127.0.0.1", "127.0.0.1"),
-            ("127.9.0.1", "127.0.0.1"),
-            ("::1", "::1"),
-            ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
-        ] {
-            assert_eq!(access(peer, local), Access::Local, "{peer} {local}");
-        }
-        for (peer, local) in [
-            ("10.0.0.7", "10.0.0.8"),
-            // A pod that connects to its own pod address is not an operator.
-            ("10.0.0.8", "10.0.0.8"),
-            ("127.0.0.1", "10.0.0.8"),
-            ("10.0.0.7", "127.0.0.1"),
-            ("fd00::1", "fd00::2"),
-            ("::ffff:10.0.0.7", "::ffff:10.0.0.8"),
-        ] {
-            assert_eq!(access(peer, local), Access::Public, "{peer} {local}");
-        }
-    }
-
-    #[tokio::test]
-    async fn rejects_oversized_request_head() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let (_trigger, shutdown) = shutdown::new(Drain::default());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(serve(listener, Arc::new(state()), shutdown));
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        let head = format!(
-            "GET / HTTP/1.1\r\nHost: x\r\nX: {}",
-            "a".repeat(2 * MAX_HEAD)
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut response = String::new();
-        let _ = stream.read_to_string(&mut response).await;
-        assert!(response.starts_with("HTTP/1.1 431"), "{response}");
-    }
-}
+mod tests;

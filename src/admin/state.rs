@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
+use super::token::TokenFile;
 use crate::status::StatusReport;
 use crate::table::Table;
 use crate::telemetry::metrics::Detail;
@@ -28,6 +29,10 @@ pub struct AdminState {
     pub access_log: AccessLog,
     /// What the series of requests are about.
     pub detail: Detail,
+    /// The token that gives others what clients on loopback have.
+    pub token: Option<TokenFile>,
+    /// Notified when the level of the log is set.
+    pub(super) level_set: Notify,
     /// Permits one explanation of a request at a time.
     pub(super) explaining: Arc<Semaphore>,
 }
@@ -43,6 +48,8 @@ impl AdminState {
             stats,
             access_log,
             detail: Detail::default(),
+            token: None,
+            level_set: Notify::new(),
             explaining: Arc::new(Semaphore::new(1)),
         }
     }

@@ -1,13 +1,14 @@
 //! Requests to the admin server of a data plane or a controller.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -49,6 +50,45 @@ impl fmt::Display for AdminUrl {
     }
 }
 
+/// The proxy that a command asks.
+#[derive(clap::Args, Clone, Debug)]
+pub struct AdminFlags {
+    /// Admin address of the proxy
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
+    pub(super) admin: AdminUrl,
+    /// The token.
+    #[command(flatten)]
+    pub(super) token: TokenFlag,
+}
+
+/// The flag for the token of an admin address.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TokenFlag {
+    /// File with the token of the proxy's --admin-token-file, for an admin address that is not on loopback. The token is sent
+    /// unencrypted
+    #[arg(long, value_name = "FILE", env = "PORTCULLIS_ADMIN_TOKEN_FILE")]
+    admin_token_file: Option<PathBuf>,
+}
+
+impl TokenFlag {
+    /// Reads the token as the value of `Authorization`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is not that of a token.
+    pub(super) fn read(&self) -> anyhow::Result<Option<HeaderValue>> {
+        let Some(file) = &self.admin_token_file else {
+            return Ok(None);
+        };
+        let read = || {
+            let token = std::fs::read_to_string(file)?;
+            let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))?;
+            value.set_sensitive(true);
+            anyhow::Ok(Some(value))
+        };
+        read().with_context(|| format!("cannot use the admin token {}", file.display()))
+    }
+}
+
 /// A response.
 pub(super) struct Page {
     pub(super) status: StatusCode,
@@ -71,12 +111,22 @@ const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When the proxy cannot be reached, refuses the request or has no such document.
-pub(super) fn document(url: &AdminUrl, name: &str) -> anyhow::Result<Value> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+pub(super) fn document(proxy: &AdminFlags, name: &str) -> anyhow::Result<Value> {
+    exchange(proxy, &Method::GET, name)
+}
+
+/// Exchanges a request for a document of `/api/v1/`. `name` includes the query.
+///
+/// # Errors
+/// When the proxy cannot be reached or refuses the request.
+pub(super) fn exchange(proxy: &AdminFlags, method: &Method, name: &str) -> anyhow::Result<Value> {
+    let url = &proxy.admin;
     let path = format!("/api/v1/{name}");
-    let page = runtime.block_on(async { timeout(DOCUMENT_TIMEOUT, get(url, &path)).await });
+    let token = proxy.token.read()?;
+    let page = runtime()?.block_on(async {
+        let exchange = async { page(request(url, method, &path, token).await?).await };
+        timeout(DOCUMENT_TIMEOUT, exchange).await
+    });
     let page = page
         .with_context(|| {
             format!(
@@ -95,8 +145,29 @@ pub(super) fn document(url: &AdminUrl, name: &str) -> anyhow::Result<Value> {
     serde_json::from_str(&page.body).with_context(|| format!("{path} of {url} is not JSON"))
 }
 
+/// Creates the runtime of a command.
+pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
 /// Gets a page. `path` includes the query. Does not limit the time.
-pub(super) async fn get(url: &AdminUrl, path: &str) -> anyhow::Result<Page> {
+pub(super) async fn get(
+    url: &AdminUrl,
+    path: &str,
+    token: Option<HeaderValue>,
+) -> anyhow::Result<Page> {
+    page(request(url, &Method::GET, path, token).await?).await
+}
+
+/// Sends a request without a body. `path` includes the query. Does not limit the time.
+pub(super) async fn request(
+    url: &AdminUrl,
+    method: &Method,
+    path: &str,
+    token: Option<HeaderValue>,
+) -> anyhow::Result<Response<Incoming>> {
     const PORT: u16 = 80;
     let host = url.authority.host().trim_matches(['[', ']']);
     let port = url.authority.port_u16().unwrap_or(PORT);
@@ -105,24 +176,29 @@ pub(super) async fn get(url: &AdminUrl, path: &str) -> anyhow::Result<Page> {
         .context("cannot connect")?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
-    let request = http::Request::get(path)
+    // Ends with the body of the response. Errors of it are those of the exchange.
+    tokio::spawn(connection);
+    let mut request = http::Request::builder()
+        .method(method)
+        .uri(path)
         .header(http::header::HOST, url.authority.as_str())
         .body(Empty::<Bytes>::new())?;
-    // `exchange` owns the sender. hyper's connection future completes once the sender is dropped, so `join!` returns
-    // when the exchange is done.
-    let exchange = async move {
-        let response = sender.send_request(request).await?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, PAGE_LIMIT).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
-        Ok(Page {
-            status: head.status,
-            headers: head.headers,
-            body: String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-        })
-    };
-    let (page, _) = tokio::join!(exchange, connection);
-    page
+    if let Some(token) = token {
+        let headers = request.headers_mut();
+        headers.insert(http::header::AUTHORIZATION, token);
+    }
+    Ok(sender.send_request(request).await?)
+}
+
+async fn page(response: Response<Incoming>) -> anyhow::Result<Page> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, PAGE_LIMIT).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;
+    Ok(Page {
+        status: head.status,
+        headers: head.headers,
+        body: String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+    })
 }
 
 #[cfg(test)]

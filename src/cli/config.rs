@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use super::admin_client::{self, AdminUrl};
+use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::table::{Table, header};
 
-/// Show the ports, routes, backends or certificates in service
+/// Show the ports, routes, backends, certificates or policies in service
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -23,9 +23,9 @@ pub struct Args {
     /// What to show
     #[arg(value_enum)]
     part: Part,
-    /// Admin address of the proxy
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
-    admin: AdminUrl,
+    /// The proxy.
+    #[command(flatten)]
+    proxy: AdminFlags,
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
@@ -42,6 +42,8 @@ enum Part {
     Backends,
     /// Certificates of listeners, the next to expire first
     Certificates,
+    /// Policies with their conditions
+    Policies,
 }
 
 impl Part {
@@ -51,13 +53,14 @@ impl Part {
             Self::Routes => "routes",
             Self::Backends => "backends",
             Self::Certificates => "certificates",
+            Self::Policies => "policies",
         }
     }
 }
 
 /// Prints a part of the configuration.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let document = admin_client::document(&args.admin, args.part.name())?;
+    let document = admin_client::document(&args.proxy, args.part.name())?;
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&document, &mut out)?,
@@ -83,6 +86,7 @@ fn table(part: Part, document: &Value) -> Table {
             of_backend,
         ),
         Part::Certificates => (&["EXPIRES", "SECRET", "NAMES", "LISTENERS"], of_certificate),
+        Part::Policies => (&["POLICY", "FOR", "CONDITION", "MESSAGE"], of_policy),
     };
     let rows = items(&document[part.name()]).iter().flat_map(rows);
     Table([header(columns)].into_iter().chain(rows).collect())
@@ -181,6 +185,19 @@ fn of_certificate(certificate: &Value) -> Vec<Vec<String>> {
         text(&certificate["names"]),
         text(&certificate["listeners"]),
     ]]
+}
+
+fn of_policy(policy: &Value) -> Vec<Vec<String>> {
+    let row = |condition: &Value| {
+        let part = |name: &str| text(&condition[name]);
+        vec![
+            text(&policy["policy"]),
+            text(&policy["for"]),
+            format!("{}={} ({})", part("type"), part("status"), part("reason")),
+            part("message"),
+        ]
+    };
+    items(&policy["conditions"]).iter().map(row).collect()
 }
 
 #[cfg(test)]

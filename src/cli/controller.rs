@@ -5,14 +5,13 @@ use std::num::NonZeroUsize;
 
 use ipnet::IpNet;
 
-use super::flags::{LogFlags, PermissionFlags};
+use super::flags::{AdminServerFlags, LogFlags, PermissionFlags};
 use super::infrastructure::InfrastructureFlags;
-use super::value::AdminAddress;
 use crate::process::controller;
 use crate::process::controller::{ControllerSettings, StreamSettings};
 use crate::provision::RolloutOptions;
+use crate::settings::ControllerUrl;
 use crate::settings::permissions::Permissions;
-use crate::settings::{ControllerUrl, Settings};
 use crate::telemetry;
 
 /// Run the controller: provision the pods of Gateways and write status.
@@ -30,10 +29,9 @@ Connects to the cluster of the pod's service account, or else of the kubeconfig.
 Signals: SIGTERM and SIGINT stop it and release the Lease, so that another replica leads at once.
 Exit codes: 0 after a signal, 1 if it cannot start, 2 for wrong usage.")]
 pub struct Args {
-    /// Admin address: /healthz, /readyz and /metrics; /config and the status page for clients on loopback; `off` disables it
-    #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
-          default_value_t = AdminAddress(Some(Settings::ADMIN)))]
-    admin: AdminAddress,
+    /// The admin server.
+    #[command(flatten)]
+    admin: AdminServerFlags,
     /// Image of the pods that serve Gateways, unless GatewayParameters name another that --allow-image permits
     #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
     image: String,
@@ -108,7 +106,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             concurrent: args.concurrent_rollouts.get(),
             ..RolloutOptions::default()
         },
-        admin: args.admin.0,
+        admin: args.admin.admin.0,
+        admin_token_file: args.admin.admin_token_file.clone(),
         permissions: Permissions::from(&args.permissions),
         infrastructure: args
             .infrastructure

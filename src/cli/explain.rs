@@ -15,7 +15,7 @@ use clap::error::ErrorKind;
 use form_urlencoded::Serializer;
 use tokio::time::timeout;
 
-use super::admin_client::{self, AdminUrl, Page};
+use super::admin_client::{self, AdminUrl, Page, TokenFlag};
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
 use super::output::{self, OutputFlag, OutputFormat};
@@ -62,6 +62,9 @@ pub struct Args {
     /// Ask the proxy with this admin address, such as http://127.0.0.1:19000, instead of reading DIR
     #[arg(long, value_name = "URL")]
     admin: Option<AdminUrl>,
+    /// The token of the proxy.
+    #[command(flatten)]
+    token: TokenFlag,
     /// A header of the request; may be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE")]
     header: Vec<Header>,
@@ -175,12 +178,10 @@ fn of_rule(
 
 /// Asks a proxy what the configuration in service does. Returns whether a rule matches.
 fn ask(url: &AdminUrl, args: &Args) -> anyhow::Result<bool> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     let path = format!("/explain?{}", query(args));
-    let page = runtime.block_on(async {
-        let page = timeout(RESPONSE_TIMEOUT, admin_client::get(url, &path)).await;
+    let token = args.token.read()?;
+    let page = admin_client::runtime()?.block_on(async {
+        let page = timeout(RESPONSE_TIMEOUT, admin_client::get(url, &path, token)).await;
         page.unwrap_or_else(|_| bail!("no response within {} s", RESPONSE_TIMEOUT.as_secs()))
     });
     let page = page.with_context(|| format!("cannot ask the proxy at {url}"))?;

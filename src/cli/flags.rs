@@ -17,10 +17,9 @@ use crate::settings::{
 /// Flags of every data plane, for all sources of objects.
 #[derive(Args, Debug)]
 pub struct ServeFlags {
-    /// Admin address: /healthz, /readyz and /metrics; /config and the status page for clients on loopback; `off` disables it
-    #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
-          default_value_t = AdminAddress(Some(Settings::ADMIN)))]
-    pub admin: AdminAddress,
+    /// The admin server.
+    #[command(flatten)]
+    pub admin: AdminServerFlags,
     /// Number of worker threads [default: the cores available to the process]
     #[arg(long, value_name = "N", env = "PORTCULLIS_WORKERS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -60,6 +59,19 @@ pub struct ServeFlags {
     /// Timeouts and limits.
     #[command(flatten)]
     pub limits: LimitFlags,
+}
+
+/// The admin server.
+#[derive(Args, Clone, Debug)]
+pub struct AdminServerFlags {
+    /// Admin address: /healthz, /readyz and /metrics; everything else for clients on loopback; `off` disables it
+    #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
+          default_value_t = AdminAddress(Some(Settings::ADMIN)))]
+    pub admin: AdminAddress,
+    /// File with a token, at least 32 bytes, that gives clients of the admin address what those on loopback have; read for
+    /// each request with a token [default: none, clients on loopback only]
+    #[arg(long, value_name = "FILE", env = "PORTCULLIS_ADMIN_TOKEN_FILE")]
+    pub admin_token_file: Option<PathBuf>,
 }
 
 /// Permissions that the operator grants to objects. All processes that validate or serve the same objects need the same.
@@ -278,7 +290,8 @@ impl ServeFlags {
             settings.workers = workers.into();
         }
         Settings {
-            admin: self.admin.0,
+            admin: self.admin.admin.0,
+            admin_token_file: self.admin.admin_token_file.clone(),
             log_format: self.log.log_format,
             access_log: AccessLog::from(&self.access_log),
             ports: Ports::AsDeclared,

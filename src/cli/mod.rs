@@ -11,6 +11,7 @@ pub mod echo;
 pub mod explain;
 pub mod flags;
 pub mod infrastructure;
+pub mod log_level;
 pub mod output;
 pub mod quickstart;
 pub mod run;
@@ -18,6 +19,7 @@ pub mod shift;
 mod signals;
 pub mod status;
 mod table;
+pub mod tap;
 pub mod top;
 pub mod value;
 
@@ -70,6 +72,8 @@ enum Command {
     Status(status::Args),
     Config(config::Args),
     Top(top::Args),
+    Tap(tap::Args),
+    LogLevel(log_level::Args),
     Shift(Box<shift::Args>),
     Echo(echo::Args),
     Completions(completions::Args),
@@ -92,6 +96,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Tap(args) => tap::run(args).map(|()| ExitCode::SUCCESS),
+        Command::LogLevel(args) => log_level::run(args).map(|()| ExitCode::SUCCESS),
         Command::Shift(args) => shift::run(args, command()),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions(args) => {

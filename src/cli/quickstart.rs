@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "PORT", default_value_t = HTTPS, env = "PORTCULLIS_QUICKSTART_HTTPS_PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     https_port: u16,
-    /// Admin address: /healthz, /readyz and /metrics; /config and the status page for clients on loopback; `off` disables it
+    /// Admin address: /healthz, /readyz and /metrics; everything else for clients on loopback; `off` disables it
     #[arg(long, value_name = "ADDR|off", env = "PORTCULLIS_ADMIN",
           default_value_t = AdminAddress(Some(Settings::ADMIN)))]
     admin: AdminAddress,

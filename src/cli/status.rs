@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::admin_client::{self, AdminUrl};
+use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 
 /// Show whether a running proxy works, and what is wrong
@@ -20,9 +20,9 @@ backends without endpoints, ejected endpoints, and rules with failed requests. S
 kubectl port-forward pod/NAME 19000 first.
 Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise or if it cannot be reached, 2 for wrong usage.")]
 pub struct Args {
-    /// Admin address of the proxy
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
-    admin: AdminUrl,
+    /// The proxy.
+    #[command(flatten)]
+    proxy: AdminFlags,
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Prints the status. The exit code says whether something is wrong.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let status = admin_client::document(&args.admin, "status")?;
+    let status = admin_client::document(&args.proxy, "status")?;
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&status, &mut out)?,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::admin_client::{self, AdminUrl};
+use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::table::{Table, header};
 
@@ -22,9 +22,9 @@ Examples:
 Reads the counters of the proxy every two seconds. p50 and p99 are estimates from the buckets of its histograms.
 Exit codes: 0 on success, 1 if the proxy cannot be reached, 2 for wrong usage.")]
 pub struct Args {
-    /// Admin address of the proxy
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:19000")]
-    admin: AdminUrl,
+    /// The proxy.
+    #[command(flatten)]
+    proxy: AdminFlags,
     /// Print one table and end
     #[arg(long)]
     once: bool,
@@ -98,7 +98,7 @@ struct Counters {
 
 impl Look {
     fn at(args: &Args) -> anyhow::Result<Self> {
-        let document = admin_client::document(&args.admin, "routes")?;
+        let document = admin_client::document(&args.proxy, "routes")?;
         Ok(Self::of(&document, Instant::now()))
     }
 

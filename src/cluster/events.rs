@@ -1,74 +1,34 @@
-//! Kubernetes Events about problems that a person must act on. Owns deduplication and rate limiting
-//! of events. Publishing never blocks and never fails.
+//! Kubernetes Events about what a person may have to act on. Owns deduplication and rate limiting of
+//! events. Publishing never blocks and never fails.
 
-use std::collections::HashMap;
-use std::fmt;
+mod notice;
+mod record;
+
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::cluster::api_server::{FIELD_MANAGER, describe, request};
+pub use self::notice::{EventReason, Notice};
+use self::record::{Repeat, publish};
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::api_version;
 
 /// Capacity of the queue. Further events are dropped, since conditions and the log have the same
 /// facts.
 const QUEUE: usize = 256;
-/// Minimum interval between two events of one object and reason.
+/// Minimum interval between two events of one object.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum length in bytes of an event's note that the API server accepts.
-const MAX_NOTE: usize = 1024;
-/// Maximum number of remembered (object, reason) pairs. Beyond it, the publisher forgets all of
-/// them and may publish again.
+/// Maximum number of remembered objects. Beyond it, the publisher forgets all of them and may publish
+/// again.
 const REMEMBERED: usize = 10_000;
-
-/// A warning event about something that a person must act on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// The object that the event is about.
-    pub object: ObjectRef,
-    /// Version of the object's API group, such as `v1`.
-    pub version: &'static str,
-    /// UID of the object, without which `kubectl describe` does not show the event.
-    pub uid: String,
-    /// Which problem it is.
-    pub reason: EventReason,
-    /// Action in CamelCase, such as `Provision`.
-    pub action: &'static str,
-    /// What happened and what to do.
-    pub message: String,
-}
-
-/// The problems that have an event, spelled as the reason of the event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventReason {
-    /// An object with a required name is not owned by the Gateway.
-    NameTaken,
-    /// The API server refuses an object.
-    ProvisioningRefused,
-    /// New pods of an upgrade do not serve.
-    RolloutStalled,
-    /// A replica does not serve the current configuration.
-    ReplicaBehind,
-    /// A certificate of a listener expires soon.
-    CertificateExpiring,
-}
-
-impl fmt::Display for EventReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-type Key = (ObjectRef, EventReason);
+/// Maximum number of remembered names of events of an object.
+const MAX_NAMES: usize = 16;
 
 enum Change {
-    Raise(Warning),
-    Clear(Key),
+    Raise(Notice),
+    Clear(ObjectRef, EventReason),
 }
 
 /// Handle for publishing events. Clones share one queue.
@@ -79,24 +39,91 @@ pub struct Events(mpsc::Sender<Change>);
 pub struct Publisher {
     changes: mpsc::Receiver<Change>,
     instance: String,
-    raised: HashMap<Key, Raised>,
+    objects: HashMap<ObjectRef, OfObject>,
 }
 
-/// State of one object and reason.
-struct Raised {
-    /// Message and time of the last published event.
-    published: Option<(String, Instant)>,
-    /// The event to publish next.
-    pending: Option<Warning>,
+/// The events of one object.
+#[derive(Default)]
+struct OfObject {
+    /// Time of the last event.
+    last: Option<Instant>,
+    topics: BTreeMap<EventReason, Topic>,
+    /// Names of published events, and how often each was.
+    names: BTreeMap<String, i32>,
 }
 
-impl Raised {
-    /// Returns when to publish the pending event: `now` if none has been published yet; `None`
-    /// without a pending event.
+/// State of one topic of an object.
+#[derive(Default)]
+struct Topic {
+    /// What was published last.
+    published: Option<(EventReason, String)>,
+    /// What to publish next, and not before when.
+    pending: Option<(Notice, Instant)>,
+}
+
+impl OfObject {
+    /// Returns when to publish what is pending: `now` or before, if there was no event for the interval.
     fn due(&self, now: Instant) -> Option<Instant> {
-        self.pending.as_ref()?;
-        let published = self.published.as_ref();
-        Some(published.map_or(now, |(_, at)| *at + INTERVAL))
+        let pending = self.topics.values().filter_map(|it| it.pending.as_ref());
+        let first = pending.map(|(_, from)| *from).min()?;
+        let free = self.last.map_or(now, |last| last + INTERVAL);
+        Some(first.max(free))
+    }
+
+    fn raise(&mut self, notice: Notice, now: Instant) {
+        let topic = self.topics.entry(notice.reason.topic()).or_default();
+        let is_known = (topic.published.as_ref()).is_some_and(|(reason, message)| {
+            (reason, message) == (&notice.reason, &notice.message)
+        });
+        // What has ended before anybody heard of it.
+        let was_problem = (topic.published.as_ref()).is_some_and(|(it, _)| it.is_problem());
+        let pending = topic.pending.take();
+        let ends_unheard = !notice.reason.is_problem()
+            && !was_problem
+            && pending
+                .as_ref()
+                .is_some_and(|(it, _)| it.reason.is_problem());
+        if !is_known && !ends_unheard {
+            let from = pending.map_or(now + notice.reason.patience(), |(_, from)| from);
+            topic.pending = Some((notice, from));
+        }
+    }
+
+    /// Takes what is due, the first reasons first.
+    fn take_due(&mut self, now: Instant) -> Vec<Notice> {
+        let mut due = Vec::new();
+        for topic in self.topics.values_mut() {
+            if topic.pending.as_ref().is_some_and(|(_, from)| *from <= now) {
+                due.extend(topic.pending.take().map(|(notice, _)| notice));
+            }
+        }
+        due.sort_by_key(|notice| notice.reason);
+        due
+    }
+
+    /// What an event that the API server has already means.
+    fn repeat(&self, notices: &[Notice], name: &str) -> Repeat {
+        let was_published = |notice: &Notice| {
+            let topic = self.topics.get(&notice.reason.topic());
+            topic.is_some_and(|topic| topic.published.is_some())
+        };
+        let is_found_again = |it: &Notice| it.reason.is_state() && !was_published(it);
+        match notices.iter().all(is_found_again) {
+            true => Repeat::Known,
+            false => Repeat::Counted(self.names.get(name).map_or(2, |count| count + 1)),
+        }
+    }
+
+    fn published(&mut self, notices: Vec<Notice>, name: String, now: Instant) {
+        self.last = Some(now);
+        if self.names.len() >= MAX_NAMES {
+            self.names.clear();
+        }
+        *self.names.entry(name).or_default() += 1;
+        for notice in notices {
+            let topic = self.topics.entry(notice.reason.topic()).or_default();
+            topic.published = Some((notice.reason, notice.message));
+        }
     }
 }
 
@@ -106,23 +133,22 @@ pub fn channel(instance: &str) -> (Events, Publisher) {
     let publisher = Publisher {
         changes,
         instance: instance.to_owned(),
-        raised: HashMap::new(),
+        objects: HashMap::new(),
     };
     (Events(sender), publisher)
 }
 
 impl Events {
-    /// Queues a warning. The publisher drops it if the last event of the same object and reason has
-    /// the same message.
-    pub fn warn(&self, warning: Warning) {
+    /// Queues a notice. The publisher drops it if the last event of the same object and topic has the
+    /// same message, and publishes those of one object together, at most once a minute.
+    pub fn notify(&self, notice: Notice) {
         // A full queue drops the event.
-        let _ = self.0.try_send(Change::Raise(warning));
+        let _ = self.0.try_send(Change::Raise(notice));
     }
 
-    /// Clears a warning whose cause has ended: the next one is published even with the same
-    /// message.
+    /// Clears a notice whose cause has ended: the next one is published even with the same message.
     pub fn clear(&self, object: &ObjectRef, reason: EventReason) {
-        let _ = self.0.try_send(Change::Clear((object.clone(), reason)));
+        let _ = self.0.try_send(Change::Clear(object.clone(), reason));
     }
 }
 
@@ -131,11 +157,10 @@ impl Publisher {
     pub async fn run(&mut self, client: &Client) {
         loop {
             let now = Instant::now();
-            let raised = self.raised.values();
-            let due = raised.filter_map(|raised| raised.due(now)).min();
+            let due = self.objects.values().filter_map(|it| it.due(now)).min();
             tokio::select! {
                 change = self.changes.recv() => match change {
-                    Some(change) => self.take(change),
+                    Some(change) => self.take(change, now),
                     None => return,
                 },
                 () = until(due) => self.publish_due(client).await,
@@ -143,41 +168,36 @@ impl Publisher {
         }
     }
 
-    fn take(&mut self, change: Change) {
+    fn take(&mut self, change: Change, now: Instant) {
         match change {
-            Change::Raise(warning) => {
-                if self.raised.len() >= REMEMBERED {
-                    self.raised.clear();
+            Change::Raise(notice) => {
+                if self.objects.len() >= REMEMBERED && !self.objects.contains_key(&notice.object) {
+                    self.objects.clear();
                 }
-                let key = (warning.object.clone(), warning.reason);
-                let raised = self.raised.entry(key).or_insert(Raised {
-                    published: None,
-                    pending: None,
-                });
-                let published = raised.published.as_ref();
-                let is_known = published.is_some_and(|(message, _)| *message == warning.message);
-                raised.pending = (!is_known).then_some(warning);
+                let object = self.objects.entry(notice.object.clone()).or_default();
+                object.raise(notice, now);
             }
-            Change::Clear(key) => {
-                self.raised.remove(&key);
+            Change::Clear(object, reason) => {
+                if let Some(object) = self.objects.get_mut(&object) {
+                    object.topics.remove(&reason.topic());
+                }
             }
         }
     }
 
     async fn publish_due(&mut self, client: &Client) {
         let now = Instant::now();
-        for raised in self.raised.values_mut() {
-            if raised.due(now).is_none_or(|due| due > now) {
+        for (object, state) in &mut self.objects {
+            if state.due(now).is_none_or(|due| due > now) {
                 continue;
             }
-            let Some(warning) = raised.pending.take() else {
-                continue;
-            };
-            if let Err(error) = publish(client, &self.instance, &warning).await {
-                let Warning { object, reason, .. } = &warning;
-                tracing::warn!("{object}: cannot write event {reason}: {error}");
+            let notices = state.take_due(now);
+            let name = record::name(&notices);
+            let repeat = state.repeat(&notices, &name);
+            if let Err(error) = publish(client, &self.instance, &notices, &name, repeat).await {
+                tracing::warn!("{object}: cannot write an event: {error}");
             }
-            raised.published = Some((warning.message, now));
+            state.published(notices, name, now);
         }
     }
 }
@@ -189,131 +209,5 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-async fn publish(client: &Client, instance: &str, warning: &Warning) -> Result<(), String> {
-    let reporter = Reporter {
-        controller: FIELD_MANAGER.to_owned(),
-        instance: Some(instance.to_owned()),
-    };
-    // A new recorder for each event: kube's recorder aggregates events of one object and reason,
-    // and keeps the note of the first.
-    let recorder = Recorder::new(client.clone(), reporter);
-    let event = KubeEvent {
-        type_: EventType::Warning,
-        reason: warning.reason.to_string(),
-        note: Some(truncate(&warning.message)),
-        action: warning.action.to_owned(),
-        secondary: None,
-    };
-    let published = request(recorder.publish(&event, &reference(warning))).await?;
-    published.map_err(|error| describe(&error))
-}
-
-fn reference(warning: &Warning) -> ObjectReference {
-    let object = &warning.object;
-    ObjectReference {
-        api_version: Some(api_version(&object.group, warning.version)),
-        kind: Some(object.kind.to_string()),
-        namespace: (!object.namespace.is_empty()).then(|| object.namespace.to_string()),
-        name: Some(object.name.to_string()),
-        uid: Some(warning.uid.clone()),
-        ..ObjectReference::default()
-    }
-}
-
-/// Truncates a note to [`MAX_NOTE`] bytes.
-fn truncate(text: &str) -> String {
-    if text.len() <= MAX_NOTE {
-        return text.to_owned();
-    }
-    let room = 0..=MAX_NOTE - "…".len();
-    let end = room.rev().find(|end| text.is_char_boundary(*end));
-    format!("{}…", &text[..end.unwrap_or_default()])
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn warning(message: &str) -> Warning {
-        Warning {
-            object: ObjectRef::gateway_api("Gateway", "shop", "web"),
-            version: "v1",
-            uid: "1".to_owned(),
-            reason: EventReason::NameTaken,
-            action: "Provision",
-            message: message.to_owned(),
-        }
-    }
-
-    /// Messages of pending events, after all queued changes.
-    fn pending(publisher: &mut Publisher) -> Vec<String> {
-        while let Ok(change) = publisher.changes.try_recv() {
-            publisher.take(change);
-        }
-        let pending = publisher
-            .raised
-            .values()
-            .filter_map(|raised| raised.pending.as_ref());
-        pending.map(|warning| warning.message.clone()).collect()
-    }
-
-    fn mark_published(publisher: &mut Publisher) {
-        for raised in publisher.raised.values_mut() {
-            let warning = raised.pending.take().unwrap();
-            raised.published = Some((warning.message, Instant::now()));
-        }
-    }
-
-    #[test]
-    fn publishes_a_message_once_until_it_changes_or_is_cleared() {
-        let (events, mut publisher) = channel("pod");
-        events.warn(warning("a"));
-        events.warn(warning("a"));
-        assert_eq!(pending(&mut publisher), ["a"]);
-        mark_published(&mut publisher);
-        events.warn(warning("a"));
-        assert!(pending(&mut publisher).is_empty());
-        events.warn(warning("b"));
-        assert_eq!(pending(&mut publisher), ["b"]);
-        // Back to the published message: nothing is pending.
-        events.warn(warning("a"));
-        assert!(pending(&mut publisher).is_empty());
-        events.clear(&warning("a").object, EventReason::NameTaken);
-        events.warn(warning("a"));
-        assert_eq!(pending(&mut publisher), ["a"]);
-    }
-
-    #[test]
-    fn changed_message_waits_for_the_interval() {
-        let (events, mut publisher) = channel("pod");
-        events.warn(warning("a"));
-        pending(&mut publisher);
-        let start = Instant::now();
-        mark_published(&mut publisher);
-        events.warn(warning("b"));
-        pending(&mut publisher);
-        let mut raised = publisher.raised.values();
-        let due = raised.find_map(|raised| raised.due(start)).unwrap();
-        assert!(due >= start + INTERVAL);
-    }
-
-    #[test]
-    fn full_queue_drops_events_instead_of_blocking() {
-        let (events, mut publisher) = channel("pod");
-        for count in 0..QUEUE + 10 {
-            events.warn(warning(&count.to_string()));
-        }
-        assert_eq!(pending(&mut publisher), [(QUEUE - 1).to_string()]);
-    }
-
-    #[test]
-    fn long_text_is_truncated_between_characters() {
-        assert_eq!(truncate("short"), "short");
-        let long = truncate(&"ü".repeat(2000));
-        assert!(
-            long.len() <= MAX_NOTE && long.ends_with('…'),
-            "{}",
-            long.len()
-        );
-    }
-}
+mod tests;

@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::ir::{Bind, Certificate, ObjectRef, Port};
 
-/// Time before its expiry at which a certificate is reported. Certificates of 90 days are normally
-/// renewed 30 days before expiry, certificates of 6 days 3 days before.
-const NOTICE: SignedDuration = SignedDuration::from_hours(2 * 24);
+/// Time before its expiry at which a certificate is reported, or a third of its life if that is shorter. Certificates of
+/// 90 days are normally renewed 30 days before expiry, certificates of 6 days 3 days before.
+const NOTICE: i64 = 7 * 24 * 60 * 60;
 /// Interval between checks without a configuration change.
 const PERIOD: Duration = Duration::from_secs(60 * 60);
 
@@ -125,7 +126,8 @@ fn differences<'a>(
 fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
     let message = |certificate: &Certificate| {
         let end = Timestamp::from_second(certificate.not_after).ok()?;
-        if !now.saturating_add(NOTICE).is_ok_and(|then| end < then) {
+        let left = certificate.not_after - now.as_second();
+        if left >= NOTICE || lifetime(certificate).is_some_and(|life| left >= life / 3) {
             return None;
         }
         let verb = if end < now { "expired" } else { "expires" };
@@ -136,6 +138,13 @@ fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
     };
     let certificates = port.certificates();
     certificates.filter_map(|it| message(it)).collect()
+}
+
+/// The time between begin and end of the leaf's validity, in seconds.
+fn lifetime(certificate: &Certificate) -> Option<i64> {
+    let leaf = certificate.chain.first()?;
+    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
+    Some(certificate.not_after - leaf.validity().not_before.timestamp())
 }
 
 #[cfg(test)]
@@ -150,9 +159,13 @@ mod tests {
 
     const DAY: i64 = 24 * 60 * 60;
 
-    /// Returns a Gateway with one HTTPS listener whose certificate expires on 2030-01-01.
-    fn ir() -> Ir {
+    /// Returns a Gateway with one HTTPS listener whose certificate expires on 2030-01-01, after this many days.
+    fn ir(days: i32) -> Ir {
         let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.not_before = match days {
+            6 => rcgen::date_time_ymd(2029, 12, 26),
+            _ => rcgen::date_time_ymd(2029, 10, 3),
+        };
         params.not_after = rcgen::date_time_ymd(2030, 1, 1);
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
@@ -186,13 +199,17 @@ mod tests {
     }
 
     #[test]
-    fn reports_certificates_two_days_before_expiry() {
-        let ir = ir();
-        let expiring = |days| {
+    fn reports_certificates_a_week_or_a_third_of_their_life_before_expiry() {
+        let (ir, short) = (ir(90), ir(6));
+        let check = |ir: &Ir, days| {
             let now = (Instant::now(), at(days));
             Expiry::default().check(&ir.ports, true, now).expiring
         };
-        assert!(expiring(-3).is_empty());
+        let expiring = |days| check(&ir, days);
+        assert!(expiring(-7).is_empty());
+        assert!(!expiring(-6).is_empty());
+        assert!(check(&short, -2).is_empty());
+        assert!(!check(&short, -1).is_empty());
         let text = |days| expiring(days).into_values().next().unwrap();
         let expected =
             "the certificate of Secret shop/cert expires at 2030-01-01T00:00:00Z; renew it";
@@ -202,7 +219,7 @@ mod tests {
 
     #[test]
     fn checks_when_due_or_when_the_configuration_is_new() {
-        let (ir, now) = (ir(), Instant::now());
+        let (ir, now) = (ir(90), Instant::now());
         let mut expiry = Expiry::default();
         let mut count = |instant: Instant, is_new| {
             let report = expiry.check(&ir.ports, is_new, (instant, at(-1)));

@@ -16,7 +16,7 @@ use super::expiry::{Expiry, ExpiryReport};
 pub use super::progress::Observations;
 use super::progress::Progress;
 use super::translated::Translated;
-use crate::cluster::events::{EventReason, Events, Warning};
+use crate::cluster::events::{EventReason, Events, Notice};
 use crate::ir::{Ir, ObjectRef};
 use crate::provider::Problem;
 use crate::provision::{ClassUsage, DesiredState, StreamEndpoint};
@@ -197,9 +197,10 @@ impl Leader {
     fn warn(&self, gateway: &ObjectRef, reason: EventReason, message: String, events: &Events) {
         let gateways = &self.cluster.now.snapshot.gateways;
         if let Some(object) = gateways.get(&gateway.namespace, &gateway.name) {
-            events.warn(Warning {
+            events.notify(Notice {
                 object: gateway.clone(),
                 version: "v1",
+                served_as: None,
                 uid: object.metadata.uid.to_string(),
                 reason,
                 action: "Program",

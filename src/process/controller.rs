@@ -19,7 +19,7 @@ pub use super::controller_settings::{ControllerSettings, StreamSettings};
 use super::election::ElectionThread;
 use super::stream::StreamThread;
 use super::supervised::{Supervised, Tasks};
-use crate::admin::{AdminState, AdminThread};
+use crate::admin::{AdminState, AdminThread, TokenFile};
 use crate::api::Kind;
 use crate::cluster::events;
 use crate::cluster::events::{Events, Publisher};
@@ -80,14 +80,16 @@ async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::R
     let client = KubernetesProvider::from_environment().await?.client();
     let stats = Arc::new(ControllerStats::default());
     let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
-    let state = Arc::new(AdminState::new(
+    let mut state = AdminState::new(
         table,
         ProcessStats {
             controller: Some(stats.clone()),
             ..ProcessStats::default()
         },
         AccessLog::disabled(),
-    ));
+    );
+    state.token = TokenFile::open(settings.admin_token_file.as_deref())?;
+    let state = Arc::new(state);
     let mut terminating = shutdown.clone();
     let _admin = match settings.admin {
         Some(address) => Some(
@@ -231,6 +233,7 @@ async fn lead(
         features: SUPPORTED_FEATURES,
         stored,
         stats: stats.clone(),
+        events: channels.events.clone(),
     };
     let mut leadership = channels.leadership.subscribe();
     loop {

@@ -1,6 +1,7 @@
 //! Static configuration of a controller.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -15,6 +16,8 @@ use crate::translate::{Mode, Options};
 pub struct ControllerSettings {
     /// Address of the admin server; `None` disables it.
     pub admin: Option<SocketAddr>,
+    /// File with a token that gives clients of this address what those on loopback have.
+    pub admin_token_file: Option<PathBuf>,
     /// Data plane image, unless GatewayParameters set one.
     pub image: String,
     /// Namespace of the Lease.

@@ -11,7 +11,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{AdminState, AdminThread};
+use crate::admin::{AdminState, AdminThread, TokenFile};
 use crate::control::data_plane::{Outputs, ServedConfiguration};
 use crate::dns::{AllowedAddresses, Names, SystemLookup};
 use crate::process::announce::Announced;
@@ -176,6 +176,7 @@ impl Server {
         if settings.metrics_per_rule {
             state.detail = Detail::Rules;
         }
+        state.token = TokenFile::open(settings.admin_token_file.as_deref())?;
         let state = Arc::new(state);
         let admin = match settings.admin {
             Some(address) => Some(

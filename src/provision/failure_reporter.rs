@@ -1,7 +1,7 @@
 //! Reports failures in three ways: as data for conditions, as events on Gateways, and in the log.
 //! Logs each failure once until it changes.
 
-use crate::cluster::events::{EventReason, Events, Warning};
+use crate::cluster::events::{EventReason, Events, Notice};
 use crate::ir::ObjectRef;
 
 use super::desired::{Failure, FailureReason, Failures};
@@ -93,9 +93,10 @@ impl FailureReporter {
         action: &'static str,
         message: &str,
     ) {
-        self.events.warn(Warning {
+        self.events.notify(Notice {
             object: gateway.clone(),
             version: "v1",
+            served_as: None,
             uid: uid.to_owned(),
             reason,
             action,

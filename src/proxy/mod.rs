@@ -94,6 +94,7 @@ impl Proxy {
             session_key,
             stats: stats.connections.clone(),
             traces: stats.traces.clone(),
+            taps: stats.taps.clone(),
             shutdown,
             loads,
             queues: queues.clone(),

@@ -41,6 +41,7 @@ use crate::settings::session_key::SessionKey;
 use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
+use crate::telemetry::tap::Taps;
 use crate::telemetry::trace::TraceQueue;
 use crate::upstream::Upstream;
 
@@ -65,6 +66,7 @@ pub(super) struct SharedState {
     pub(super) session_key: Arc<SessionKey>,
     pub(super) stats: Arc<ConnectionStats>,
     pub(super) traces: Arc<TraceQueue>,
+    pub(super) taps: Arc<Taps>,
     pub(super) shutdown: Shutdown,
     /// Number of open connections by worker.
     pub(super) loads: Arc<[AtomicUsize]>,
@@ -123,7 +125,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         clock: clock.clone(),
         limits: Rc::new(shared.limits),
         trusted_proxies: shared.trusted_proxies,
-        access_log: RequestLog::new(&shared.access_log),
+        access_log: RequestLog::new(&shared.access_log, shared.taps),
         traces: SampledRequests::new(shared.traces),
         session_key: shared.session_key,
         stats: shared.stats,

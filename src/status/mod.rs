@@ -14,6 +14,7 @@ mod release_backend;
 pub mod report;
 mod status_map;
 pub mod stored;
+mod transitions;
 mod unreadable;
 pub mod writer;
 

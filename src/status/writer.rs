@@ -19,7 +19,9 @@ use super::held::Held;
 use super::merge::{DesiredStatus, merge};
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
+use super::transitions::transitions;
 use crate::cluster::api_server::{FIELD_MANAGER, describe, is_status_ours, request, retry_after};
+use crate::cluster::events::{Events, Notice};
 use crate::cluster::work_queue::{Limits, WorkQueue};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -63,6 +65,8 @@ pub struct Writer {
     pub stored: Arc<Stored>,
     /// Counters of writes.
     pub stats: Arc<ControllerStats>,
+    /// Where written transitions are told.
+    pub events: Events,
 }
 
 /// A pending write.
@@ -76,7 +80,8 @@ struct Write {
 
 /// Result of a write.
 enum Outcome {
-    Written(StoredStatus),
+    /// With the UID of the object.
+    Written(StoredStatus, String),
     /// Conflict with another writer; contains the status that is stored now.
     Overtaken(StoredStatus),
     Gone,
@@ -99,7 +104,7 @@ impl Outcome {
 
     fn result(&self) -> WriteResult {
         match self {
-            Self::Written(_) => WriteResult::Written,
+            Self::Written(..) => WriteResult::Written,
             Self::Overtaken(_) => WriteResult::Overtaken,
             Self::Gone => WriteResult::Gone,
             Self::Refused(_) => WriteResult::Refused,
@@ -277,7 +282,8 @@ impl Writer {
         let object = &write.object;
         self.stats.wrote(outcome.result());
         match outcome {
-            Outcome::Written(stored) => {
+            Outcome::Written(stored, uid) => {
+                self.announce(write, &uid);
                 self.stored.written(object, write.hash, stored);
                 queue.done(object);
             }
@@ -298,6 +304,30 @@ impl Writer {
                     spacing.reset_after(after.clamp(SPACING, LONGEST_PAUSE));
                 }
             }
+        }
+    }
+}
+
+impl Writer {
+    /// Tells what a written status changes.
+    fn announce(&self, write: &Write, uid: &str) {
+        let object = &write.object;
+        let changes = transitions(&object.kind, &write.stored.value(), &write.status);
+        if changes.is_empty() {
+            return;
+        }
+        let served_as = self.stored.served_as(object);
+        let served_as = served_as.map(|it| (it.api_version(), it.kind));
+        for (reason, message) in changes {
+            self.events.notify(Notice {
+                object: object.clone(),
+                version: version(object),
+                served_as: served_as.clone(),
+                uid: uid.to_owned(),
+                reason,
+                action: "UpdateStatus",
+                message,
+            });
         }
     }
 }
@@ -352,7 +382,10 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
     let name = &*write.object.name;
     let patch = Patch::Merge(&body);
     let error = match request(api.patch_status(name, &params, &patch)).await {
-        Ok(Ok(object)) => return Outcome::Written(stored(&object)),
+        Ok(Ok(object)) => {
+            let uid = object.uid().unwrap_or_default();
+            return Outcome::Written(stored(&object), uid);
+        }
         Ok(Err(error)) => error,
         Err(timeout) => {
             return Outcome::Failed {
@@ -379,19 +412,22 @@ fn stored(object: &DynamicObject) -> StoredStatus {
     StoredStatus::new(&version, &object.data["status"]).with_owner(is_ours)
 }
 
-/// Returns the API of an object. Gateway API kinds with a status are all served as `v1`; experimental ones and
-/// kinds of Portcullis as `v1alpha1`. A cluster may serve a kind under another name.
+/// The version of an object's group: Gateway API kinds with a status are all served as `v1`, experimental ones and kinds of
+/// Portcullis as `v1alpha1`.
+fn version(object: &ObjectRef) -> &'static str {
+    match &*object.group {
+        GATEWAY_GROUP => "v1",
+        _ => "v1alpha1",
+    }
+}
+
+/// Returns the API of an object. A cluster may serve a kind under another name.
 fn api(
     client: &Client,
     object: &ObjectRef,
     served_as: Option<GroupVersionKind>,
 ) -> Api<DynamicObject> {
-    let version = if &*object.group == GATEWAY_GROUP {
-        "v1"
-    } else {
-        "v1alpha1"
-    };
-    let own = || GroupVersionKind::gvk(&object.group, version, &object.kind);
+    let own = || GroupVersionKind::gvk(&object.group, version(object), &object.kind);
     let kind = served_as.unwrap_or_else(own);
     let resource = ApiResource::from_gvk(&kind);
     if object.namespace.is_empty() {

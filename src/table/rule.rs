@@ -1,5 +1,6 @@
 //! Rules at run time: state that survives configuration changes, and the weighted selection of a backend.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use rand::RngExt;
@@ -224,6 +225,23 @@ impl Rule {
     #[inline]
     pub fn filters(&self) -> Filters<'_> {
         Filters::new(&self.ir.filters, &self.filter_targets)
+    }
+
+    /// Returns the backend of its backendRefs that has an endpoint, or its only backend; `None` if that is not certain.
+    pub fn backend_of(&self, endpoint: Option<SocketAddr>) -> Option<&Backend> {
+        let backends = self.backends().iter().map(|it| match &it.target {
+            BackendTarget::Backend(backend) => Some(&**backend),
+            BackendTarget::Invalid(_) => None,
+        });
+        let has = |backend: &Backend| {
+            let endpoints = backend.endpoints();
+            endpoints.iter().any(|it| Some(it.address) == endpoint)
+        };
+        let mut candidates = match self.backends() {
+            [_] => return backends.flatten().next(),
+            _ => backends.flatten().filter(|it| has(it)),
+        };
+        candidates.next().filter(|_| candidates.next().is_none())
     }
 
     /// The backends of its backendRefs, in order.

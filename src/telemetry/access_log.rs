@@ -13,6 +13,7 @@ use std::time::Instant;
 use http::request;
 use rand::RngExt;
 
+pub(super) use self::line::Begun;
 use self::line::LONGEST_LINE;
 pub use self::line::{Completion, Line};
 use self::time::{TimestampText, WallClock};

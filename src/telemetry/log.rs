@@ -1,18 +1,23 @@
 //! The log of the process on standard error. No thread waits for its reader: lines go through a
 //! `LineWriter`. Panics are lines of the log too.
 
+mod level;
+
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use tracing_subscriber::EnvFilter;
-
+pub use self::level::{Level, LevelError};
+use self::level::{LevelControl, directives};
 use super::lines::{LineWriter, Sink};
 use crate::settings::LogFormat;
 
 /// The log, of which a process has one, like its subscriber.
 static LOG: OnceLock<LineWriter> = OnceLock::new();
+/// The control of its level.
+static LEVEL: OnceLock<LevelControl> = OnceLock::new();
 
 /// What messages call this log.
 const NAME: &str = "log";
@@ -36,27 +41,39 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// Libraries that log errors which the process logs itself, or events that any client can cause,
-/// such as rustls' warnings about server names. Explicit directives override this.
-const NOISY: &str = "kube_client=off,kube_runtime=off,notify=error,rustls::msgs=error";
-
 /// Starts logging to standard error. `filter` is a level such as `info`, or directives such as
 /// `info,portcullis::proxy=debug`. The process must call [`finish`] before it exits.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), LogError> {
-    let directives = directives(filter)?;
+    let directives = directives(filter).map_err(|source| LogError::Filter {
+        filter: filter.to_owned(),
+        source,
+    })?;
     let writer = LineWriter::start("log", Sink::stderr(NAME)?, |dropped| {
         tracing::warn!("{dropped} lines of this log were dropped: its reader was too slow");
     })?;
     LOG.set(writer).map_err(|_| LogError::Started)?;
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(directives)
         .with_writer(|| Line)
         .with_ansi(io::stderr().is_terminal());
-    match format {
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-        LogFormat::Text => builder.try_init(),
-    }
-    .map_err(|_| LogError::Started)?;
+    // Reloading fails only without a subscriber, and a process keeps its own.
+    let (apply, started): (level::Apply, _) = match format {
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true);
+            let builder = builder.with_env_filter(directives).with_filter_reloading();
+            let handle = builder.reload_handle();
+            let apply = move |filter| drop(handle.reload(filter));
+            (Box::new(apply), builder.try_init())
+        }
+        LogFormat::Text => {
+            let builder = builder.with_env_filter(directives).with_filter_reloading();
+            let handle = builder.reload_handle();
+            let apply = move |filter| drop(handle.reload(filter));
+            (Box::new(apply), builder.try_init())
+        }
+    };
+    started.map_err(|_| LogError::Started)?;
+    // Only one call gets here.
+    let _ = LEVEL.set(LevelControl::new(filter, apply));
     std::panic::set_hook(Box::new(log_panic));
     Ok(())
 }
@@ -79,6 +96,27 @@ pub fn finish() {
 /// Number of dropped lines.
 pub fn dropped() -> u64 {
     LOG.get().map_or(0, LineWriter::dropped)
+}
+
+/// Returns the level of the log; `None` if no log was started.
+pub fn level() -> Option<Level> {
+    LEVEL.get().map(LevelControl::get)
+}
+
+/// Sets the level of the log for a time. The caller must call [`expire_level`] when it is over.
+///
+/// # Errors
+/// When `directives` has anything but levels, also by module; when the time is not from 1 s to 24 h; without a log.
+pub fn set_level(directives: &str, time: Duration) -> Result<Level, LevelError> {
+    let level = LEVEL.get().ok_or(LevelError::NotStarted)?;
+    level.set(directives, time, Instant::now())
+}
+
+/// Returns to the configured level if the time of another one is over. Returns whether it was.
+pub fn expire_level() -> bool {
+    LEVEL
+        .get()
+        .is_some_and(|level| level.expire(Instant::now()))
 }
 
 /// The standard hook would write to standard error itself, and block.
@@ -106,15 +144,6 @@ impl Write for Line {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn directives(filter: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::builder()
-        .parse(format!("{NOISY},{filter}"))
-        .map_err(|source| LogError::Filter {
-            filter: filter.to_owned(),
-            source,
-        })
 }
 
 #[cfg(test)]

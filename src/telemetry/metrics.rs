@@ -16,6 +16,7 @@ pub use dns::{DnsStats, LookupResult};
 pub use handshake_failure::HandshakeFailure;
 pub use text::{CONTENT_TYPE, Detail, encode};
 
+use super::tap::Taps;
 use super::trace::TraceQueue;
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
@@ -397,6 +398,8 @@ pub struct ProcessStats {
     pub connections: Arc<ConnectionStats>,
     /// Sampled requests on their way to collectors.
     pub traces: Arc<TraceQueue>,
+    /// What operators see of requests.
+    pub taps: Arc<Taps>,
     /// Configuration.
     pub config: Arc<ConfigStats>,
     /// DNS lookups of backend hostnames.

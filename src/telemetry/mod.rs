@@ -4,6 +4,7 @@ pub mod access_log;
 mod lines;
 pub mod log;
 pub mod metrics;
+pub mod tap;
 pub mod trace;
 
 pub use access_log::AccessLog;

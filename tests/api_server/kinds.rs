@@ -46,6 +46,13 @@ pub(super) const KINDS: &[Kind] = &[
         true,
     ),
     kind("coordination.k8s.io/v1", "Lease", "leases", true),
+    kind("events.k8s.io/v1", "Event", "events", true),
+    kind(
+        "portcullis.dev/v1alpha1",
+        "AccessPolicy",
+        "accesspolicies",
+        true,
+    ),
     kind(GATEWAY, "GatewayClass", "gatewayclasses", false),
     kind(GATEWAY, "Gateway", "gateways", true),
     kind(GATEWAY, "ListenerSet", "listenersets", true),

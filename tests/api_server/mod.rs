@@ -290,6 +290,18 @@ impl Api {
         object.unwrap().clone()
     }
 
+    /// Waits until the server has what is wanted.
+    pub(crate) fn wait_until<T>(&self, wanted: impl Fn() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = wanted() {
+                return found;
+            }
+            assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", self.stored_state());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits for this many requests of a method whose target contains a text.
     pub(crate) fn wait_for_requests(&self, count: usize, method: &str, text: &str) -> Vec<Request> {
         let matching = |state: &State| {

@@ -1,4 +1,4 @@
-//! Write requests: create, replace, merge patch of a status, delete. Another resourceVersion than
+//! Write requests: create, replace, merge patch of a status or an Event, delete. Another resourceVersion than
 //! the stored one is a conflict.
 
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ impl Api {
             ("POST", None) => state.create(request, object),
             ("PUT", Some(_)) => state.replace(request, object),
             ("PATCH", Some(_)) if request.is_status => state.patch_status(request, &object),
+            ("PATCH", Some(_)) if request.kind.name == "Event" => state.patch(request, &object),
             ("DELETE", Some(_)) => state.remove(request),
             _ => (405, failure(405)),
         })
@@ -68,6 +69,15 @@ impl State {
         if let (Some(dropped), Some(status)) = (&self.dropped, object["status"].as_object_mut()) {
             status.remove(dropped);
         }
+        self.put(object);
+        (200, self.objects[&request.key()].clone())
+    }
+
+    fn patch(&mut self, request: &ParsedRequest<'_>, patch: &Value) -> (u16, Value) {
+        let Some(mut object) = self.objects.get(&request.key()).cloned() else {
+            return (404, failure(404));
+        };
+        merge(&mut object, patch);
         self.put(object);
         (200, self.objects[&request.key()].clone())
     }

@@ -124,7 +124,7 @@ fn page_lists_the_events() {
     let reasons: Vec<_> = rows.filter_map(|row| row.split('`').nth(1)).collect();
     assert_eq!(
         reasons,
-        variants("src/cluster/events.rs", "EventReason"),
+        variants("src/cluster/events/notice.rs", "EventReason"),
         "docs/install.md"
     );
 }

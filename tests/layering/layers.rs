@@ -90,10 +90,16 @@ pub(crate) const LAYERS: &[Layer] = &[
             "ir",
             "telemetry",
             "cluster::api_server",
+            "cluster::events",
             "cluster::work_queue",
             "runtime::backoff",
         ],
         NO_TRAFFIC,
+    ),
+    layer(
+        "status/transitions",
+        &["status", "ir", "cluster::events"],
+        PURE,
     ),
     layer("provision/data_plane", &["api"], PURE),
     layer(

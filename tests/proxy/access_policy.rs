@@ -35,12 +35,12 @@ pub(crate) fn gateway() -> Value {
     json!({"kind": "Gateway", "name": "gateway"})
 }
 
-fn of_route() -> Value {
+pub(crate) fn of_route() -> Value {
     json!({"kind": "HTTPRoute", "name": "route"})
 }
 
 /// The lists of a spec.
-fn ip_rules(allow: &[&str], deny: &[&str]) -> Value {
+pub(crate) fn ip_rules(allow: &[&str], deny: &[&str]) -> Value {
     let mut rules = json!({});
     if !allow.is_empty() {
         rules["allow"] = json!(allow);

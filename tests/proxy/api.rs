@@ -1,6 +1,7 @@
 //! `/api/v1/` of the admin server and the commands on it: what is in service, for clients of this machine only, without
 //! secrets.
 
+use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -11,12 +12,13 @@ use crate::harness::tls::Certificate;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "status",
     "ports",
     "routes",
     "backends",
     "certificates",
+    "policies",
     "problems",
 ];
 
@@ -25,9 +27,13 @@ async fn document(scene: &Scene, name: &str) -> Value {
 }
 
 pub(crate) async fn portcullis(scene: &Scene, arguments: &[&str]) -> Output {
+    portcullis_at(scene.admin_address(), arguments).await
+}
+
+pub(crate) async fn portcullis_at(admin: SocketAddr, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
     command.args(arguments);
-    command.args(["--admin", &format!("http://{}", scene.admin_address())]);
+    command.args(["--admin", &format!("http://{admin}")]);
     let run = tokio::task::spawn_blocking(move || command.output());
     run.await.expect("it ran").expect("a program")
 }

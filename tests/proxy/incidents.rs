@@ -9,12 +9,16 @@ use portcullis::settings::AccessLogTarget;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
+use crate::access_policy::{access, before, gateway, ip_rules, of_route};
+use crate::admin::page;
 use crate::api::{portcullis, stdout};
 use crate::client::get;
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::Certificate;
 use crate::origin::{Origin, empty};
+use crate::rate_limit_policy::{limits, per_hour};
 use crate::scene::{Objects, Scene, http, https, prefix, route, route_of, secret, to};
+use crate::tap::first_line;
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
 
@@ -137,4 +141,38 @@ async fn explanation_shows_the_route_that_shadows_another() {
     let request = "http://a.com:80/shop/items";
     let texts = ["not chosen", "matches too, but has lower precedence"];
     prints(&scene, &["explain", request], &texts).await;
+}
+
+#[tokio::test]
+async fn tap_shows_that_a_limit_refuses_requests_and_metrics_name_it() {
+    let echo = Origin::echo("echo").await;
+    let policy = limits("api", &gateway(), &json!([per_hour("one", 1)]), None);
+    let scene = Scene::start(&before(&echo, &[policy]));
+    let requests = async {
+        get(scene.at(80), "a.com", "/").await;
+        assert_eq!(get(scene.at(80), "a.com", "/").await.status, 429);
+    };
+    let line = first_line(&scene, &["--status", "429"], requests).await;
+    let text = "too many requests: a limit is exceeded";
+    assert!(line.contains(text), "{line}");
+    assert!(DOCUMENT.contains(text) && DOCUMENT.contains("portcullis tap --status 429"));
+    let name = "portcullis_limit_exceeded_total";
+    let labels = r#"{namespace="default",policy="api",limit="one",mode="Enforce"} 1"#;
+    let metrics = page(&scene, "/metrics").await;
+    assert!(metrics.contains(&format!("{name}{labels}")), "{metrics}");
+    assert!(DOCUMENT.contains(name));
+}
+
+#[tokio::test]
+async fn policies_tell_which_one_permits_more_than_another() {
+    let echo = Origin::echo("echo").await;
+    let strict = access("strict", &gateway(), &ip_rules(&["192.0.2.0/24"], &[]));
+    let loose = access("loose", &of_route(), &ip_rules(&["127.0.0.0/8"], &[]));
+    let scene = Scene::start(&before(&echo, &[strict, loose]));
+    assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
+    let texts = [
+        "portcullis.dev/LoosensInherited=True (LoosensInherited)",
+        "spec.ipRules.allow permits addresses that AccessPolicy",
+    ];
+    prints(&scene, &["config", "policies"], &texts).await;
 }

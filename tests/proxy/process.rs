@@ -21,16 +21,16 @@ use crate::scene::{Objects, http, prefix, to, write};
 const LINES: usize = 4000;
 
 /// A running program, killed when a test fails.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     folder: tempfile::TempDir,
-    admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
 }
 
 impl Program {
     /// Starts the program with these objects after the commands of a shell, and leaves its output
     /// unread.
-    fn start(objects: &Objects, shell: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(objects: &Objects, shell: &str, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         write(folder.path(), "objects.yaml", &objects.text());
         let admin = closed_address();
@@ -54,7 +54,7 @@ impl Program {
     }
 
     /// Requests a page of the admin server until its response has this status and text.
-    async fn until(&self, path: &str, status: u16, part: &str) {
+    pub(crate) async fn until(&self, path: &str, status: u16, part: &str) {
         let found = async {
             loop {
                 if TcpStream::connect(self.admin).await.is_ok() {
@@ -74,7 +74,7 @@ impl Program {
     }
 
     /// Sends SIGTERM, and returns the exit code and the time until the exit.
-    fn terminate(&mut self) -> (Option<i32>, Duration) {
+    pub(crate) fn terminate(&mut self) -> (Option<i32>, Duration) {
         let id = self.child.id().to_string();
         let told = Command::new("kill").args(["-TERM", &id]).status();
         assert!(told.expect("told").success());
@@ -89,7 +89,7 @@ impl Program {
     }
 
     /// Returns the log, once the program has ended.
-    fn log(&mut self) -> String {
+    pub(crate) fn log(&mut self) -> String {
         let mut text = String::new();
         let log = self.child.stderr.as_mut().expect("piped");
         log.read_to_string(&mut text).expect("text");
@@ -106,7 +106,7 @@ impl Drop for Program {
 }
 
 /// Objects with one listener on a free port of loopback.
-fn objects(origin: &Origin) -> (Objects, SocketAddr) {
+pub(crate) fn objects(origin: &Origin) -> (Objects, SocketAddr) {
     let address = closed_address();
     let local = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
     let listener = http("http", address.port(), "");

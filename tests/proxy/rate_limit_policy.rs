@@ -12,7 +12,7 @@ use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, to};
 
 /// A RateLimitPolicy on a target.
-fn limits(name: &str, target: &Value, rules: &Value, response: Option<Value>) -> String {
+pub(crate) fn limits(name: &str, target: &Value, rules: &Value, response: Option<Value>) -> String {
     let mut spec = json!({"rules": rules});
     if let Some(response) = response {
         spec["response"] = response;
@@ -21,7 +21,7 @@ fn limits(name: &str, target: &Value, rules: &Value, response: Option<Value>) ->
 }
 
 /// A limit of requests per hour.
-fn per_hour(name: &str, requests: u32) -> Value {
+pub(crate) fn per_hour(name: &str, requests: u32) -> Value {
     json!({"name": name, "limit": {"requests": requests, "per": "Hour"}})
 }
 

@@ -6,6 +6,7 @@
 
 #[path = "../api_server/mod.rs"]
 mod api;
+mod events;
 mod experimental;
 mod lease;
 mod writer;

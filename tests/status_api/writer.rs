@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::api::reference::ParentRef;
+use portcullis::cluster::events;
 use portcullis::ir::ObjectRef;
 use portcullis::status::stored::{Stored, StoredStatus};
 use portcullis::status::writer::{Statuses, Writer};
@@ -19,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 use crate::api::{Api, Fault};
 use crate::{TEST_TIMEOUT, client, runtime};
 
-const CONTROLLER: &str = "portcullis.dev/gateway-controller";
+pub(crate) const CONTROLLER: &str = "portcullis.dev/gateway-controller";
 /// Maximum number of concurrent writes.
 const CONCURRENT: usize = 8;
 
@@ -42,15 +43,19 @@ impl Running {
         let (server, known, counted) = (api.clone(), stored.clone(), stats.clone());
         thread::spawn(move || {
             runtime().block_on(async {
+                let client = client(&server, "writer");
+                let (events, mut publisher) = events::channel("writer");
                 let writer = Writer {
-                    client: client(&server, "writer"),
+                    client: client.clone(),
                     controller: CONTROLLER.into(),
                     features: SUPPORTED_FEATURES,
                     stored: known,
                     stats: counted,
+                    events,
                 };
                 tokio::select! {
                     () = writer.run(wanted, &mut changes) => {}
+                    () = publisher.run(&client) => {}
                     _ = ended => {}
                 }
             });

@@ -158,7 +158,7 @@ fn no_response() -> String {
 
 /// Reads the metrics of an admin address.
 async fn metrics(url: &AdminUrl) -> anyhow::Result<String> {
-    let page = admin_client::get(url, "/metrics").await?;
+    let page = admin_client::get(url, "/metrics", None).await?;
     if !page.status.is_success() {
         bail!("status {}", page.status.as_u16());
     }

@@ -232,7 +232,12 @@ impl Drop for Record {
                 error: self.error,
                 trace_id,
             };
-            self.client.worker.access_log.close(line, &end);
+            let log = &self.client.worker.access_log;
+            if let Some(taps) = log.taps() {
+                let backend = || rule?.backend_of(end.upstream).map(|it| it.id.to_string());
+                taps.show(&line, &end, &backend);
+            }
+            log.close(line, &end);
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The access log of one worker: decides when its buffer is passed on to the writer.
+//! The access log of one worker: decides when its buffer is passed on to the writer. Taps see the same records.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::request;
@@ -7,6 +8,7 @@ use tokio::sync::Notify;
 
 use crate::runtime::clock::Clock;
 use crate::telemetry::access_log::{AccessLog, Completion, Line, WorkerLog};
+use crate::telemetry::tap::Taps;
 
 /// Delay from the first line of a buffer until the buffer is passed on, if it is not full before.
 const GATHER: Duration = Duration::from_millis(20);
@@ -14,19 +16,21 @@ const GATHER: Duration = Duration::from_millis(20);
 /// The access log of a worker.
 pub(crate) struct RequestLog {
     log: Option<WorkerLog>,
+    taps: Arc<Taps>,
     /// Notified when the buffer has its first line.
     began: Notify,
 }
 
 impl RequestLog {
-    pub(in crate::proxy) fn new(log: &AccessLog) -> Self {
+    pub(in crate::proxy) fn new(log: &AccessLog, taps: Arc<Taps>) -> Self {
         Self {
             log: log.worker(),
+            taps,
             began: Notify::new(),
         }
     }
 
-    /// Begins the line of a request of `client`, an address; `None` if the log is disabled.
+    /// Begins the line of a request of `client`, an address; `None` if the log is disabled and no tap is open.
     pub(in crate::proxy) fn open(
         &self,
         client: &str,
@@ -34,8 +38,17 @@ impl RequestLog {
         start: Instant,
         clock: &Clock,
     ) -> Option<Box<Line>> {
-        let log = self.log.as_ref()?;
-        Some(log.open(client, parts, start, clock.now()))
+        match &self.log {
+            Some(log) => Some(log.open(client, parts, start, clock.now())),
+            None if self.taps.is_open() => Some(Line::without_log(client, parts, start)),
+            None => None,
+        }
+    }
+
+    /// Returns the taps, if one is open.
+    #[inline]
+    pub(in crate::proxy) fn taps(&self) -> Option<&Taps> {
+        self.taps.is_open().then_some(&*self.taps)
     }
 
     /// Writes the line of a request.

@@ -2,15 +2,16 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::USER_AGENT;
 use http::{Version, request};
+use serde::{Deserialize, Serialize};
 
 use crate::ir::hex;
 
 use super::escape::{write_plain, write_string};
-use super::time::{TimestampText, write_digits};
+use super::time::{TimestampText, WallClock, write_digits};
 
 /// Maximum lengths of client-controlled texts.
 const METHOD_LENGTH: usize = 32;
@@ -86,6 +87,21 @@ impl Line {
         write_excerpt(&mut self.text, id, REQUEST_ID_LENGTH);
     }
 
+    /// Begins the line of a request of a worker without an access log, of a head that was read at `start`.
+    #[cold]
+    pub fn without_log(client: &str, parts: &request::Parts, start: Instant) -> Box<Self> {
+        let mut line = Box::<Self>::default();
+        let time = WallClock::new().at(start, 0);
+        line.begin(time, &mut TimestampText::default(), client, parts);
+        line
+    }
+
+    /// Reads what a line that is not complete begins with.
+    pub(in crate::telemetry) fn begun(&self) -> Option<Begun> {
+        let text = [&*self.text, b"}"].concat();
+        serde_json::from_slice(&text).ok()
+    }
+
     /// Reports whether it has the memory of a usual line, and no more.
     pub(super) fn is_usual(&self) -> bool {
         self.text.capacity() <= USUAL_LINE
@@ -102,6 +118,18 @@ impl Line {
         write_completion(&mut self.text, end);
         &self.text
     }
+}
+
+/// What is known of a request at its begin, without what may be a credential.
+#[derive(Debug, Deserialize, Serialize)]
+pub(in crate::telemetry) struct Begun {
+    time: String,
+    pub(in crate::telemetry) method: String,
+    /// Requested host; empty if the head was refused.
+    #[serde(default)]
+    pub(in crate::telemetry) host: String,
+    /// Without the query.
+    pub(in crate::telemetry) path: String,
 }
 
 /// Writes a text of the client, or its beginning.

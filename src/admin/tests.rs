@@ -1,0 +1,122 @@
+//! Tests of the pages, and of who may have them.
+
+use http_body_util::BodyExt;
+
+use super::*;
+use crate::runtime::shutdown;
+use crate::settings::Drain;
+use crate::table::Table;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::ProcessStats;
+use arc_swap::ArcSwap;
+
+fn state() -> AdminState {
+    let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
+    AdminState::new(table, ProcessStats::default(), AccessLog::disabled())
+}
+
+async fn get(path: &str, access: Access, state: &AdminState, shutdown: &Shutdown) -> (u16, String) {
+    let request = Request::get(path).header("host", "localhost:19000");
+    let (request, ()) = request.body(()).unwrap().into_parts();
+    let response = handle(&request, access, state, shutdown).await;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn readiness_follows_configuration_and_shutdown() {
+    let (trigger, shutdown) = shutdown::new(Drain::default());
+    let state = state();
+    let status = async |path| get(path, Access::Public, &state, &shutdown).await.0;
+    assert_eq!(status("/healthz").await, 200);
+    assert_eq!(status("/readyz").await, 503);
+    state.ready.store(true, Ordering::Release);
+    assert_eq!(status("/readyz").await, 200);
+    trigger.drain();
+    assert_eq!(status("/readyz").await, 503);
+    assert_eq!(status("/healthz").await, 200);
+}
+
+#[tokio::test]
+async fn loopback_clients_get_every_page() {
+    let (_trigger, shutdown) = shutdown::new(Drain::default());
+    let state = state();
+    let page = async |path| get(path, Access::Local, &state, &shutdown).await;
+    assert!(page("/").await.1.contains("/metrics"));
+    assert!(page("/metrics").await.1.ends_with("# EOF\n"));
+    assert!(page("/config").await.1.contains("\"ports\""));
+    let (status, text) = page("/explain?request=http://a/").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("in service: no configuration"), "{text}");
+    assert!(text.contains("the configuration opens no port"), "{text}");
+    let (status, text) = page("/explain").await;
+    assert_eq!(status, 400);
+    assert!(
+        text.contains("`request` is missing; write /explain?request="),
+        "{text}"
+    );
+    assert_eq!(page("/nothing").await.0, 404);
+    let request = Request::post("/config").body(()).unwrap();
+    let (request, ()) = request.into_parts();
+    let response = handle(&request, Access::Local, &state, &shutdown).await;
+    assert_eq!(response.status(), 405);
+}
+
+#[tokio::test]
+async fn loopback_clients_must_name_this_machine() {
+    let (_trigger, shutdown) = shutdown::new(Drain::default());
+    let state = state();
+    let explain = "/explain?request=http://a/";
+    for (path, expected) in [
+        ("/", 421),
+        ("/config", 421),
+        (explain, 421),
+        ("/metrics", 200),
+    ] {
+        let request = Request::get(path).header("host", "rebound.example:19000");
+        let (request, ()) = request.body(()).unwrap().into_parts();
+        let response = handle(&request, Access::Local, &state, &shutdown).await;
+        assert_eq!(response.status(), expected, "{path}");
+        if expected == 421 {
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            assert!(str::from_utf8(&body).unwrap().contains("localhost"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn remote_clients_get_only_health_readiness_and_metrics() {
+    let (_trigger, shutdown) = shutdown::new(Drain::default());
+    let state = state();
+    let page = async |path| get(path, Access::Public, &state, &shutdown).await;
+    assert_eq!(page("/healthz").await.0, 200);
+    assert!(page("/metrics").await.1.ends_with("# EOF\n"));
+    let explain = "/explain?request=http://a/";
+    for path in ["/", "/config", "/config?values=true", explain] {
+        let (status, body) = page(path).await;
+        assert_eq!(
+            (status, body.contains("port-forward")),
+            (403, true),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn rejects_oversized_request_head() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (_trigger, shutdown) = shutdown::new(Drain::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve(listener, Arc::new(state()), shutdown));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nX: {}",
+        "a".repeat(2 * MAX_HEAD)
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    let _ = stream.read_to_string(&mut response).await;
+    assert!(response.starts_with("HTTP/1.1 431"), "{response}");
+}

@@ -1,0 +1,211 @@
+//! `portcullis tap`: requests of a running proxy while they happen.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use form_urlencoded::Serializer;
+use http::{Method, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::admin_client::{self, AdminFlags};
+use super::output::{OutputFlag, OutputFormat};
+use super::value::Span;
+use crate::telemetry::log;
+use crate::telemetry::tap::{MAX_RATE, StatusFilter};
+
+/// Show requests of a running proxy while they happen, one line each
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  portcullis tap --admin http://127.0.0.1:19000
+  portcullis tap --route shop/web --status 5xx --admin http://127.0.0.1:19000
+  portcullis tap --host shop.example.com --min-duration 500ms --max-rps 100 -o json --admin http://127.0.0.1:19000
+
+Shows requests that end while it runs: time, method, host with path, status, duration, route with the index of its rule,
+backend, endpoint, and why Portcullis responded itself or aborted the exchange. Never queries, headers, cookies, credentials
+or bodies. Requests do not wait for it: those that it does not show are counted. Ends after an hour. In a cluster, use
+kubectl port-forward pod/NAME 19000 first.
+Exit codes: 0 when the proxy ends, 1 if it cannot be reached or has too many taps, 2 for wrong usage.")]
+pub struct Args {
+    /// Only requests of this route, [KIND ]NAMESPACE/NAME
+    #[arg(long, value_name = "ROUTE")]
+    route: Option<String>,
+    /// Only requests for this host; *.example.com is all hosts below example.com
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Only requests of this method
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// Only requests whose path begins so
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    /// Only responses of this status, such as 503, or of this class, such as 5xx
+    #[arg(long, value_name = "STATUS", value_parser = status)]
+    status: Option<String>,
+    /// Only requests that take at least this long
+    #[arg(long, value_name = "TIME")]
+    min_duration: Option<Span>,
+    /// Maximum number of requests per second that are shown, from 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RATE)))]
+    max_rps: u32,
+    /// The proxy.
+    #[command(flatten)]
+    proxy: AdminFlags,
+    /// Format of the output: a line, or a JSON document in a line.
+    #[command(flatten)]
+    format: OutputFlag,
+}
+
+/// Time without a sign of life after which the proxy is gone.
+const QUIET: Duration = Duration::from_secs(30);
+
+fn status(text: &str) -> Result<String, &'static str> {
+    let is_status = StatusFilter::parse(text).is_some();
+    let text = is_status.then(|| text.to_owned());
+    text.ok_or("must be a status such as 503, or a class such as 5xx")
+}
+
+/// Prints requests until the proxy ends.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let url = &args.proxy.admin;
+    let token = args.proxy.token.read()?;
+    let path = path(args);
+    admin_client::runtime()?.block_on(async {
+        let response = admin_client::request(url, &Method::GET, &path, token);
+        let response = timeout(QUIET, response).await;
+        let response = response
+            .context("no response in time")?
+            .with_context(|| format!("cannot ask {url}"))?;
+        let status = response.status();
+        let body = response.into_body();
+        if status != StatusCode::OK {
+            let text = body.collect().await?.to_bytes();
+            bail!(
+                "{url} responds {status}: {}",
+                String::from_utf8_lossy(&text).trim()
+            );
+        }
+        log::write_line(&format!(
+            "showing up to {} requests per second of {url}, until Ctrl-C",
+            args.max_rps
+        ));
+        print(body, args.format.output).await
+    })
+}
+
+fn path(args: &Args) -> String {
+    const PATH: &str = "/api/v1/tap?";
+    let mut query = Serializer::for_suffix(PATH.to_owned(), PATH.len());
+    query.append_pair("maxRps", &args.max_rps.to_string());
+    for (name, value) in [
+        ("route", &args.route),
+        ("host", &args.host),
+        ("method", &args.method),
+        ("path", &args.path),
+        ("status", &args.status),
+    ] {
+        if let Some(value) = value {
+            query.append_pair(name, value);
+        }
+    }
+    if let Some(Span(time)) = args.min_duration {
+        query.append_pair("minDurationMs", &time.as_millis().to_string());
+    }
+    query.finish()
+}
+
+/// Prints the lines of a body.
+async fn print(mut body: Incoming, format: OutputFormat) -> anyhow::Result<()> {
+    let mut rest = Vec::new();
+    loop {
+        let frame = timeout(QUIET, body.frame()).await;
+        let frame = frame.context("the proxy is silent")?;
+        let Some(frame) = frame.transpose().context("the proxy closed the tap")? else {
+            return Ok(());
+        };
+        rest.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&rest[..end]).into_owned();
+        rest.drain(..=end);
+        let mut out = io::stdout().lock();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            match format {
+                OutputFormat::Json => writeln!(out, "{}", visible(line))?,
+                OutputFormat::Text => writeln!(out, "{}", visible(&shown(line)))?,
+            }
+        }
+        out.flush()?;
+    }
+}
+
+/// The text of a line of JSON.
+fn shown(line: &str) -> String {
+    let Ok(request) = serde_json::from_str::<Value>(line) else {
+        return line.to_owned();
+    };
+    let part = |name: &str| match &request[name] {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    };
+    if request["skipped"].is_u64() {
+        return format!(
+            "({} requests more than --max-rps, {} that were too many to send)",
+            part("skipped"),
+            part("dropped")
+        );
+    }
+    let route = match &request["route"] {
+        Value::Null => "no route".to_owned(),
+        _ => format!("{} rule {}", part("route"), part("rule")),
+    };
+    let mut columns = vec![
+        part("time"),
+        format!("{} {}{}", part("method"), part("host"), part("path")),
+        part("status"),
+        format!("{} ms", part("durationMs")),
+        route,
+        part("backend"),
+        part("endpoint"),
+    ];
+    columns.extend(request["reason"].as_str().map(str::to_owned));
+    columns.join("  ")
+}
+
+/// Escapes characters of clients that a terminal would obey, as JSON does.
+fn visible(line: &str) -> String {
+    let escaped = |it: char| match it.is_control() {
+        true => format!("\\u{:04x}", u32::from(it)),
+        false => it.to_string(),
+    };
+    line.chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_line() {
+        let line = r#"{"time":"2026-01-01T00:00:00.000000Z","method":"GET","host":"a.com","path":"/b","status":502,
+            "durationMs":1.5,"route":"HTTPRoute shop/web","rule":1,"backend":null,"endpoint":"10.0.0.1:80","reason":"it failed"}"#;
+        let expected = "2026-01-01T00:00:00.000000Z  GET a.com/b  502  1.5 ms  HTTPRoute shop/web rule 1  -  10.0.0.1:80  it failed";
+        assert_eq!(shown(line), expected);
+        let counts = shown(r#"{"skipped":7,"dropped":0}"#);
+        assert_eq!(
+            counts,
+            "(7 requests more than --max-rps, 0 that were too many to send)"
+        );
+    }
+
+    #[test]
+    fn characters_that_a_terminal_obeys_are_escaped() {
+        assert_eq!(visible("/\u{1b}[2J\u{9b}é"), "/\\u001b[2J\\u009bé");
+    }
+}

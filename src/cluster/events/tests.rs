@@ -1,0 +1,137 @@
+//! Tests of deduplication and of the rate of events.
+
+use super::*;
+
+fn notice(reason: EventReason, message: &str) -> Notice {
+    Notice {
+        object: ObjectRef::gateway_api("Gateway", "shop", "web"),
+        version: "v1",
+        served_as: None,
+        uid: "1".to_owned(),
+        reason,
+        action: "Program",
+        message: message.to_owned(),
+    }
+}
+
+fn taken(message: &str) -> Notice {
+    notice(EventReason::NameTaken, message)
+}
+
+/// Takes the queued changes, and then what is due.
+fn due(publisher: &mut Publisher, now: Instant) -> Vec<Notice> {
+    while let Ok(change) = publisher.changes.try_recv() {
+        publisher.take(change, now);
+    }
+    let objects = publisher.objects.values_mut();
+    let mut objects = objects.filter(|it| it.due(now).is_some_and(|due| due <= now));
+    objects.next().map_or(Vec::new(), |it| it.take_due(now))
+}
+
+/// Publishes what is due, and returns its messages.
+fn publish_due(publisher: &mut Publisher, now: Instant) -> Vec<String> {
+    let notices = due(publisher, now);
+    let messages = notices.iter().map(|it| it.message.clone()).collect();
+    if let Some(first) = notices.first() {
+        let object = publisher.objects.get_mut(&first.object).unwrap();
+        object.published(notices, "name".to_owned(), now);
+    }
+    messages
+}
+
+#[test]
+fn publishes_a_message_once_until_it_changes_or_is_cleared() {
+    let (events, mut publisher) = channel("pod");
+    let mut now = Instant::now();
+    let mut published = |publisher: &mut Publisher| {
+        now += INTERVAL;
+        publish_due(publisher, now)
+    };
+    events.notify(taken("a"));
+    events.notify(taken("a"));
+    assert_eq!(published(&mut publisher), ["a"]);
+    events.notify(taken("a"));
+    assert!(published(&mut publisher).is_empty());
+    events.notify(taken("b"));
+    // Back to the published message.
+    events.notify(taken("a"));
+    assert!(published(&mut publisher).is_empty());
+    events.notify(taken("b"));
+    assert_eq!(published(&mut publisher), ["b"]);
+    events.clear(&taken("b").object, EventReason::NameTaken);
+    events.notify(taken("b"));
+    assert_eq!(published(&mut publisher), ["b"]);
+}
+
+#[test]
+fn an_object_has_one_event_a_minute_about_all_that_happened() {
+    let (events, mut publisher) = channel("pod");
+    let start = Instant::now();
+    events.notify(notice(EventReason::NotProgrammed, "not programmed"));
+    events.notify(notice(EventReason::NotAccepted, "not accepted"));
+    let first = ["not accepted", "not programmed"];
+    assert_eq!(publish_due(&mut publisher, start), first);
+    events.notify(notice(EventReason::Programmed, "programmed"));
+    events.notify(taken("taken"));
+    let almost = start + INTERVAL - Duration::from_secs(1);
+    assert!(due(&mut publisher, almost).is_empty());
+    let second = publish_due(&mut publisher, start + INTERVAL);
+    assert_eq!(second, ["taken", "programmed"]);
+}
+
+#[test]
+fn what_has_ended_before_it_is_published_is_no_event() {
+    let (events, mut publisher) = channel("pod");
+    let start = Instant::now();
+    events.notify(taken("first"));
+    publish_due(&mut publisher, start);
+    events.notify(notice(EventReason::NotAccepted, "not accepted"));
+    events.notify(notice(EventReason::Accepted, "accepted"));
+    assert!(publish_due(&mut publisher, start + INTERVAL).is_empty());
+    // The end of what an earlier leader has published.
+    events.notify(notice(EventReason::Accepted, "accepted"));
+    let published = publish_due(&mut publisher, start + 2 * INTERVAL);
+    assert_eq!(published, ["accepted"]);
+}
+
+#[test]
+fn a_replica_must_lag_for_a_time() {
+    let (events, mut publisher) = channel("pod");
+    let start = Instant::now();
+    let behind = |message| notice(EventReason::ReplicaBehind, message);
+    events.notify(behind("1 of 2"));
+    assert!(due(&mut publisher, start).is_empty());
+    events.clear(&behind("").object, EventReason::ReplicaBehind);
+    let later = start + INTERVAL;
+    assert!(due(&mut publisher, later).is_empty());
+    events.notify(behind("1 of 2"));
+    assert!(due(&mut publisher, later).is_empty());
+    // Another message does not begin anew.
+    let end = later + EventReason::ReplicaBehind.patience();
+    events.notify(behind("2 of 2"));
+    assert_eq!(publish_due(&mut publisher, end), ["2 of 2"]);
+}
+
+#[test]
+fn a_new_leader_counts_changes_again_but_not_states() {
+    let repeat =
+        |object: &OfObject, notice: &Notice| object.repeat(std::slice::from_ref(notice), "name");
+    let (state, change) = (taken("a"), notice(EventReason::NotAccepted, "b"));
+    let mut object = OfObject::default();
+    assert_eq!(repeat(&object, &state), Repeat::Known);
+    assert_eq!(repeat(&object, &change), Repeat::Counted(2));
+    object.published(vec![state.clone()], "name".to_owned(), Instant::now());
+    assert_eq!(repeat(&object, &state), Repeat::Counted(2));
+    object.published(vec![state.clone()], "name".to_owned(), Instant::now());
+    assert_eq!(repeat(&object, &state), Repeat::Counted(3));
+}
+
+#[test]
+fn full_queue_drops_events_instead_of_blocking() {
+    let (events, mut publisher) = channel("pod");
+    for count in 0..QUEUE + 10 {
+        events.notify(taken(&count.to_string()));
+    }
+    let last = (QUEUE - 1).to_string();
+    assert_eq!(publish_due(&mut publisher, Instant::now()), [last]);
+}
