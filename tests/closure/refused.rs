@@ -30,6 +30,28 @@ fn without_objects(followed: &Followed) {
 }
 
 #[test]
+fn closure_excludes_backends_that_cannot_forward_datagrams() {
+    let all = json!({"namespaces": {"from": "All"}});
+    let listener = |protocol: &str| json!([{"name": "l", "port": 80, "protocol": protocol, "allowedRoutes": all}]);
+    let kind = |kind: &str| {
+        let mut route = route("shop", "r", "g", external());
+        route["kind"] = kind.into();
+        route
+    };
+    let mut followed = Followed::new([class(), gateway("g", listener("UDP")), kind("UDPRoute")]);
+    for object in shop() {
+        followed.put(&object);
+    }
+    assert_eq!(followed.of("g"), ["UDPRoute shop/r"]);
+    followed.put(&gateway("g", listener("TCP")));
+    followed.put(&kind("TCPRoute"));
+    assert_eq!(
+        followed.of("g"),
+        ["Secret shop/db", "TCPRoute shop/r", "XBackend shop/x"]
+    );
+}
+
+#[test]
 fn closure_excludes_routes_that_listeners_do_not_allow() {
     let own_only = gateway("g", json!([{"name": "l", "port": 80, "protocol": "HTTP"}]));
     let mut followed = Followed::new([class(), own_only, route("shop", "r", "g", external())]);

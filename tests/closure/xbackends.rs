@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use portcullis::api::gateway::Gateway;
-use portcullis::api::reference::SecretRef;
+use portcullis::api::l4_route::L4Rule;
+use portcullis::api::reference::{BackendObjectRef, SecretRef};
 use portcullis::api::{ObjectRef, Resource};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::StatusReport;
@@ -36,7 +37,17 @@ pub(crate) fn client_certificates(
             .collect();
         (route.object_ref(), references)
     });
-    let routes = http.chain(grpc).filter(|(route, _)| {
+    // UDPRoutes cannot refer to XBackends.
+    let tls = cluster.tls_routes.iter().map(|route| {
+        let references = l4_references(&route.spec.rules);
+        (route.object_ref(), references)
+    });
+    let tcp = cluster.tcp_routes.iter().map(|route| {
+        let references = l4_references(&route.spec.rules);
+        (route.object_ref(), references)
+    });
+    let routes = http.chain(grpc).chain(tls).chain(tcp);
+    let routes = routes.filter(|(route, _)| {
         let statuses = report.routes.get(route);
         statuses.into_iter().flat_map(|it| it.iter()).any(|status| {
             let parent = &status.parent_ref;
@@ -64,4 +75,9 @@ pub(crate) fn client_certificates(
         }
     }
     found
+}
+
+fn l4_references(rules: &[L4Rule]) -> Vec<&BackendObjectRef> {
+    let backend_refs = rules.iter().flat_map(|rule| &rule.backend_refs);
+    backend_refs.map(|it| &it.backend).collect()
 }

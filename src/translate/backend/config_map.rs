@@ -16,6 +16,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[],
     endpoint_label: None,
     is_local: false,
+    forwards_udp: true,
     target_ports: None,
     load_balancer: None,
     has_status: false,

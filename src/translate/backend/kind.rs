@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::api::core::{EndpointSlice, ServicePort};
 use crate::api::{Object, Resource};
-use crate::ir::{Backend, ObjectRef, Transport};
+use crate::ir::{Backend, ObjectRef, RouteKind, Transport};
 use crate::settings::location::Location;
 use crate::settings::permissions::BackendKinds;
 use crate::status::{Condition, ReleaseBackendStatus};
@@ -81,6 +81,8 @@ pub(in crate::translate) struct BackendKind {
     pub(super) endpoint_label: Option<&'static str>,
     /// Whether only routes of the same namespace may refer to objects, whatever ReferenceGrants permit.
     pub(in crate::translate) is_local: bool,
+    /// Whether UDPRoutes may refer to objects.
+    pub(super) forwards_udp: bool,
     /// Returns the ports of an object, if policies on TLS may target the kind.
     pub(super) target_ports: Option<Ports>,
     /// Support as a load balancer of ReleaseBackends, if any.
@@ -91,6 +93,13 @@ pub(in crate::translate) struct BackendKind {
     pub(super) links: fn(&Object, Kinds, &mut Collector<'_>),
     /// Creates a resolver.
     pub(super) resolver: fn() -> Box<dyn Resolver + Send>,
+}
+
+impl BackendKind {
+    /// Reports whether routes of a kind may refer to objects.
+    pub(in crate::translate) fn forwards(&self, requests: RouteKind) -> bool {
+        self.forwards_udp || requests != RouteKind::Udp
+    }
 }
 
 /// Resolves references to objects of one kind. May keep parsed objects from one translation to the next.

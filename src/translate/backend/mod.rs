@@ -151,6 +151,13 @@ impl Backends {
         reference_grant::check(input, requests.route, name, field)?;
         let with_reference =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
+        if !kind.forwards(requests.kind) {
+            let message = "is a backend for TCP and what runs over it; use a Service for UDP";
+            return Err(with_reference(Fault::new(
+                Reason::UnsupportedProtocol,
+                message,
+            )));
+        }
         let port = PortRef {
             number: port,
             transport: match requests.kind {

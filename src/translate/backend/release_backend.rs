@@ -37,6 +37,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     ],
     endpoint_label: None,
     is_local: false,
+    forwards_udp: true,
     target_ports: Some(target_ports),
     load_balancer: None,
     has_status: true,

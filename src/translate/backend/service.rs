@@ -24,6 +24,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[name_of::<EndpointSlice>()],
     endpoint_label: Some(SERVICE_NAME_LABEL),
     is_local: false,
+    forwards_udp: true,
     target_ports: Some(target_ports),
     load_balancer: Some(&LOAD_BALANCER),
     has_status: false,

@@ -16,6 +16,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[name_of::<EndpointSlice>()],
     endpoint_label: Some(SERVICE_IMPORT_LABEL),
     is_local: false,
+    forwards_udp: true,
     target_ports: Some(target_ports),
     load_balancer: None,
     has_status: false,

@@ -8,7 +8,7 @@ use crate::api::policy::BackendTlsValidation;
 use crate::api::xbackend::{XBackend, XBackendTls};
 use crate::api::{Object, Resource};
 use crate::ir::{
-    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, Transport, UpstreamProtocol,
+    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
 use crate::status::Condition;
 
@@ -31,6 +31,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[name_of::<ConfigMap>(), name_of::<Secret>()],
     endpoint_label: None,
     is_local: true,
+    forwards_udp: false,
     target_ports: None,
     load_balancer: None,
     has_status: true,
@@ -129,10 +130,6 @@ impl Resolver for XBackends {
         }
         if let Some(fault) = &external.unsupported {
             return Err(fault.clone());
-        }
-        if port.transport == Transport::Udp {
-            let message = "is a backend for TCP and what runs over it; use a Service for UDP";
-            return Err(Fault::new(Reason::UnsupportedProtocol, message));
         }
         let tls = external.tls.as_ref().ok().cloned().flatten();
         Ok(Found {

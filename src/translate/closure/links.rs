@@ -14,8 +14,8 @@ use crate::api::route::RouteRule;
 use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
-use crate::ir::ObjectRef;
 use crate::ir::object_ref::{GATEWAY_GROUP, released};
+use crate::ir::{ObjectRef, RouteKind};
 
 use super::super::backend;
 use super::super::gateway::attachment;
@@ -150,7 +150,9 @@ impl ByKind<'_> {
             let (filters, backend_refs) = rule.references();
             self.http_filters(filters);
             for reference in backend_refs {
-                self.backend(&reference.backend);
+                if self.may_forward(R::ROUTE_KIND, &reference.backend) {
+                    self.backend(&reference.backend);
+                }
                 self.http_filters(&reference.filters);
             }
         }
@@ -296,6 +298,13 @@ impl ByKind<'_> {
         self.collector.links.belongs_to.extend(verdict.parents);
         self.collector.refers_to_own_namespace();
         verdict.is_usable
+    }
+
+    /// Reports whether routes of a kind may refer to a backend. If not, the Gateway needs neither it nor its certificate.
+    fn may_forward(&self, requests: RouteKind, reference: &BackendObjectRef) -> bool {
+        let kinds = &self.collector.input.options.permissions.backend_kinds;
+        let kind = backend::find_enabled(kinds, &reference.group, &reference.kind);
+        kind.is_some_and(|kind| kind.forwards(requests))
     }
 
     fn backend(&mut self, reference: &BackendObjectRef) {

@@ -349,7 +349,7 @@ impl RouteBuilder<'_> {
         let is_permitted =
             !matches!(&resolution, Err(fault) if fault.reason == Reason::RefNotPermitted);
         if let Some(kind) = self.backends.kind_of(&name).filter(|_| is_permitted) {
-            if kind.has_status {
+            if kind.has_status && kind.forwards(requests.kind) {
                 self.with_status.push(name.clone());
             }
             self.depends_on_consumer |= kind.may_be_target() && self.backends.tls.target(&name);
