@@ -3,6 +3,7 @@
 //! Must not know where the configuration comes from.
 
 mod backends;
+mod clients;
 mod describe;
 mod explanation;
 mod live;
@@ -308,6 +309,7 @@ fn explain_listeners(
     if let Some(tls) = chosen.ir.tls() {
         explanation.line("TLS", describe::tls(tls));
     }
+    clients::explain(explanation, chosen.ir.clients.as_ref());
 }
 
 /// A listener on its port.

@@ -86,7 +86,7 @@ fn shown_limit(limit: &Limit) -> String {
     text
 }
 
-fn cidrs(set: &CidrSet) -> String {
+pub(super) fn cidrs(set: &CidrSet) -> String {
     let all: Vec<_> = set.iter().collect();
     let mut shown: Vec<_> = all
         .iter()

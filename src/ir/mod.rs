@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod cidr;
+pub mod client;
 pub mod cors;
 pub mod external_auth;
 pub mod filter;

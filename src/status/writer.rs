@@ -244,6 +244,7 @@ impl Writer {
             "AccessPolicy"
             | "BackendTLSPolicy"
             | "BackendTLSOverride"
+            | "ClientPolicy"
             | "RateLimitPolicy"
             | "TelemetryPolicy"
             | "XBackendTrafficPolicy" => {

@@ -1,7 +1,6 @@
 //! What policies do with a matched request before its filters: addresses, then limits.
 
 use std::fmt::Write;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -10,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::Limits;
 use crate::ir::policy::Verdict;
+use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
 use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining};
 
@@ -46,11 +46,15 @@ pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
 /// Decides on a request for a host.
 pub(super) fn check(
     policies: &Policies,
-    client: IpAddr,
+    origin: &Origin,
     host: &str,
     headers: &HeaderMap,
 ) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
+    let client = origin.address;
+    if !origin.is_known && !policies.ir.are_none() {
+        return refused(Error::BrokenPolicy);
+    }
     match policies.ir.verdict(client) {
         Verdict::Pass => {}
         Verdict::Refuse => return refused(Error::AddressRefused),
