@@ -332,7 +332,8 @@ fn explain_rules(
     match found {
         Some(rule) => {
             explain_rule(explanation, rule, &considered, configuration);
-            policies::explain(explanation, listener.policies(rule).map(|it| &it.ir));
+            let required = listener.policies(rule).map(|it| &it.ir);
+            policies::explain(explanation, required, configuration.values);
         }
         None => explanation.line("rule", no_rule(listener)),
     }

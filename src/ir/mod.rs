@@ -17,6 +17,7 @@ pub mod object_ref;
 pub mod pattern;
 pub mod policy;
 pub mod precedence;
+pub mod request_match;
 pub mod route;
 mod scheme;
 pub mod session;

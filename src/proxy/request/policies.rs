@@ -11,7 +11,7 @@ use crate::ir::limit::Limits;
 use crate::ir::policy::Verdict;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
-use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining};
+use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -44,12 +44,7 @@ impl From<Error> for PolicyRefusal {
 pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
 
 /// Decides on a request for a host.
-pub(super) fn check(
-    policies: &Policies,
-    origin: &Origin,
-    host: &str,
-    headers: &HeaderMap,
-) -> PolicyResult {
+pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
     let client = origin.address;
     if !origin.is_known && !policies.ir.are_none() {
@@ -65,8 +60,7 @@ pub(super) fn check(
     }
     let request = LimitedRequest {
         client,
-        host,
-        headers,
+        view: *view,
     };
     let limits = policies.limits();
     match (policies.admit(&request), limits) {

@@ -406,7 +406,7 @@ fn find_rule<'a>(
     let rule = rule_of(listener, &view)?;
     let passed = match listener.policies(rule) {
         None => Ok(None),
-        Some(policies) => policies::check(policies, origin, view.host, view.headers),
+        Some(policies) => policies::check(policies, origin, &view),
     };
     Ok((rule, passed))
 }

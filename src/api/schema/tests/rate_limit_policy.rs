@@ -28,6 +28,21 @@ fn validates_fields_of_rate_limit_policies() {
         ),
         (String::new(), "", "should have at least 1 items"),
         (
+            format!("{{name: a, {rate}, match: {{path: {{value: /a}}, method: GET}}}}"),
+            "",
+            "",
+        ),
+        (
+            format!("{{name: a, {rate}, match: {{path: {{type: RegularExpression}}}}}}"),
+            "",
+            "Unsupported value",
+        ),
+        (
+            format!("{{name: a, {rate}, match: {{}}}}"),
+            "",
+            "should have at least 1 properties",
+        ),
+        (
             "{name: a}".to_owned(),
             "",
             "a rule needs limit or concurrent",
