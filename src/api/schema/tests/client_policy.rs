@@ -10,8 +10,22 @@ fn policy(kind: &str, sections: &str) -> Vec<String> {
     )))
 }
 
+#[track_caller]
+fn check(rows: &[(&str, String, &str)]) {
+    for (kind, sections, expected) in rows {
+        let found = policy(kind, sections);
+        match *expected {
+            "" => assert!(found.is_empty(), "{kind} {sections}: {found:?}"),
+            _ => assert!(
+                found.iter().any(|it| it.contains(expected)),
+                "{kind} {sections}: {found:?}"
+            ),
+        }
+    }
+}
+
 #[test]
-fn validates_fields_of_client_policies() {
+fn validates_targets_and_addresses_of_client_policies() {
     let trusted = "trustedCIDRs: [10.0.0.0/8]";
     let hops = "clientIP: {xForwardedFor: {trustedHops: 1}}";
     let rows = [
@@ -34,21 +48,6 @@ fn validates_fields_of_client_policies() {
             "Gateway",
             "strategy: Defaults".to_owned(),
             "a ClientPolicy needs a section",
-        ),
-        (
-            "Gateway",
-            "proxyProtocol: {mode: Required}".to_owned(),
-            "trustedCIDRs are for Optional and Required, which need them",
-        ),
-        (
-            "Gateway",
-            format!("proxyProtocol: {{mode: 'Off', {trusted}}}"),
-            "trustedCIDRs are for Optional and Required, which need them",
-        ),
-        (
-            "ListenerSet",
-            "timeouts: {idle: 1m}".to_owned(),
-            "only clientIP is for them",
         ),
         (
             "Gateway",
@@ -75,6 +74,29 @@ fn validates_fields_of_client_policies() {
             format!("clientIP: {{header: {{name: 'a b', {trusted}}}}}"),
             "spec.clientIP.header.name",
         ),
+    ];
+    check(&rows);
+}
+
+#[test]
+fn validates_connections_of_client_policies() {
+    let trusted = "trustedCIDRs: [10.0.0.0/8]";
+    let rows = [
+        (
+            "Gateway",
+            "proxyProtocol: {mode: Required}".to_owned(),
+            "trustedCIDRs are for Optional and Required, which need them",
+        ),
+        (
+            "Gateway",
+            format!("proxyProtocol: {{mode: 'Off', {trusted}}}"),
+            "trustedCIDRs are for Optional and Required, which need them",
+        ),
+        (
+            "ListenerSet",
+            "timeouts: {idle: 1m}".to_owned(),
+            "only clientIP is for them",
+        ),
         (
             "Gateway",
             "timeouts: {}".to_owned(),
@@ -96,14 +118,5 @@ fn validates_fields_of_client_policies() {
             "greater than or equal to 1",
         ),
     ];
-    for (kind, sections, expected) in rows {
-        let found = policy(kind, &sections);
-        match expected {
-            "" => assert!(found.is_empty(), "{kind} {sections}: {found:?}"),
-            _ => assert!(
-                found.iter().any(|it| it.contains(expected)),
-                "{kind} {sections}: {found:?}"
-            ),
-        }
-    }
+    check(&rows);
 }
