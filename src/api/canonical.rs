@@ -10,8 +10,8 @@ use super::meta::ObjectMeta;
 use super::object::Object;
 
 impl Object {
-    /// Returns canonical JSON with the fields that we read, `apiVersion` and `kind`. [`Kind::decode`] turns it back
-    /// into an equal object. For a Secret it includes the data, so it must not be logged.
+    /// Returns canonical JSON with the fields that we read, `apiVersion` and `kind`.
+    /// [`Kind::decode`](super::object::Kind::decode) turns it back into an equal object. For a Secret it includes the data, so it must not be logged.
     ///
     /// # Errors
     /// Never for an object that was decoded before.

@@ -146,7 +146,7 @@ impl OpenConnection {
         let port = port.configured(&table);
         match port.map(|port| port.open_connection(client)) {
             Some(Err(TooManyConnections)) => {
-                self.stats.refused.fetch_add(1, Relaxed);
+                self.stats.over_limits.fetch_add(1, Relaxed);
                 false
             }
             limited => {

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::access_policy::{access, before, connect_from, gateway};
+use crate::admin::metric;
 use crate::client::{Answer, Client, connect, whole, write_text};
 use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, empty};
@@ -316,6 +317,8 @@ async fn connections_over_the_limits_are_closed() {
     );
     let other = connect_from([127, 0, 0, 2], address).await;
     assert!(served(other.expect("connected")).await.is_some());
+    let denied = metric(&scene, r#"connections_denied_total{reason="limit"}"#).await;
+    assert!(denied >= 2.0, "{denied}");
     scene.replace(&before(&origin, &[])).await;
     assert!(served(connect(address).await).await.is_some());
     drop(first);

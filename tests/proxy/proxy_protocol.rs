@@ -13,6 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
 use crate::access_policy::{access, before, gateway};
+use crate::admin::metric;
 use crate::client::{Client, connect, write_text};
 use crate::client_policy::clients;
 use crate::harness::tls::{self, Certificate};
@@ -242,6 +243,12 @@ async fn headers_have_a_timeout_and_a_maximum_size() {
     let endless = [&b"PROXY UNKNOWN "[..], &[b'a'; 200]].concat();
     assert_eq!(exchange(scene.at(80), &[&endless]).await, "");
     assert_eq!(origin.requests(), 0);
+    let denied = metric(
+        &scene,
+        r#"connections_denied_total{reason="proxy_protocol"}"#,
+    )
+    .await;
+    assert_eq!(denied, 4.0);
 }
 
 /// A new policy leaves open connections alone, and one of a port leaves other ports alone.

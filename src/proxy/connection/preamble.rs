@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -35,6 +36,7 @@ pub(super) async fn begin(
     };
     let number = port.number();
     let Some((client, received)) = preamble else {
+        open.stats.without_header.fetch_add(1, Relaxed);
         tracing::debug!(%peer, port = number, "closed a connection without a valid header of the PROXY protocol");
         return None;
     };
