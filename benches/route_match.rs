@@ -77,6 +77,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             hostname,
             protocol: Protocol::Http,
             policies: None,
+            clients: None,
             routes: routes.into_iter().map(Arc::new).collect(),
         })
     };

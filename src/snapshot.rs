@@ -8,6 +8,7 @@ use imbl::ordmap::DiffItem;
 
 use crate::api::access_policy::AccessPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
+use crate::api::client_policy::ClientPolicy;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::grpc_route::GrpcRoute;
@@ -309,6 +310,8 @@ snapshot! {
     release_backends: ReleaseBackend,
     /// AccessPolicies.
     access_policies: AccessPolicy,
+    /// ClientPolicies.
+    client_policies: ClientPolicy,
     /// RateLimitPolicies.
     rate_limit_policies: RateLimitPolicy,
     /// ServiceImports.

@@ -5,6 +5,8 @@ pub mod access_policy;
 pub mod admission;
 pub(crate) mod annotation;
 pub mod backend_tls_override;
+mod canonical;
+pub mod client_policy;
 pub mod core;
 pub mod duration;
 pub mod filter;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::http_route::HttpMatch;
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
@@ -38,6 +39,9 @@ pub struct RateLimitSpec {
 pub struct LimitRule {
     /// Name, unique within the policy.
     pub name: String,
+    /// The requests that are counted; absent means all.
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<HttpMatch>,
     /// What distinguishes requests that are counted apart.
     #[serde(default)]
     pub key: Vec<KeyPart>,

@@ -83,7 +83,7 @@ fn differs(mismatch: &Mismatch<'_>) -> String {
     }
 }
 
-fn conditions(condition: &Match, values: Values) -> String {
+pub(super) fn conditions(condition: &Match, values: Values) -> String {
     let mut parts = vec![match &condition.path {
         PathMatch::Exact(path) => format!("path {path}"),
         PathMatch::Prefix(prefix) if prefix.is_empty() => "any path".to_owned(),

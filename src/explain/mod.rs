@@ -3,6 +3,7 @@
 //! Must not know where the configuration comes from.
 
 mod backends;
+mod clients;
 mod describe;
 mod explanation;
 mod live;
@@ -308,6 +309,7 @@ fn explain_listeners(
     if let Some(tls) = chosen.ir.tls() {
         explanation.line("TLS", describe::tls(tls));
     }
+    clients::explain(explanation, chosen.ir.clients.as_ref());
 }
 
 /// A listener on its port.
@@ -330,7 +332,8 @@ fn explain_rules(
     match found {
         Some(rule) => {
             explain_rule(explanation, rule, &considered, configuration);
-            policies::explain(explanation, listener.policies(rule).map(|it| &it.ir));
+            let required = listener.policies(rule).map(|it| &it.ir);
+            policies::explain(explanation, required, configuration.values);
         }
         None => explanation.line("rule", no_rule(listener)),
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::explanation::Explanation;
+use super::matches::{Values, conditions};
 use crate::ir::cidr::CidrSet;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
@@ -11,13 +12,20 @@ use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
 const MAX_CIDRS: usize = 10;
 
 /// Explains what policies require, if there are any.
-pub(super) fn explain(explanation: &mut Explanation, policies: Option<&Arc<Policies>>) {
+pub(super) fn explain(
+    explanation: &mut Explanation,
+    policies: Option<&Arc<Policies>>,
+    values: Values,
+) {
     let Some(policies) = policies else {
         return;
     };
     let Policies { ip_rules, limits } = &**policies;
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
-    explanation.lines("limits", limits.iter().flat_map(shown_limits));
+    explanation.lines(
+        "limits",
+        limits.iter().flat_map(|it| shown_limits(it, values)),
+    );
     let order = PHASES.map(|phase| phase.to_string());
     explanation.line("order", order.join(", then "));
 }
@@ -43,18 +51,18 @@ fn shown_ip_rules(rules: &Enforced<IpRules>) -> String {
     format!("{allow}{deny} ({})", policies.join(", "))
 }
 
-fn shown_limits(limits: &Enforced<Limits>) -> Vec<String> {
+fn shown_limits(limits: &Enforced<Limits>, values: Values) -> Vec<String> {
     let Limits { policy, limits, .. } = match limits {
         Enforced::Valid(limits) => &**limits,
         Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
     };
     let limits = limits.iter();
     limits
-        .map(|limit| format!("{} ({policy})", shown_limit(limit)))
+        .map(|limit| format!("{} ({policy})", shown_limit(limit, values)))
         .collect()
 }
 
-fn shown_limit(limit: &Limit) -> String {
+fn shown_limit(limit: &Limit, values: Values) -> String {
     let mut parts = Vec::new();
     if let Some(rate) = &limit.rate {
         let (requests, seconds, burst) = (rate.requests, rate.per.as_secs(), rate.burst);
@@ -77,6 +85,12 @@ fn shown_limit(limit: &Limit) -> String {
     if !key.is_empty() {
         text.push_str(&format!(" for each {}", key.join(" and ")));
     }
+    if let Some(condition) = &limit.condition {
+        text.push_str(&format!(
+            ", of requests with {}",
+            conditions(condition, values)
+        ));
+    }
     if !limit.exempt.is_empty() {
         text.push_str(&format!(", except for {}", cidrs(&limit.exempt)));
     }
@@ -86,7 +100,7 @@ fn shown_limit(limit: &Limit) -> String {
     text
 }
 
-fn cidrs(set: &CidrSet) -> String {
+pub(super) fn cidrs(set: &CidrSet) -> String {
     let all: Vec<_> = set.iter().collect();
     let mut shown: Vec<_> = all
         .iter()

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
 use super::cidr::CidrSet;
+use super::request_match::Match;
 
 /// The limits of a policy. Each counts all requests that the policy applies to, whatever its targets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -28,6 +29,9 @@ pub struct Limits {
 pub struct Limit {
     /// Its name, unique within the policy.
     pub name: Arc<str>,
+    /// The requests that it is for; `None` for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Match>,
     /// What distinguishes requests that are counted apart; empty if all are counted together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyPart>,

@@ -11,6 +11,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
+use super::client::ClientPolicies;
 use super::policy::Policies;
 use super::{Certificate, ObjectRef, Route, ServerTls, Transport, sharing};
 
@@ -185,6 +186,9 @@ pub struct Listener {
     /// What policies require of its requests, except for those of routes with policies of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policies: Option<Arc<Policies>>,
+    /// How clients connect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients: Option<Arc<ClientPolicies>>,
     /// Routes attached to it.
     pub routes: AttachedRoutes,
 }

@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod cidr;
+pub mod client;
 pub mod cors;
 pub mod external_auth;
 pub mod filter;
@@ -16,6 +17,7 @@ pub mod object_ref;
 pub mod pattern;
 pub mod policy;
 pub mod precedence;
+pub mod request_match;
 pub mod route;
 mod scheme;
 pub mod session;

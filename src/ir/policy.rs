@@ -12,7 +12,8 @@ use super::cidr::CidrSet;
 use super::limit::Limits;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 4] = [
+pub const PHASES: [Phase; 5] = [
+    Phase::ClientIp,
     Phase::IpRules,
     Phase::Limits,
     Phase::Filters,
@@ -22,6 +23,8 @@ pub const PHASES: [Phase; 4] = [
 /// A phase of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// The address of the client.
+    ClientIp,
     /// The addresses that may send requests.
     IpRules,
     /// Limits of requests.
@@ -35,6 +38,7 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::ClientIp => "client IP",
             Self::IpRules => "IP rules",
             Self::Limits => "limits",
             Self::Filters => "filters",

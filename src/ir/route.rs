@@ -1,13 +1,15 @@
 //! Routes as rules with matches, filters and backends.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Method};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::policy::Policies;
+pub use super::request_match::{
+    Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, OtherConditions, PathMatch, QueryMatch,
+    ValueMatch,
+};
 use super::session::SessionPersistence;
 pub use super::target::BackendTarget;
 use super::{BackendId, Filter, ObjectRef, Pattern};
@@ -149,80 +151,6 @@ pub struct Retry {
     pub backoff: Duration,
 }
 
-/// A condition on the path, and others, which must all hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Match {
-    /// Path.
-    pub path: PathMatch,
-    /// What else must hold.
-    #[serde(flatten)]
-    pub others: OtherConditions,
-}
-
-/// The conditions of a match, the path aside. Most matches have none, which takes no memory of its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct OtherConditions(Option<Box<Conditions>>);
-
-/// Conditions that must all hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Conditions {
-    /// Set in GRPCRoutes: only gRPC requests match, and the preflight requests of browsers for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub grpc: Option<GrpcMatch>,
-    /// Method.
-    #[serde(serialize_with = "method")]
-    pub method: Option<Method>,
-    /// Headers; each name once.
-    pub headers: Vec<HeaderMatch>,
-    /// Query parameters; each name once.
-    pub query: Vec<QueryMatch>,
-}
-
-static NO_CONDITIONS: Conditions = Conditions {
-    grpc: None,
-    method: None,
-    headers: Vec::new(),
-    query: Vec::new(),
-};
-
-impl OtherConditions {
-    /// Reports whether there are none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
-impl From<Conditions> for OtherConditions {
-    fn from(conditions: Conditions) -> Self {
-        Self((conditions != NO_CONDITIONS).then(|| Box::new(conditions)))
-    }
-}
-
-impl Deref for OtherConditions {
-    type Target = Conditions;
-
-    #[inline]
-    fn deref(&self) -> &Conditions {
-        self.0.as_deref().unwrap_or(&NO_CONDITIONS)
-    }
-}
-
-impl Serialize for OtherConditions {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Conditions::serialize(self, serializer)
-    }
-}
-
-impl From<PathMatch> for Match {
-    fn from(path: PathMatch) -> Self {
-        Self {
-            path,
-            others: OtherConditions::default(),
-        }
-    }
-}
-
 impl Route {
     /// Returns the patterns of all matches.
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
@@ -231,112 +159,10 @@ impl Route {
     }
 }
 
-impl Match {
-    /// Returns the patterns of all conditions.
-    fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        let (path, call) = match &self.path {
-            PathMatch::Regex(pattern) => (Some(pattern), None),
-            PathMatch::Call(call) => (None, Some(call)),
-            PathMatch::Exact(_) | PathMatch::Prefix(_) => (None, None),
-        };
-        let call = call.into_iter();
-        let call = call.flat_map(|call| call.service.iter().chain(&call.method));
-        let headers = self.others.headers.iter().map(|header| &header.value);
-        let query = self.others.query.iter().map(|parameter| &parameter.value);
-        let values = call
-            .chain(headers)
-            .chain(query)
-            .filter_map(|value| match value {
-                ValueMatch::Regex(pattern) => Some(pattern),
-                ValueMatch::Exact(_) => None,
-            });
-        path.into_iter().chain(values)
-    }
-}
-
-/// How specific a match of a GRPCRoute is. Its condition on service and method is a path condition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct GrpcMatch {
-    /// Number of characters of the service or its pattern; 0 without one.
-    pub service: usize,
-    /// Number of characters of the method or its pattern; 0 without one.
-    pub method: usize,
-}
-
-/// A path condition, compared with the forwarded path, percent-encoding included.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum PathMatch {
-    /// The whole path.
-    Exact(Arc<str>),
-    /// Whole path elements at the start. Has no `/` at the end, so that `/` is the empty string.
-    Prefix(Arc<str>),
-    /// A pattern that the whole path matches.
-    Regex(Pattern),
-    /// Conditions on the parts of a gRPC path, `/service/method`.
-    Call(Box<GrpcCall>),
-}
-
-/// Conditions on service and method of a gRPC call, each compared as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct GrpcCall {
-    /// Service; `None` matches every service.
-    pub service: Option<ValueMatch>,
-    /// Method; `None` matches every method.
-    pub method: Option<ValueMatch>,
-}
-
-impl GrpcCall {
-    /// Returns service and method of a path. Only the last `/` separates them (gRPC over HTTP/2, "Requests").
-    pub fn parts(path: &str) -> Option<(&str, &str)> {
-        let parts = path.strip_prefix('/')?.rsplit_once('/')?;
-        let (service, method) = parts;
-        (!service.is_empty() && !method.is_empty()).then_some(parts)
-    }
-}
-
-/// A header condition. Repeated headers are compared as one value, joined by `,`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct HeaderMatch {
-    /// Name.
-    #[serde(serialize_with = "header_name")]
-    pub name: HeaderName,
-    /// Value.
-    pub value: ValueMatch,
-}
-
-/// A query parameter condition. The first of repeated parameters counts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct QueryMatch {
-    /// Name, case-sensitive.
-    pub name: Arc<str>,
-    /// Value.
-    pub value: ValueMatch,
-}
-
-/// A condition on a value.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum ValueMatch {
-    /// Equal.
-    Exact(Arc<str>),
-    /// Matches as a whole.
-    Regex(Pattern),
-}
-
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"
 )]
 fn is_zero(priority: &i16) -> bool {
     *priority == 0
-}
-
-fn method<S: Serializer>(method: &Option<Method>, serializer: S) -> Result<S::Ok, S::Error> {
-    match method {
-        Some(method) => serializer.serialize_str(method.as_str()),
-        None => serializer.serialize_none(),
-    }
-}
-
-fn header_name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
 }

@@ -78,6 +78,7 @@ mod tests {
             hostname: Hostname::Any,
             protocol: Protocol::Http,
             policies: None,
+            clients: None,
             routes: Default::default(),
         };
         Arc::new(Port {

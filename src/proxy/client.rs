@@ -1,21 +1,22 @@
 //! A client connection as its requests see it: port, addresses, TLS server name, and the state that
 //! its requests share.
 
-mod client_address;
+pub(super) mod client_address;
 pub(super) mod client_certificate;
 pub(super) mod forwarding;
 pub(super) mod host;
 pub(super) mod injection;
 
-use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 
 use super::activity::{Activity, Phase};
-use super::client::forwarding::{AddedHeaders, Forwarding};
+use super::client::client_address::Origin;
+use super::client::forwarding::Forwarding;
 use super::client::host::{Host, LastHost};
 use super::client::injection::Injection;
 use super::error::Error;
@@ -23,6 +24,9 @@ use super::worker_state::OpenConnection;
 use super::worker_state::budget::Share;
 use super::worker_state::port::PortState;
 use crate::filter::Scheme;
+use crate::ir::client::{AddressSource, ClientAddress, ClientPolicies};
+use crate::ir::policy::Enforced;
+use crate::settings::Limits;
 use crate::table::{Listener, Port};
 
 /// A client connection.
@@ -31,7 +35,9 @@ pub(crate) struct Client {
     pub(crate) worker: OpenConnection,
     /// The local port.
     pub(crate) port: Rc<PortState>,
-    /// Remote address.
+    /// Timeouts and limits.
+    pub(crate) limits: Rc<Limits>,
+    /// Remote address: that of the client, if the PROXY protocol tells it.
     pub(crate) peer: SocketAddr,
     /// The same as text.
     pub(crate) peer_text: Box<str>,
@@ -39,6 +45,8 @@ pub(crate) struct Client {
     pub(crate) forwarding: Forwarding,
     /// Server name of the TLS handshake; `None` for plain text.
     pub(crate) tls: Option<Sni>,
+    /// Number of further requests, if that is limited.
+    requests_left: Cell<Option<u32>>,
     /// Host of the last request.
     pub(crate) host: RefCell<LastHost>,
     /// Bytes to write between messages or frames.
@@ -78,14 +86,12 @@ impl Client {
                 .unwrap_or(HeaderValue::from_static("unknown")),
             proto,
             certificate,
-            trusted: worker
-                .trusted_proxies
-                .iter()
-                .any(|network| network.contains(&address)),
         };
         let peer = SocketAddr::new(address, peer.port());
         Rc::new(Self {
             kept_bytes: worker.kept_bytes.share(address),
+            limits: worker.limits_of(&port),
+            requests_left: Cell::new(port.max_requests(&worker.table.load())),
             worker,
             port,
             peer,
@@ -100,20 +106,42 @@ impl Client {
     /// Creates the state of this connection. While it is idle, a new client may get its place.
     pub(crate) fn activity(&self, multiplexed: bool) -> Rc<Activity> {
         let worker = &self.worker;
-        let activity = Activity::connection(&worker.clock, &worker.limits, multiplexed);
+        let activity = Activity::connection(&worker.clock, &self.limits, multiplexed);
         worker.connections.register(self.peer.ip(), &activity);
         activity
     }
 
-    /// Returns the address of the client that sent a request, as far as trusted proxies tell it.
-    pub(crate) fn address(&self, added: &AddedHeaders) -> IpAddr {
+    /// Returns where a request comes from. `clients` are the policies of its listener. Removes the header with the address
+    /// if it does not come by a proxy.
+    pub(crate) fn origin(
+        &self,
+        clients: Option<&Arc<ClientPolicies>>,
+        headers: &mut HeaderMap,
+    ) -> Origin {
         let peer = self.peer.ip();
-        if !self.forwarding.trusted {
-            return peer;
+        let source = match clients.and_then(|clients| clients.address.as_ref()) {
+            None => &self.worker.address_source,
+            Some(Enforced::Valid(address)) => {
+                let ClientAddress { source, policy: _ } = &**address;
+                source
+            }
+            Some(Enforced::Broken(_)) => {
+                return Origin {
+                    is_known: false,
+                    ..Origin::direct(peer)
+                };
+            }
+        };
+        if *source == AddressSource::Connection {
+            return Origin::direct(peer);
         }
-        let proxies = &self.worker.trusted_proxies;
-        let is_trusted = |address| proxies.iter().any(|network| network.contains(&address));
-        client_address::of(added.addresses(), is_trusted).unwrap_or(peer)
+        let origin = client_address::origin(source, peer, headers);
+        if let AddressSource::Header { name, .. } = source
+            && !origin.is_trusted
+        {
+            headers.remove(name);
+        }
+        origin
     }
 
     /// Returns the `Host` for a request without one: the local address.
@@ -143,14 +171,26 @@ impl Client {
 
     /// Reports whether the connection must end after its current requests.
     pub(crate) fn is_draining(&self) -> bool {
-        self.worker.draining.get() || self.port.is_closed()
+        self.worker.draining.get() || self.port.is_closed() || self.is_spent()
+    }
+
+    /// Counts a request.
+    pub(crate) fn on_request(&self) {
+        if let Some(left) = self.requests_left.get() {
+            self.requests_left.set(Some(left.saturating_sub(1)));
+        }
+    }
+
+    /// Reports whether the connection has had all requests that it may have.
+    fn is_spent(&self) -> bool {
+        self.requests_left.get() == Some(0)
     }
 
     /// Reports whether an HTTP/1 connection must end after its current request, if any. A client
     /// that reads `Connection: close` in a response reconnects elsewhere. Closing an idle
     /// connection instead could lose a request that the client has just sent.
     pub(crate) fn is_terminating(&self) -> bool {
-        self.worker.terminating.get()
+        self.worker.terminating.get() || self.is_spent()
     }
 
     /// Counts the timeout that ended this connection or one of its streams.

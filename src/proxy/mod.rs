@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 use self::connection::listener::Listeners;
 use self::worker::SharedState;
 use self::worker_state::Command;
+use crate::ir::client::AddressSource;
 use crate::ir::{Bind, BindReport, PortProtocol};
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::shutdown::Shutdown;
@@ -89,7 +90,10 @@ impl Proxy {
             table,
             descriptors,
             limits: settings.limits.clone(),
-            trusted_proxies: settings.trusted_proxies.clone(),
+            address_source: match settings.trusted_proxies.as_slice() {
+                [] => AddressSource::Connection,
+                proxies => AddressSource::Proxies(proxies.iter().copied().collect()),
+            },
             access_log: access_log.clone(),
             session_key,
             stats: stats.connections.clone(),

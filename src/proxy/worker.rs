@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
-use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::sync::mpsc;
@@ -29,6 +28,7 @@ use super::worker_state::handshakes::Handshakes;
 use super::worker_state::port::Ports;
 use super::worker_state::traces::SampledRequests;
 use crate::http2::divide_memory;
+use crate::ir::client::AddressSource;
 use crate::ir::{Bind, Transport};
 use crate::proxy::worker_state::{Command, Counted, OpenConnection, Worker};
 use crate::runtime::clock::Clock;
@@ -61,7 +61,7 @@ pub(super) struct SharedState {
     pub(super) table: Arc<ArcSwap<Table>>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) limits: Limits,
-    pub(super) trusted_proxies: Vec<IpNet>,
+    pub(super) address_source: AddressSource,
     pub(super) access_log: AccessLog,
     pub(super) session_key: Arc<SessionKey>,
     pub(super) stats: Arc<ConnectionStats>,
@@ -124,7 +124,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         table: CurrentTable::new(shared.table),
         clock: clock.clone(),
         limits: Rc::new(shared.limits),
-        trusted_proxies: shared.trusted_proxies,
+        address_source: shared.address_source,
         access_log: RequestLog::new(&shared.access_log, shared.taps),
         traces: SampledRequests::new(shared.traces),
         session_key: shared.session_key,
@@ -370,10 +370,7 @@ impl Worker {
             }
         };
         let Some(port) = port else { return };
-        let open = OpenConnection {
-            worker: self.clone(),
-            _counted: counted,
-        };
+        let open = OpenConnection::new(self.clone(), counted);
         // Without TCP_NODELAY, small responses wait for ACKs. A socket that does not support it
         // still works.
         let _ = socket.set_nodelay(true);

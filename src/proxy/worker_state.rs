@@ -11,14 +11,13 @@ pub(super) mod port;
 pub(super) mod traces;
 
 use std::cell::{Cell, OnceCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 use self::access_log::RequestLog;
@@ -28,15 +27,17 @@ use self::current_table::CurrentTable;
 use self::date::Date;
 use self::handshakes::Handshakes;
 use self::idle::Connections;
-use self::port::Ports;
+use self::port::{PortState, Ports};
 use self::traces::SampledRequests;
 use crate::datagrams::DatagramIo;
 use crate::ir::Bind;
+use crate::ir::client::AddressSource;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 use crate::settings::session_key::SessionKey;
+use crate::table::{CountedConnection, TooManyConnections};
 use crate::telemetry::metrics::ConnectionStats;
 use crate::upstream::Upstream;
 
@@ -74,8 +75,8 @@ pub(crate) struct Worker {
     pub(crate) handshakes: Handshakes,
     /// Timeouts and limits.
     pub(crate) limits: Rc<Limits>,
-    /// Networks of trusted proxies, whose forwarding headers are accepted.
-    pub(crate) trusted_proxies: Vec<IpNet>,
+    /// Where the addresses of clients come from, if policies do not say it.
+    pub(crate) address_source: AddressSource,
     /// Access log.
     pub(super) access_log: RequestLog,
     /// Sampled requests.
@@ -106,10 +107,63 @@ pub(crate) struct Worker {
     pub(super) queues: Arc<[mpsc::UnboundedSender<Command>]>,
 }
 
+impl Worker {
+    /// Returns the timeouts and limits of a new connection to a port.
+    pub(crate) fn limits_of(&self, port: &PortState) -> Rc<Limits> {
+        port.limits(&self.table.load(), &self.limits)
+    }
+}
+
 /// An open connection of this worker.
 pub(crate) struct OpenConnection {
     pub(super) worker: Rc<Worker>,
-    pub(super) _counted: Counted,
+    _counted: Counted,
+    /// What policies have added. Boxed, since few connections have it.
+    beginning: Option<Box<Beginning>>,
+}
+
+/// The beginning of a connection to a port with policies on connections.
+#[derive(Default)]
+struct Beginning {
+    /// Counts it among those of its port, if these are limited.
+    _limited: Option<CountedConnection>,
+    /// Bytes that were read with the header of the PROXY protocol.
+    received: Cell<Vec<u8>>,
+}
+
+impl OpenConnection {
+    pub(super) fn new(worker: Rc<Worker>, counted: Counted) -> Self {
+        Self {
+            worker,
+            _counted: counted,
+            beginning: None,
+        }
+    }
+
+    /// Counts a connection, from which bytes were read, among those of its port. Returns whether it is within the limits.
+    pub(crate) fn begin(&mut self, port: &PortState, client: IpAddr, received: Vec<u8>) -> bool {
+        let table = self.table.load();
+        let port = port.configured(&table);
+        match port.map(|port| port.open_connection(client)) {
+            Some(Err(TooManyConnections)) => {
+                self.stats.over_limits.fetch_add(1, Relaxed);
+                false
+            }
+            limited => {
+                self.beginning = Some(Box::new(Beginning {
+                    _limited: limited.and_then(Result::unwrap_or_default),
+                    received: Cell::new(received),
+                }));
+                true
+            }
+        }
+    }
+
+    /// Returns the bytes that were read already, once.
+    pub(crate) fn take_received(&self) -> Vec<u8> {
+        let beginning = self.beginning.as_ref();
+        beginning.map_or_else(Vec::new, |beginning| beginning.received.take())
+    }
 }
 
 impl Deref for OpenConnection {

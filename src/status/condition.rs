@@ -77,6 +77,7 @@ impl Condition {
             ConditionType::OverlappingTLSConfig
             // The user asked for these.
             | ConditionType::AccessPolicyAffected
+            | ConditionType::ClientPolicyAffected
             | ConditionType::DefaultGateway
             | ConditionType::InsecureBackend
             | ConditionType::InsecureFrontendValidationMode
@@ -108,6 +109,9 @@ pub enum ConditionType {
     /// Not of the Gateway API: AccessPolicies target the object.
     #[serde(rename = "portcullis.dev/AccessPolicyAffected")]
     AccessPolicyAffected,
+    /// Not of the Gateway API: ClientPolicies target the object.
+    #[serde(rename = "portcullis.dev/ClientPolicyAffected")]
+    ClientPolicyAffected,
     Conflicted,
     DefaultGateway,
     InsecureBackend,
@@ -131,9 +135,10 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Accepted,
         Self::AccessPolicyAffected,
+        Self::ClientPolicyAffected,
         Self::Conflicted,
         Self::DefaultGateway,
         Self::InsecureBackend,
@@ -160,6 +165,7 @@ impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AccessPolicyAffected => f.write_str("portcullis.dev/AccessPolicyAffected"),
+            Self::ClientPolicyAffected => f.write_str("portcullis.dev/ClientPolicyAffected"),
             Self::RateLimitPolicyAffected => f.write_str("portcullis.dev/RateLimitPolicyAffected"),
             Self::LoosensInherited => f.write_str("portcullis.dev/LoosensInherited"),
             Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),

@@ -249,6 +249,7 @@ impl Writer {
             "AccessPolicy"
             | "BackendTLSPolicy"
             | "BackendTLSOverride"
+            | "ClientPolicy"
             | "RateLimitPolicy"
             | "TelemetryPolicy"
             | "XBackendTrafficPolicy" => {

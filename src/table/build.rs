@@ -152,7 +152,7 @@ fn ports(
         let nodes = listeners.of_port(ir, old);
         match old.filter(|node| node.is_current(ir, &nodes)) {
             Some(node) => node.clone(),
-            None => Arc::new(Port::new(ir.clone(), nodes)),
+            None => Arc::new(Port::new(ir.clone(), nodes, old)),
         }
     };
     let mut ports: Vec<_> = ir.ports.iter().map(&mut port).collect();

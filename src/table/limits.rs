@@ -17,6 +17,7 @@ use crate::ir;
 use crate::ir::limit::{Limit, Limits as IrLimits};
 use crate::ir::policy::{Enforced, Policies as IrPolicies};
 use crate::runtime::monotonic;
+use crate::table::matcher::fits;
 
 /// Keys of a limit.
 const KEYS: usize = 65_536;
@@ -174,7 +175,10 @@ impl Policies {
         let mut closest: Option<Remaining<'_>> = None;
         for limiter in &self.limits {
             let limit = &*limiter.ir;
-            if limit.exempt.contains(request.client) {
+            let condition = limit.condition.as_ref();
+            if condition.is_some_and(|condition| !fits(condition, &request.view))
+                || limit.exempt.contains(request.client)
+            {
                 continue;
             }
             let key = key::hash(&limiter.hasher, &limit.key, request);

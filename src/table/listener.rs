@@ -8,6 +8,7 @@ use imbl::OrdMap;
 use rustc_hash::FxHashMap;
 use rustls::ServerConfig;
 
+use super::connections::{ConnectionLimits, Connections, CountedConnection};
 use super::hostname::HostIndex;
 use super::limits::{Limiters, Policies};
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
@@ -16,6 +17,7 @@ use super::route::Route;
 use super::router::{Candidate, MadeRouters, Router};
 use super::rule::Rule;
 use crate::ir;
+use crate::ir::client::{ClientPolicies, ConnectionSettings, ProxyMode, ProxyProtocol};
 use crate::ir::policy::Verdict;
 use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
 use crate::tls::Server;
@@ -28,10 +30,17 @@ pub struct Port {
     listeners: Box<[Arc<Listener>]>,
     by_host: HostIndex<Arc<Listener>>,
     passes_tls_through: bool,
+    /// Its open connections that are limited.
+    connections: Arc<Connections>,
 }
 
 impl Port {
-    pub(super) fn new(ir: Arc<ir::Port>, listeners: Box<[Arc<Listener>]>) -> Self {
+    /// Indexes a port. `old` is its node in the previous table.
+    pub(super) fn new(
+        ir: Arc<ir::Port>,
+        listeners: Box<[Arc<Listener>]>,
+        old: Option<&Arc<Self>>,
+    ) -> Self {
         let by_host = HostIndex::new(
             listeners
                 .iter()
@@ -42,6 +51,7 @@ impl Port {
         Self {
             ir,
             passes_tls_through: listeners.iter().any(is_passthrough),
+            connections: old.map(|old| old.connections.clone()).unwrap_or_default(),
             listeners,
             by_host,
         }
@@ -91,6 +101,51 @@ impl Port {
         (listener.verdict(rule, client) == Verdict::Pass).then_some(rule)
     }
 
+    /// Reports whether policies say something about its connections.
+    #[inline]
+    pub fn has_connection_policies(&self) -> bool {
+        self.proxy_protocol().is_some() || self.connection_settings().is_some()
+    }
+
+    /// Returns the PROXY protocol in front of its connections, if there may be one. All listeners have the same.
+    #[inline]
+    pub fn proxy_protocol(&self) -> Option<&Arc<ProxyProtocol>> {
+        let protocol = self.clients()?.proxy_protocol.as_ref();
+        protocol.filter(|protocol| protocol.mode != ProxyMode::Off)
+    }
+
+    /// Returns the settings of its connections that policies set. All listeners have the same.
+    #[inline]
+    pub fn connection_settings(&self) -> Option<&Arc<ConnectionSettings>> {
+        self.clients()?.connections.as_ref()
+    }
+
+    /// Counts a connection, if their number is limited.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn open_connection(
+        &self,
+        client: IpAddr,
+    ) -> Result<Option<CountedConnection>, TooManyConnections> {
+        let Some(settings) = self.connection_settings() else {
+            return Ok(None);
+        };
+        let limits = ConnectionLimits {
+            total: settings.max_connections,
+            per_client: settings.max_per_client,
+        };
+        if limits.total.is_none() && limits.per_client.is_none() {
+            return Ok(None);
+        }
+        let counted = self.connections.open(client, limits);
+        counted.map(Some).ok_or(TooManyConnections)
+    }
+
+    fn clients(&self) -> Option<&Arc<ClientPolicies>> {
+        self.listeners.first()?.ir.clients.as_ref()
+    }
+
     /// Reports whether TLS of some hosts is forwarded as it is.
     #[inline]
     pub fn passes_tls_through(&self) -> bool {
@@ -114,6 +169,10 @@ impl Port {
         self.server(sni).map(|server| &server.config)
     }
 }
+
+/// A client or a port has too many connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyConnections;
 
 /// A listener with the rules attached to it.
 #[derive(Debug)]

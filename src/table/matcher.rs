@@ -74,6 +74,11 @@ pub(super) fn is_plain(condition: &Match) -> bool {
     condition.others.is_empty()
 }
 
+/// Reports whether a request meets all conditions of a match.
+pub(super) fn fits(condition: &Match, request: &RequestView<'_>) -> bool {
+    path_fits(&condition.path, request.path) && mismatch(condition, request).is_none()
+}
+
 /// Returns the first condition, other than the path, that the request does not meet.
 pub(super) fn mismatch<'a>(
     condition: &'a Match,

@@ -5,6 +5,7 @@
 mod backend;
 mod backends;
 mod build;
+mod connections;
 mod default_retry_budget;
 mod durations;
 mod endpoint;
@@ -32,12 +33,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
+pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
 pub use limits::{InProgress, LimitRefusal, LimitedRequest, Limiter, Policies, Remaining};
-pub use listener::{Considered, Listener, MatchVerdict, Port};
+pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections};
 pub use matcher::{Mismatch, RequestView};
 pub use releases::{Release, Releases};
 pub use request_stats::{ReleaseStats, RuleStats};

@@ -37,6 +37,10 @@ pub struct ConnectionStats {
     pub handshakes: AtomicU64,
     /// Connections and sessions of listeners for TLS, TCP and UDP that were refused, for lack of a route or of a backend.
     pub unforwarded: AtomicU64,
+    /// Connections over the limits that a policy sets for their port.
+    pub over_limits: AtomicU64,
+    /// Connections without a valid header of the PROXY protocol that a policy requires.
+    pub without_header: AtomicU64,
     /// Sessions of UDP ports.
     pub udp_sessions: AtomicU64,
     /// Those that have ended.

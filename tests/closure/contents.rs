@@ -15,8 +15,8 @@ const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 pub(crate) fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
     let version = match kind {
         "Service" | "Pod" | "Secret" | "ConfigMap" | "Namespace" => "v1",
-        "AccessPolicy" | "BackendTLSOverride" | "RateLimitPolicy" | "ReleaseBackend"
-        | "TelemetryPolicy" => "portcullis.dev/v1alpha1",
+        "AccessPolicy" | "BackendTLSOverride" | "ClientPolicy" | "RateLimitPolicy"
+        | "ReleaseBackend" | "TelemetryPolicy" => "portcullis.dev/v1alpha1",
         "XBackend" | "XBackendTrafficPolicy" => "gateway.networking.x-k8s.io/v1alpha1",
         "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
         _ => GATEWAY_API,

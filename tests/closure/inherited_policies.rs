@@ -53,6 +53,23 @@ pub(crate) fn rate_limit_policy() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A ClientPolicy on the same targets, of which only Gateways and ListenerSets are valid.
+pub(crate) fn client_policy() -> impl Strategy<Value = Value> {
+    let sections = prop_oneof![
+        Just(json!({"clientIP": {"xForwardedFor": {"trustedHops": 1}}})),
+        Just(json!({"proxyProtocol": {"mode": "Required", "trustedCIDRs": ["10.0.0.0/8"]}})),
+        Just(json!({"timeouts": {"idle": "10s"}, "strategy": "Overrides"})),
+    ];
+    let spec = (proptest::collection::vec(from(), 1..3), sections);
+    (metadata("c"), spec).prop_map(|(metadata, (targets, mut spec))| {
+        spec["targetRefs"] = json!(targets);
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "ClientPolicy",
+            "metadata": metadata, "spec": spec,
+        })
+    })
+}
+
 #[test]
 fn inherited_policy_is_in_closures_of_its_targets() {
     let group = "gateway.networking.k8s.io";

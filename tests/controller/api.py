@@ -35,6 +35,7 @@ KINDS = {
     "GatewayParameters": ("/apis/portcullis.dev/v1alpha1", "gatewayparameters", True),
     "AccessPolicy": ("/apis/portcullis.dev/v1alpha1", "accesspolicies", True),
     "TelemetryPolicy": ("/apis/portcullis.dev/v1alpha1", "telemetrypolicies", True),
+    "ClientPolicy": ("/apis/portcullis.dev/v1alpha1", "clientpolicies", True),
     "RateLimitPolicy": ("/apis/portcullis.dev/v1alpha1", "ratelimitpolicies", True),
     "BackendTLSOverride": ("/apis/portcullis.dev/v1alpha1", "backendtlsoverrides", True),
     "ReleaseBackend": ("/apis/portcullis.dev/v1alpha1", "releasebackends", True),

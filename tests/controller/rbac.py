@@ -14,7 +14,7 @@ NS = "rights"
 CONTROLLER = "portcullis-controller"
 WITH_STATUS = [
     "gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes",
-    "backendtlspolicies", "accesspolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
+    "backendtlspolicies", "accesspolicies", "clientpolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
 ]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
@@ -61,14 +61,18 @@ def prepare(cluster):
     cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"))
     limits = access_policy(NS, "any", "edge", rules=[{"name": "any", "concurrent": 1000}])
     del limits["spec"]["ipRules"]
+    clients = access_policy(NS, "any", "edge", clientIP={})
+    del clients["spec"]["ipRules"]
     traces = access_policy(NS, "any", "edge", tracing={"provider": {"backendRef": {"name": "echo", "port": 80}}})
     del traces["spec"]["ipRules"]
-    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"}, {**traces, "kind": "TelemetryPolicy"})
+    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"}, {**clients, "kind": "ClientPolicy"}, {**traces, "kind": "TelemetryPolicy"})
     cluster.gateway_is(NS, "edge")
     access = lambda: cluster.api.get("AccessPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("AccessPolicy has a status", access, 10)
     limited = lambda: cluster.api.get("RateLimitPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("RateLimitPolicy has a status", limited, 10)
+    connected = lambda: cluster.api.get("ClientPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("ClientPolicy has a status", connected, 10)
     traced = lambda: cluster.api.get("TelemetryPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("TelemetryPolicy has a status", traced, 10)
     traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731

@@ -62,7 +62,7 @@ pub(crate) fn before(origin: &Origin, policies: &[String]) -> Objects {
 }
 
 /// Connects from another address of the loopback network.
-async fn connect_from(from: [u8; 4], address: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn connect_from(from: [u8; 4], address: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((from, 0)))?;
     socket.connect(address).await

@@ -183,3 +183,29 @@ async fn broken_limit_fails_closed_unless_it_refuses_nothing() {
     scene.replace(&before(&origin, &[policy("Audit")])).await;
     assert_eq!(statuses(&mut client, "/", 2).await, [200, 200]);
 }
+
+#[tokio::test]
+async fn limit_is_for_the_requests_that_its_condition_selects() {
+    let origin = Origin::echo("origin").await;
+    let mut one = per_hour("one", 1);
+    one["match"] = json!({
+        "path": {"value": "/admin"},
+        "headers": [{"name": "x-app", "value": "shop"}],
+        "queryParams": [{"name": "step", "value": "1"}],
+    });
+    let policy = limits("a", &gateway(), &json!([one]), None);
+    let scene = Scene::start(&before(&origin, &[policy]));
+    let mut client = Client::http1(scene.at(80)).await;
+    let shop = [("x-app", "shop")];
+    for (path, fields, expected) in [
+        ("/admin/a?step=1", &shop[..], 200),
+        ("/admin?step=1", &[], 200),
+        ("/admin?step=2", &shop, 200),
+        ("/?step=1", &shop, 200),
+        ("/admin?step=1", &shop, 429),
+        ("/admin?step=2", &shop, 200),
+    ] {
+        let answer = client.get_with("a.com", path, fields).await;
+        assert_eq!(answer.status, expected, "{path} {fields:?}");
+    }
+}

@@ -246,6 +246,7 @@ pub(crate) fn listener(
         hostname: own.clone(),
         protocol: Protocol::Http,
         policies: None,
+        clients: None,
         routes: attached.iter().filter_map(attach).filter(once).collect(),
     })
 }

@@ -2,6 +2,7 @@
 
 mod access_policy;
 mod backend_tls;
+mod client_policy;
 mod cors;
 mod rate_limit_policy;
 mod release_backend;

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::head::Head;
 use crate::api::access_policy::AccessPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
+use crate::api::client_policy::ClientPolicy;
 use crate::api::gateway::Gateway;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
@@ -72,6 +73,7 @@ impl Observed {
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [
         AccessPolicy::KIND,
+        ClientPolicy::KIND,
         RateLimitPolicy::KIND,
         BackendTlsOverride::KIND,
         BackendTrafficPolicy::KIND,

@@ -4,7 +4,9 @@
 use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-pub(in crate::proxy) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+use super::client_address::Origin;
+pub(in crate::proxy) use super::client_address::X_FORWARDED_FOR;
+
 pub(in crate::proxy) const X_FORWARDED_PROTO: HeaderName =
     HeaderName::from_static("x-forwarded-proto");
 pub(in crate::proxy) const X_FORWARDED_HOST: HeaderName =
@@ -35,8 +37,6 @@ pub(crate) struct Forwarding {
     /// Description of the client's certificate, if that is valid. Boxed, since few connections have
     /// one.
     pub(crate) certificate: Option<Box<HeaderValue>>,
-    /// Whether the client is a trusted proxy.
-    pub(crate) trusted: bool,
 }
 
 /// Headers that the proxy adds to a request. Kept separate from the client's headers until a filter
@@ -59,11 +59,6 @@ impl AddedHeaders {
         &self.headers[0].1
     }
 
-    /// Returns the addresses that the request came by, up to the one of its connection.
-    pub(super) fn addresses(&self) -> &HeaderValue {
-        &self.headers[1].1
-    }
-
     /// Moves the headers into `headers`.
     pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers[..self.count] {
@@ -75,20 +70,24 @@ impl AddedHeaders {
 
 impl Forwarding {
     /// Removes the forwarding headers of the client (`has_claims` tells whether there are any) and
-    /// returns those of the proxy. Headers of a trusted client are kept: its address is appended to
+    /// returns those of the proxy. Those of a trusted proxy are kept: its address is appended to
     /// `X-Forwarded-For`, and missing ones are added. `host` is the `Host` of the request.
     pub(crate) fn sanitize(
         &self,
         headers: &mut HeaderMap,
         host: Option<&HeaderValue>,
-        has_claims: bool,
+        (origin, has_claims): (&Origin, bool),
         new_id: impl FnOnce() -> HeaderValue,
     ) -> AddedHeaders {
-        let claims = if has_claims {
-            Claims::take(headers, self.trusted)
+        let mut claims = if has_claims {
+            Claims::take(headers, origin.is_trusted)
         } else {
             Claims::default()
         };
+        if origin.is_trusted && claims.chain.is_empty() {
+            // Another header may tell the address.
+            claims.chain.extend(self.told(origin));
+        }
         if let Some(certificate) = &self.certificate {
             let claimed = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();
             let value = chain(claimed, certificate, b",");
@@ -112,6 +111,12 @@ impl Forwarding {
             ),
         ];
         AddedHeaders { headers, count }
+    }
+
+    /// Returns the address of the client, if it is another one than that of the connection.
+    fn told(&self, origin: &Origin) -> Option<HeaderValue> {
+        let address = HeaderValue::try_from(origin.address.to_string()).ok()?;
+        (address != self.address).then_some(address)
     }
 }
 

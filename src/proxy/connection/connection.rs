@@ -18,6 +18,7 @@ use tokio_rustls::server::TlsStream;
 use super::client_hello::{ClientHello, Status};
 use super::forward::{self, Forwarded};
 use super::io::ClientIo;
+use super::preamble;
 use super::socket::Socket;
 use super::{http, http1, http2};
 use crate::ir::policy::Verdict;
@@ -36,11 +37,17 @@ const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(
-    open: OpenConnection,
+    mut open: OpenConnection,
     port: Rc<PortState>,
-    socket: TcpStream,
-    peer: SocketAddr,
+    mut socket: TcpStream,
+    mut peer: SocketAddr,
 ) {
+    if port.has_connection_policies(&open.table.load()) {
+        match Box::pin(preamble::begin(&mut open, &port, &mut socket, peer)).await {
+            Some(client) => peer = client,
+            None => return,
+        }
+    }
     match port.protocol() {
         PortProtocol::Http => {
             let client = Client::new(open, port, peer, None);
@@ -49,7 +56,7 @@ pub(crate) async fn serve(
         PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
         PortProtocol::Tcp => {
             let rule = rule_of_port(&open, &port, peer);
-            let client = ClientIo::Plain(socket);
+            let client = (ClientIo::Plain(socket), open.take_received());
             let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
             Box::pin(forward::serve(&open, &port, forwarded)).await;
         }
@@ -75,6 +82,7 @@ enum Greeted {
 async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream, peer: SocketAddr) {
     // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
     // its largest state for its whole life.
+    let socket = (socket, open.take_received());
     let outcome = Box::pin(timed_handshake(&open, &port, socket, peer)).await;
     let greeted = match outcome {
         Ok(greeted) => greeted,
@@ -109,17 +117,18 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
 async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
-    socket: TcpStream,
+    socket: (TcpStream, Vec<u8>),
     peer: SocketAddr,
 ) -> Result<Greeted, HandshakeFailure> {
     let mut entry = worker.handshakes.begin();
-    let activity = Activity::handshake(&worker.clock, &worker.limits);
+    let limits = worker.limits_of(port);
+    let activity = Activity::handshake(&worker.clock, &limits);
     worker
         .connections
         .register(peer.ip().to_canonical(), &activity);
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
-        worker.limits.handshake_timeout,
+        limits.handshake_timeout,
         handshake(worker, port, socket, peer)
     ));
     tokio::select! {
@@ -138,23 +147,21 @@ async fn timed_handshake(
 async fn handshake(
     worker: &Worker,
     port: &PortState,
-    socket: TcpStream,
+    (mut socket, mut received): (TcpStream, Vec<u8>),
     peer: SocketAddr,
 ) -> Result<Greeted, HandshakeFailure> {
     let forwards = port
         .configured(&worker.table.load())
         .is_some_and(|port| port.passes_tls_through());
-    let (mut socket, mut received) = (socket, Vec::new());
     if forwards {
-        let read = read_hello(&mut socket).await;
+        let read = read_hello(&mut socket, &received).await;
         let (hello, name) = read.ok_or(HandshakeFailure::Closed)?;
         match greeting(worker, port, peer, name.as_deref()) {
             Ok(Greeting::Terminate(..)) => received = hello,
             Ok(Greeting::PassThrough(rule)) => {
-                let client = ClientIo::Plain(socket);
+                let client = (ClientIo::Plain(socket), hello);
                 let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
-                let first = hello;
-                return Ok(Greeted::Forwarded(Forwarded { first, ..forwarded }));
+                return Ok(Greeted::Forwarded(forwarded));
             }
             Err(failure) => {
                 refuse(worker, port, Socket::new(socket, Bytes::new())).await;
@@ -188,7 +195,7 @@ async fn handshake(
         .verified_client(stream.get_ref().1)
         .map_err(|_| HandshakeFailure::ClientCertificate)?;
     if rule.is_some() {
-        let client = ClientIo::Tls(stream);
+        let client = (ClientIo::Tls(stream), Vec::new());
         let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
         return Ok(Greeted::Forwarded(forwarded));
     }
@@ -197,18 +204,23 @@ async fn handshake(
     Ok(Greeted::Http(stream, TlsClient { sni, certificate }))
 }
 
-/// Reads a ClientHello that may be forwarded. Returns all that was read, and its server name. What is no ClientHello has
-/// none.
-async fn read_hello(socket: &mut TcpStream) -> Option<(Vec<u8>, Option<Box<str>>)> {
+/// Reads a ClientHello that may be forwarded, of which `received` was read already. Returns all that was read, and its
+/// server name. What is no ClientHello has none.
+async fn read_hello(
+    socket: &mut TcpStream,
+    received: &[u8],
+) -> Option<(Vec<u8>, Option<Box<str>>)> {
     let mut hello = ClientHello::default();
+    let mut status = hello.push(received);
     let mut buffer = [0; 2048];
     loop {
-        let count = socket.read(&mut buffer).await.ok().filter(|it| *it > 0)?;
-        match hello.push(&buffer[..count]) {
+        match status {
             Status::Incomplete => {}
             Status::Complete(name) => return Some((hello.into_received(), name)),
             Status::Invalid => return Some((hello.into_received(), None)),
         }
+        let count = socket.read(&mut buffer).await.ok().filter(|it| *it > 0)?;
+        status = hello.push(&buffer[..count]);
     }
 }
 

@@ -33,9 +33,9 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// Describes a connection from which nothing was read.
+    /// Describes a connection from which these bytes were read.
     pub(super) fn new(
-        client: ClientIo,
+        (client, first): (ClientIo, Vec<u8>),
         peer: SocketAddr,
         rule: Option<Arc<Rule>>,
         security: Security,
@@ -43,7 +43,7 @@ impl Forwarded {
         Self {
             client,
             peer: peer.ip().to_canonical(),
-            first: Vec::new(),
+            first,
             rule,
             security,
         }
@@ -60,7 +60,7 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
         rule,
         security,
     } = forwarded;
-    let activity = Activity::tunnel(&open.clock, &open.limits);
+    let activity = Activity::tunnel(&open.clock, &open.limits_of(port));
     open.connections.register(peer, &activity);
     let connecting = connect(open, rule.as_deref(), security);
     let connected = tokio::select! {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
 
 use super::io::ClientIo;
@@ -15,10 +15,19 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Size of a connection's first read in bytes.
 const FIRST_READ: usize = 2048;
 
-/// Serves a plain-text client with the HTTP version that its first bytes show.
+/// Returns what was read from a client already, with memory for the first read.
+fn first_bytes(client: &Client) -> BytesMut {
+    let received = client.worker.take_received();
+    match received.is_empty() {
+        true => BytesMut::with_capacity(FIRST_READ),
+        false => BytesMut::from(Bytes::from(received)),
+    }
+}
+
+/// Serves a plain-text client with the HTTP version that its first bytes show, of which some were read already.
 pub(crate) async fn serve_plain(mut io: ClientIo, client: Rc<Client>) {
     let activity = client.activity(false);
-    let mut first = BytesMut::with_capacity(FIRST_READ);
+    let mut first = first_bytes(&client);
     let read = async {
         while PREFACE.starts_with(&first) && first.len() < PREFACE.len() {
             if !matches!(io.read_buf(&mut first).await, Ok(1..)) {

@@ -113,7 +113,7 @@ pub(crate) async fn serve(
         }
         prefix = join(parts.read_buf, unread);
         if let Some(tunnel) = tunnel.take() {
-            let idle = client.worker.limits.tunnel_idle_timeout;
+            let idle = client.limits.tunnel_idle_timeout;
             let relay = upgrade::relay(*tunnel, io, prefix, &client.worker.clock, idle);
             return Box::pin(relay).await;
         }
@@ -125,7 +125,7 @@ pub(crate) async fn serve(
 }
 
 fn server(client: &Client, is_plain: bool) -> http1::Builder {
-    let limits = &client.worker.limits;
+    let limits = &client.limits;
     let mut server = http1::Builder::new();
     server
         // A half-close ends a TLS session, but not a plain-text connection.

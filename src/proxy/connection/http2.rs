@@ -68,7 +68,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
 }
 
 fn server(client: &Client, window: u32) -> Builder {
-    let limits = &client.worker.limits;
+    let limits = &client.limits;
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.max_streams)

@@ -12,6 +12,8 @@ mod http2_shared;
 mod in_place;
 mod io;
 pub(super) mod listener;
+mod preamble;
+mod proxy_protocol;
 mod relay;
 mod socket;
 mod splice;

@@ -108,10 +108,10 @@ impl Stream {
         respond: SendResponse<Bytes>,
     ) -> Self {
         connection.activity.on_request();
-        let worker = &connection.client.worker;
+        let client = &connection.client;
         let is_grpc = *request.method() == Method::POST && is_grpc(request.headers());
         let pace = pace(request, is_grpc);
-        let activity = Activity::stream(&worker.clock, &worker.limits, pace);
+        let activity = Activity::stream(&client.worker.clock, &client.limits, pace);
         Self {
             id: respond.stream_id().as_u32(),
             connection,
@@ -154,7 +154,7 @@ impl Stream {
             return self.reset();
         };
         let (mut head, _) = response.into_parts();
-        let worker = self.connection.client.worker.clone();
+        let client = self.connection.client.clone();
         self.complete_headers(&mut head.headers);
         let head = Response::from_parts(head, ());
         let Ok(sender) = self.respond.borrow_mut().send_response(head, false) else {
@@ -163,8 +163,8 @@ impl Stream {
         let _open = self.connection.open_tunnel();
         let mut writer = StreamWriter::new(sender);
         let reader = StreamReader::new(input);
-        let idle = worker.limits.tunnel_idle_timeout;
-        let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, &worker.clock, idle);
+        let (idle, clock) = (client.limits.tunnel_idle_timeout, &client.worker.clock);
+        let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, clock, idle);
         match relayed.await {
             RelayEnd::Complete => {}
             RelayEnd::ClientFailed => self.on_lost(),

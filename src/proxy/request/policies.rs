@@ -1,7 +1,6 @@
 //! What policies do with a matched request before its filters: addresses, then limits.
 
 use std::fmt::Write;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -10,8 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::Limits;
 use crate::ir::policy::Verdict;
+use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
-use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining};
+use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -44,13 +44,12 @@ impl From<Error> for PolicyRefusal {
 pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
 
 /// Decides on a request for a host.
-pub(super) fn check(
-    policies: &Policies,
-    client: IpAddr,
-    host: &str,
-    headers: &HeaderMap,
-) -> PolicyResult {
+pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
+    let client = origin.address;
+    if !origin.is_known && !policies.ir.are_none() {
+        return refused(Error::BrokenPolicy);
+    }
     match policies.ir.verdict(client) {
         Verdict::Pass => {}
         Verdict::Refuse => return refused(Error::AddressRefused),
@@ -61,8 +60,7 @@ pub(super) fn check(
     }
     let request = LimitedRequest {
         client,
-        host,
-        headers,
+        view: *view,
     };
     let limits = policies.limits();
     match (policies.admit(&request), limits) {

@@ -1,12 +1,14 @@
 //! A request that no client sends, normalized and matched like one from the network, for `portcullis explain`. Must not
 //! know ports in use or connections.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use http::{HeaderValue, request};
 
 use super::headers;
 use super::request::rule_of;
+use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
 use crate::proxy::client::host::{Host, LastHost};
 use crate::proxy::client::listener_for;
@@ -70,9 +72,13 @@ impl Preview {
             address: CLIENT,
             proto: HeaderValue::from_static(proto),
             certificate: None,
-            trusted: client.trusted,
         };
-        let (host_header, claims) = (normalized.host_header.as_ref(), normalized.has_forwarding);
+        let origin = Origin {
+            is_trusted: client.trusted,
+            ..Origin::direct(Ipv4Addr::LOCALHOST.into())
+        };
+        let claims = (&origin, normalized.has_forwarding);
+        let host_header = normalized.host_header.as_ref();
         let id = || REQUEST_ID;
         let added = forwarding.sanitize(&mut parts.headers, host_header, claims, id);
         Ok(Self {

@@ -19,6 +19,7 @@ use super::policies::{self, Passed, PolicyRefusal, PolicyResult};
 use super::websocket::{self, Handshake};
 use crate::filter::{Level, ResponsePhase};
 use crate::ir::RouteKind;
+use crate::ir::client::ClientPolicies;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::hex;
@@ -29,6 +30,7 @@ use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::body::response_body::{BodySource, ResponseBody};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::proxy::client::Client;
+use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::Error;
@@ -39,7 +41,7 @@ use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::proxy::{grpc, grpc_web};
-use crate::table::{Listener, RequestView, Rule};
+use crate::table::{Listener, Port, RequestView, Rule, Table};
 use crate::upstream;
 
 /// A request that is ready to be served. Small, because it is moved.
@@ -58,6 +60,7 @@ pub(crate) fn open(
     parts: request::Parts,
     incoming: Incoming,
 ) -> Admitted {
+    client.on_request();
     let closes = client.is_terminating() && parts.version != Version::HTTP_2;
     let record = Record::open(client.clone(), activity.clone(), &parts);
     let body = RequestBody::new(incoming, &activity, &client.kept_bytes);
@@ -296,10 +299,15 @@ fn admit(
     record: &mut Record,
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
-    let max_headers = client.worker.limits.max_headers;
+    let max_headers = client.limits.max_headers;
     let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
     record.directed(&normalized.host);
-    let (host_header, claims) = (normalized.host_header.as_ref(), normalized.has_forwarding);
+    let table = client.worker.table.load();
+    let place = Place::find(client, &table, &normalized.host);
+    let origin = client.origin(place.clients(), &mut parts.headers);
+    record.comes_from(&origin);
+    let claims = (&origin, normalized.has_forwarding);
+    let host_header = normalized.host_header.as_ref();
     let added = client
         .forwarding
         .sanitize(&mut parts.headers, host_header, claims, new_id);
@@ -309,8 +317,16 @@ fn admit(
         id: Some(added.id().clone()),
         headers: None,
     };
-    let (rule, passed) =
-        find_rule(client, parts, &normalized.host, &added, record).map_err(refused)?;
+    if let (Some(port), true) = (place.port, !table.ir.tracing.is_empty())
+        && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
+    {
+        record.sample(tracing, parts, &normalized.host, port.bind().port);
+    }
+    let (rule, passed) = place
+        .listener
+        .and_then(|listener| find_rule(listener, parts, &normalized.host, &added, &origin))
+        .map_err(refused)?;
+    let rule = table.rule(rule);
     record.matched(&rule);
     if record.span.is_some() {
         record.trace(parts);
@@ -349,24 +365,36 @@ fn admit(
     })
 }
 
+/// Where a request arrives.
+struct Place<'a> {
+    port: Option<&'a Arc<Port>>,
+    listener: Result<&'a Arc<Listener>, Error>,
+}
+
+impl<'a> Place<'a> {
+    fn find(client: &Client, table: &'a Table, host: &Host) -> Self {
+        let port = client.port.configured(table);
+        let served = port.ok_or(Error::NotFound("this port is no longer served"));
+        Self {
+            port,
+            listener: served.and_then(|port| client.listener(port, host)),
+        }
+    }
+
+    /// Returns how clients connect to the listener, if policies say it.
+    fn clients(&self) -> Option<&'a Arc<ClientPolicies>> {
+        self.listener.ok()?.ir.clients.as_ref()
+    }
+}
+
 /// Returns the rule for a request, and whether its policies let the request pass.
-fn find_rule(
-    client: &Client,
+fn find_rule<'a>(
+    listener: &'a Listener,
     parts: &request::Parts,
     host: &Host,
     added: &AddedHeaders,
-    record: &mut Record,
-) -> Result<(LoadedRule, PolicyResult), Error> {
-    let table = client.worker.table.load();
-    let port = client
-        .port
-        .configured(&table)
-        .ok_or(Error::NotFound("this port is no longer served"))?;
-    if !table.ir.tracing.is_empty()
-        && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
-    {
-        record.sample(tracing, parts, host, port.bind().port);
-    }
+    origin: &Origin,
+) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
     let view = RequestView {
         host: host.as_str(),
         method: &parts.method,
@@ -375,16 +403,12 @@ fn find_rule(
         headers: &parts.headers,
         added: added.as_slice(),
     };
-    let listener = client.listener(port, host)?;
     let rule = rule_of(listener, &view)?;
     let passed = match listener.policies(rule) {
         None => Ok(None),
-        Some(policies) => {
-            let address = client.address(added);
-            policies::check(policies, address, view.host, view.headers)
-        }
+        Some(policies) => policies::check(policies, origin, &view),
     };
-    Ok((table.rule(rule), passed))
+    Ok((rule, passed))
 }
 
 /// Returns the rule of a listener for a normalized request.

@@ -1,6 +1,7 @@
 //! The record of one request, from its head to the last byte of its response. Updates the rule's
 //! metrics and writes the access log when dropped.
 
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,6 +13,7 @@ use crate::filter::Scheme;
 use crate::ir::Tracing;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::Client;
+use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::{Error, ErrorSource};
 use crate::proxy::worker_state::current_table::LoadedRule;
@@ -30,6 +32,8 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) struct Record {
     client: Rc<Client>,
     activity: Rc<Activity>,
+    /// The address of the client, if it is another one than that of the connection.
+    origin: Option<IpAddr>,
     start: Instant,
     rule: Option<LoadedRule>,
     status: u16,
@@ -56,6 +60,7 @@ impl Record {
         Self {
             client,
             activity,
+            origin: None,
             start,
             rule: None,
             status: 0,
@@ -85,7 +90,7 @@ impl Record {
     ) {
         let client = &self.client;
         let peer = || Peer {
-            client: client.peer,
+            client: self.client(),
             scheme: match client.scheme() {
                 Scheme::Https => "https",
                 Scheme::Http => "http",
@@ -136,6 +141,24 @@ impl Record {
         if let Some(line) = &mut self.line {
             line.host(host.as_str());
         }
+    }
+
+    /// Records where the request comes from.
+    pub(crate) fn comes_from(&mut self, origin: &Origin) {
+        let address = origin.address;
+        if address == self.client.peer.ip() {
+            return;
+        }
+        self.origin = Some(address);
+        if let Some(line) = &mut self.line {
+            line.client_ip(address);
+        }
+    }
+
+    /// Returns the address of the client. If a proxy tells it, the port is 0.
+    pub(crate) fn client(&self) -> SocketAddr {
+        let told = self.origin.map(|address| SocketAddr::new(address, 0));
+        told.unwrap_or(self.client.peer)
     }
 
     /// Records the request id.

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::ir::client::{ConnectionSettings, ProxyProtocol};
 use crate::ir::{Bind, PortProtocol, Transport};
+use crate::settings::Limits;
 use crate::table::{Port, Table};
 
 /// A port on one address, as seen by one worker.
@@ -18,6 +21,8 @@ pub(crate) struct PortState {
     /// Where the port was found last among those of a table.
     index: Cell<usize>,
     closed: Cell<bool>,
+    /// Timeouts and limits that policies have set last.
+    limits: RefCell<Option<(Arc<ConnectionSettings>, Rc<Limits>)>>,
 }
 
 impl PortState {
@@ -48,6 +53,40 @@ impl PortState {
         let last = table.ports().get(self.index.get());
         last.filter(|port| port.bind() == self.bind.get())
             .or_else(|| self.find(table))
+    }
+
+    /// Reports whether policies say something about its connections.
+    pub(crate) fn has_connection_policies(&self, table: &Table) -> bool {
+        let port = self.configured(table);
+        port.is_some_and(|port| port.has_connection_policies())
+    }
+
+    /// Returns the PROXY protocol in front of its connections, if there may be one.
+    pub(crate) fn proxy_protocol(&self, table: &Table) -> Option<Arc<ProxyProtocol>> {
+        self.configured(table)?.proxy_protocol().cloned()
+    }
+
+    /// Returns the maximum number of requests of a new connection.
+    pub(crate) fn max_requests(&self, table: &Table) -> Option<u32> {
+        let settings = self.configured(table)?.connection_settings()?;
+        settings.max_requests
+    }
+
+    /// Returns the timeouts and limits of a new connection, where `limits` are those of the process.
+    pub(super) fn limits(&self, table: &Table, limits: &Rc<Limits>) -> Rc<Limits> {
+        let port = self.configured(table);
+        let Some(settings) = port.and_then(|port| port.connection_settings()) else {
+            return limits.clone();
+        };
+        let mut known = self.limits.borrow_mut();
+        match &*known {
+            Some((of, limits)) if of == settings => limits.clone(),
+            _ => {
+                let limits = Rc::new(limits_with(limits, settings));
+                *known = Some((settings.clone(), limits.clone()));
+                limits
+            }
+        }
     }
 
     #[cold]
@@ -84,6 +123,7 @@ impl Ports {
                 bind: Cell::new(configured.bind()),
                 index: Cell::new(0),
                 closed: Cell::new(false),
+                limits: RefCell::default(),
             })
         };
         let mut ports = self.0.borrow_mut();
@@ -101,6 +141,38 @@ impl Ports {
             port.closed.set(!is_configured);
             is_configured
         });
+    }
+}
+
+/// Returns the limits of the process with what policies set.
+fn limits_with(limits: &Limits, settings: &ConnectionSettings) -> Limits {
+    // Destructured, so that a new field fails to compile until it is handled here.
+    let ConnectionSettings {
+        header_timeout,
+        body_timeout,
+        idle_timeout,
+        stream_idle_timeout,
+        handshake_timeout,
+        max_headers,
+        max_header_bytes,
+        max_streams,
+        // Counted by the port and by the client.
+        max_connections: _,
+        max_per_client: _,
+        max_requests: _,
+        policies: _,
+    } = settings;
+    let set = |one: &Option<Duration>, other| one.unwrap_or(other);
+    Limits {
+        header_timeout: set(header_timeout, limits.header_timeout),
+        body_timeout: set(body_timeout, limits.body_timeout),
+        keep_alive_timeout: set(idle_timeout, limits.keep_alive_timeout),
+        stream_idle_timeout: set(stream_idle_timeout, limits.stream_idle_timeout),
+        handshake_timeout: set(handshake_timeout, limits.handshake_timeout),
+        max_headers: max_headers.unwrap_or(limits.max_headers),
+        max_header_bytes: max_header_bytes.unwrap_or(limits.max_header_bytes),
+        max_streams: max_streams.unwrap_or(limits.max_streams),
+        ..limits.clone()
     }
 }
 

@@ -8,16 +8,15 @@ use http::HeaderMap;
 use http::header::COOKIE;
 
 use crate::ir::limit::KeyPart;
+use crate::table::matcher::RequestView;
 
 /// The parts of a request that keys are made of.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitedRequest<'a> {
     /// Address of the client.
     pub client: IpAddr,
-    /// Host, in lower case and without port.
-    pub host: &'a str,
-    /// Headers.
-    pub headers: &'a HeaderMap,
+    /// The request.
+    pub view: RequestView<'a>,
 }
 
 /// Returns the hash of a key. Clients cannot predict it, so they cannot aim at the place of others.
@@ -38,9 +37,9 @@ pub(super) fn hash(state: &RandomState, key: &[KeyPart], request: &LimitedReques
                 }
                 None
             }
-            KeyPart::Header(name) => request.headers.get(name).map(|it| it.as_bytes()),
-            KeyPart::Cookie(name) => cookie(request.headers, name.as_bytes()),
-            KeyPart::Hostname => Some(request.host.as_bytes()),
+            KeyPart::Header(name) => request.view.headers.get(name).map(|it| it.as_bytes()),
+            KeyPart::Cookie(name) => cookie(request.view.headers, name.as_bytes()),
+            KeyPart::Hostname => Some(request.view.host.as_bytes()),
         };
         // The length keeps two values apart that together have the same bytes.
         hasher.write_usize(value.map_or(0, |value| value.len() + 1));

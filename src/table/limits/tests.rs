@@ -3,12 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread;
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::*;
 use crate::ir::ObjectRef;
 use crate::ir::cidr::{self, CidrSet};
 use crate::ir::limit::{KeyPart, Rate};
+use crate::ir::route::{Conditions, Match, PathMatch};
+use crate::table::matcher::RequestView;
 
 const SECOND: u64 = 1_000_000_000;
 /// A time long after the start.
@@ -17,6 +19,7 @@ const NOW: u64 = 1_000_000 * SECOND;
 fn limit(requests: u32, burst: u32) -> Limit {
     Limit {
         name: "one".into(),
+        condition: None,
         key: Vec::new(),
         rate: Some(Rate {
             requests,
@@ -52,11 +55,23 @@ fn from(address: impl Into<IpAddr>) -> IpAddr {
     address.into()
 }
 
+/// A GET of `/` with these headers.
+fn view(headers: &HeaderMap) -> RequestView<'_> {
+    RequestView {
+        host: "a.com",
+        method: &Method::GET,
+        path: "/",
+        query: None,
+        headers,
+        added: &[],
+    }
+}
+
 fn admit_from(policies: &Policies, client: IpAddr, now: u64) -> Result<(), LimitRefusal> {
+    let headers = HeaderMap::new();
     let request = LimitedRequest {
         client,
-        host: "a.com",
-        headers: &HeaderMap::new(),
+        view: view(&headers),
     };
     policies.admit_at(&request, now).map(drop)
 }
@@ -142,8 +157,10 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
         headers.insert(name, HeaderValue::from_static(value));
         let request = LimitedRequest {
             client: from([127, 0, 0, 1]),
-            host,
-            headers: &headers,
+            view: RequestView {
+                host,
+                ..view(&headers)
+            },
         };
         policies.admit_at(&request, NOW).is_ok()
     };
@@ -163,6 +180,42 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
 }
 
 #[test]
+fn requests_that_do_not_meet_the_condition_neither_count_nor_are_refused() {
+    let others = Conditions {
+        method: Some(Method::POST),
+        ..Conditions::default()
+    };
+    let condition = Match {
+        path: PathMatch::Prefix("/login".into()),
+        others: others.into(),
+    };
+    let policies = policies(&[Limit {
+        condition: Some(condition),
+        ..limit(1, 1)
+    }]);
+    let headers = HeaderMap::new();
+    for (method, path, is_admitted) in [
+        (Method::GET, "/login", true),
+        (Method::POST, "/", true),
+        (Method::POST, "/login/a", true),
+        (Method::POST, "/login", false),
+        (Method::GET, "/login", true),
+        (Method::POST, "/logins", true),
+    ] {
+        let request = LimitedRequest {
+            client: from([127, 0, 0, 1]),
+            view: RequestView {
+                method: &method,
+                path,
+                ..view(&headers)
+            },
+        };
+        let admitted = policies.admit_at(&request, NOW).is_ok();
+        assert_eq!(admitted, is_admitted, "{method} {path}");
+    }
+}
+
+#[test]
 fn requests_in_progress_are_limited_until_they_end() {
     let policies = policies(&[Limit {
         rate: None,
@@ -173,8 +226,7 @@ fn requests_in_progress_are_limited_until_they_end() {
     let headers = HeaderMap::new();
     let request = LimitedRequest {
         client: from([127, 0, 0, 1]),
-        host: "a",
-        headers: &headers,
+        view: view(&headers),
     };
     let first = policies.admit_at(&request, NOW).unwrap();
     let _second = policies.admit_at(&request, NOW).unwrap();

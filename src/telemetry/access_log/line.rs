@@ -80,6 +80,13 @@ impl Line {
         write_plain(&mut self.text, host.as_bytes());
     }
 
+    /// Writes the address of the client that a proxy tells. Call at most once.
+    pub fn client_ip(&mut self, address: IpAddr) {
+        self.text.extend_from_slice(b",\"client_ip\":\"");
+        // Writing to memory does not fail.
+        let _ = write!(self.text, "{address}\"");
+    }
+
     /// Writes `X-Request-Id`. Call at most once.
     pub fn request_id(&mut self, id: &[u8]) {
         self.lacks_request_id = false;

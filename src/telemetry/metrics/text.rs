@@ -194,6 +194,13 @@ impl Metrics {
         });
         let help = "Failed TLS handshakes with clients";
         page.counters("tls_handshake_failures", help, failures)?;
+        let denied = [
+            ("limit", &stats.over_limits),
+            ("proxy_protocol", &stats.without_header),
+        ];
+        let denied = denied.map(|(reason, count)| ([("reason", reason)], count.load(Relaxed)));
+        let help = "Client connections closed by a ClientPolicy";
+        page.counters("connections_denied", help, denied)?;
         let unmatched = stats.unmatched.by_status();
         let unmatched = unmatched.map(|(status, count)| ([("code", status)], count));
         let help = "Requests that matched no rule, by status";

@@ -22,7 +22,7 @@ use super::super::gateway::listener::ListenerDraft;
 use super::super::gateway::set_parents::SetParents;
 use super::super::input::Input;
 use super::super::memo::Memo;
-use super::super::route::patterns::{Demand, PatternBudgets};
+use super::super::patterns::{Demand, PatternBudgets};
 use super::super::route::route::{Built, RouteObject};
 use super::super::route::routes::{Claim, KindConflicts};
 use super::super::route::{route, routes};

@@ -50,6 +50,7 @@ pub(super) fn links(
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
         Object::AccessPolicy(policy) => by_kind.inherited_policy(&**policy),
+        Object::ClientPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::TelemetryPolicy(policy) => by_kind.telemetry_policy(policy),
         Object::Service(_)

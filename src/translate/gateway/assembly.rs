@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::attachment::{ListenerIndex, Parents};
 use super::translated::{Translated, TranslatedSet};
+use crate::ir::client::ClientPolicies;
 use crate::ir::policy::Policies;
 use crate::ir::{AttachedRoutes, Bind, Listener, ObjectRef, Port};
 use crate::status::{ListenerStatus, StatusMap};
@@ -21,6 +22,8 @@ pub(in crate::translate) struct OnListener {
     pub(in crate::translate) accepted: usize,
     /// What policies require of requests.
     pub(in crate::translate) policies: Option<Arc<Policies>>,
+    /// How clients connect.
+    pub(in crate::translate) clients: Option<Arc<ClientPolicies>>,
 }
 
 /// What was assembled of all Gateways.
@@ -191,6 +194,7 @@ impl Assembly {
         }
         let listener = listener.map(|listener| Listener {
             policies: total.and_then(|total| total.policies.clone()),
+            clients: total.and_then(|total| total.clients.clone()),
             routes: total.map(|total| total.routes.clone()).unwrap_or_default(),
             ..listener.clone()
         });

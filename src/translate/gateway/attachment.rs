@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::api::gateway::{Gateway, NamespacesFrom};
 use crate::api::reference::ParentRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::{Hostname, ListenerKey, ObjectRef};
+use crate::ir::{Hostname, ListenerKey, ObjectRef, Transport};
 
 use super::gateway::{GatewayDraft, SetDraft};
 use super::listener::ListenerDraft;
@@ -95,7 +95,7 @@ pub(in crate::translate) struct Parent {
     pub(in crate::translate) key: Arc<ListenerKey>,
     /// The consumer on whose behalf its routes send requests to backends.
     pub(in crate::translate) consumer: Consumer,
-    port: u16,
+    port: (u16, Transport),
     /// Its hostname alone.
     hosts: Arc<[Hostname; 1]>,
     /// Kinds of routes that may attach.
@@ -257,6 +257,20 @@ impl Parents {
             .any(|place| *self[place].key.name == *name)
     }
 
+    /// Returns the names of a Gateway's own listeners on the port of a listener.
+    pub(in crate::translate) fn on_port_of(
+        &self,
+        gateway: &ObjectRef,
+        listener: &ListenerKey,
+    ) -> Vec<Arc<str>> {
+        let mut places = self.of_object(&listener.origin);
+        let place = places.find(|place| *self[*place].key == *listener);
+        let port = place.map(|place| self[place].port);
+        let own = self.of_object(gateway);
+        let own = own.filter(|own| Some(self[*own].port) == port);
+        own.map(|own| self[own].key.name.clone()).collect()
+    }
+
     /// Returns the Gateway that sends the requests of a Gateway or ListenerSet, if this has listeners.
     pub(in crate::translate) fn sender(&self, object: &ObjectRef) -> Option<&ObjectRef> {
         let place = self.of_gateway(object).chain(self.of_object(object)).next();
@@ -380,7 +394,7 @@ impl Parent {
                 permits_priorities: priority::is_permitted(&gateway.object.metadata),
             },
             key: Arc::new(listener.key.clone()),
-            port: listener.spec.port,
+            port: listener.port(),
             hosts: Arc::new([listener.hostname.clone()]),
             kinds: listener.kinds.clone(),
             namespaces: allowed.and_then(|allowed| allowed.namespaces.clone()),
@@ -397,7 +411,7 @@ impl Parent {
         let section = reference.section_name.as_deref();
         let section = section.filter(|name| !name.is_empty());
         section.is_none_or(|name| *name == *self.key.name)
-            && reference.port.is_none_or(|port| port == self.port)
+            && reference.port.is_none_or(|port| port == self.port.0)
     }
 
     /// Returns the hosts that the listener and a route share. A route without hostnames takes the listener's, which all

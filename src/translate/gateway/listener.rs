@@ -145,6 +145,7 @@ impl<'a> ListenerDraft<'a> {
             hostname: self.hostname.clone(),
             protocol,
             policies: None,
+            clients: None,
             routes: AttachedRoutes::default(),
         })
     }

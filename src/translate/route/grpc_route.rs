@@ -14,11 +14,11 @@ use crate::ir::cors::Cors;
 use crate::ir::route::{Conditions, GrpcCall, GrpcMatch, Match, PathMatch, ValueMatch};
 use crate::ir::{Filter, RouteKind, Rule, RuleId};
 
-use super::http_match::{headers, unsupported};
-use super::patterns::RoutePatterns;
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use crate::translate::filter;
 use crate::translate::filter::cors;
+use crate::translate::http_match::{headers, unsupported};
+use crate::translate::patterns::RoutePatterns;
 use crate::translate::policy::session_persistence;
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::Fault;

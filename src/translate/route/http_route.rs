@@ -8,8 +8,9 @@ use crate::ir::route::{Match, PathMatch, Timeouts};
 use crate::ir::sharing::Text;
 use crate::ir::{RouteKind, Rule, RuleId};
 
+use super::retry;
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
-use super::{http_match, retry};
+use crate::translate::http_match;
 use crate::translate::policy::session_persistence;
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::Fault;

@@ -1,10 +1,8 @@
 //! Routes: `route.rs` and `routes.rs` are the same for all kinds, and each kind has a file of its own.
 
 mod grpc_route;
-mod http_match;
 mod http_route;
 mod l4_route;
-pub(super) mod patterns;
 mod retry;
 pub(super) mod route;
 pub(super) mod routes;

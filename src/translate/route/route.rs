@@ -12,12 +12,12 @@ use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, 
 use crate::snapshot::Listed;
 use crate::status::Condition;
 
-use super::patterns::{Demand, RoutePatterns};
 use crate::translate::backend::{Backends, Resolution};
 use crate::translate::consumer::{Consumer, Requests};
 use crate::translate::gateway::attachment::{Attachment, ListenerIndex, Parents};
 use crate::translate::gateway::priority;
 use crate::translate::input::Input;
+use crate::translate::patterns::{Demand, RoutePatterns};
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::source::Source;

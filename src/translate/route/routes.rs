@@ -23,13 +23,13 @@ pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts}
 use self::shadows::Shadows;
 pub(in crate::translate) use self::totals::Totals;
 use self::translated_route::{Decisions, Last, TranslatedRoute, Work};
-use super::patterns::PatternBudgets;
 use super::route::RouteObject;
 use crate::translate::backend::Backends;
 use crate::translate::changes::Changes;
 use crate::translate::gateway::attachment::Parents;
 use crate::translate::input::Input;
 use crate::translate::memo::Readers;
+use crate::translate::patterns::PatternBudgets;
 use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::protocol::Protocol;
 use crate::translate::report::{Notes, Report, put};

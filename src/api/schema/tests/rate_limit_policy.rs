@@ -90,3 +90,25 @@ fn validates_fields_of_rate_limit_policies() {
         }
     }
 }
+
+#[test]
+fn validates_conditions_of_rate_limit_policies() {
+    for (condition, expected) in [
+        ("{path: {value: /a}, method: GET}", ""),
+        ("{headers: [{name: a, value: b}]}", ""),
+        ("{path: {type: RegularExpression}}", "Unsupported value"),
+        ("{path: {value: a}}", "match.path.value: Invalid value"),
+        ("{method: get}", "Unsupported value"),
+        ("{}", "should have at least 1 properties"),
+    ] {
+        let rule = format!("{{name: a, concurrent: 1, match: {condition}}}");
+        let found = policy(&rule, "");
+        let is_expected = found.iter().any(|it| it.contains(expected));
+        assert_eq!(
+            found.is_empty(),
+            expected.is_empty(),
+            "{condition}: {found:?}"
+        );
+        assert!(found.is_empty() || is_expected, "{condition}: {found:?}");
+    }
+}

@@ -114,9 +114,10 @@ fn check_request(grpc: &GrpcAuth, exchange: &Exchange, body: &Bytes) -> CheckReq
         body,
         raw_body,
     };
+    let client = exchange.record.client();
     let address = SocketAddress {
-        address: exchange.client.peer.ip().to_string(),
-        port_value: exchange.client.peer.port().into(),
+        address: client.ip().to_string(),
+        port_value: client.port().into(),
     };
     let source = Peer {
         address: Some(Address {

@@ -4,6 +4,7 @@ use http::Request;
 
 use super::*;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::Forwarding;
 
 fn parts(version: Version, target: &str, fields: &[(&str, &str)]) -> request::Parts {
@@ -239,6 +240,14 @@ fn http_1_0_request_with_content_needs_a_length() {
     assert!(normalize(&mut request, &mut LastHost::default(), 100).is_err());
 }
 
+/// A request of 10.0.0.1.
+fn from(is_trusted: bool) -> Origin {
+    Origin {
+        is_trusted,
+        ..Origin::direct([10, 0, 0, 1].into())
+    }
+}
+
 #[test]
 fn accepts_forwarding_headers_from_trusted_clients_only() {
     let headers = [
@@ -258,12 +267,11 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
             address,
             proto: HeaderValue::from_static("http"),
             certificate: None,
-            trusted,
         };
         let mut added = forwarding.sanitize(
             &mut headers,
             normal.host_header.as_ref(),
-            normal.has_forwarding,
+            (&from(trusted), normal.has_forwarding),
             || HeaderValue::from_static("new"),
         );
         assert_eq!(added.id(), if trusted { "known" } else { "new" });
@@ -300,13 +308,12 @@ fn client_certificates_are_claimed_by_trusted_clients_only() {
             address: HeaderValue::from_static("10.0.0.1"),
             proto: HeaderValue::from_static("https"),
             certificate: own.map(|own| Box::new(HeaderValue::from_static(own))),
-            trusted,
         };
         let id = || HeaderValue::from_static("new");
         forwarding.sanitize(
             &mut headers,
             normal.host_header.as_ref(),
-            normal.has_forwarding,
+            (&from(trusted), normal.has_forwarding),
             id,
         );
         let values = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();

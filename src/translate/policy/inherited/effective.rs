@@ -1,8 +1,9 @@
-//! What the policies on a path require of its requests: the values of the IR, section by section.
+//! What the policies on a path require of its requests and connections: the values of the IR, section by section.
 
 use std::sync::Arc;
 
 use crate::ir::cidr::CidrSet;
+use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, IpRules, Policies};
 
@@ -61,6 +62,86 @@ fn limits(applied: &[OnLevel<'_>]) -> Option<Enforced<Limits>> {
         Ok(_) => None,
         Err(_) if winner.policy.is_audit => None,
         Err(why) => Some(Enforced::Broken(why.into())),
+    }
+}
+
+/// Returns how clients connect. `levels` are those of a listener, and `of_port` those of its port.
+pub(super) fn clients(levels: &Levels<'_>, of_port: &Levels<'_>) -> ClientPolicies {
+    let applied = |section| usable(of_port, section);
+    let proxy_protocol = match applied(Section::ProxyProtocol) {
+        Some((_, Content::ProxyProtocol(protocol))) => Some(protocol.clone()),
+        _ => None,
+    };
+    let mut connections = None;
+    for section in [
+        Section::Timeouts,
+        Section::Connections,
+        Section::Headers,
+        Section::Http2,
+    ] {
+        if let Some((policy, Content::Connections(settings))) = applied(section) {
+            let known = connections.take().unwrap_or_default();
+            let mut joined = joined(known, settings);
+            if !joined.policies.contains(&policy.policy.name) {
+                joined.policies.push(policy.policy.name.clone());
+            }
+            connections = Some(joined);
+        }
+    }
+    ClientPolicies {
+        address: address(&levels.applied(Section::ClientIp)),
+        proxy_protocol,
+        connections: connections.map(Arc::new),
+    }
+}
+
+/// Returns the most specific policy of a section that can be used.
+fn usable<'a>(levels: &Levels<'a>, section: Section) -> Option<(OnLevel<'a>, &'a Content)> {
+    let applied = levels.applied(section).into_iter().rev();
+    let mut usable = applied.filter_map(|it| Some((it, it.usable()?)));
+    usable.next()
+}
+
+/// Where the address of a client comes from. A policy on a listener that does not exist says nothing about others.
+fn address(applied: &[OnLevel<'_>]) -> Option<Enforced<ClientAddress>> {
+    let winner = applied.iter().rfind(|it| !it.is_missing)?;
+    match winner.content() {
+        Ok(Content::ClientIp(address)) => Some(Enforced::Valid(address.clone())),
+        Ok(_) => None,
+        Err(why) => Some(Enforced::Broken(why.into())),
+    }
+}
+
+/// Returns the settings of two sections, which set different ones.
+fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> ConnectionSettings {
+    // Destructured, so that a new field fails to compile until it is handled here.
+    let ConnectionSettings {
+        header_timeout,
+        body_timeout,
+        idle_timeout,
+        stream_idle_timeout,
+        handshake_timeout,
+        max_headers,
+        max_header_bytes,
+        max_streams,
+        max_connections,
+        max_per_client,
+        max_requests,
+        policies,
+    } = known;
+    ConnectionSettings {
+        header_timeout: header_timeout.or(section.header_timeout),
+        body_timeout: body_timeout.or(section.body_timeout),
+        idle_timeout: idle_timeout.or(section.idle_timeout),
+        stream_idle_timeout: stream_idle_timeout.or(section.stream_idle_timeout),
+        handshake_timeout: handshake_timeout.or(section.handshake_timeout),
+        max_headers: max_headers.or(section.max_headers),
+        max_header_bytes: max_header_bytes.or(section.max_header_bytes),
+        max_streams: max_streams.or(section.max_streams),
+        max_connections: max_connections.or(section.max_connections),
+        max_per_client: max_per_client.or(section.max_per_client),
+        max_requests: max_requests.or(section.max_requests),
+        policies,
     }
 }
 

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::access_policy::AccessPolicy;
+use crate::api::client_policy::ClientPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::ir::ObjectRef;
 
 use super::policy::{Policy, Section, Target};
-use super::{access, rate_limit};
+use super::{access, client, rate_limit};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::memo::Memo;
@@ -18,6 +19,7 @@ use crate::translate::source::Source;
 /// Returns the policies of all kinds that have changed.
 pub(super) fn changed(changes: &Changes) -> Vec<ObjectRef> {
     let mut names = changes.of::<AccessPolicy>();
+    names.extend(changes.of::<ClientPolicy>());
     names.extend(changes.of::<RateLimitPolicy>());
     names
 }
@@ -28,6 +30,9 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
         "AccessPolicy" => input
             .find::<AccessPolicy>(name)
             .map(|object| access::read(object)),
+        "ClientPolicy" => input
+            .find::<ClientPolicy>(name)
+            .map(|object| client::read(object)),
         "RateLimitPolicy" => input
             .find::<RateLimitPolicy>(name)
             .map(|object| rate_limit::read(object)),
@@ -40,6 +45,8 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
 pub(super) struct Index {
     policies: Memo<Arc<Policy>>,
     by_target: BTreeMap<Target, OnTarget>,
+    /// Number of policies about clients.
+    clients: usize,
 }
 
 /// The policies on a target.
@@ -121,6 +128,7 @@ impl Index {
     }
 
     fn remove(&mut self, policy: &Policy) {
+        self.clients -= usize::from(policy.is_of_clients());
         for target in &policy.targets {
             if let Some(on_target) = self.by_target.get_mut(target) {
                 on_target.remove(&policy.name);
@@ -132,6 +140,7 @@ impl Index {
     }
 
     fn add(&mut self, policy: &Arc<Policy>) {
+        self.clients += usize::from(policy.is_of_clients());
         for target in &policy.targets {
             let on_target = self.by_target.entry(target.clone()).or_default();
             on_target.add(policy);
@@ -170,6 +179,11 @@ impl Index {
     /// Reports whether an object or one of its sections has policies.
     pub(super) fn has(&self, object: &ObjectRef) -> bool {
         self.within(object).next().is_some()
+    }
+
+    /// Reports whether there are policies about clients.
+    pub(super) fn has_clients(&self) -> bool {
+        self.clients > 0
     }
 
     /// Reports whether there are no policies.

@@ -3,6 +3,7 @@
 //! `effective.rs`. Keeps policies from one translation to the next.
 
 mod access;
+mod client;
 mod effective;
 mod index;
 mod merge;
@@ -17,13 +18,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::ir::client::ClientPolicies;
 use crate::ir::policy::Policies;
 use crate::ir::{ListenerKey, ObjectRef, Route};
 use crate::status::Condition;
 
 use self::effective::effective;
 use self::index::Index;
-use self::path::{Levels, Path, Sections};
+use self::path::{Combination, Levels, Path, Sections};
 pub(in crate::translate) use self::status::{Attachments, Statuses};
 use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;
@@ -40,10 +42,9 @@ pub(in crate::translate) struct InheritedPolicies {
     touched: BTreeSet<ObjectRef>,
     /// What the same policies require, so that all rules and listeners share it. Of this set of policies alone.
     required: RefCell<FxHashMap<Combination, Arc<Policies>>>,
+    /// The same of how clients connect, by the policies on a listener and on its port.
+    clients: RefCell<FxHashMap<(Combination, Combination), Arc<ClientPolicies>>>,
 }
-
-/// The policies on a path, by address, each with whether its section is missing.
-type Combination = Vec<(usize, bool)>;
 
 /// A listener of a Gateway.
 #[derive(Clone, Copy)]
@@ -58,6 +59,7 @@ impl InheritedPolicies {
         self.touched = self.index.step(input, changes);
         if !self.touched.is_empty() {
             self.required.get_mut().clear();
+            self.clients.get_mut().clear();
         }
     }
 
@@ -86,6 +88,33 @@ impl InheritedPolicies {
         };
         let required = self.required(place, None, &existing);
         Some(required).filter(|required| !required.are_none())
+    }
+
+    /// Returns how clients connect to a listener, as far as policies say it.
+    pub(in crate::translate) fn clients(
+        &self,
+        place: Place<'_>,
+        parents: &Parents,
+    ) -> Option<Arc<ClientPolicies>> {
+        if !self.index.has_clients() {
+            return None;
+        }
+        let existing = &Existing {
+            parents,
+            route: None,
+        };
+        let path = Path {
+            gateway: place.gateway,
+            listener: place.listener,
+            route: None,
+        };
+        let levels = Levels::new(&self.index, path, existing);
+        let of_port = Levels::of_port(&self.index, (place.gateway, place.listener), existing);
+        let key = (levels.combination(), of_port.combination());
+        let mut known = self.clients.borrow_mut();
+        let known = known.entry(key);
+        let clients = known.or_insert_with(|| Arc::new(effective::clients(&levels, &of_port)));
+        Some(clients.clone()).filter(|clients| !clients.are_none())
     }
 
     /// Returns a route with what policies require of its requests through a listener. Without policies of its own, it is
@@ -131,11 +160,8 @@ impl InheritedPolicies {
             route,
         };
         let levels = Levels::new(&self.index, path, sections);
-        let key = levels
-            .all()
-            .map(|it| (Arc::as_ptr(it.policy).addr(), it.is_missing));
         let mut required = self.required.borrow_mut();
-        let known = required.entry(key.collect());
+        let known = required.entry(levels.combination());
         known
             .or_insert_with(|| Arc::new(effective(&levels)))
             .clone()
@@ -185,6 +211,10 @@ impl Sections for Existing<'_> {
             return names.any(|name| name == section);
         }
         self.parents.has_listener(object, section)
+    }
+
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>> {
+        self.parents.on_port_of(gateway, listener)
     }
 }
 

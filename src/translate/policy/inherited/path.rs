@@ -23,12 +23,15 @@ pub(super) struct Path<'a> {
 pub(super) trait Sections {
     /// Reports whether an object has a listener, or a rule, of this name.
     fn has(&self, object: &ObjectRef, section: &str) -> bool;
+
+    /// Returns the names of the Gateway's own listeners on the port of a listener.
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>>;
 }
 
 /// The oldest policy on a target of a path that sets a section.
 #[derive(Clone, Copy)]
 pub(super) struct OnLevel<'a> {
-    section: Section,
+    pub(super) section: Section,
     pub(super) policy: &'a Arc<Policy>,
     pub(super) target: &'a Target,
     /// Whether the section that it targets does not exist. It is then unknown which requests it protects, so that it
@@ -42,7 +45,13 @@ impl Mergeable for OnLevel<'_> {
     }
 }
 
-impl OnLevel<'_> {
+impl<'a> OnLevel<'a> {
+    /// Returns what it says about the section, if that can be used.
+    pub(super) fn usable(&self) -> Option<&'a Content> {
+        let content = self.policy.sections.get(&self.section)?.as_ref();
+        content.ok().filter(|_| !self.is_missing)
+    }
+
     /// Returns what it says about the section, or why that is unusable.
     pub(super) fn content(&self) -> Result<&Content, String> {
         if self.is_missing {
@@ -58,6 +67,10 @@ impl OnLevel<'_> {
         }
     }
 }
+
+/// The policies on a path, by address, each with that of its target if the section of that is missing: what follows for
+/// requests names it.
+pub(super) type Combination = Vec<(usize, Option<usize>)>;
 
 /// The policies on a path, by level, from general to specific.
 pub(super) struct Levels<'a>(Vec<Level<OnLevel<'a>>>);
@@ -85,6 +98,26 @@ impl<'a> Levels<'a> {
         levels
     }
 
+    /// Collects the policies on the port of a listener: those on its Gateway, then those on the Gateway's own listeners
+    /// there. Others cannot change the connections of a port, which they may share.
+    pub(super) fn of_port(
+        index: &'a Index,
+        (gateway, listener): (&ObjectRef, &ListenerKey),
+        sections: &dyn Sections,
+    ) -> Self {
+        let mut levels = Self(Vec::with_capacity(3));
+        levels.whole(index, gateway, sections);
+        let names = sections.on_port_of(gateway, listener);
+        let on_targets = names
+            .iter()
+            .filter_map(|name| index.on(gateway, Some(name)));
+        let level = on_targets.flat_map(|on_target| on_level(on_target, false));
+        let mut level: Vec<_> = level.collect();
+        level.sort_by(|one, other| one.policy.age().cmp(&other.policy.age()));
+        levels.0.push(level);
+        levels
+    }
+
     /// Adds the level of an object, and one for policies on sections that it does not have.
     fn whole(&mut self, index: &'a Index, object: &ObjectRef, sections: &dyn Sections) {
         self.section(index, object, None);
@@ -107,23 +140,36 @@ impl<'a> Levels<'a> {
         self.0.push(level.collect());
     }
 
-    /// Returns all policies, in order of levels.
-    pub(super) fn all(&self) -> impl Iterator<Item = OnLevel<'a>> {
-        self.0.iter().flatten().copied()
+    /// Returns what distinguishes these policies from all others.
+    pub(super) fn combination(&self) -> Combination {
+        let all = self.0.iter().flatten();
+        let target = |it: &OnLevel<'_>| it.is_missing.then(|| std::ptr::from_ref(it.target).addr());
+        all.map(|it| (Arc::as_ptr(it.policy).addr(), target(it)))
+            .collect()
     }
 
     /// Returns the policies that set a section, by level.
     fn of(&self, section: Section) -> Vec<Level<OnLevel<'a>>> {
         let sets = |one: &OnLevel<'a>| one.section == section;
+        // Who locks what depends on addresses locks where these come from, too.
+        let guards = |one: &OnLevel<'a>| one.section.needs_addresses() && one.overrides();
+        let select = |level: &Level<OnLevel<'a>>, which: &dyn Fn(&OnLevel<'a>) -> bool| {
+            level.iter().copied().filter(which).collect()
+        };
         let levels = self.0.iter();
-        levels
-            .map(|level| level.iter().copied().filter(sets).collect())
-            .collect()
+        match section {
+            Section::ClientIp => levels
+                .flat_map(|level| [select(level, &sets), select(level, &guards)])
+                .collect(),
+            _ => levels.map(|level| select(level, &sets)).collect(),
+        }
     }
 
     /// Returns the policies that have an effect on a section, from general to specific.
     pub(super) fn applied(&self, section: Section) -> Vec<OnLevel<'a>> {
-        merge::merge(&self.of(section))
+        let mut applied = merge::merge(&self.of(section));
+        applied.retain(|one| one.section == section);
+        applied
     }
 
     /// Returns what prevents the effect of a policy that sets a section for a target.
@@ -137,7 +183,7 @@ impl<'a> Levels<'a> {
         let of_level = |(level, policies): (usize, &Level<OnLevel<'_>>)| {
             let of_target = policies.iter().find(|it| it.target == target)?;
             let is_oldest = of_target.policy.name == policy.name;
-            let is_first = is_oldest && policies.first()?.target == target;
+            let is_first = is_oldest && policies.first()?.policy.name == policy.name;
             Some((level, usize::from(!is_first)))
         };
         let place = levels.iter().enumerate().find_map(of_level)?;

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::ir::ObjectRef;
 use crate::ir::cidr::CidrSet;
+use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
 use crate::translate::reason::{ConditionType, Fault};
 
@@ -21,6 +22,8 @@ pub(super) struct Policy {
     pub(super) overrides: bool,
     /// Its targets, each once.
     pub(super) targets: Vec<Target>,
+    /// Whether requests fail where it is unknown what it says.
+    pub(super) protects: bool,
     /// Whether it refuses nothing, so that it may be left out.
     pub(super) is_audit: bool,
     /// The condition of its targets.
@@ -44,6 +47,18 @@ pub(super) enum Section {
     IpRules,
     /// `rules` and `response` of a RateLimitPolicy: a response without limits would say nothing.
     Limits,
+    /// `proxyProtocol` of a ClientPolicy.
+    ProxyProtocol,
+    /// `clientIP` of a ClientPolicy.
+    ClientIp,
+    /// `timeouts` of a ClientPolicy.
+    Timeouts,
+    /// `connections` of a ClientPolicy.
+    Connections,
+    /// `headers` of a ClientPolicy.
+    Headers,
+    /// `http2` of a ClientPolicy.
+    Http2,
 }
 
 /// What a section says.
@@ -55,6 +70,12 @@ pub(super) enum Content {
     },
     /// Limits of requests.
     Limits(Arc<Limits>),
+    /// The PROXY protocol.
+    ProxyProtocol(Arc<ProxyProtocol>),
+    /// The address of a client.
+    ClientIp(Arc<ClientAddress>),
+    /// Settings of connections, of which a section sets some.
+    Connections(ConnectionSettings),
 }
 
 impl Section {
@@ -63,7 +84,30 @@ impl Section {
         match self {
             Self::IpRules => "spec.ipRules",
             Self::Limits => "spec.rules",
+            Self::ProxyProtocol => "spec.proxyProtocol",
+            Self::ClientIp => "spec.clientIP",
+            Self::Timeouts => "spec.timeouts",
+            Self::Connections => "spec.connections",
+            Self::Headers => "spec.headers",
+            Self::Http2 => "spec.http2",
         }
+    }
+
+    /// Reports whether it is about connections, so that all listeners of a port have the same.
+    pub(super) fn is_of_connections(self) -> bool {
+        match self {
+            Self::IpRules | Self::Limits | Self::ClientIp => false,
+            Self::ProxyProtocol
+            | Self::Timeouts
+            | Self::Connections
+            | Self::Headers
+            | Self::Http2 => true,
+        }
+    }
+
+    /// Reports whether it decides by the addresses of clients.
+    pub(super) fn needs_addresses(self) -> bool {
+        matches!(self, Self::IpRules | Self::Limits)
     }
 }
 
@@ -93,9 +137,24 @@ impl Policy {
             created: meta.creation_timestamp,
             overrides: object.overrides(),
             targets,
+            protects: true,
             is_audit: false,
             affected,
             sections,
+        }
+    }
+
+    /// Reports whether it is about clients: a ClientPolicy.
+    pub(super) fn is_of_clients(&self) -> bool {
+        self.affected == ConditionType::ClientPolicyAffected
+    }
+
+    /// Returns what happens where a section of it cannot be used.
+    pub(super) fn outcome_of_broken(&self, section: Section) -> &'static str {
+        match section {
+            Section::ClientIp => "requests to which IP rules or limits apply get 500",
+            _ if self.protects && !self.is_audit => "its requests get 500",
+            _ => "the section is left out",
         }
     }
 

@@ -25,6 +25,9 @@ pub(in crate::translate) trait Attachments {
     /// Returns the listeners of a Gateway or ListenerSet, or those that a route is attached to, each with its Gateway.
     fn listeners_of(&self, object: &ObjectRef) -> Vec<(ObjectRef, Arc<ListenerKey>)>;
 
+    /// Returns the names of the Gateway's own listeners on the port of a listener.
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>>;
+
     /// Returns the names of the rules of a route.
     fn rule_names_of(&self, route: &ObjectRef) -> Vec<Arc<str>>;
 }
@@ -83,6 +86,10 @@ impl Sections for Existing<'_> {
             }
         }
     }
+
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>> {
+        self.0.on_port_of(gateway, listener)
+    }
 }
 
 /// Returns the conditions of a policy, for each Gateway.
@@ -105,9 +112,13 @@ fn of_gateways(
             let on_gateway = gateways.entry(gateway.clone()).or_default();
             on_gateway.targets += 1;
             on_gateway.faults.extend(missing.map(|_| {
-                let message = format!(
-                    "spec.targetRefs: {target} does not exist; where the policy has an effect, all requests through {object} get 500"
-                );
+                let outcome = match policy.protects {
+                    true => format!(
+                        "where the policy has an effect, all requests through {object} get 500"
+                    ),
+                    false => "the target is left out".to_owned(),
+                };
+                let message = format!("spec.targetRefs: {target} does not exist; {outcome}");
                 Fault::new(Reason::TargetNotFound, message)
             }));
         }
@@ -123,9 +134,12 @@ fn of_gateways(
                 listener,
                 route: is_route(object).then_some((object, rule)),
             };
-            let levels = Levels::new(index, path, &Existing(attachments));
+            let existing = &Existing(attachments);
+            let levels = Levels::new(index, path, existing);
+            let of_port =
+                (!policy.protects).then(|| Levels::of_port(index, (gateway, listener), existing));
             let on_gateway = gateways.entry(gateway.clone()).or_default();
-            on_gateway.add_path(&levels, policy, target);
+            on_gateway.add_path((&levels, of_port.as_ref()), policy, target);
         }
     }
     let conditions = gateways.into_iter();
@@ -141,22 +155,39 @@ fn is_other_listener(target: &Target, listener: &ListenerKey) -> bool {
 }
 
 impl OnGateway {
-    fn add_path(&mut self, levels: &Levels<'_>, policy: &Policy, target: &Target) {
+    fn add_path(
+        &mut self,
+        (path, of_port): (&Levels<'_>, Option<&Levels<'_>>),
+        policy: &Policy,
+        target: &Target,
+    ) {
         for section in policy.sections.keys() {
             let field = section.field();
+            let of_port = of_port.filter(|_| section.is_of_connections());
+            let levels = of_port.unwrap_or(path);
             match levels.obstacle(*section, policy, target) {
                 None => self.effective += 1,
                 Some(Obstacle::Older(other)) => {
                     let name = &other.policy.name;
+                    let place = match other.target == target {
+                        true => String::new(),
+                        false => format!(", which has the port of {target}"),
+                    };
+                    let applies = &other.target;
                     let why = format!(
-                        "{field} of {name} applies to {target}: it is older, or first by name"
+                        "{field} of {name} applies to {applies}{place}: it is older, or first by name"
                     );
                     self.obstacles.insert(why);
                     continue;
                 }
                 Some(Obstacle::Locked(other)) => {
                     let (name, above) = (&other.policy.name, &other.target);
-                    let why = format!("{field} of {name} applies: strategy Overrides on {above}");
+                    let applies = match other.section == *section {
+                        true => "applies".to_owned(),
+                        false => format!("locks {field}"),
+                    };
+                    let field = other.section.field();
+                    let why = format!("{field} of {name} {applies}: strategy Overrides on {above}");
                     self.obstacles.insert(why);
                     continue;
                 }
@@ -175,12 +206,10 @@ impl OnGateway {
 
     fn conditions(&self, policy: &Policy) -> Vec<Condition> {
         let generation = policy.generation;
-        let broken = policy.sections.values().filter_map(|it| it.as_ref().err());
-        let broken = broken.map(|fault| {
-            let outcome = match policy.is_audit {
-                true => "the section is left out",
-                false => "its requests get 500",
-            };
+        let broken = policy.sections.iter();
+        let broken = broken.filter_map(|(section, it)| Some((section, it.as_ref().err()?)));
+        let broken = broken.map(|(section, fault)| {
+            let outcome = policy.outcome_of_broken(*section);
             let message = format!("{}; {outcome}", fault.message);
             Fault::new(fault.reason, message)
         });

@@ -32,6 +32,7 @@ pub(super) fn on_listeners(
     let places: BTreeSet<_> = of_objects.collect();
     for place in places {
         let required = policies.on_listener(place::of_listener(place, parents), parents);
-        totals.set_policies(place, required);
+        let clients = policies.clients(place::of_listener(place, parents), parents);
+        totals.set_policies(place, required, clients);
     }
 }

@@ -64,6 +64,11 @@ impl Attachments for RouteRequests<'_> {
         places.map(listener).collect()
     }
 
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>> {
+        self.input.read(|| Source::ListenersOf(gateway.clone()));
+        self.parents.on_port_of(gateway, listener)
+    }
+
     fn rule_names_of(&self, route: &ObjectRef) -> Vec<Arc<str>> {
         let built = self.routes.translated(route);
         let built = built.and_then(TranslatedRoute::any_variant).into_iter();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::ir::client::ClientPolicies;
 use crate::ir::policy::Policies;
 
 use super::translated_route::TranslatedRoute;
@@ -29,21 +30,28 @@ impl Totals {
         std::mem::take(&mut self.changed)
     }
 
-    /// Sets what policies require on a listener.
-    pub(super) fn set_policies(&mut self, index: ListenerIndex, policies: Option<Arc<Policies>>) {
+    /// Sets what policies require on a listener, and how clients connect to it.
+    pub(super) fn set_policies(
+        &mut self,
+        index: ListenerIndex,
+        policies: Option<Arc<Policies>>,
+        clients: Option<Arc<ClientPolicies>>,
+    ) {
+        let has = policies.is_some() || clients.is_some();
         if self.listeners.len() <= index {
-            if policies.is_none() {
+            if !has {
                 return;
             }
             self.listeners.resize(index + 1, OnListener::default());
         }
         let on_listener = &mut self.listeners[index];
-        if on_listener.policies == policies {
+        if on_listener.policies == policies && on_listener.clients == clients {
             return;
         }
-        let had = usize::from(on_listener.policies.is_some());
-        self.with_policies = self.with_policies + usize::from(policies.is_some()) - had;
+        let had = on_listener.policies.is_some() || on_listener.clients.is_some();
+        self.with_policies = self.with_policies + usize::from(has) - usize::from(had);
         on_listener.policies = policies;
+        on_listener.clients = clients;
         self.changed.insert(index);
     }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::patterns::{Demand, PatternBudgets};
 use super::super::route::{Built, RouteObject};
 use super::defaults;
 use super::kind_conflicts::{self, Claim, KindConflicts};
@@ -15,6 +14,7 @@ use crate::translate::backend::Backends;
 use crate::translate::consumer::Consumer;
 use crate::translate::gateway::attachment::{Attachment, Candidate, ListenerIndex, Parents};
 use crate::translate::input::Input;
+use crate::translate::patterns::{Demand, PatternBudgets};
 use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
 

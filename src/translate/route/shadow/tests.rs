@@ -84,6 +84,7 @@ fn found(routes: Vec<Arc<AttachedRoute>>) -> Vec<String> {
         hostname: Hostname::Any,
         protocol: Protocol::Http,
         policies: None,
+        clients: None,
         routes: routes.into_iter().collect(),
     });
     let port = |address: &str| {

@@ -35,7 +35,12 @@ pub(in crate::translate) fn translate(
     Ok(all)
 }
 
-fn one(condition: &HttpMatch, field: &str, patterns: &mut RoutePatterns) -> Result<Match, Fault> {
+/// Translates one match.
+pub(in crate::translate) fn one(
+    condition: &HttpMatch,
+    field: &str,
+    patterns: &mut RoutePatterns,
+) -> Result<Match, Fault> {
     let path = path(condition.path.as_ref(), &format!("{field}.path"), patterns)?;
     let others = Conditions {
         grpc: None,

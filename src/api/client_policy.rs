@@ -1,0 +1,162 @@
+//! ClientPolicy, a CRD of Portcullis: how clients connect, and where their addresses come from. Its CRD is
+//! deploy/crds/clientpolicies.yaml.
+
+use serde::{Deserialize, Serialize};
+
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::meta::{ObjectMeta, resource};
+use super::parameters::GROUP;
+
+/// How clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ClientPolicy {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: ClientSpec,
+}
+resource!(ClientPolicy, GROUP, "ClientPolicy");
+
+/// Spec of a ClientPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientSpec {
+    /// Gateways and ListenerSets in the policy's namespace.
+    pub target_refs: Vec<SectionTargetRef>,
+    /// How it relates to policies of more specific targets.
+    pub strategy: Strategy,
+    /// The PROXY protocol in front of connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Where the address of a client comes from.
+    #[serde(rename = "clientIP", skip_serializing_if = "Option::is_none")]
+    pub client_ip: Option<ClientIp>,
+    /// Timeouts of connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<ClientTimeouts>,
+    /// Limits of connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<ConnectionLimits>,
+    /// Limits of request heads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<HeaderLimits>,
+    /// Settings of HTTP/2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http2: Option<Http2Settings>,
+}
+
+/// The PROXY protocol in front of connections.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ProxyProtocol {
+    /// `Off`, `Optional` or `Required`.
+    pub mode: String,
+    /// CIDRs of load balancers.
+    #[serde(
+        default,
+        rename = "trustedCIDRs",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub trusted_cidrs: Option<Vec<String>>,
+}
+
+/// Where the address of a client comes from; without a field, from the connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIp {
+    /// From `X-Forwarded-For`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub x_forwarded_for: Option<XForwardedFor>,
+    /// From another header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<AddressHeader>,
+}
+
+/// Which element of `X-Forwarded-For` is the address: one of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct XForwardedFor {
+    /// Number of proxies in front.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trusted_hops: Option<u8>,
+    /// CIDRs of the proxies.
+    #[serde(rename = "trustedCIDRs", skip_serializing_if = "Option::is_none")]
+    pub trusted_cidrs: Option<Vec<String>>,
+}
+
+/// A header with the address.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct AddressHeader {
+    /// Its name.
+    pub name: String,
+    /// CIDRs of the proxies that set it.
+    #[serde(rename = "trustedCIDRs")]
+    pub trusted_cidrs: Vec<String>,
+}
+
+/// Timeouts of connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientTimeouts {
+    /// To the first byte of a request, and from there to the end of its head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// To the next byte of a request body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// Between requests of a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
+    /// While a response is awaited or streamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_idle: Option<String>,
+    /// Of a TLS handshake, and of a header of the PROXY protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_handshake: Option<String>,
+}
+
+/// Limits of connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConnectionLimits {
+    /// Maximum number of open connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+    /// Maximum number of open connections of a client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_per_client: Option<u32>,
+    /// Maximum number of requests of a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
+}
+
+/// Limits of request heads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HeaderLimits {
+    /// Maximum number of headers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_count: Option<u32>,
+    /// Maximum size of a head in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<u32>,
+}
+
+/// Settings of HTTP/2.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Http2Settings {
+    /// Maximum number of streams of a connection at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_concurrent_streams: Option<u32>,
+}
+
+impl InheritedPolicy for ClientPolicy {
+    fn target_refs(&self) -> &[SectionTargetRef] {
+        &self.spec.target_refs
+    }
+
+    fn overrides(&self) -> bool {
+        self.spec.strategy == Strategy::Overrides
+    }
+}
