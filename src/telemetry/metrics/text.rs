@@ -186,6 +186,19 @@ impl Metrics {
             page.counter(name, help, count.load(Relaxed))?;
         }
         self.busy_workers(page)?;
+        self.failures(page)?;
+        page.counter(
+            "access_log_dropped_lines",
+            "Dropped lines of the access log",
+            self.dropped,
+        )?;
+        let help = "Dropped lines of the log on standard error";
+        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
+    }
+
+    /// Connections, streams and requests that ended without a response of a backend, by the reason.
+    fn failures(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.process.connections;
         let failures = HandshakeFailure::ALL.map(|failure| {
             (
                 [("reason", failure.name())],
@@ -211,14 +224,7 @@ impl Metrics {
             "timeouts",
             "Client connections and streams ended by a timeout",
             timeouts,
-        )?;
-        page.counter(
-            "access_log_dropped_lines",
-            "Dropped lines of the access log",
-            self.dropped,
-        )?;
-        let help = "Dropped lines of the log on standard error";
-        page.counter("log_dropped_lines", help, crate::telemetry::log::dropped())
+        )
     }
 
     fn traces(&self, page: &mut Page<'_>) -> fmt::Result {
