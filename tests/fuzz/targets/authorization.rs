@@ -11,6 +11,7 @@ use portcullis::{filter, ir, table, upstream};
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod proxy {
     mod client {
+        mod client_address;
         pub(super) mod forwarding;
     }
     pub(crate) mod error;

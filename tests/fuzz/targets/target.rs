@@ -17,6 +17,7 @@ use proxy::request::headers::normalize;
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod proxy {
     pub(crate) mod client {
+        mod client_address;
         pub(super) mod forwarding;
         pub(crate) mod host;
     }
