@@ -143,7 +143,6 @@ pub(super) struct Paths {
     root: Bucket,
 }
 
-/// Changes of the matches in one slot.
 /// The routers that are made for one table. Listeners that get the same routes, such as those for HTTP and HTTPS of one
 /// team, share theirs.
 #[derive(Default)]
@@ -159,6 +158,7 @@ struct Origin {
 
 type Identity = (*const Rule, u32);
 
+/// Changes of the matches in one slot.
 #[derive(Default)]
 struct Edit {
     gone: FxHashSet<(*const Rule, u32)>,

@@ -31,7 +31,7 @@ pub(crate) enum BodySource {
 /// A response body with the record of its request.
 pub(crate) struct ResponseBody {
     source: BodySource,
-    record: Option<Record>,
+    record: Option<Box<Record>>,
     /// Whether `is_end_stream` and `size_hint` hide the end until the body is polled.
     is_end_hidden: bool,
     /// A failure that is reported by the next poll.
@@ -40,7 +40,7 @@ pub(crate) struct ResponseBody {
 
 impl ResponseBody {
     /// Creates the body of a response whose head is about to be written.
-    pub(crate) fn new(source: BodySource, mut record: Record) -> Self {
+    pub(crate) fn new(source: BodySource, mut record: Box<Record>) -> Self {
         if source.is_end_stream() {
             record.complete();
         } else {

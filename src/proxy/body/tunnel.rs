@@ -7,12 +7,12 @@ use crate::upstream::{ResponseBody, Upgraded};
 /// The backend half of an upgraded connection, before the client half is available.
 pub(crate) struct Tunnel {
     pub(in crate::proxy) backend: Upgraded,
-    pub(in crate::proxy) record: Record,
+    pub(in crate::proxy) record: Box<Record>,
 }
 
 impl Tunnel {
     /// Takes over the connection after a 101 response.
-    pub(crate) fn new(response: ResponseBody<RequestBody>, record: Record) -> Option<Self> {
+    pub(crate) fn new(response: ResponseBody<RequestBody>, record: Box<Record>) -> Option<Self> {
         let backend = response.into_upgraded()?;
         Some(Self { backend, record })
     }

@@ -46,7 +46,7 @@ pub(in crate::proxy) struct Exchange {
     /// Whether the client waits for a 100 before it sends the body.
     pub(in crate::proxy) expects_continue: bool,
     /// Record of the request.
-    pub(in crate::proxy) record: Record,
+    pub(in crate::proxy) record: Box<Record>,
     /// Deadline of the exchange, response included.
     pub(super) expires: Option<Instant>,
     /// Deadline of the current attempt, response included.

@@ -112,7 +112,7 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
 }
 
 /// Gives a response in memory the body that completes its record.
-fn in_memory((response, record): (Response<Bytes>, Record)) -> Response<ResponseBody> {
+fn in_memory((response, record): (Response<Bytes>, Box<Record>)) -> Response<ResponseBody> {
     response.map(|body| ResponseBody::new(BodySource::Memory(body), record))
 }
 
@@ -135,7 +135,7 @@ impl Exchange {
         interim: Interim,
         mut parts: request::Parts,
         mut body: RequestBody,
-        mut record: Record,
+        mut record: Box<Record>,
     ) -> Result<Box<Self>, Box<ErrorResponse>> {
         match admit(&client, &mut parts, &mut record) {
             Ok(Matched {

@@ -55,7 +55,7 @@ pub(in crate::proxy) struct ErrorResponse {
     error: Error,
     format: ErrorFormat,
     id: HeaderValue,
-    record: Record,
+    record: Box<Record>,
     headers: Option<Box<HeaderMap>>,
 }
 
@@ -64,7 +64,7 @@ impl ErrorResponse {
         error: Error,
         format: ErrorFormat,
         id: HeaderValue,
-        record: Record,
+        record: Box<Record>,
     ) -> Self {
         Self {
             error,
@@ -81,7 +81,7 @@ impl ErrorResponse {
     }
 
     /// Builds the response, and returns the record that its body completes.
-    pub(in crate::proxy) fn respond(self) -> (Response<Bytes>, Record) {
+    pub(in crate::proxy) fn respond(self) -> (Response<Bytes>, Box<Record>) {
         let Self {
             error,
             format,

@@ -28,7 +28,7 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The record of a request in progress.
+/// The record of a request in progress. Boxed, since it moves with the request and then with its response.
 pub(crate) struct Record {
     client: Rc<Client>,
     activity: Rc<Activity>,
@@ -52,12 +52,16 @@ pub(crate) struct Record {
 
 impl Record {
     /// Opens a record for a request whose head was read.
-    pub(crate) fn open(client: Rc<Client>, activity: Rc<Activity>, parts: &request::Parts) -> Self {
+    pub(crate) fn open(
+        client: Rc<Client>,
+        activity: Rc<Activity>,
+        parts: &request::Parts,
+    ) -> Box<Self> {
         activity.on_request();
         let start = Instant::now();
         let worker = &client.worker;
         let line = (worker.access_log).open(&client.peer_text, parts, start, &worker.clock);
-        Self {
+        Box::new(Self {
             client,
             activity,
             origin: None,
@@ -71,7 +75,7 @@ impl Record {
             in_progress: None,
             line,
             span: None,
-        }
+        })
     }
 
     /// The `Activity` of the request.
