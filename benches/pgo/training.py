@@ -1,4 +1,4 @@
-"""Owns the loads that train a profile: the cases of ../peers, request bodies, routes with filters, and starts with many routes."""
+"""Owns the loads that train a profile: the cases of ../peers, TCP, TLS and UDP that is forwarded, request bodies, routes with filters, and starts with many routes."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cases
+import forwarding
 import process
 import proxies
 from lab import Lab, Options
@@ -81,6 +82,7 @@ def loads(program: str, seconds: float) -> None:
             if isinstance(case, cases.LoadCase):
                 _load(lab, Portcullis(program), case.name, case.run, case.logs)
         _load(lab, Portcullis(program, [FILTERS]), "filters", _filters)
+        _forwarded(lab)
         for label, routes in (("routes", many_routes(ROUTES)), ("hostnames", many_hostnames(HOSTNAMES))):
             print(f"training: {label}", flush=True)
             lab.stop(lab.start(Portcullis(program, routes), label))
@@ -111,6 +113,18 @@ def _load(lab: Lab, proxy: Portcullis, name: str, load: Callable[[Generator, Sit
     lab.stop(running)
     if sample.fault:
         raise TrainingError(f"{name}: {sample.fault}")
+
+
+def _forwarded(lab: Lab) -> None:
+    """All loads of connections and datagrams that are forwarded without a look at the content."""
+    running = lab.forwarding(proxies.OURS)
+    for case in forwarding.ALL:
+        for load in case.loads:
+            print(f"training: {load.name}", flush=True)
+            outcome = lab.sample(running, load.run).outcome
+            if outcome.fault or not outcome.requests:
+                raise TrainingError(f"{load.name}: {outcome.fault or 'nothing came back'}")
+    lab.stop(running)
 
 
 def _filters(generator: Generator, site: Site, seconds: float) -> Outcome:

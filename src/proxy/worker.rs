@@ -371,9 +371,6 @@ impl Worker {
         };
         let Some(port) = port else { return };
         let open = OpenConnection::new(self.clone(), counted);
-        // Without TCP_NODELAY, small responses wait for ACKs. A socket that does not support it
-        // still works.
-        let _ = socket.set_nodelay(true);
         spawn_local(connection::serve(open, port, socket, peer));
     }
 

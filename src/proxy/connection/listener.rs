@@ -181,6 +181,8 @@ fn open(address: SocketAddr, one_family: bool, transport: Transport) -> io::Resu
         return Ok(Bound::Udp(socket.into()));
     }
     socket.set_reuse_address(true)?;
+    // Accepted sockets inherit it. Without it, small responses wait for ACKs. A socket that does not support it still works.
+    let _ = socket.set_tcp_nodelay(true);
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -257,11 +259,12 @@ mod tests {
         let old = listeners.follow(&[bind(None, port)], Ports::AsDeclared);
         let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         let changes = listeners.follow(&[bind(LOCAL, port)], Ports::AsDeclared);
-        let [(closed, _, peer)] = &changes.waiting[..] else {
+        let [(closed, socket, peer)] = &changes.waiting[..] else {
             panic!("{:?}", changes.waiting);
         };
         assert_eq!(*closed, bind(None, port));
         assert_eq!(peer.port(), client.local_addr().unwrap().port());
+        assert!(socket.nodelay().unwrap());
         drop(old);
     }
 
