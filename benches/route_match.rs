@@ -41,13 +41,13 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
             index: 0,
             name: None,
         },
-        matches,
-        filters: Vec::new(),
-        action: Action::Forward(vec![WeightedBackend {
+        matches: matches.into(),
+        filters: Box::default(),
+        action: Action::Forward(Box::new([WeightedBackend {
             weight: 1,
             target: BackendTarget::Backend(backend()),
-            filters: Vec::new(),
-        }]),
+            filters: Box::default(),
+        }])),
         timeouts: Timeouts::default(),
         retry: None,
         session: None,

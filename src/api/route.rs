@@ -13,13 +13,20 @@ use crate::ir::sharing::Text;
 pub struct RouteSpec<R> {
     /// Parents, at most 32.
     pub parent_refs: ParentRefs,
-    /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793).
+    /// `All` also attaches the route to default Gateways; `None` is the default (GEP-3793). Boxed, since few routes have it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub use_default_gateways: Option<Text>,
+    pub use_default_gateways: Option<Box<Text>>,
     /// Hostnames, at most 16; empty means the listeners'.
     pub hostnames: Box<[Text]>,
     /// Rules, at most 16.
     pub rules: Box<[R]>,
+}
+
+impl<R> RouteSpec<R> {
+    /// Returns `useDefaultGateways`.
+    pub fn default_gateways(&self) -> Option<&str> {
+        self.use_default_gateways.as_ref().map(|scope| &***scope)
+    }
 }
 
 /// A kind of route with rules.

@@ -79,9 +79,9 @@ pub struct Rule {
     /// Its identity.
     pub id: RuleId,
     /// Alternatives; never empty.
-    pub matches: Vec<Match>,
+    pub matches: Box<[Match]>,
     /// Filters, in order.
-    pub filters: Vec<Filter>,
+    pub filters: Box<[Filter]>,
     /// What happens to a request that passes the filters.
     pub action: Action,
     /// Timeouts.
@@ -99,7 +99,7 @@ pub struct Rule {
 pub enum Action {
     /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0. Of a
     /// TLSRoute, TCPRoute or UDPRoute, it is a connection or a datagram, which is closed or dropped instead.
-    Forward(Vec<WeightedBackend>),
+    Forward(Box<[WeightedBackend]>),
     /// Responds with 500: the rule cannot be served as written, for this reason.
     Invalid(Arc<str>),
 }
@@ -112,7 +112,7 @@ pub struct WeightedBackend {
     /// Where requests go.
     pub target: BackendTarget,
     /// Filters of requests to this backend only, applied after the rule's.
-    pub filters: Vec<Filter>,
+    pub filters: Box<[Filter]>,
 }
 
 impl Rule {

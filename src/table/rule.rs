@@ -282,7 +282,7 @@ mod tests {
         let reference = |(index, weight): (usize, &u32)| ir::route::WeightedBackend {
             weight: *weight,
             target: ir::route::BackendTarget::Invalid(index.to_string().into()),
-            filters: Vec::new(),
+            filters: Box::default(),
         };
         let ir = ir::Rule {
             id: RuleId {
@@ -290,8 +290,8 @@ mod tests {
                 index: 0,
                 name: None,
             },
-            matches: Vec::new(),
-            filters: Vec::new(),
+            matches: Box::default(),
+            filters: Box::default(),
             action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
             timeouts: ir::route::Timeouts::default(),
             retry: None,

@@ -3,7 +3,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -12,11 +11,11 @@ use crate::ir::ObjectRef;
 use crate::translate::changes::Changes;
 use crate::translate::source::Source;
 
-/// Which outputs are computed from which sources, also from absent ones.
-pub(super) struct Readers<K> {
-    readers: FxHashMap<Source, Keys<K>>,
-    reads: FxHashMap<K, Box<[Source]>>,
-}
+/// Which outputs are computed from which sources, also from absent ones. What an output is computed from, its owner keeps.
+pub(super) struct Readers<K>(FxHashMap<Source, Keys<K>>);
+
+/// What an output is computed from: each source once.
+pub(super) type Reads = Box<[Source]>;
 
 /// The outputs that are computed from a source, in order. Mostly a few, for which a set would take twice the memory.
 enum Keys<K> {
@@ -81,22 +80,19 @@ impl<K: Ord + Clone> Keys<K> {
 
 impl<K> Default for Readers<K> {
     fn default() -> Self {
-        Self {
-            readers: FxHashMap::default(),
-            reads: FxHashMap::default(),
-        }
+        Self(FxHashMap::default())
     }
 }
 
-impl<K: Ord + Hash + Clone> Readers<K> {
+impl<K: Ord + Clone> Readers<K> {
     /// Returns the outputs that are computed from a source, in order.
     pub(super) fn of<'a>(&'a self, source: &Source) -> impl Iterator<Item = &'a K> + use<'a, K> {
-        self.readers.get(source).into_iter().flat_map(Keys::iter)
+        self.0.get(source).into_iter().flat_map(Keys::iter)
     }
 
     /// Returns the outputs of which a source has changed, in order.
     pub(super) fn outdated(&self, changes: &Changes) -> BTreeSet<K> {
-        if self.readers.is_empty() {
+        if self.0.is_empty() {
             return BTreeSet::new();
         }
         let changed = changes.sources().iter();
@@ -107,46 +103,42 @@ impl<K: Ord + Hash + Clone> Readers<K> {
     }
 
     /// Replaces the sources of an output. Returns those that no output is computed from any more.
-    pub(super) fn replace(&mut self, key: &K, reads: Vec<Source>) -> Vec<Source> {
-        let reads = once(reads);
-        let previous = self.reads.remove(key).unwrap_or_default();
+    pub(super) fn replace(&mut self, key: &K, reads: &mut Reads, now: Vec<Source>) -> Vec<Source> {
+        let previous = std::mem::replace(reads, once(now));
         let mut unread = Vec::new();
-        for source in absent(&previous, &reads) {
-            if let Some(readers) = self.readers.get_mut(source)
+        for source in absent(&previous, reads) {
+            if let Some(readers) = self.0.get_mut(source)
                 && readers.remove(key)
             {
-                self.readers.remove(source);
+                self.0.remove(source);
                 unread.push(source.clone());
             }
         }
-        for source in absent(&reads, &previous) {
+        for source in absent(reads, &previous) {
             self.add(source, key);
-        }
-        if !reads.is_empty() {
-            self.reads.insert(key.clone(), reads);
         }
         unread
     }
 
     /// Adds sources of an output.
-    pub(super) fn extend(&mut self, key: &K, reads: Vec<Source>) {
+    pub(super) fn extend(&mut self, key: &K, reads: &mut Reads, more: Vec<Source>) {
         let is_new = |source: &Source| {
-            let readers = self.readers.get(source);
+            let readers = self.0.get(source);
             readers.is_none_or(|readers| !readers.contains(key))
         };
-        let mut new = once(reads).into_vec();
+        let mut new = once(more).into_vec();
         new.retain(is_new);
         if new.is_empty() {
             return;
         }
         new.iter().for_each(|source| self.add(source, key));
-        let mut all = self.reads.remove(key).unwrap_or_default().into_vec();
+        let mut all = std::mem::take(reads).into_vec();
         all.append(&mut new);
-        self.reads.insert(key.clone(), all.into());
+        *reads = all.into();
     }
 
     fn add(&mut self, source: &Source, key: &K) {
-        match self.readers.entry(source.clone()) {
+        match self.0.entry(source.clone()) {
             Entry::Occupied(mut readers) => readers.get_mut().insert(key),
             Entry::Vacant(place) => drop(place.insert(Keys::Few(vec![key.clone()]))),
         }
@@ -187,6 +179,8 @@ fn absent<'a>(sources: &'a [Source], others: &'a [Source]) -> impl Iterator<Item
 pub(super) struct Memo<T> {
     outputs: BTreeMap<ObjectRef, T>,
     readers: Readers<ObjectRef>,
+    /// Those of absent outputs too.
+    reads: FxHashMap<ObjectRef, Reads>,
 }
 
 impl<T> Default for Memo<T> {
@@ -194,6 +188,7 @@ impl<T> Default for Memo<T> {
         Self {
             outputs: BTreeMap::new(),
             readers: Readers::default(),
+            reads: FxHashMap::default(),
         }
     }
 }
@@ -210,7 +205,7 @@ impl<T> Memo<T> {
         object: &'a ObjectRef,
         changes: &'a Changes,
     ) -> impl Iterator<Item = &'a Source> {
-        let readers = &self.readers.readers;
+        let readers = &self.readers.0;
         let is_read = |source: &&Source| {
             let readers = readers.get(*source);
             readers.is_some_and(|readers| readers.contains(object))
@@ -220,7 +215,8 @@ impl<T> Memo<T> {
 
     /// Adds sources of the output of an object.
     pub(super) fn extend(&mut self, object: &ObjectRef, reads: Vec<Source>) {
-        self.readers.extend(object, reads);
+        let known = self.reads.entry(object.clone()).or_default();
+        self.readers.extend(object, known, reads);
     }
 
     /// Returns the output of an object, for a change that its sources explain.
@@ -248,7 +244,11 @@ impl<T> Memo<T> {
         // Without the object, there is no output. When it is added, it is among the changes.
         let is_absent = output.is_none() && reads.iter().all(is_own);
         let reads = if is_absent { Vec::new() } else { reads };
-        let unread = self.readers.replace(object, reads);
+        let mut known = self.reads.remove(object).unwrap_or_default();
+        let unread = self.readers.replace(object, &mut known, reads);
+        if !known.is_empty() {
+            self.reads.insert(object.clone(), known);
+        }
         let previous = match output {
             Some(output) => self.outputs.insert(object.clone(), output),
             None => self.outputs.remove(object),

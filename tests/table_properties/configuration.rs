@@ -176,7 +176,7 @@ pub(crate) fn named_route(
                 index,
                 name: None,
             },
-            matches,
+            matches: matches.into(),
             filters,
             action: Action::Forward(shares.into_iter().map(share).collect()),
             timeouts: Timeouts::default(),

@@ -31,7 +31,8 @@ pub(super) struct Merged {
 #[derive(Debug)]
 enum Homes {
     One(Arc<Path>),
-    Many(BTreeSet<Arc<Path>>),
+    /// Boxed, since there are seldom several.
+    Many(Box<BTreeSet<Arc<Path>>>),
 }
 
 impl Homes {
@@ -39,7 +40,8 @@ impl Homes {
         match self {
             Self::One(known) if known == path => {}
             Self::One(known) => {
-                *self = Self::Many(BTreeSet::from([known.clone(), path.clone()]));
+                let both = BTreeSet::from([known.clone(), path.clone()]);
+                *self = Self::Many(Box::new(both));
             }
             Self::Many(all) => drop(all.insert(path.clone())),
         }

@@ -272,7 +272,7 @@ impl ByKind<'_> {
     fn accept<R: RouteObject>(&mut self, route: &R) -> bool {
         let acceptance = self.acceptance;
         let mut references = route.spec().parent_refs.to_vec();
-        if route.spec().use_default_gateways.as_deref() == Some(attachment::DEFAULT_SCOPE) {
+        if route.spec().default_gateways() == Some(attachment::DEFAULT_SCOPE) {
             self.collector.depends_on(Source::DefaultGateways);
             let defaults = acceptance
                 .parents

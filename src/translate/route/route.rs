@@ -273,10 +273,10 @@ impl RouteBuilder<'_> {
             let mut weighted = WeightedBackend {
                 weight: reference.weight.min(MAX_WEIGHT),
                 target,
-                filters: Vec::new(),
+                filters: Box::default(),
             };
             match filters(self, &reference.filters, &field) {
-                Ok(filters) => weighted.filters = filters,
+                Ok(filters) => weighted.filters = filters.into(),
                 Err(fault) => {
                     broken += 1;
                     weighted.target = BackendTarget::Invalid(fault.message.as_str().into());
@@ -302,7 +302,7 @@ impl RouteBuilder<'_> {
         let (settings, action) = match parts.settings {
             Ok(settings) => {
                 self.usable += usize::from(parts.forward.is_usable);
-                (settings, Action::Forward(parts.forward.targets))
+                (settings, Action::Forward(parts.forward.targets.into()))
             }
             Err(fault) => {
                 let why = fault.message.as_str().into();
@@ -317,8 +317,8 @@ impl RouteBuilder<'_> {
         };
         Rule {
             id: parts.id,
-            matches: parts.matches,
-            filters: settings.filters,
+            matches: parts.matches.into(),
+            filters: settings.filters.into(),
             action,
             timeouts: settings.timeouts,
             retry: settings.retry.map(Box::new),

@@ -22,7 +22,7 @@ use crate::ir::ObjectRef;
 pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts};
 use self::shadows::Shadows;
 pub(in crate::translate) use self::totals::Totals;
-use self::translated_route::{Decisions, Last, TranslatedRoute, Work};
+use self::translated_route::{Decisions, Last, RouteReads, TranslatedRoute, Work};
 use super::route::RouteObject;
 use crate::translate::backend::Backends;
 use crate::translate::changes::Changes;
@@ -269,26 +269,36 @@ impl<R: RouteObject> RoutesOf<R> {
             let claims = previous.claims();
             claims.for_each(|id| backends.release(id, previous.is_served));
         }
+        let known = removed.map_or_else(RouteReads::default, |previous| previous.reads);
+        let reads = (reads, follows.translation_reads);
         let is_translated = now.is_some_and(TranslatedRoute::is_translated);
-        self.readers.replace(&(name.clone(), Work::Attach), reads);
-        self.note_translation(name, work, is_translated, follows.translation_reads);
-        self.entries
-            .extend(entry.map(|entry| (name.clone(), entry)));
+        let reads = self.note_reads(name, work, is_translated, known, reads);
+        if let Some(mut entry) = entry {
+            entry.reads = reads;
+            self.entries.insert(name.clone(), entry);
+        }
     }
 
-    /// Notes what the translation of a route read, unless that was reused.
-    fn note_translation(
+    /// Notes what a route was attached and translated from, in this order, unless its translation was reused.
+    fn note_reads(
         &mut self,
         name: &ObjectRef,
         work: Work,
         is_translated: bool,
-        reads: Vec<Source>,
-    ) {
-        let key = (name.clone(), Work::Translate);
+        mut known: RouteReads,
+        (attachment, translation): (Vec<Source>, Vec<Source>),
+    ) -> RouteReads {
+        let of_attachment = &mut known.of_attachment;
+        let key = |work| (name.clone(), work);
+        self.readers
+            .replace(&key(Work::Attach), of_attachment, attachment);
+        let of_translation = &mut known.of_translation;
+        let key = key(Work::Translate);
         if work == Work::Translate || !is_translated {
-            self.readers.replace(&key, reads);
-        } else if !reads.is_empty() {
-            self.readers.extend(&key, reads);
+            self.readers.replace(&key, of_translation, translation);
+        } else if !translation.is_empty() {
+            self.readers.extend(&key, of_translation, translation);
         }
+        known
     }
 }

@@ -10,7 +10,7 @@ use crate::translate::input::Input;
 use crate::translate::source::Source;
 
 fn is_defaulted<R: RouteObject>(object: &R) -> bool {
-    object.spec().use_default_gateways.as_deref() == Some(attachment::DEFAULT_SCOPE)
+    object.spec().default_gateways() == Some(attachment::DEFAULT_SCOPE)
 }
 
 /// Returns the default Gateways, if the route requests them and does not name them in its parentRefs.

@@ -14,6 +14,7 @@ use crate::translate::backend::Backends;
 use crate::translate::consumer::Consumer;
 use crate::translate::gateway::attachment::{Attachment, Candidate, ListenerIndex, Parents};
 use crate::translate::input::Input;
+use crate::translate::memo::Reads;
 use crate::translate::patterns::{Demand, PatternBudgets};
 use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
@@ -40,6 +41,15 @@ pub(super) struct TranslatedRoute {
     pub(super) status: Option<Arc<[ParentStatus]>>,
     /// The listeners of each parent in `status`.
     pub(super) reached: Arc<[Vec<ListenerIndex>]>,
+    /// What it is computed from.
+    pub(super) reads: RouteReads,
+}
+
+/// What a route is computed from.
+#[derive(Default)]
+pub(super) struct RouteReads {
+    pub(super) of_attachment: Reads,
+    pub(super) of_translation: Reads,
 }
 
 /// What follows from a translation for the decisions about all routes, and is kept there.
@@ -135,6 +145,7 @@ impl TranslatedRoute {
             is_served: false,
             status: None,
             reached: Arc::default(),
+            reads: RouteReads::default(),
         }
     }
 

@@ -53,9 +53,9 @@ fn route(name: &str, priority: i16, hosts: &[&str], matches: &[Match]) -> Arc<At
             index: 0,
             name: None,
         },
-        matches: matches.to_vec(),
-        filters: Vec::new(),
-        action: Action::Forward(Vec::new()),
+        matches: matches.into(),
+        filters: Box::default(),
+        action: Action::Forward(Box::default()),
         timeouts: Timeouts::default(),
         retry: None,
         session: None,
@@ -298,7 +298,7 @@ fn any_route() -> impl Strategy<Value = Arc<AttachedRoute>> {
         let mut inner = (*attached.route).clone();
         let mut second = (*inner.rules[0]).clone();
         second.id.index = 1;
-        second.matches = two;
+        second.matches = two.into();
         inner.rules.push(Arc::new(second));
         inner.created = created;
         if is_grpc {
