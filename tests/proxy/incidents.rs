@@ -113,7 +113,9 @@ async fn access_log_tells_a_slow_backend_and_an_absent_authorization_server() {
     get(scene.at(80), "a.com", "/guarded").await;
     let error = r#""error":"the authorization server is not available""#;
     assert!(DOCUMENT.contains(error));
-    let lines = until_logged(&log, error).await;
+    until_logged(&log, error).await;
+    // Lines of different workers are in no order.
+    let lines = until_logged(&log, "/slow").await;
     let line = lines
         .lines()
         .find(|line| line.contains("/slow"))
