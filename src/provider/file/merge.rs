@@ -31,9 +31,12 @@ pub(super) struct Merged {
 #[derive(Debug)]
 enum Homes {
     One(Arc<Path>),
-    /// Boxed, since there are seldom several.
-    Many(Box<BTreeSet<Arc<Path>>>),
+    Many(Box<Several>),
 }
+
+/// Several files of an object. Behind a pointer, since few objects have them.
+#[derive(Debug)]
+struct Several(BTreeSet<Arc<Path>>);
 
 impl Homes {
     fn add(&mut self, path: &Arc<Path>) {
@@ -41,9 +44,9 @@ impl Homes {
             Self::One(known) if known == path => {}
             Self::One(known) => {
                 let both = BTreeSet::from([known.clone(), path.clone()]);
-                *self = Self::Many(Box::new(both));
+                *self = Self::Many(Box::new(Several(both)));
             }
-            Self::Many(all) => drop(all.insert(path.clone())),
+            Self::Many(all) => drop(all.0.insert(path.clone())),
         }
     }
 
@@ -52,8 +55,8 @@ impl Homes {
         match self {
             Self::One(known) => **known == *path,
             Self::Many(all) => {
-                all.remove(path);
-                all.is_empty()
+                all.0.remove(path);
+                all.0.is_empty()
             }
         }
     }
@@ -61,7 +64,7 @@ impl Homes {
     fn iter(&self) -> impl Iterator<Item = &Arc<Path>> {
         let (one, many) = match self {
             Self::One(path) => (Some(path), None),
-            Self::Many(all) => (None, Some(all.iter())),
+            Self::Many(all) => (None, Some(all.0.iter())),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -174,7 +177,7 @@ impl Merged {
         };
         for id in objects {
             if let Some(Homes::Many(homes)) = self.homes.get(id) {
-                files.extend(homes.iter().cloned());
+                files.extend(homes.0.iter().cloned());
             }
             self.choose(id, &mut definitions);
         }
