@@ -19,6 +19,7 @@ use crate::api::pod::Pod;
 use crate::api::policy::BackendTlsPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
+use crate::api::route_policy::RoutePolicy;
 use crate::api::service_import::ServiceImport;
 use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
@@ -314,6 +315,8 @@ snapshot! {
     client_policies: ClientPolicy,
     /// RateLimitPolicies.
     rate_limit_policies: RateLimitPolicy,
+    /// RoutePolicies.
+    route_policies: RoutePolicy,
     /// ServiceImports.
     service_imports: ServiceImport,
     /// ReferenceGrants.

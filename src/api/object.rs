@@ -20,6 +20,7 @@ use super::pod::Pod;
 use super::policy::BackendTlsPolicy;
 use super::rate_limit_policy::RateLimitPolicy;
 use super::release_backend::ReleaseBackend;
+use super::route_policy::RoutePolicy;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::telemetry_policy::TelemetryPolicy;
 use super::traffic_policy::BackendTrafficPolicy;
@@ -47,6 +48,8 @@ pub enum Object {
     AccessPolicy(Arc<AccessPolicy>),
     ClientPolicy(Arc<ClientPolicy>),
     RateLimitPolicy(Arc<RateLimitPolicy>),
+    /// RoutePolicy.
+    RoutePolicy(Arc<RoutePolicy>),
     ServiceImport(Arc<ServiceImport>),
     TelemetryPolicy(Arc<TelemetryPolicy>),
     ReferenceGrant(Arc<ReferenceGrant>),
@@ -79,6 +82,7 @@ macro_rules! with_object {
             Object::AccessPolicy($object) => $value,
             Object::ClientPolicy($object) => $value,
             Object::RateLimitPolicy($object) => $value,
+            Object::RoutePolicy($object) => $value,
             Object::ServiceImport($object) => $value,
             Object::TelemetryPolicy($object) => $value,
             Object::ReferenceGrant($object) => $value,
@@ -397,6 +401,14 @@ static KINDS: &[Kind] = &[
         true,
         "ratelimitpolicy",
         RateLimitPolicy
+    ),
+    kind!(
+        parameters::GROUP,
+        "RoutePolicy",
+        ["v1alpha1"],
+        true,
+        "routepolicy",
+        RoutePolicy
     ),
     kind!(
         MULTICLUSTER_GROUP,

@@ -1,9 +1,11 @@
 //! Text for parts of the configuration: TLS of listeners, filters, timeouts and retries. Independent of the request.
 
+use crate::ir::Rule;
 use crate::ir::cors::{AllowedOrigins, Cors};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth};
 use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Scheme};
-use crate::ir::route::{BackendTarget, Retry, Timeouts};
+use crate::ir::route::BackendTarget;
+use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::ir::tls::{CipherPolicy, ClientValidationMode, TlsVersion};
 use crate::ir::{Endpoints, Filter, Ir, ServerTls};
 
@@ -62,7 +64,8 @@ fn without_endpoints(target: &BackendTarget, ir: &Ir) -> &'static str {
     }
 }
 
-fn header_changes(what: &str, changes: &HeaderChanges) -> Vec<String> {
+/// The names of headers that are changed.
+pub(super) fn header_changes(what: &str, changes: &HeaderChanges) -> Vec<String> {
     // Values are omitted, because they may be credentials.
     let set = changes
         .set
@@ -161,12 +164,12 @@ fn path_change(change: Option<&PathChange>) -> String {
     }
 }
 
-/// The timeouts that are set.
-pub(super) fn timeouts(timeouts: &Timeouts) -> Vec<String> {
-    let request = timeouts.request.map(|time| format!("request {time:?}"));
-    let backend = timeouts
-        .backend_request
-        .map(|time| format!("each attempt {time:?}"));
+/// The timeouts of a rule with what policies say.
+pub(super) fn timeouts(rule: &Rule, defaults: Option<&RouteDefaults>) -> Vec<String> {
+    let request = rule.request_timeout(defaults);
+    let request = request.map(|time| format!("request {time:?}"));
+    let backend = rule.attempt_timeout(defaults);
+    let backend = backend.map(|time| format!("each attempt {time:?}"));
     request.into_iter().chain(backend).collect()
 }
 

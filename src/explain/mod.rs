@@ -19,6 +19,7 @@ pub use self::matches::Values;
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::explanation::{InService, nearest};
+use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::{PortProtocol, Protocol, RuleId};
 use crate::proxy::preview::{Preview, Refusal};
 use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule, Table};
@@ -331,8 +332,9 @@ fn explain_rules(
     let considered = listener.explain(view);
     match found {
         Some(rule) => {
-            explain_rule(explanation, rule, &considered, configuration);
             let required = listener.policies(rule).map(|it| &it.ir);
+            let defaults = required.and_then(|it| it.route.as_deref());
+            explain_rule(explanation, (rule, defaults), &considered, configuration);
             policies::explain(explanation, required, configuration.values);
         }
         None => explanation.line("rule", no_rule(listener)),
@@ -373,7 +375,7 @@ fn all_matches(listener: &Listener) -> usize {
 
 fn explain_rule(
     explanation: &mut Explanation,
-    rule: &Rule,
+    (rule, defaults): (&Rule, Option<&RouteDefaults>),
     considered: &[Considered<'_>],
     configuration: Configuration<'_>,
 ) {
@@ -386,7 +388,7 @@ fn explain_rule(
     let Configuration { table, state, .. } = configuration;
     let live = matches!(state, State::InService { .. });
     explanation.lines("filters", describe::filters(&rule.ir.filters, &table.ir));
-    explanation.lines("timeouts", describe::timeouts(&rule.ir.timeouts));
-    explanation.lines("retry", describe::retry(rule.ir.retry.as_deref()));
+    explanation.lines("timeouts", describe::timeouts(&rule.ir, defaults));
+    explanation.lines("retry", describe::retry(rule.ir.retries(defaults)));
     explanation.lines("backends", backends::action(&rule.ir, table, live));
 }

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use super::describe::header_changes;
 use super::explanation::Explanation;
 use super::matches::{Values, conditions};
 use crate::ir::cidr::CidrSet;
+use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
+use crate::ir::route_defaults::RouteDefaults;
 
 /// Maximum number of CIDRs of a list that are shown.
 const MAX_CIDRS: usize = 10;
@@ -20,12 +23,17 @@ pub(super) fn explain(
     let Some(policies) = policies else {
         return;
     };
-    let Policies { ip_rules, limits } = &**policies;
+    let Policies {
+        ip_rules,
+        limits,
+        route,
+    } = &**policies;
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
     explanation.lines(
         "limits",
         limits.iter().flat_map(|it| shown_limits(it, values)),
     );
+    explanation.lines("policies", route.iter().flat_map(|it| shown_defaults(it)));
     let order = PHASES.map(|phase| phase.to_string());
     explanation.line("order", order.join(", then "));
 }
@@ -49,6 +57,29 @@ fn shown_ip_rules(rules: &Enforced<IpRules>) -> String {
     };
     let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();
     format!("{allow}{deny} ({})", policies.join(", "))
+}
+
+/// Timeouts and retries are shown with those of the rule.
+fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
+    let RouteDefaults {
+        max_body,
+        timeouts: _,
+        retry: _,
+        request_headers,
+        response_headers,
+        policies,
+    } = defaults;
+    let body = max_body.map(|bytes| format!("request bodies of {bytes} bytes at most"));
+    let changes = |what: &str, changes: &Option<HeaderChanges>| {
+        let changes = changes.as_ref();
+        changes.map_or_else(Vec::new, |changes| header_changes(what, changes))
+    };
+    let mut lines: Vec<_> = body.into_iter().collect();
+    lines.extend(changes("request header", request_headers));
+    lines.extend(changes("response header", response_headers));
+    let names: Vec<_> = policies.iter().map(ToString::to_string).collect();
+    lines.push(format!("from {}", names.join(", ")));
+    lines
 }
 
 fn shown_limits(limits: &Enforced<Limits>, values: Values) -> Vec<String> {

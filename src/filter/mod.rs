@@ -10,6 +10,7 @@ mod redirect;
 mod response;
 mod rewrite;
 
+use http::HeaderMap;
 use http::request::Parts;
 
 pub use self::alias::{has_symbol, is_alias, remove_aliases};
@@ -20,6 +21,7 @@ pub use self::facts::{FilterError, Level, LocalResponse, RequestFacts};
 use self::response::Step;
 use crate::ir::Filter;
 use crate::ir::cors::is_preflight;
+use crate::ir::filter::HeaderChanges;
 
 /// What a filter decides about a request.
 #[derive(Debug)]
@@ -28,6 +30,19 @@ pub enum Verdict {
     Continue,
     /// The client gets this response. No later filter and no backend sees the request.
     Respond(LocalResponse),
+}
+
+/// Applies header changes to a request.
+///
+/// # Errors
+/// When there is no room for a header.
+pub fn change_request(changes: &HeaderChanges, headers: &mut HeaderMap) -> Result<(), FilterError> {
+    header::apply_to_request(changes, headers)
+}
+
+/// Applies header changes to a response. Where there is no room for a header, the response keeps the changes before it.
+pub fn change_response(changes: &HeaderChanges, headers: &mut HeaderMap) {
+    let _ = header::apply(changes, headers);
 }
 
 /// Applies a filter of `level` to a request, and adds to `phase` what the filter does to the response.

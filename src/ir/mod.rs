@@ -19,6 +19,7 @@ pub mod policy;
 pub mod precedence;
 pub mod request_match;
 pub mod route;
+pub mod route_defaults;
 mod scheme;
 pub mod session;
 pub mod sharing;

@@ -10,12 +10,14 @@ use serde::Serialize;
 use super::ObjectRef;
 use super::cidr::CidrSet;
 use super::limit::Limits;
+use super::route_defaults::RouteDefaults;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 5] = [
+pub const PHASES: [Phase; 6] = [
     Phase::ClientIp,
     Phase::IpRules,
     Phase::Limits,
+    Phase::BodyLimit,
     Phase::Filters,
     Phase::Backend,
 ];
@@ -29,6 +31,8 @@ pub enum Phase {
     IpRules,
     /// Limits of requests.
     Limits,
+    /// The limit of the request body.
+    BodyLimit,
     /// The filters of the rule, in list order.
     Filters,
     /// The backend, with the filters of its backendRef.
@@ -41,6 +45,7 @@ impl fmt::Display for Phase {
             Self::ClientIp => "client IP",
             Self::IpRules => "IP rules",
             Self::Limits => "limits",
+            Self::BodyLimit => "body limit",
             Self::Filters => "filters",
             Self::Backend => "backend",
         })
@@ -56,6 +61,9 @@ pub struct Policies {
     /// Limits of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Enforced<Limits>>,
+    /// How requests are handled where their rule does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<Arc<RouteDefaults>>,
 }
 
 impl Policies {
@@ -70,10 +78,19 @@ impl Policies {
         }
     }
 
+    /// Reports whether requests may be refused by the address of the client.
+    pub fn need_addresses(&self) -> bool {
+        self.ip_rules.is_some() || self.limits.is_some()
+    }
+
     /// Reports whether nothing is required.
     pub fn are_none(&self) -> bool {
-        let Self { ip_rules, limits } = self;
-        ip_rules.is_none() && limits.is_none()
+        let Self {
+            ip_rules,
+            limits,
+            route,
+        } = self;
+        ip_rules.is_none() && limits.is_none() && route.is_none()
     }
 }
 

@@ -10,6 +10,8 @@ pub use super::request_match::{
     Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, OtherConditions, PathMatch, QueryMatch,
     ValueMatch,
 };
+use super::route_defaults::RouteDefaults;
+pub use super::route_defaults::{Retry, Timeouts};
 use super::session::SessionPersistence;
 pub use super::target::BackendTarget;
 use super::{BackendId, Filter, ObjectRef, Pattern};
@@ -116,6 +118,37 @@ pub struct WeightedBackend {
 }
 
 impl Rule {
+    /// Returns the time for the whole exchange of a request, where `defaults` are what policies say.
+    #[inline]
+    pub fn request_timeout(&self, defaults: Option<&RouteDefaults>) -> Option<Duration> {
+        self.timeout(defaults, |timeouts| timeouts.request)
+    }
+
+    /// Returns the time for an attempt of a request, where `defaults` are what policies say.
+    #[inline]
+    pub fn attempt_timeout(&self, defaults: Option<&RouteDefaults>) -> Option<Duration> {
+        self.timeout(defaults, |timeouts| timeouts.backend_request)
+    }
+
+    #[inline]
+    fn timeout(
+        &self,
+        defaults: Option<&RouteDefaults>,
+        of: impl Fn(&Timeouts) -> Option<Duration>,
+    ) -> Option<Duration> {
+        let default = || defaults.and_then(|defaults| of(&defaults.timeouts));
+        let timeout = of(&self.timeouts).or_else(default);
+        timeout.filter(|timeout| !timeout.is_zero())
+    }
+
+    /// Returns the retries, where `defaults` are what policies say.
+    #[inline]
+    pub fn retries<'a>(&'a self, defaults: Option<&'a RouteDefaults>) -> Option<&'a Retry> {
+        let default = || defaults.and_then(|defaults| defaults.retry.as_ref());
+        let retry = self.retry.as_deref().or_else(default);
+        retry.filter(|retry| retry.attempts > 0)
+    }
+
     /// Returns the backends of its backendRefs and of its filters.
     pub fn backends(&self) -> impl Iterator<Item = &BackendId> {
         let shares: &[WeightedBackend] = match &self.action {
@@ -129,26 +162,6 @@ impl Rule {
         let of_filters = self.filters.iter().filter_map(Filter::backend);
         of_shares.chain(of_filters)
     }
-}
-
-/// Timeouts of a rule; `None` is no timeout.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Timeouts {
-    /// The whole exchange with the client, retries included. When it expires, the client gets 504.
-    pub request: Option<Duration>,
-    /// One attempt. When it expires, the attempt fails with 504.
-    pub backend_request: Option<Duration>,
-}
-
-/// Retries of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Retry {
-    /// Maximum number of retries of a request, 1 or more.
-    pub attempts: u32,
-    /// Statuses that are retried, sorted, each once.
-    pub codes: Vec<u16>,
-    /// Minimum delay before the first retry.
-    pub backoff: Duration,
 }
 
 impl Route {

@@ -83,6 +83,7 @@ pub(crate) struct Activity {
     has_read: Cell<bool>,
     pace: Cell<BodyPace>,
     body_open: Cell<bool>,
+    is_body_too_large: Cell<bool>,
     ended_by: Cell<Option<TimeoutKind>>,
     expiry: RefCell<Option<Pin<Box<Sleep>>>>,
     multiplexed: bool,
@@ -108,6 +109,7 @@ impl Activity {
             has_read: Cell::new(false),
             pace: Cell::new(BodyPace::Steady),
             body_open: Cell::new(false),
+            is_body_too_large: Cell::new(false),
             ended_by: Cell::new(None),
             expiry: RefCell::new(None),
             multiplexed,
@@ -338,6 +340,17 @@ impl Activity {
     /// Records that the request has a body that the client has not sent yet.
     pub(crate) fn on_body_begin(&self) {
         self.body_open.set(true);
+        self.is_body_too_large.set(false);
+    }
+
+    /// Records that the request body exceeds the limit of its route. The client may still be sending it.
+    pub(crate) fn on_body_too_large(&self) {
+        self.is_body_too_large.set(true);
+    }
+
+    /// Reports whether the last request body exceeds the limit of its route.
+    pub(crate) fn is_body_too_large(&self) -> bool {
+        self.is_body_too_large.get()
     }
 
     /// Records that the request body has ended, complete or not.

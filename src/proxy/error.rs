@@ -48,7 +48,7 @@ pub(crate) enum Error {
     NoBackend,
     /// The rule allows a retry, but the retry budget of the backend does not.
     RetryBudget,
-    /// The request body is larger than the limit of an ExternalAuth filter.
+    /// The request body is larger than the limit of an ExternalAuth filter or of a policy.
     BodyTooLarge,
     /// The client may not keep another request body for an ExternalAuth filter.
     KeptBytes,
@@ -95,6 +95,14 @@ impl Error {
             | Self::AuthorizationUnavailable
             | Self::AuthorizationTimeout
             | Self::Send(SendError::Backend(..)) => ErrorSource::Upstream,
+        }
+    }
+
+    /// Returns what the client is told if its request body is larger than its route permits: that, if the body failed.
+    pub(crate) fn or_too_large(self, is_too_large: bool) -> Self {
+        match self {
+            Self::Send(SendError::RequestBody) if is_too_large => Self::BodyTooLarge,
+            other => other,
         }
     }
 
@@ -173,9 +181,7 @@ impl Error {
             Self::RequestTimeout => "no complete response within the request timeout",
             Self::BodyTimeout => "timed out waiting for the request body",
             Self::BackendIdle => "timed out waiting for the backend",
-            Self::BodyTooLarge => {
-                "the request body is larger than the route's authorization allows"
-            }
+            Self::BodyTooLarge => "the request body is larger than the route permits",
             Self::KeptBytes => "too many request bodies of this client wait for authorization",
             Self::AuthorizationUnavailable => "the authorization server is not available",
             Self::AuthorizationTimeout => "the authorization server did not respond in time",

@@ -85,6 +85,7 @@ impl Condition {
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend
             | ConditionType::RateLimitPolicyAffected
+            | ConditionType::RoutePolicyAffected
             // May be on purpose, while a route replaces another one.
             | ConditionType::Shadowed => false,
         }
@@ -128,6 +129,9 @@ pub enum ConditionType {
     #[serde(rename = "portcullis.dev/RateLimitPolicyAffected")]
     RateLimitPolicyAffected,
     ResolvedRefs,
+    /// Not of the Gateway API: RoutePolicies target the object.
+    #[serde(rename = "portcullis.dev/RoutePolicyAffected")]
+    RoutePolicyAffected,
     /// Not of the Gateway API: matches of a route get no request.
     #[serde(rename = "portcullis.dev/Shadowed")]
     Shadowed,
@@ -135,7 +139,7 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Accepted,
         Self::AccessPolicyAffected,
         Self::ClientPolicyAffected,
@@ -151,6 +155,7 @@ impl ConditionType {
         Self::Programmed,
         Self::RateLimitPolicyAffected,
         Self::ResolvedRefs,
+        Self::RoutePolicyAffected,
         Self::Shadowed,
         Self::SupportedVersion,
     ];
@@ -167,6 +172,7 @@ impl fmt::Display for ConditionType {
             Self::AccessPolicyAffected => f.write_str("portcullis.dev/AccessPolicyAffected"),
             Self::ClientPolicyAffected => f.write_str("portcullis.dev/ClientPolicyAffected"),
             Self::RateLimitPolicyAffected => f.write_str("portcullis.dev/RateLimitPolicyAffected"),
+            Self::RoutePolicyAffected => f.write_str("portcullis.dev/RoutePolicyAffected"),
             Self::LoosensInherited => f.write_str("portcullis.dev/LoosensInherited"),
             Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),
             of_the_api => fmt::Debug::fmt(of_the_api, f),

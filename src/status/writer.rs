@@ -251,6 +251,7 @@ impl Writer {
             | "BackendTLSOverride"
             | "ClientPolicy"
             | "RateLimitPolicy"
+            | "RoutePolicy"
             | "TelemetryPolicy"
             | "XBackendTrafficPolicy" => {
                 let ancestors = report.policies.get(object).map_or(&[][..], |it| it);

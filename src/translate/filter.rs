@@ -133,12 +133,17 @@ fn one(
 
 /// The message that a header modifier changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Message {
+pub(super) enum Message {
     Request,
     Response,
 }
 
-fn headers(block: &HeaderModifier, of: Message, field: &str) -> Result<HeaderChanges, Fault> {
+/// Translates the header changes at `field`.
+pub(super) fn headers(
+    block: &HeaderModifier,
+    of: Message,
+    field: &str,
+) -> Result<HeaderChanges, Fault> {
     let mut remove = Vec::new();
     for (index, name) in block.remove.iter().enumerate() {
         let field = format!("{field}.remove[{index}]");

@@ -20,10 +20,13 @@ mod reason;
 mod reference_grant;
 mod registry;
 mod report;
+mod retry;
 mod route;
 mod served;
+mod size;
 mod source;
 mod telemetry;
+mod timeouts;
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ pub(crate) fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Va
     let version = match kind {
         "Service" | "Pod" | "Secret" | "ConfigMap" | "Namespace" => "v1",
         "AccessPolicy" | "BackendTLSOverride" | "ClientPolicy" | "RateLimitPolicy"
-        | "ReleaseBackend" | "TelemetryPolicy" => "portcullis.dev/v1alpha1",
+        | "ReleaseBackend" | "RoutePolicy" | "TelemetryPolicy" => "portcullis.dev/v1alpha1",
         "XBackend" | "XBackendTrafficPolicy" => "gateway.networking.x-k8s.io/v1alpha1",
         "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
         _ => GATEWAY_API,

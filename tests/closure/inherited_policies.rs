@@ -53,6 +53,23 @@ pub(crate) fn rate_limit_policy() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A RoutePolicy on the same targets.
+pub(crate) fn route_policy() -> impl Strategy<Value = Value> {
+    let sections = prop_oneof![
+        Just(json!({"requestBody": {"maxSize": "1Mi"}})),
+        Just(json!({"requestBody": {"maxSize": "1.5Mi"}, "retry": {"attempts": 0}})),
+        Just(json!({"timeouts": {"request": "10s"}, "strategy": "Overrides"})),
+    ];
+    let spec = (proptest::collection::vec(from(), 1..3), sections);
+    (metadata("r"), spec).prop_map(|(metadata, (targets, mut spec))| {
+        spec["targetRefs"] = json!(targets);
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "RoutePolicy",
+            "metadata": metadata, "spec": spec,
+        })
+    })
+}
+
 /// A ClientPolicy on the same targets, of which only Gateways and ListenerSets are valid.
 pub(crate) fn client_policy() -> impl Strategy<Value = Value> {
     let sections = prop_oneof![

@@ -43,6 +43,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         4 => crate::inherited_policies::access_policy(),
         2 => crate::inherited_policies::rate_limit_policy(),
         2 => crate::inherited_policies::client_policy(),
+        2 => crate::inherited_policies::route_policy(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),

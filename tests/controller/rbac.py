@@ -14,7 +14,7 @@ NS = "rights"
 CONTROLLER = "portcullis-controller"
 WITH_STATUS = [
     "gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes",
-    "backendtlspolicies", "accesspolicies", "clientpolicies", "ratelimitpolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
+    "backendtlspolicies", "accesspolicies", "clientpolicies", "ratelimitpolicies", "routepolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
 ]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
@@ -63,14 +63,18 @@ def prepare(cluster):
     del limits["spec"]["ipRules"]
     clients = access_policy(NS, "any", "edge", clientIP={})
     del clients["spec"]["ipRules"]
+    bodies = access_policy(NS, "any", "edge", requestBody={"maxSize": "1Mi"})
+    del bodies["spec"]["ipRules"]
     traces = access_policy(NS, "any", "edge", tracing={"provider": {"backendRef": {"name": "echo", "port": 80}}})
     del traces["spec"]["ipRules"]
-    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"}, {**clients, "kind": "ClientPolicy"}, {**traces, "kind": "TelemetryPolicy"})
+    cluster.apply(access_policy(NS, "any", "edge"), {**limits, "kind": "RateLimitPolicy"}, {**bodies, "kind": "RoutePolicy"}, {**clients, "kind": "ClientPolicy"}, {**traces, "kind": "TelemetryPolicy"})
     cluster.gateway_is(NS, "edge")
     access = lambda: cluster.api.get("AccessPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("AccessPolicy has a status", access, 10)
     limited = lambda: cluster.api.get("RateLimitPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("RateLimitPolicy has a status", limited, 10)
+    limited_bodies = lambda: cluster.api.get("RoutePolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("RoutePolicy has a status", limited_bodies, 10)
     connected = lambda: cluster.api.get("ClientPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("ClientPolicy has a status", connected, 10)
     traced = lambda: cluster.api.get("TelemetryPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731

@@ -30,6 +30,7 @@ pub(crate) static HEALTHY: LazyLock<Value> = LazyLock::new(|| {
             "AccessPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "ClientPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "RateLimitPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
+            "RoutePolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "BackendTLSPolicy": of_controller(&["Accepted", "ResolvedRefs"]),
             "BackendTLSOverride": of_controller(&["Accepted", "ResolvedRefs"]),
             "TelemetryPolicy": of_controller(&["Accepted", "ResolvedRefs"]),

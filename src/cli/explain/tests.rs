@@ -245,7 +245,7 @@ fn shows_what_policies_require_and_the_order_of_phases() {
         "only 192.0.2.0/24, 2001:db8::/32, but not 203.0.113.0/24 (AccessPolicy default/scanners, AccessPolicy default/office)",
         "client: 600 requests in 60s, 50 at once for each client address /32 or /64, except for 10.0.0.0/8 (RateLimitPolicy default/clients)",
         "all: 1000 requests at the same time (RateLimitPolicy default/clients)",
-        "client IP, then IP rules, then limits, then filters, then backend",
+        "client IP, then IP rules, then limits, then body limit, then filters, then backend",
         "connections from 10.0.0.0/8 may begin with a header (ClientPolicy default/load-balancer)",
         "the last one in X-Forwarded-For that is not in 198.51.100.0/24 (ClientPolicy default/load-balancer)",
         "idle 120s (ClientPolicy default/load-balancer)",

@@ -9,6 +9,7 @@ use crate::api::client_policy::ClientPolicy;
 use crate::api::gateway::Gateway;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
+use crate::api::route_policy::RoutePolicy;
 use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
@@ -75,6 +76,7 @@ pub(super) fn is_observed(kind: &Kind) -> bool {
         AccessPolicy::KIND,
         ClientPolicy::KIND,
         RateLimitPolicy::KIND,
+        RoutePolicy::KIND,
         BackendTlsOverride::KIND,
         BackendTrafficPolicy::KIND,
         ReleaseBackend::KIND,

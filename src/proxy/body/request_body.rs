@@ -15,8 +15,10 @@ use super::body_copy::{BodyCopy, Copies, CopyPermit};
 use super::incoming::Incoming;
 use super::trailers;
 use crate::byte_chain::ByteChain;
+use crate::ir::grpc::WebFormat;
 use crate::proxy::activity::Activity;
 use crate::proxy::error::Error;
+use crate::proxy::grpc_web;
 use crate::proxy::worker_state::budget::{Held, Share, size_of_headers};
 use crate::upstream::{BoxError, Replay, SendError};
 
@@ -38,6 +40,8 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     activity: Rc<Activity>,
     is_ended: bool,
+    /// Number of bytes that may follow.
+    room: u64,
     kept: ReplayBuffer,
     copies: Copies,
 }
@@ -53,9 +57,18 @@ impl RequestBody {
             incoming,
             activity: activity.clone(),
             is_ended: false,
+            room: u64::MAX,
             kept: ReplayBuffer::new(share),
             copies: Copies::default(),
         }))
+    }
+
+    /// Limits the number of bytes, if `max` says it. The body fails before the first frame with more.
+    pub(in crate::proxy) fn limited(mut self, max: Option<u64>) -> Self {
+        if let (Self::Client(body), Some(max)) = (&mut self, max) {
+            body.room = max;
+        }
+        self
     }
 
     /// Reads the whole body into the replay buffer, rewinds it and returns its bytes. Fails if it
@@ -79,11 +92,19 @@ impl RequestBody {
         }
     }
 
-    /// Decodes the body from base64. Nothing of it may have been read.
-    pub(in crate::proxy) fn decode_base64(&mut self) {
-        if let Self::Client(body) = self {
+    /// Translates a gRPC-Web call to gRPC, head and body. Nothing of the body may have been read. Returns the format of
+    /// its response; `None` if it is no such call.
+    pub(in crate::proxy) fn translate_grpc_web(
+        &mut self,
+        headers: &mut HeaderMap,
+    ) -> Option<WebFormat> {
+        let format = grpc_web::response_format(headers)?;
+        if grpc_web::translate_request(headers)
+            && let Self::Client(body) = self
+        {
             body.incoming.decode_base64();
         }
+        Some(format)
     }
 
     /// Returns a copy of the body for a mirror. The bytes read so far must be in the replay buffer.
@@ -172,18 +193,20 @@ impl ClientBody {
         let mut frame = match frame {
             Ok(frame) => frame,
             Err(error) => {
-                // Without the rest of the body, no other attempt is possible.
-                self.kept.stop();
-                self.copies = Copies::default();
-                self.end();
-                return Poll::Ready(Some(Err(error)));
+                self.activity.on_body_end();
+                return self.fail(error);
             }
         };
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let Some(room) = self.room.checked_sub(length as u64) else {
+            self.activity.on_body_too_large();
+            return self.fail("the request body is too large".into());
+        };
+        self.room = room;
         if let Some(trailers) = frame.trailers_mut() {
             trailers::remove_head_only(trailers);
             trailers::remove_claims(trailers);
         }
-        let length = frame.data_ref().map_or(0, Bytes::len);
         self.activity.on_body(length);
         if self.incoming.is_end_stream() {
             self.activity.on_body_end();
@@ -194,6 +217,14 @@ impl ClientBody {
             self.copies.complete();
         }
         Poll::Ready(Some(Ok(frame)))
+    }
+
+    /// Ends the body with an error. Without the rest of it, no other attempt is possible.
+    fn fail(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.kept.stop();
+        self.copies = Copies::default();
+        self.is_ended = true;
+        Poll::Ready(Some(Err(error)))
     }
 
     fn end(&mut self) {

@@ -5,7 +5,6 @@ use std::mem;
 
 use http::HeaderMap;
 use http::header::SET_COOKIE;
-use tokio::time::Instant;
 
 use super::exchange::Exchange;
 use super::filters;
@@ -38,7 +37,7 @@ pub(in crate::proxy) async fn send(
     }
     let place = session_place(exchange, rule);
     let draw = rule.draw(None);
-    let mut retries = Retries::new(rule.ir.retry.as_deref());
+    let mut retries = Retries::default();
     loop {
         let selected = match place {
             None => rule.select(draw),
@@ -58,12 +57,14 @@ pub(in crate::proxy) async fn send(
         let traffic = backend.traffic();
         let traffic = traffic.as_deref();
         retries.begin(traffic);
-        let body = match attempt(exchange, backend, retries.are_left()).await {
+        let are_left = retries.allowed(exchange.retry()).are_left();
+        let body = match attempt(exchange, backend, are_left).await {
             Ok(mut response) => {
                 if exchange.record.span.is_some() {
                     end_span(exchange, backend, Ok(response.status.as_u16()));
                 }
-                let is_failure = retries.allow_status(response.status);
+                let allowed = retries.allowed(exchange.retry());
+                let is_failure = allowed.allow_status(response.status);
                 let attempts = is_failure.then_some(&mut exchange.record.attempts);
                 match attempts.and_then(|attempts| response.discard(attempts)) {
                     Some(body) => body,
@@ -88,7 +89,7 @@ pub(in crate::proxy) async fn send(
         admitted.inspect_err(|_| exchange.record.attempts.give_up(backend))?;
         exchange.restore(unfiltered, body);
         rule.state.stats.retried(exchange.client.worker.id);
-        retries.wait().await;
+        retries.wait(exchange.retry()).await;
     }
 }
 
@@ -102,7 +103,7 @@ enum Next {
 
 fn after_failure(
     exchange: &mut Exchange,
-    retries: &Retries<'_>,
+    retries: &Retries,
     (backend, traffic): (&Backend, Option<&Traffic>),
     failed: FailedAttempt<RequestBody>,
 ) -> Result<Next, Error> {
@@ -114,23 +115,26 @@ fn after_failure(
     if exchange.record.span.is_some() {
         end_span(exchange, backend, Err(Error::from(error).message()));
     }
-    let attempts = &mut exchange.record.attempts;
     if let Some(body) = body {
+        let allowed = retries.allowed(exchange.retry());
+        let is_of_rule = allowed.are_of_rule();
+        let is_retried = allowed.allow_error(error, &exchange.parts.method);
+        let attempts = &mut exchange.record.attempts;
         match resend {
             Resend::AtOnce => return Ok(Next::Resend(body)),
-            Resend::AsRetry if !retries.are_of_rule() => {
+            Resend::AsRetry if !is_of_rule => {
                 Retries::admit_by_default(backend, traffic, attempts, error)?;
                 exchange.rule.state.stats.retried(exchange.client.worker.id);
                 return Ok(Next::Resend(body));
             }
             Resend::AsRetry | Resend::Never => {}
         }
-        if retries.allow_error(error, &exchange.parts.method) {
+        if is_retried {
             attempts.begin_retry(None);
             return Ok(Next::Retry(body));
         }
     }
-    attempts.give_up(backend);
+    exchange.record.attempts.give_up(backend);
     Err(error.into())
 }
 
@@ -139,8 +143,7 @@ async fn attempt(
     backend: &Backend,
     keeps_body: bool,
 ) -> Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>> {
-    let timeout = exchange.rule.ir.timeouts.backend_request;
-    exchange.attempt_expires = timeout.map(|timeout| Instant::now() + timeout);
+    exchange.begin_attempt();
     if exchange.record.span.is_some() {
         begin_span(exchange);
     }
@@ -154,7 +157,7 @@ async fn attempt(
         upgrade: exchange.upgrade.as_ref(),
         expect_continue: exchange.expects_continue,
         informational: (!interim.is_none()).then_some(&inform),
-        try_timeout: timeout,
+        try_timeout: exchange.attempt_timeout(),
         keeps_body,
     };
     let upstream = &exchange.client.worker.upstream;

@@ -1,6 +1,8 @@
 //! A matched request on its way through the phases. Must not know the phases.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, request};
 use tokio::time::Instant;
@@ -8,6 +10,7 @@ use tokio::time::Instant;
 use crate::filter::ResponsePhase;
 use crate::ir::Filter;
 use crate::ir::grpc::WebFormat;
+use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
 use crate::proxy::client::forwarding::AddedHeaders;
@@ -35,6 +38,8 @@ pub(in crate::proxy) struct Exchange {
     pub(in crate::proxy) grpc_web: Option<WebFormat>,
     /// Matched rule.
     pub(in crate::proxy) rule: LoadedRule,
+    /// What policies say where the rule does not.
+    pub(super) defaults: Option<Arc<RouteDefaults>>,
     /// Modifications of the response by filters.
     pub(in crate::proxy) response_phase: ResponsePhase,
     /// Whether copies were sent to the mirrors of the selected backendRef.
@@ -54,6 +59,22 @@ pub(in crate::proxy) struct Exchange {
 }
 
 impl Exchange {
+    /// Returns the time for an attempt, if it is limited.
+    pub(super) fn attempt_timeout(&self) -> Option<Duration> {
+        self.rule.ir.attempt_timeout(self.defaults.as_deref())
+    }
+
+    /// Sets the deadline of an attempt that begins now.
+    pub(super) fn begin_attempt(&mut self) {
+        let timeout = self.attempt_timeout();
+        self.attempt_expires = timeout.map(|timeout| Instant::now() + timeout);
+    }
+
+    /// Returns the retries that the rule allows, or else policies.
+    pub(super) fn retry(&self) -> Option<&Retry> {
+        self.rule.ir.retries(self.defaults.as_deref())
+    }
+
     /// A copy of the head, if `filters` may modify it and another attempt may need the original.
     pub(in crate::proxy) fn before(&mut self, filters: &[Filter]) -> Option<Box<request::Parts>> {
         if filters.is_empty() {

@@ -9,6 +9,23 @@ use crate::ir::Filter;
 use crate::proxy::error::Error;
 use crate::table::Filters;
 
+/// Applies the header changes of policies to the request of `exchange`.
+#[cold]
+pub(super) fn change_request(exchange: &mut Exchange) -> Result<(), Error> {
+    let Exchange {
+        defaults,
+        added,
+        parts,
+        ..
+    } = exchange;
+    let defaults = defaults.as_deref();
+    let Some(changes) = defaults.and_then(|it| it.request_headers.as_ref()) else {
+        return Ok(());
+    };
+    added.insert_into(&mut parts.headers);
+    filter::change_request(changes, &mut parts.headers).map_err(|_| Error::Filter)
+}
+
 /// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any. Without filters, a call has
 /// no effect and its future costs more than to look.
 pub(in crate::proxy) async fn run(

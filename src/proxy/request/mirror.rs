@@ -59,7 +59,10 @@ pub(in crate::proxy) fn start(
         backend: backend.clone(),
         parts,
         body: exchange.body.copy(permit),
-        timeout: exchange.rule.ir.timeouts.request,
+        timeout: exchange
+            .rule
+            .ir
+            .request_timeout(exchange.defaults.as_deref()),
     };
     // Not a task of the connection: it neither delays draining nor ends with the connection.
     spawn_local(async move {

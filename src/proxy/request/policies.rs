@@ -1,14 +1,17 @@
-//! What policies do with a matched request before its filters: addresses, then limits.
+//! What policies do with a matched request before its filters: addresses, then limits, then the size of its body.
 
 use std::fmt::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::Limits;
 use crate::ir::policy::Verdict;
+use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
 use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView};
@@ -17,11 +20,14 @@ const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// What a request that passes keeps.
+#[derive(Default)]
 pub(super) struct Passed {
-    /// The requests in progress that it counts as.
-    pub(super) in_progress: Box<InProgress>,
+    /// The requests in progress that it counts as, if there are any.
+    pub(super) in_progress: Option<Box<InProgress>>,
     /// Headers of its response.
     pub(super) headers: Option<Box<HeaderChanges>>,
+    /// How it is handled where its rule does not say it.
+    pub(super) defaults: Option<Arc<RouteDefaults>>,
 }
 
 /// Why a request does not pass.
@@ -47,7 +53,7 @@ pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
 pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
     let client = origin.address;
-    if !origin.is_known && !policies.ir.are_none() {
+    if !origin.is_known && policies.ir.need_addresses() {
         return refused(Error::BrokenPolicy);
     }
     match policies.ir.verdict(client) {
@@ -55,9 +61,24 @@ pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>
         Verdict::Refuse => return refused(Error::AddressRefused),
         Verdict::Broken => return refused(Error::BrokenPolicy),
     }
-    if policies.ir.limits.is_none() {
-        return Ok(None);
+    let mut passed = match policies.ir.limits {
+        None => None,
+        Some(_) => admit(policies, client, view)?,
+    };
+    if let Some(defaults) = &policies.ir.route {
+        let declared = view.headers.get(CONTENT_LENGTH);
+        let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if declared > defaults.max_body && defaults.max_body.is_some() {
+            return refused(Error::BodyTooLarge);
+        }
+        passed.get_or_insert_default().defaults = Some(defaults.clone());
     }
+    Ok(passed)
+}
+
+/// Counts a request for the limits.
+fn admit(policies: &Policies, client: IpAddr, view: &RequestView<'_>) -> PolicyResult {
+    let refused = |error: Error| Err(Box::new(error.into()));
     let request = LimitedRequest {
         client,
         view: *view,
@@ -67,10 +88,12 @@ pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>
         (Ok((in_progress, remaining)), limits) => {
             let limits = limits.filter(|limits| limits.has_headers);
             let headers = limits.map(|limits| Box::new(announced(limits, remaining.as_ref())));
-            let is_kept = headers.is_some() || !in_progress.is_empty();
-            Ok(is_kept.then(|| Passed {
-                in_progress: Box::new(in_progress),
+            let in_progress = (!in_progress.is_empty()).then(|| Box::new(in_progress));
+            let is_kept = headers.is_some() || in_progress.is_some();
+            Ok(is_kept.then_some(Passed {
+                in_progress,
                 headers,
+                defaults: None,
             }))
         }
         (Err(LimitRefusal::Exceeded(after)), Some(limits)) => {

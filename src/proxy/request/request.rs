@@ -17,12 +17,13 @@ use super::filters;
 use super::headers::{self, NormalizedRequest};
 use super::policies::{self, Passed, PolicyRefusal, PolicyResult};
 use super::websocket::{self, Handshake};
-use crate::filter::{Level, ResponsePhase};
+use crate::filter::{Level, ResponsePhase, change_response};
 use crate::ir::RouteKind;
 use crate::ir::client::ClientPolicies;
 use crate::ir::filter::HeaderChanges;
-use crate::ir::grpc::{WebFormat, is_grpc};
+use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
+use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::grpc_web_body::WebBody;
 use crate::proxy::body::incoming::Incoming;
@@ -101,6 +102,7 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
         Ok(ResponseSource::Backend(response)) => exchange.respond(response),
         Ok(ResponseSource::Filter(response)) => exchange.respond_locally(*response),
         Err(error) => {
+            let error = error.or_too_large(activity.is_body_too_large());
             let format = exchange.error_format();
             let id = exchange.added.id().clone();
             let refused = ErrorResponse::new(error, format, id, exchange.record);
@@ -117,6 +119,9 @@ fn in_memory((response, record): (Response<Bytes>, Box<Record>)) -> Response<Res
 }
 
 async fn forward(exchange: &mut Exchange) -> Result<ResponseSource, Error> {
+    if exchange.defaults.is_some() {
+        filters::change_request(exchange)?;
+    }
     let rule = exchange.rule.clone();
     let filters = rule.filters();
     if !filters.all.is_empty()
@@ -144,13 +149,22 @@ impl Exchange {
                 added,
                 rule,
                 headers,
+                defaults,
             }) => Ok(Box::new(Self {
-                grpc_web: translate_grpc_web(&rule, &mut parts, &mut body),
+                grpc_web: match rule.kind() {
+                    RouteKind::Grpc => body.translate_grpc_web(&mut parts.headers),
+                    _ => None,
+                },
                 client,
-                expires: expiry(&rule, &parts.headers),
+                expires: expiry(&rule, defaults.as_deref(), &parts.headers),
                 parts,
                 added,
                 host: normalized.host,
+                // The bytes of a tunnel are no body.
+                body: match websocket {
+                    Some(_) => body,
+                    None => body.limited(defaults.as_ref().and_then(|it| it.max_body)),
+                },
                 upgrade: match websocket {
                     Some(_) => Some(Handshake::upgrade()),
                     None => normalized.upgrade,
@@ -158,7 +172,7 @@ impl Exchange {
                 websocket,
                 response_phase: response_phase(headers),
                 is_mirrored: false,
-                body,
+                defaults,
                 interim,
                 expects_continue: normalized.expects_continue,
                 attempt_expires: None,
@@ -202,7 +216,7 @@ impl Exchange {
             .grpc_web
             .filter(|_| grpc_web::is_translatable(&headers))
             .map(|format| (format, grpc_web::translate_response(format, &mut headers)));
-        self.response_phase.apply(&mut headers);
+        self.apply_response_phase(&mut headers);
         let may_upgrade = switches || status == StatusCode::UPGRADE_REQUIRED;
         if may_upgrade && headers.contains_key(UPGRADE) {
             // RFC 9110, 7.8: hop-by-hop, like all connection headers.
@@ -226,6 +240,15 @@ impl Exchange {
         response
     }
 
+    /// Applies the header changes of policies, then response filters.
+    fn apply_response_phase(&self, headers: &mut HeaderMap) {
+        let defaults = self.defaults.as_deref();
+        if let Some(changes) = defaults.and_then(|it| it.response_headers.as_ref()) {
+            change_response(changes, headers);
+        }
+        self.response_phase.apply(headers);
+    }
+
     /// Applies response filters to the response of a filter. For gRPC calls, errors become
     /// headers-only responses with `grpc-status`.
     fn respond_locally(mut self: Box<Self>, response: Response<Bytes>) -> Response<ResponseBody> {
@@ -238,7 +261,7 @@ impl Exchange {
         if self.error_format() == ErrorFormat::Grpc {
             body = error_response::as_grpc(&mut head, body);
         }
-        self.response_phase.apply(&mut head.headers);
+        self.apply_response_phase(&mut head.headers);
         in_memory((Response::from_parts(head, body), self.record))
     }
 }
@@ -253,8 +276,8 @@ fn response_phase(headers: Option<Box<HeaderChanges>>) -> ResponsePhase {
 }
 
 /// Returns the deadline of the rule, or that of a gRPC client if it is earlier.
-fn expiry(rule: &Rule, headers: &HeaderMap) -> Option<Instant> {
-    let own = rule.ir.timeouts.request;
+fn expiry(rule: &Rule, defaults: Option<&RouteDefaults>, headers: &HeaderMap) -> Option<Instant> {
+    let own = rule.ir.request_timeout(defaults);
     let clients = match rule.kind() {
         RouteKind::Grpc => grpc::timeout(headers),
         _ => None,
@@ -271,6 +294,8 @@ struct Matched {
     rule: LoadedRule,
     /// What policies add to the response.
     headers: Option<Box<HeaderChanges>>,
+    /// What policies say where the rule does not.
+    defaults: Option<Arc<RouteDefaults>>,
 }
 
 /// A request that no rule gets.
@@ -331,14 +356,17 @@ fn admit(
     if record.span.is_some() {
         record.trace(parts);
     }
-    let headers = match passed {
-        Ok(None) => None,
+    let (headers, defaults) = match passed {
+        Ok(None) => (None, None),
         Ok(Some(Passed {
             in_progress,
             headers,
+            defaults,
         })) => {
-            record.counts_as(in_progress);
-            headers
+            if let Some(in_progress) = in_progress {
+                record.counts_as(in_progress);
+            }
+            (headers, defaults)
         }
         Err(refusal) => {
             let PolicyRefusal { error, headers } = *refusal;
@@ -362,6 +390,7 @@ fn admit(
         added,
         rule,
         headers,
+        defaults,
     })
 }
 
@@ -419,22 +448,6 @@ pub(super) fn rule_of<'a>(
 ) -> Result<&'a Arc<Rule>, Error> {
     let rule = listener.find(view);
     rule.ok_or(Error::NotFound("no route matches this request"))
-}
-
-/// Translates a gRPC-Web call that a GRPCRoute matches to gRPC. Returns the format of its response.
-fn translate_grpc_web(
-    rule: &Rule,
-    parts: &mut request::Parts,
-    body: &mut RequestBody,
-) -> Option<WebFormat> {
-    if rule.kind() != RouteKind::Grpc {
-        return None;
-    }
-    let format = grpc_web::response_format(&parts.headers)?;
-    if grpc_web::translate_request(&mut parts.headers) {
-        body.decode_base64();
-    }
-    Some(format)
 }
 
 /// Ready when the backend or the client's body has stalled, or the route's timeout has passed, and

@@ -15,23 +15,26 @@ use crate::upstream::{Attempts, SendError};
 /// Maximum delay, as a multiple of the rule's backoff. The delay doubles with each retry.
 const MAX_BACKOFF: u32 = 10;
 
-/// The retries of one request that its rule allows.
-pub(in crate::proxy) struct Retries<'a> {
-    policy: Option<&'a Retry>,
-    /// Retries so far.
+/// The retries of one request so far.
+#[derive(Default)]
+pub(in crate::proxy) struct Retries {
     count: u32,
     /// Whether the backend's budget has counted the request.
     is_counted: bool,
 }
 
-impl<'a> Retries<'a> {
-    /// Creates the retries of a request to a rule with this policy.
-    pub(in crate::proxy) fn new(policy: Option<&'a Retry>) -> Self {
-        Self {
-            policy,
-            count: 0,
-            is_counted: false,
-        }
+/// The retries of one request that its rule still allows.
+#[derive(Clone, Copy)]
+pub(in crate::proxy) struct Allowed<'a> {
+    policy: Option<&'a Retry>,
+    count: u32,
+}
+
+impl Retries {
+    /// Returns what the policy of the rule still allows.
+    pub(in crate::proxy) fn allowed<'a>(&self, policy: Option<&'a Retry>) -> Allowed<'a> {
+        let count = self.count;
+        Allowed { policy, count }
     }
 
     /// Counts the request for the backend's budget, before the first attempt.
@@ -74,6 +77,18 @@ impl<'a> Retries<'a> {
         }
     }
 
+    /// Counts a retry and waits before it. The delay is the rule's backoff, doubled with each retry, plus up to half of
+    /// it as jitter, so that requests that failed together are not retried together.
+    pub(in crate::proxy) async fn wait(&mut self, policy: Option<&Retry>) {
+        let allowed = self.allowed(policy);
+        let delay = allowed.delay(rand::rng().random_range(0.0..0.5));
+        self.count += 1;
+        // Boxed, since few requests need this future but every request would reserve memory for it.
+        Box::pin(sleep(delay)).await;
+    }
+}
+
+impl<'a> Allowed<'a> {
     /// Reports whether the rule configures retries. Then all retries are its own.
     pub(super) fn are_of_rule(&self) -> bool {
         self.policy.is_some()
@@ -109,15 +124,6 @@ impl<'a> Retries<'a> {
         self.are_left() && (is_connection_failure || self.allow_status(Error::Send(error).status()))
     }
 
-    /// Counts a retry and waits before it. The delay is the rule's backoff, doubled with each retry, plus up to half of
-    /// it as jitter, so that requests that failed together are not retried together.
-    pub(in crate::proxy) async fn wait(&mut self) {
-        let delay = self.delay(rand::rng().random_range(0.0..0.5));
-        self.count += 1;
-        // Boxed, since few requests need this future but every request would reserve memory for it.
-        Box::pin(sleep(delay)).await;
-    }
-
     fn delay(&self, jitter: f64) -> Duration {
         let backoff = self.policy.map_or(Duration::ZERO, |policy| policy.backoff);
         let factor = 1_u32.checked_shl(self.count).unwrap_or(MAX_BACKOFF);
@@ -150,11 +156,7 @@ mod tests {
         let policy = policy(40, &[]);
         let delay = |count, jitter| {
             let policy = Some(&policy);
-            let retries = Retries {
-                count,
-                ..Retries::new(policy)
-            };
-            retries.delay(jitter).as_millis()
+            Allowed { policy, count }.delay(jitter).as_millis()
         };
         let delays = [0, 1, 2, 3, 4, 39].map(|count| delay(count, 0.0));
         assert_eq!(delays, [100, 200, 400, 800, 1000, 1000]);
@@ -164,19 +166,21 @@ mod tests {
     #[test]
     fn only_listed_statuses_are_retried_until_attempts_are_used_up() {
         let policy = policy(2, &[500, 503]);
-        let mut retries = Retries::new(Some(&policy));
-        assert!(retries.allow_status(StatusCode::INTERNAL_SERVER_ERROR));
-        assert!(!retries.allow_status(StatusCode::BAD_GATEWAY));
+        let mut retries = Retries::default();
+        let allowed = retries.allowed(Some(&policy));
+        assert!(allowed.allow_status(StatusCode::INTERNAL_SERVER_ERROR));
+        assert!(!allowed.allow_status(StatusCode::BAD_GATEWAY));
         retries.count = 2;
-        assert!(!retries.are_left());
-        assert!(!retries.allow_status(StatusCode::INTERNAL_SERVER_ERROR));
-        assert!(!Retries::new(None).are_left());
+        let allowed = retries.allowed(Some(&policy));
+        assert!(!allowed.are_left());
+        assert!(!allowed.allow_status(StatusCode::INTERNAL_SERVER_ERROR));
+        assert!(!Retries::default().allowed(None).are_left());
     }
 
     #[test]
     fn request_that_may_have_had_an_effect_is_retried_only_for_listed_codes() {
         let by_default = policy(1, &[]);
-        let retries = Retries::new(Some(&by_default));
+        let retries = Retries::default().allowed(Some(&by_default));
         let post = |fault| retries.allow_error(error(fault), &Method::POST);
         assert!(post(UpstreamFault::Connect) && post(UpstreamFault::Refused));
         assert!(!post(UpstreamFault::Reset) && !post(UpstreamFault::Timeout));
@@ -184,7 +188,7 @@ mod tests {
         assert!(retries.allow_error(error(UpstreamFault::Reset), &Method::PUT));
         assert!(!retries.allow_error(SendError::RequestBody, &Method::GET));
         let by_code = policy(1, &[502, 504]);
-        let retries = Retries::new(Some(&by_code));
+        let retries = Retries::default().allowed(Some(&by_code));
         let post = |fault| retries.allow_error(error(fault), &Method::POST);
         assert!(post(UpstreamFault::Reset) && post(UpstreamFault::Timeout));
         assert!(!post(UpstreamFault::NoEndpoint));

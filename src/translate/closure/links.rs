@@ -52,6 +52,7 @@ pub(super) fn links(
         Object::AccessPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::ClientPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
+        Object::RoutePolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::TelemetryPolicy(policy) => by_kind.telemetry_policy(policy),
         Object::Service(_)
         | Object::ServiceImport(_)

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use crate::api::filter::HttpFilter;
-use crate::api::http_route::{HttpRoute, HttpRule, HttpTimeouts};
-use crate::ir::route::{Match, PathMatch, Timeouts};
-use crate::ir::sharing::Text;
+use crate::api::http_route::{HttpRoute, HttpRule};
+use crate::ir::route::{Match, PathMatch};
 use crate::ir::{RouteKind, Rule, RuleId};
 
-use super::retry;
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use crate::translate::http_match;
 use crate::translate::policy::session_persistence;
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::Fault;
-use crate::translate::{duration, filter};
+use crate::translate::{filter, retry, timeouts};
 
 impl RouteObject for HttpRoute {
     const ROUTE_KIND: RouteKind = RouteKind::Http;
@@ -74,24 +72,26 @@ fn settings(
 ) -> Result<RuleSettings, Fault> {
     let HttpRule {
         filters,
-        timeouts: limits,
+        timeouts,
         retry,
         session_persistence,
         name,
         matches: _,
         backend_refs: _,
     } = spec;
-    let timeouts = limits.as_ref().map(|limits| timeouts(limits, field));
+    let timeouts = timeouts.as_ref();
+    let timeouts = timeouts.map(|spec| timeouts::translate(spec, &format!("{field}.timeouts")));
     let session = session_persistence.as_ref();
     let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
     let resolve = &mut |reference: &_, field: &_, requests| {
         builder.resolve(reference, field, name.as_deref(), requests)
     };
-    let retry = retry.as_ref().map(|spec| retry::translate(spec, field));
+    let retry = retry.as_ref();
+    let retry = retry.map(|spec| retry::translate(spec, &format!("{field}.retry")));
     Ok(RuleSettings {
         filters: filter::translate(filters, field, only_prefix(matches), resolve)?,
         timeouts: timeouts.transpose()?.unwrap_or_default(),
-        retry: retry.transpose()?.flatten(),
+        retry: retry.transpose()?,
         session: session.transpose()?,
     })
 }
@@ -107,22 +107,4 @@ fn only_prefix(matches: &[Match]) -> Option<&Arc<str>> {
         ] => Some(prefix),
         _ => None,
     }
-}
-
-fn timeouts(limits: &HttpTimeouts, field: &str) -> Result<Timeouts, Fault> {
-    let HttpTimeouts {
-        request,
-        backend_request,
-    } = limits;
-    let read = |text: &Option<Text>, name: &str| {
-        let Some(text) = text else {
-            return Ok(None);
-        };
-        let limit = duration::parse(text, &format!("{field}.timeouts.{name}"))?;
-        Ok(Some(limit).filter(|limit| !limit.is_zero()))
-    };
-    Ok(Timeouts {
-        request: read(request, "request")?,
-        backend_request: read(backend_request, "backendRequest")?,
-    })
 }

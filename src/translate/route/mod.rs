@@ -3,7 +3,6 @@
 mod grpc_route;
 mod http_route;
 mod l4_route;
-mod retry;
 pub(super) mod route;
 pub(super) mod routes;
 pub(super) mod shadow;

@@ -6,6 +6,8 @@ use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, IpRules, Policies};
+use crate::ir::route::Timeouts;
+use crate::ir::route_defaults::RouteDefaults;
 
 use super::path::{Levels, OnLevel};
 use super::policy::{Content, Section};
@@ -15,6 +17,7 @@ pub(super) fn effective(levels: &Levels<'_>) -> Policies {
     Policies {
         ip_rules: enforced(&levels.applied(Section::IpRules), ip_rules),
         limits: limits(&levels.applied(Section::Limits)),
+        route: route(levels).map(Arc::new),
     }
 }
 
@@ -62,6 +65,55 @@ fn limits(applied: &[OnLevel<'_>]) -> Option<Enforced<Limits>> {
         Ok(_) => None,
         Err(_) if winner.policy.is_audit => None,
         Err(why) => Some(Enforced::Broken(why.into())),
+    }
+}
+
+/// How requests are handled, section by section. What cannot be used is left out.
+fn route(levels: &Levels<'_>) -> Option<RouteDefaults> {
+    let mut defaults: Option<RouteDefaults> = None;
+    for section in [
+        Section::RequestBody,
+        Section::RouteTimeouts,
+        Section::Retry,
+        Section::RequestHeaders,
+        Section::ResponseHeaders,
+    ] {
+        if let Some((_, Content::Route(content))) = usable(levels, section) {
+            let known = defaults.take().unwrap_or_default();
+            defaults = Some(with_section(known, content));
+        }
+    }
+    defaults
+}
+
+/// Adds a section to others.
+fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults {
+    // Destructured, so that a new field fails to compile until it is handled here.
+    let RouteDefaults {
+        max_body,
+        timeouts,
+        retry,
+        request_headers,
+        response_headers,
+        mut policies,
+    } = known;
+    for policy in &section.policies {
+        if !policies.contains(policy) {
+            policies.push(policy.clone());
+        }
+    }
+    RouteDefaults {
+        max_body: max_body.or(section.max_body),
+        timeouts: Timeouts {
+            request: timeouts.request.or(section.timeouts.request),
+            backend_request: timeouts
+                .backend_request
+                .or(section.timeouts.backend_request),
+        },
+        retry: retry.or_else(|| section.retry.clone()),
+        request_headers: request_headers.or_else(|| section.request_headers.clone()),
+        response_headers: response_headers.or_else(|| section.response_headers.clone()),
+        policies,
     }
 }
 

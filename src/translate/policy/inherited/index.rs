@@ -7,10 +7,11 @@ use std::sync::Arc;
 use crate::api::access_policy::AccessPolicy;
 use crate::api::client_policy::ClientPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
+use crate::api::route_policy::RoutePolicy;
 use crate::ir::ObjectRef;
 
 use super::policy::{Policy, Section, Target};
-use super::{access, client, rate_limit};
+use super::{access, client, rate_limit, route};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::memo::Memo;
@@ -21,6 +22,7 @@ pub(super) fn changed(changes: &Changes) -> Vec<ObjectRef> {
     let mut names = changes.of::<AccessPolicy>();
     names.extend(changes.of::<ClientPolicy>());
     names.extend(changes.of::<RateLimitPolicy>());
+    names.extend(changes.of::<RoutePolicy>());
     names
 }
 
@@ -36,6 +38,9 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
         "RateLimitPolicy" => input
             .find::<RateLimitPolicy>(name)
             .map(|object| rate_limit::read(object)),
+        "RoutePolicy" => input
+            .find::<RoutePolicy>(name)
+            .map(|object| route::read(object)),
         _ => None,
     }
 }

@@ -10,6 +10,7 @@ mod merge;
 mod path;
 mod policy;
 mod rate_limit;
+mod route;
 mod status;
 
 use std::cell::RefCell;

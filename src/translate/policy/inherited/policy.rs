@@ -11,6 +11,7 @@ use crate::ir::ObjectRef;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
+use crate::ir::route_defaults::RouteDefaults;
 use crate::translate::reason::{ConditionType, Fault};
 
 /// A policy.
@@ -59,6 +60,16 @@ pub(super) enum Section {
     Headers,
     /// `http2` of a ClientPolicy.
     Http2,
+    /// `requestBody` of a RoutePolicy.
+    RequestBody,
+    /// `timeouts` of a RoutePolicy.
+    RouteTimeouts,
+    /// `retry` of a RoutePolicy.
+    Retry,
+    /// `requestHeaders` of a RoutePolicy.
+    RequestHeaders,
+    /// `responseHeaders` of a RoutePolicy.
+    ResponseHeaders,
 }
 
 /// What a section says.
@@ -76,6 +87,8 @@ pub(super) enum Content {
     ClientIp(Arc<ClientAddress>),
     /// Settings of connections, of which a section sets some.
     Connections(ConnectionSettings),
+    /// How requests are handled, of which a section sets a part.
+    Route(Box<RouteDefaults>),
 }
 
 impl Section {
@@ -86,17 +99,28 @@ impl Section {
             Self::Limits => "spec.rules",
             Self::ProxyProtocol => "spec.proxyProtocol",
             Self::ClientIp => "spec.clientIP",
-            Self::Timeouts => "spec.timeouts",
+            Self::Timeouts | Self::RouteTimeouts => "spec.timeouts",
             Self::Connections => "spec.connections",
             Self::Headers => "spec.headers",
             Self::Http2 => "spec.http2",
+            Self::RequestBody => "spec.requestBody",
+            Self::Retry => "spec.retry",
+            Self::RequestHeaders => "spec.requestHeaders",
+            Self::ResponseHeaders => "spec.responseHeaders",
         }
     }
 
     /// Reports whether it is about connections, so that all listeners of a port have the same.
     pub(super) fn is_of_connections(self) -> bool {
         match self {
-            Self::IpRules | Self::Limits | Self::ClientIp => false,
+            Self::IpRules
+            | Self::Limits
+            | Self::ClientIp
+            | Self::RequestBody
+            | Self::RouteTimeouts
+            | Self::Retry
+            | Self::RequestHeaders
+            | Self::ResponseHeaders => false,
             Self::ProxyProtocol
             | Self::Timeouts
             | Self::Connections

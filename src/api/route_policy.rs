@@ -1,0 +1,75 @@
+//! RoutePolicy, a CRD of Portcullis: how requests are handled where their route does not say it. Its CRD is
+//! deploy/crds/routepolicies.yaml.
+
+use serde::{Deserialize, Serialize};
+
+use super::filter::HeaderModifier;
+use super::http_route::{HttpRetry, HttpTimeouts};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::meta::{ObjectMeta, resource};
+use super::parameters::GROUP;
+
+/// How requests are handled.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct RoutePolicy {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    #[serde(default)]
+    pub spec: RouteSpec,
+}
+resource!(RoutePolicy, GROUP, "RoutePolicy");
+
+/// Spec of a RoutePolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RouteSpec {
+    /// Gateways, ListenerSets and routes in the policy's namespace.
+    pub target_refs: Vec<SectionTargetRef>,
+    /// How it relates to policies of more specific targets.
+    pub strategy: Strategy,
+    /// Request bodies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_body: Option<RequestBody>,
+    /// Timeouts of rules that set none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<HttpTimeouts>,
+    /// Retries of rules that set none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<HttpRetry>,
+    /// Changes of requests, before the filters of their rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_headers: Option<HeaderModifier>,
+    /// Changes of responses, before the filters of their rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_headers: Option<HeaderModifier>,
+}
+
+/// Request bodies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequestBody {
+    /// Maximum size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<Size>,
+}
+
+/// A number of bytes, or a text with a unit such as `8Mi`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Size {
+    /// Bytes.
+    Bytes(u64),
+    /// A quantity of Kubernetes.
+    Quantity(String),
+}
+
+impl InheritedPolicy for RoutePolicy {
+    fn target_refs(&self) -> &[SectionTargetRef] {
+        &self.spec.target_refs
+    }
+
+    fn overrides(&self) -> bool {
+        self.spec.strategy == Strategy::Overrides
+    }
+}

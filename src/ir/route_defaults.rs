@@ -1,0 +1,50 @@
+//! How requests are handled where their rule does not say it, after all policies on a listener and a rule are merged. Must
+//! not know the policies apart from their names.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::ObjectRef;
+use super::filter::HeaderChanges;
+
+/// What policies say about the requests of a listener or a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct RouteDefaults {
+    /// Maximum bytes of a request body. Others get 413.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_body: Option<u64>,
+    /// Timeouts that the rule does not set.
+    pub timeouts: Timeouts,
+    /// Retries, if the rule does not set them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// Changes of requests before the filters of the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_headers: Option<HeaderChanges>,
+    /// Changes of responses before the filters of the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_headers: Option<HeaderChanges>,
+    /// The policies that contribute.
+    pub policies: Vec<ObjectRef>,
+}
+
+/// Timeouts of a rule, and of policies; `None` is not set, and zero is no timeout.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Timeouts {
+    /// The whole exchange with the client, retries included. When it expires, the client gets 504.
+    pub request: Option<Duration>,
+    /// One attempt. When it expires, the attempt fails with 504.
+    pub backend_request: Option<Duration>,
+}
+
+/// Retries of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Retry {
+    /// Maximum number of retries of a request; 0 is none.
+    pub attempts: u32,
+    /// Statuses that are retried, sorted, each once.
+    pub codes: Vec<u16>,
+    /// Minimum delay before the first retry.
+    pub backoff: Duration,
+}

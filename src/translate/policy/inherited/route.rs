@@ -1,0 +1,101 @@
+//! RoutePolicies: how requests are handled where their rule does not say it.
+
+use std::collections::BTreeMap;
+
+use crate::api::Resource;
+use crate::api::filter::HeaderModifier;
+use crate::api::route_policy::{RequestBody, RoutePolicy, RouteSpec};
+use crate::ir::ObjectRef;
+use crate::ir::filter::HeaderChanges;
+use crate::ir::route_defaults::RouteDefaults;
+
+use super::policy::{Content, Policy, Section};
+use crate::translate::filter::{Message, headers};
+use crate::translate::reason::{ConditionType, Fault, Reason};
+use crate::translate::{retry, size, timeouts};
+
+/// Parses a policy.
+pub(super) fn read(object: &RoutePolicy) -> Policy {
+    // Destructured, so that a new field fails to compile until it is handled here.
+    let RouteSpec {
+        target_refs: _,
+        strategy: _,
+        request_body,
+        timeouts,
+        retry,
+        request_headers,
+        response_headers,
+    } = &object.spec;
+    let name = object.object_ref();
+    let mut sections = BTreeMap::new();
+    let mut set = |section, content: Option<Result<RouteDefaults, Fault>>| {
+        let content = content.map(|content| of_policy(&name, content));
+        sections.extend(content.map(|content| (section, content)));
+    };
+    set(
+        Section::RequestBody,
+        request_body.as_ref().map(self::request_body),
+    );
+    let timeouts = timeouts.as_ref().map(|spec| {
+        Ok(RouteDefaults {
+            timeouts: timeouts::translate(spec, Section::RouteTimeouts.field())?,
+            ..RouteDefaults::default()
+        })
+    });
+    set(Section::RouteTimeouts, timeouts);
+    let retry = retry.as_ref().map(|spec| {
+        Ok(RouteDefaults {
+            retry: Some(retry::translate(spec, Section::Retry.field())?),
+            ..RouteDefaults::default()
+        })
+    });
+    set(Section::Retry, retry);
+    let changed = |spec: &Option<HeaderModifier>, of, section: Section| {
+        let spec = spec.as_ref();
+        spec.map(|spec| headers(spec, of, section.field()))
+    };
+    let section = Section::RequestHeaders;
+    let changes = changed(request_headers, Message::Request, section);
+    set(section, changes.map(|it| it.map(of_requests)));
+    let section = Section::ResponseHeaders;
+    let changes = changed(response_headers, Message::Response, section);
+    set(section, changes.map(|it| it.map(of_responses)));
+    let mut policy = Policy::new(object, ConditionType::RoutePolicyAffected, sections);
+    policy.protects = false;
+    policy
+}
+
+/// Returns the content of a section of a policy.
+fn of_policy(name: &ObjectRef, section: Result<RouteDefaults, Fault>) -> Result<Content, Fault> {
+    match section {
+        Ok(mut defaults) => {
+            defaults.policies.push(name.clone());
+            Ok(Content::Route(Box::new(defaults)))
+        }
+        Err(fault) => Err(Fault::new(Reason::Invalid, fault.message)),
+    }
+}
+
+fn request_body(section: &RequestBody) -> Result<RouteDefaults, Fault> {
+    let RequestBody { max_size } = section;
+    let field = "spec.requestBody.maxSize";
+    let max_size = max_size.as_ref();
+    Ok(RouteDefaults {
+        max_body: max_size.map(|size| size::parse(size, field)).transpose()?,
+        ..RouteDefaults::default()
+    })
+}
+
+fn of_requests(changes: HeaderChanges) -> RouteDefaults {
+    RouteDefaults {
+        request_headers: Some(changes),
+        ..RouteDefaults::default()
+    }
+}
+
+fn of_responses(changes: HeaderChanges) -> RouteDefaults {
+    RouteDefaults {
+        response_headers: Some(changes),
+        ..RouteDefaults::default()
+    }
+}
