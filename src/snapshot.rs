@@ -19,6 +19,7 @@ use crate::api::pod::Pod;
 use crate::api::policy::BackendTlsPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::release_backend::ReleaseBackend;
+use crate::api::route_filter::RouteFilter;
 use crate::api::route_policy::RoutePolicy;
 use crate::api::service_import::ServiceImport;
 use crate::api::telemetry_policy::TelemetryPolicy;
@@ -317,6 +318,8 @@ snapshot! {
     rate_limit_policies: RateLimitPolicy,
     /// RoutePolicies.
     route_policies: RoutePolicy,
+    /// RouteFilters.
+    route_filters: RouteFilter,
     /// ServiceImports.
     service_imports: ServiceImport,
     /// ReferenceGrants.

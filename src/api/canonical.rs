@@ -58,6 +58,7 @@ impl Object {
             Self::ClientPolicy(object) => typed!(&**object),
             Self::RateLimitPolicy(object) => typed!(&**object),
             Self::RoutePolicy(object) => typed!(&**object),
+            Self::RouteFilter(object) => typed!(&**object),
             Self::ServiceImport(object) => typed!(&**object),
             Self::TelemetryPolicy(object) => typed!(&**object),
             Self::ReferenceGrant(object) => typed!(&**object),

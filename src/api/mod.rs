@@ -27,6 +27,7 @@ pub mod rate_limit_policy;
 pub mod reference;
 pub mod release_backend;
 pub mod route;
+pub mod route_filter;
 pub mod route_policy;
 mod schema;
 pub mod service_import;

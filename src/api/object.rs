@@ -20,6 +20,7 @@ use super::pod::Pod;
 use super::policy::BackendTlsPolicy;
 use super::rate_limit_policy::RateLimitPolicy;
 use super::release_backend::ReleaseBackend;
+use super::route_filter::RouteFilter;
 use super::route_policy::RoutePolicy;
 use super::service_import::{MULTICLUSTER_GROUP, ServiceImport};
 use super::telemetry_policy::TelemetryPolicy;
@@ -50,6 +51,8 @@ pub enum Object {
     RateLimitPolicy(Arc<RateLimitPolicy>),
     /// RoutePolicy.
     RoutePolicy(Arc<RoutePolicy>),
+    /// RouteFilter.
+    RouteFilter(Arc<RouteFilter>),
     ServiceImport(Arc<ServiceImport>),
     TelemetryPolicy(Arc<TelemetryPolicy>),
     ReferenceGrant(Arc<ReferenceGrant>),
@@ -83,6 +86,7 @@ macro_rules! with_object {
             Object::ClientPolicy($object) => $value,
             Object::RateLimitPolicy($object) => $value,
             Object::RoutePolicy($object) => $value,
+            Object::RouteFilter($object) => $value,
             Object::ServiceImport($object) => $value,
             Object::TelemetryPolicy($object) => $value,
             Object::ReferenceGrant($object) => $value,
@@ -409,6 +413,14 @@ static KINDS: &[Kind] = &[
         true,
         "routepolicy",
         RoutePolicy
+    ),
+    kind!(
+        parameters::GROUP,
+        "RouteFilter",
+        ["v1alpha1"],
+        true,
+        "routefilter",
+        RouteFilter
     ),
     kind!(
         MULTICLUSTER_GROUP,

@@ -47,6 +47,15 @@ pub(super) fn filters(filters: &[Filter], ir: &Ir) -> Vec<String> {
             Filter::Redirect(to) => vec![redirect(to)],
             Filter::Rewrite(to) => vec![rewrite(to)],
             Filter::Cors(cors) | Filter::Preflight(cors) => vec![cross_origin(cors)],
+            Filter::RewritePath(change) => {
+                let (pattern, replacement) = change.source();
+                vec![format!(
+                    "rewrite, path parts that match {pattern} to {replacement}"
+                )]
+            }
+            Filter::Respond(response) => {
+                vec![format!("respond with status {}", response.status.as_u16())]
+            }
             Filter::Mirror(to) => vec![mirror(to) + without_endpoints(&to.target, ir)],
             Filter::ExternalAuth(auth) => {
                 vec![external_auth(auth) + without_endpoints(&auth.target, ir)]

@@ -21,7 +21,7 @@ pub use self::facts::{FilterError, Level, LocalResponse, RequestFacts};
 use self::response::Step;
 use crate::ir::Filter;
 use crate::ir::cors::is_preflight;
-use crate::ir::filter::HeaderChanges;
+use crate::ir::filter::{self as ir, HeaderChanges};
 
 /// What a filter decides about a request.
 #[derive(Debug)]
@@ -43,6 +43,16 @@ pub fn change_request(changes: &HeaderChanges, headers: &mut HeaderMap) -> Resul
 /// Applies header changes to a response. Where there is no room for a header, the response keeps the changes before it.
 pub fn change_response(changes: &HeaderChanges, headers: &mut HeaderMap) {
     let _ = header::apply(changes, headers);
+}
+
+/// Returns the response of a filter that has one.
+fn direct(configured: &ir::Response) -> LocalResponse {
+    let mut response = http::Response::new(configured.body.clone());
+    *response.status_mut() = configured.status;
+    for (name, value) in &configured.headers {
+        response.headers_mut().insert(name.clone(), value.clone());
+    }
+    Box::new(response)
 }
 
 /// Applies a filter of `level` to a request, and adds to `phase` what the filter does to the response.
@@ -76,6 +86,8 @@ pub fn request(
                 return sharing.preflight(&parts.headers).map(Verdict::Respond);
             }
         }
+        Filter::RewritePath(change) => rewrite::apply_to_path(change, parts)?,
+        Filter::Respond(response) => return Ok(Verdict::Respond(direct(response))),
         // They send requests, so the proxy applies them: this module does no I/O.
         Filter::Mirror(_) | Filter::ExternalAuth(_) => {}
     }

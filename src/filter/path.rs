@@ -31,6 +31,11 @@ pub(super) fn changed<'a>(change: Option<&'a PathChange>, path: &'a str) -> Cow<
     }
 }
 
+/// Reports whether a text is a path from the root (RFC 3986, 3.3), in which `%` begins an encoded byte.
+pub(super) fn is_valid(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(is_path_byte)
+}
+
 /// Percent-encodes bytes that are not valid in a path (RFC 3986, 3.3). Takes `%` as the start of an encoded byte.
 fn encoded(path: &str) -> Cow<'_, str> {
     if path.bytes().all(is_path_byte) {

@@ -8,6 +8,7 @@ use http::{HeaderValue, Uri};
 use super::facts::FilterError;
 use super::path;
 use crate::ir::filter::{PathChange, Rewrite};
+use crate::ir::path_rewrite::PathRewrite;
 
 /// Applies the rewrite.
 pub(super) fn apply(rewrite: &Rewrite, parts: &mut Parts) -> Result<(), FilterError> {
@@ -40,10 +41,21 @@ fn set_host(host: &HeaderValue, parts: &mut Parts) -> Result<(), FilterError> {
 }
 
 fn set_path(change: &PathChange, parts: &mut Parts) -> Result<(), FilterError> {
-    let path = path::changed(Some(change), parts.uri.path());
+    let path = path::changed(Some(change), parts.uri.path()).into_owned();
+    replace_path(path, parts)
+}
+
+/// Applies a change by a regular expression. What it makes must be a path.
+pub(super) fn apply_to_path(change: &PathRewrite, parts: &mut Parts) -> Result<(), FilterError> {
+    let changed = change.changed(parts.uri.path());
+    let path = changed.filter(|path| path::is_valid(path));
+    replace_path(path.ok_or(FilterError::Path)?, parts)
+}
+
+fn replace_path(path: String, parts: &mut Parts) -> Result<(), FilterError> {
     let target = match parts.uri.query() {
         Some(query) => format!("{path}?{query}"),
-        None => path.into_owned(),
+        None => path,
     };
     let target = PathAndQuery::try_from(target).map_err(|_| FilterError::Path)?;
     let mut uri = std::mem::take(&mut parts.uri).into_parts();

@@ -3,12 +3,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::{Serialize, Serializer};
 
 use super::BackendId;
 use super::cors::Cors;
 use super::external_auth::ExternalAuth;
+use super::path_rewrite::PathRewrite;
 pub use super::scheme::Scheme;
 use super::target::BackendTarget;
 
@@ -31,6 +33,10 @@ pub enum Filter {
     Mirror(Arc<Mirror>),
     /// Asks another backend whether the request may go on.
     ExternalAuth(Arc<ExternalAuth>),
+    /// Changes the path by a regular expression.
+    RewritePath(Arc<PathRewrite>),
+    /// Responds.
+    Respond(Arc<Response>),
 }
 
 impl Filter {
@@ -44,7 +50,9 @@ impl Filter {
             | Self::Redirect(_)
             | Self::Rewrite(_)
             | Self::Cors(_)
-            | Self::Preflight(_) => None,
+            | Self::Preflight(_)
+            | Self::RewritePath(_)
+            | Self::Respond(_) => None,
         }
     }
 
@@ -52,6 +60,20 @@ impl Filter {
     pub fn backend(&self) -> Option<&BackendId> {
         self.target().and_then(BackendTarget::backend)
     }
+}
+
+/// A response of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Response {
+    /// Status.
+    #[serde(serialize_with = "status")]
+    pub status: StatusCode,
+    /// Headers; each name once.
+    #[serde(serialize_with = "fields")]
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Body.
+    #[serde(serialize_with = "text")]
+    pub body: Bytes,
 }
 
 /// Header changes: overwrite, append, delete, in this order.
@@ -154,6 +176,10 @@ fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S:
 
 fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u16(status.as_u16())
+}
+
+fn text<S: Serializer>(body: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&String::from_utf8_lossy(body))
 }
 
 fn host<S: Serializer>(host: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -14,6 +14,7 @@ pub mod hop_by_hop;
 pub mod limit;
 pub mod listener;
 pub mod object_ref;
+pub mod path_rewrite;
 pub mod pattern;
 pub mod policy;
 pub mod precedence;

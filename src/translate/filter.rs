@@ -6,7 +6,9 @@ pub(super) mod cors;
 mod external_auth;
 mod fault;
 mod mirror;
+pub(super) mod route_filter;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::header::{CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, TRAILER};
@@ -28,11 +30,12 @@ use crate::translate::filter::fault::unsupported;
 const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRAILER, PROXY_AUTHENTICATE];
 
 /// Translates the filters of one rule or backendRef. `prefix` is the rule's path prefix if that is its only match;
-/// `backend` resolves a reference to a backend.
+/// `extensions` are the filters that are objects of their own, by their place; `backend` resolves a reference to a backend.
 pub(super) fn translate(
     filters: &[HttpFilter],
     field: &str,
     prefix: Option<&Arc<str>>,
+    extensions: &BTreeMap<usize, Filter>,
     backend: ResolveBackend<'_>,
 ) -> Result<Vec<Filter>, Fault> {
     let has = |kind: &str| filters.iter().any(|filter| filter.kind == kind);
@@ -45,6 +48,9 @@ pub(super) fn translate(
     let numbered = filters.iter().enumerate();
     let filters: Result<Vec<Filter>, Fault> = numbered
         .map(|(index, filter)| {
+            if let Some(extension) = extensions.get(&index) {
+                return Ok(extension.clone());
+            }
             one(
                 filter,
                 &format!("{field}.filters[{index}]"),
@@ -61,7 +67,12 @@ pub(super) fn translate(
 /// server would deny them.
 fn cors_first(mut filters: Vec<Filter>) -> Vec<Filter> {
     let position = |is: fn(&Filter) -> bool| filters.iter().position(is);
-    let end = position(|filter| matches!(filter, Filter::Redirect(_) | Filter::ExternalAuth(_)));
+    let end = position(|filter| {
+        matches!(
+            filter,
+            Filter::Redirect(_) | Filter::ExternalAuth(_) | Filter::Respond(_)
+        )
+    });
     let cors = position(|filter| matches!(filter, Filter::Cors(_)));
     if let (Some(end), Some(cors)) = (end, cors)
         && end < cors

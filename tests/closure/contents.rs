@@ -7,20 +7,12 @@ use portcullis::translate::Options;
 use portcullis::translate::closure::{Closures, Difference, ObjectChange};
 use serde_json::{Value, json};
 
+use crate::api_versions::api_version;
 use crate::objects::CONTROLLER;
 use crate::{decode, snapshot};
 
-const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
-
 pub(crate) fn object(kind: &str, namespace: &str, name: &str, spec: impl Into<Value>) -> Value {
-    let version = match kind {
-        "Service" | "Pod" | "Secret" | "ConfigMap" | "Namespace" => "v1",
-        "AccessPolicy" | "BackendTLSOverride" | "ClientPolicy" | "RateLimitPolicy"
-        | "ReleaseBackend" | "RoutePolicy" | "TelemetryPolicy" => "portcullis.dev/v1alpha1",
-        "XBackend" | "XBackendTrafficPolicy" => "gateway.networking.x-k8s.io/v1alpha1",
-        "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
-        _ => GATEWAY_API,
-    };
+    let version = api_version(kind);
     let metadata = json!({"namespace": namespace, "name": name});
     json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec.into()})
 }

@@ -2,9 +2,14 @@
 
 use portcullis::api::filter::HttpFilter;
 use portcullis::api::reference::{BackendObjectRef, BackendRef};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::contents::{Followed, class, grant, http, route, service, slice};
+use crate::backends::backend;
+use crate::contents::{Followed, class, grant, http, object, route, service, slice};
+use crate::objects::{metadata, named};
 
 /// Returns the references to backends in these backendRefs and filters of a rule.
 pub(crate) fn references<'a>(
@@ -21,6 +26,43 @@ pub(crate) fn references<'a>(
         mirrored.chain(auth.map(|auth| &auth.backend_ref))
     });
     of_shares.map(|share| &share.backend).chain(of_filters)
+}
+
+/// Filters that refer to backends or to RouteFilters.
+pub(crate) fn referring_filters() -> impl Strategy<Value = Value> {
+    let reference = |mut backend: Value| {
+        if let Some(reference) = backend.as_object_mut() {
+            reference.remove("weight");
+        }
+        backend
+    };
+    let filter = |(backend, is_auth): (Value, bool)| match is_auth {
+        true => json!({"type": "ExternalAuth", "externalAuth": {
+            "protocol": "HTTP", "http": {}, "backendRef": backend,
+        }}),
+        false => json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}}),
+    };
+    let sends = (backend().prop_map(reference), any::<bool>()).prop_map(filter);
+    let extension = named("f").prop_map(|name| {
+        let reference = json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": name});
+        json!({"type": "ExtensionRef", "extensionRef": reference})
+    });
+    vec(prop_oneof![4 => sends, 1 => extension], 1..3).prop_map(Value::from)
+}
+
+/// A RouteFilter, which may be broken.
+pub(crate) fn route_filter() -> impl Strategy<Value = Value> {
+    let spec = select(vec![
+        json!({"directResponse": {"status": 404}}),
+        json!({"regexRewrite": {"pattern": "^/a", "replacement": "/b"}}),
+        json!({"regexRewrite": {"pattern": "(", "replacement": "/b"}}),
+    ]);
+    (metadata("f"), spec).prop_map(|(metadata, spec)| {
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
+            "metadata": metadata, "spec": spec,
+        })
+    })
 }
 
 fn reference(namespace: &str) -> Value {
@@ -58,4 +100,37 @@ fn closure_includes_granted_backends_of_filters() {
     let permitted = grant("other", ("HTTPRoute", "apps"), "Service");
     let change = "g: +Service other/copy +EndpointSlice other/copy-x +ReferenceGrant other/HTTPRoute-Service";
     assert_eq!(followed.put(&permitted), [change]);
+}
+
+#[test]
+fn closure_includes_route_filters_of_its_namespace() {
+    let extension = |group: &str, kind: &str| {
+        let reference = json!({"group": group, "kind": kind, "name": "filter"});
+        json!([{"type": "ExtensionRef", "extensionRef": reference}])
+    };
+    let mut filtered = route("apps", "r", "g", json!({"name": "app", "port": 80}));
+    filtered["spec"]["rules"][0]["filters"] = extension("portcullis.dev", "RouteFilter");
+    let mut other = route("apps", "other", "other", json!({"name": "app", "port": 80}));
+    other["spec"]["rules"][0]["filters"] = extension("example.com", "RouteFilter");
+    let filter = |namespace: &str| {
+        object(
+            "RouteFilter",
+            namespace,
+            "filter",
+            json!({"directResponse": {"status": 404}}),
+        )
+    };
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        http("other"),
+        filtered,
+        other,
+        filter("other"),
+    ]);
+    assert_eq!(followed.of("g"), ["HTTPRoute apps/r"]);
+    let change = "g: +RouteFilter apps/filter";
+    assert_eq!(followed.put(&filter("apps")), [change]);
+    let change = "g: -RouteFilter apps/filter";
+    assert_eq!(followed.delete(&filter("apps")), [change]);
 }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod api_versions;
 mod backends;
 mod contents;
 mod filters;

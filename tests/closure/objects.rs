@@ -9,6 +9,7 @@ use proptest::sample::select;
 use serde_json::{Value, json};
 
 use crate::backends::{backend, pod, release_backend, service, service_import, slice, xbackend};
+use crate::filters::referring_filters;
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
 pub(crate) const CONTROLLER: &str = "portcullis.dev/gateway-controller";
@@ -44,6 +45,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => crate::inherited_policies::rate_limit_policy(),
         2 => crate::inherited_policies::client_policy(),
         2 => crate::inherited_policies::route_policy(),
+        2 => crate::filters::route_filter(),
         3 => xbackend(),
         4 => release_backend(),
         6 => pod(),
@@ -243,23 +245,6 @@ fn rule() -> impl Strategy<Value = Value> {
         let backends: Vec<_> = backends.collect();
         json!({"matches": [{"path": {"value": path}}], "backendRefs": backends, "filters": filters})
     })
-}
-
-fn referring_filters() -> impl Strategy<Value = Value> {
-    let reference = |mut backend: Value| {
-        if let Some(reference) = backend.as_object_mut() {
-            reference.remove("weight");
-        }
-        backend
-    };
-    let filter = |(backend, is_auth): (Value, bool)| match is_auth {
-        true => json!({"type": "ExternalAuth", "externalAuth": {
-            "protocol": "HTTP", "http": {}, "backendRef": backend,
-        }}),
-        false => json!({"type": "RequestMirror", "requestMirror": {"backendRef": backend}}),
-    };
-    let filter = (backend().prop_map(reference), any::<bool>()).prop_map(filter);
-    vec(filter, 1..3).prop_map(Value::from)
 }
 
 fn http_route() -> impl Strategy<Value = Value> {

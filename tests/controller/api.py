@@ -37,6 +37,7 @@ KINDS = {
     "TelemetryPolicy": ("/apis/portcullis.dev/v1alpha1", "telemetrypolicies", True),
     "ClientPolicy": ("/apis/portcullis.dev/v1alpha1", "clientpolicies", True),
     "RateLimitPolicy": ("/apis/portcullis.dev/v1alpha1", "ratelimitpolicies", True),
+    "RouteFilter": ("/apis/portcullis.dev/v1alpha1", "routefilters", True),
     "RoutePolicy": ("/apis/portcullis.dev/v1alpha1", "routepolicies", True),
     "BackendTLSOverride": ("/apis/portcullis.dev/v1alpha1", "backendtlsoverrides", True),
     "ReleaseBackend": ("/apis/portcullis.dev/v1alpha1", "releasebackends", True),

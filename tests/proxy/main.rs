@@ -50,6 +50,7 @@ mod release_backends;
 mod releases;
 mod reload;
 mod retries;
+mod route_filter;
 mod route_policy;
 mod routing;
 mod sessions;

@@ -7,6 +7,7 @@ mod cors;
 mod rate_limit_policy;
 mod release_backend;
 mod remembered;
+mod route_filter;
 mod route_policy;
 mod traffic_policy;
 

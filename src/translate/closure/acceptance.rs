@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ReferenceGrant};
+use crate::api::http_route::HttpRoute;
 use crate::api::reference::{ObjectReference, ParentRef};
+use crate::api::route_filter::RouteFilter;
 use crate::ir::{Hostname, ObjectRef};
 
 use super::super::backend::Backends;
@@ -146,15 +148,31 @@ impl Acceptance {
         self.conflicts.replace(route, hostnames);
     }
 
-    /// Forgets what the rules of changed routes take; of all routes if a ReferenceGrant changed, which rules may need.
+    /// Forgets what the rules of changed routes take; of all routes of its namespace if a RouteFilter changed, and of all
+    /// routes if a ReferenceGrant changed, which rules may need.
     fn forget_rules(&mut self, changed: &[ObjectRef]) {
         let is_grant = |name: &ObjectRef| &*name.kind == ReferenceGrant::KIND;
         match changed.iter().any(is_grant) {
             true => self.rules.clear(),
-            false => changed
-                .iter()
-                .for_each(|name| drop(self.rules.remove(name))),
+            false => changed.iter().for_each(|name| self.forget_rules_of(name)),
         }
+    }
+
+    fn forget_rules_of(&mut self, changed: &ObjectRef) {
+        if &*changed.kind != RouteFilter::KIND {
+            self.rules.remove(changed);
+            return;
+        }
+        let first = ObjectRef::gateway_api(HttpRoute::KIND, &changed.namespace, "");
+        let of_namespace = self.rules.range(first.clone()..);
+        let is_same =
+            |name: &&ObjectRef| name.kind == first.kind && name.namespace == first.namespace;
+        let names: Vec<_> = of_namespace
+            .map(|(name, _)| name)
+            .take_while(is_same)
+            .cloned()
+            .collect();
+        names.iter().for_each(|name| drop(self.rules.remove(name)));
     }
 
     /// Decides anew which routes exceed a budget. Returns those for which that has changed.

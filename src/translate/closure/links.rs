@@ -8,9 +8,11 @@
 use crate::api::filter::HttpFilter;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::api::inherited_policy::InheritedPolicy;
+use crate::api::parameters::GROUP;
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef};
 use crate::api::route::RouteRule;
+use crate::api::route_filter::RouteFilter;
 use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
@@ -65,6 +67,7 @@ pub(super) fn links(
             .extend(backend::owners(slice)),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
+        | Object::RouteFilter(_)
         | Object::Namespace(_)
         | Object::Pod(_)
         | Object::Secret(_)
@@ -145,6 +148,7 @@ impl ByKind<'_> {
     }
 
     fn route<R: RouteObject>(&mut self, route: &R) {
+        self.route_filters(route);
         if !self.accept(route) {
             return;
         }
@@ -156,6 +160,23 @@ impl ByKind<'_> {
                     self.backend(&reference.backend);
                 }
                 self.http_filters(&reference.filters);
+            }
+        }
+    }
+
+    /// Collects the RouteFilters of a route, on which it depends whether it is usable.
+    fn route_filters<R: RouteObject>(&mut self, route: &R) {
+        for rule in &route.spec().rules {
+            let (filters, backend_refs) = rule.references();
+            let of_backends = backend_refs.iter().flat_map(|it| &it.filters);
+            let extensions = filters.iter().chain(of_backends);
+            for extension in extensions.filter_map(|filter| filter.extension_ref.as_ref()) {
+                if (&*extension.group, &*extension.kind) == (GROUP, RouteFilter::KIND) {
+                    let namespace = &self.collector.name.namespace;
+                    let name = ObjectRef::new(GROUP, RouteFilter::KIND, namespace, &extension.name);
+                    self.collector.depends_on_object(&name);
+                    self.collector.refers_to(name);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! GRPCRoutes: their rules, from matches, filters and backendRefs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::header::{
@@ -114,9 +115,10 @@ fn filters(
         );
         return Err(unsupported(&format!("{field}.filters[{index}]"), &message));
     }
-    filter::translate(filters, field, None, &mut |reference, field, requests| {
-        builder.resolve(reference, field, rule, requests)
-    })
+    let extensions = BTreeMap::new();
+    let resolve =
+        &mut |reference: &_, field: &_, requests| builder.resolve(reference, field, rule, requests);
+    filter::translate(filters, field, None, &extensions, resolve)
 }
 
 /// Returns what preflight requests for calls of a rule may ask for: what the CORS headers that it sets in responses say.

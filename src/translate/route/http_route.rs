@@ -7,6 +7,7 @@ use crate::api::http_route::{HttpRoute, HttpRule};
 use crate::ir::route::{Match, PathMatch};
 use crate::ir::{RouteKind, Rule, RuleId};
 
+use super::extension;
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use crate::translate::http_match;
 use crate::translate::policy::session_persistence;
@@ -45,10 +46,12 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &HttpRule) -> Option
     let prefix = only_prefix(&matches).cloned();
     let name = spec.name.as_deref();
     let filters = |builder: &mut RouteBuilder<'_>, filters: &[HttpFilter], field: &str| {
+        let extensions = extension::resolve(builder, filters, field)?;
         filter::translate(
             filters,
             field,
             prefix.as_ref(),
+            &extensions,
             &mut |reference, field, requests| builder.resolve(reference, field, name, requests),
         )
     };
@@ -83,13 +86,14 @@ fn settings(
     let timeouts = timeouts.map(|spec| timeouts::translate(spec, &format!("{field}.timeouts")));
     let session = session_persistence.as_ref();
     let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
+    let extensions = extension::resolve(builder, filters, field)?;
     let resolve = &mut |reference: &_, field: &_, requests| {
         builder.resolve(reference, field, name.as_deref(), requests)
     };
     let retry = retry.as_ref();
     let retry = retry.map(|spec| retry::translate(spec, &format!("{field}.retry")));
     Ok(RuleSettings {
-        filters: filter::translate(filters, field, only_prefix(matches), resolve)?,
+        filters: filter::translate(filters, field, only_prefix(matches), &extensions, resolve)?,
         timeouts: timeouts.transpose()?.unwrap_or_default(),
         retry: retry.transpose()?,
         session: session.transpose()?,

@@ -198,7 +198,7 @@ pub(in crate::translate) fn invalid_hostname(hostnames: &[Text]) -> Option<Fault
 
 /// A route while it is translated: resolves references and collects faults.
 pub(in crate::translate) struct RouteBuilder<'a> {
-    input: &'a Input<'a>,
+    pub(super) input: &'a Input<'a>,
     pub(in crate::translate) route: &'a ObjectRef,
     kind: RouteKind,
     consumer: Option<&'a Consumer>,

@@ -1,0 +1,114 @@
+//! RouteFilters: rewrites of paths by regular expressions, and responses without a backend.
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::origin::{Origin, empty};
+use crate::scene::{Objects, Scene, prefix};
+
+/// A RouteFilter.
+fn filter(name: &str, spec: &Value) -> String {
+    json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
+        "metadata": {"name": name}, "spec": spec,
+    })
+    .to_string()
+}
+
+/// A rule with this filter.
+fn rule(path: &str, name: &str) -> Value {
+    let mut rule = prefix(path, "origin");
+    let reference = json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": name});
+    rule["filters"] = json!([{"type": "ExtensionRef", "extensionRef": reference}]);
+    rule
+}
+
+fn rewrite(pattern: &str, replacement: &str) -> Value {
+    json!({"regexRewrite": {"pattern": pattern, "replacement": replacement}})
+}
+
+fn objects(origin: &Origin, rules: &[Value], filters: &[(&str, Value)]) -> Objects {
+    let objects = Objects::http()
+        .service("origin", &[origin.address])
+        .route("route", rules);
+    let filters = filters.iter().map(|(name, spec)| filter(name, spec));
+    filters.fold(objects, Objects::with)
+}
+
+#[tokio::test]
+async fn paths_are_rewritten_and_queries_kept() {
+    let origin = Origin::echo("origin").await;
+    let rules = [
+        rule("/api", "api"),
+        rule("/user", "user"),
+        rule("/bad", "bad"),
+    ];
+    let filters = [
+        ("api", rewrite("^/api(/|$)(.*)", "/$2")),
+        ("user", rewrite("^/user/([^/]+)/(.+)$", "/$2/of/$1")),
+        ("bad", rewrite("^/bad", "bad")),
+    ];
+    let scene = Scene::start(&objects(&origin, &rules, &filters));
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        for (path, expected) in [
+            ("/api/a/b?c=/api/d", "/a/b?c=/api/d"),
+            ("/api", "/"),
+            ("/user/7/orders", "/orders/of/7"),
+            ("/user/7", "/user/7"),
+            ("/user/a%2Fb/x", "/x/of/a%2Fb"),
+        ] {
+            let answer = client.get("a.com", path).await;
+            assert_eq!(answer.received()["path"], expected, "{path}");
+        }
+        assert_eq!(client.get("a.com", "/bad").await.status, 500);
+    }
+}
+
+#[tokio::test]
+async fn responses_ask_no_backend() {
+    let origin = Origin::echo("origin").await;
+    let rules = [rule("/closed", "closed"), rule("/none", "none")];
+    let headers = json!([{"name": "Retry-After", "value": "60"}]);
+    let closed = json!({"status": 503, "body": "back soon", "headers": headers});
+    let filters = [
+        ("closed", json!({"directResponse": closed})),
+        ("none", json!({"directResponse": {"status": 204}})),
+    ];
+    let scene = Scene::start(&objects(&origin, &rules, &filters));
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        let answer = client.post("a.com", "/closed", "a body").await;
+        assert_eq!((answer.status, answer.text()), (503, "back soon"));
+        assert_eq!(answer.header("retry-after"), "60");
+        assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+        let head = client.request(Method::HEAD, "a.com", "/closed");
+        let answer = client.fetch(head.body(empty()).expect("a request")).await;
+        assert_eq!((answer.status, answer.text()), (503, ""));
+        let answer = client.get("a.com", "/none").await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT.as_u16());
+    }
+    assert_eq!(origin.requests(), 0);
+}
+
+#[tokio::test]
+async fn changes_of_a_filter_are_served_and_a_missing_one_is_never_skipped() {
+    let origin = Origin::echo("origin").await;
+    let rules = [rule("/", "one")];
+    let respond = |status: u16| [("one", json!({"directResponse": {"status": status}}))];
+    let mut scene = Scene::start(&objects(&origin, &rules, &respond(404)));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.status, 404);
+    scene
+        .replace(&objects(&origin, &rules, &respond(410)))
+        .await;
+    assert_eq!(client.get("a.com", "/").await.status, 410);
+    scene.replace(&objects(&origin, &rules, &[])).await;
+    assert_eq!(client.get("a.com", "/").await.status, 500);
+    assert_eq!(origin.requests(), 0);
+}
