@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use http::HeaderName;
+
 use super::explanation::Explanation;
 use super::matches::{Values, conditions};
+use crate::ir::authentication::{Authentication, KeyPlace, Require};
 use crate::ir::cidr::CidrSet;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
@@ -20,12 +23,18 @@ pub(super) fn explain(
     let Some(policies) = policies else {
         return;
     };
-    let Policies { ip_rules, limits } = &**policies;
+    let Policies {
+        ip_rules,
+        limits,
+        authentication,
+    } = &**policies;
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
     explanation.lines(
         "limits",
         limits.iter().flat_map(|it| shown_limits(it, values)),
     );
+    let credentials = authentication.iter().flat_map(shown_credentials);
+    explanation.lines("credentials", credentials);
     let order = PHASES.map(|phase| phase.to_string());
     explanation.line("order", order.join(", then "));
 }
@@ -49,6 +58,54 @@ fn shown_ip_rules(rules: &Enforced<IpRules>) -> String {
     };
     let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();
     format!("{allow}{deny} ({})", policies.join(", "))
+}
+
+fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
+    let Authentication {
+        basic,
+        api_key,
+        require,
+    } = match authentication {
+        Enforced::Valid(authentication) => &**authentication,
+        Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
+    };
+    let basic = basic.as_ref().map(|basic| {
+        let (users, policy) = (basic.users.len(), &basic.policy);
+        let header = sent_as(basic.forward_user.as_ref());
+        format!("one of {users} users with a password{header} ({policy})")
+    });
+    let api_key = api_key.as_ref().map(|api_key| {
+        let (keys, policy) = (api_key.keys.len(), &api_key.policy);
+        let places = api_key.from.iter().map(|place| match place {
+            KeyPlace::Header(name) => format!("header {name}"),
+            KeyPlace::Query(name) => format!("query parameter {name}"),
+            KeyPlace::Cookie(name) => format!("cookie {name}"),
+        });
+        let places: Vec<_> = places.collect();
+        let places = places.join(" or ");
+        let header = sent_as(api_key.forward_client.as_ref());
+        let keep = if api_key.keep {
+            ", kept for the backend"
+        } else {
+            ""
+        };
+        format!("one of {keys} API keys, in {places}{keep}{header} ({policy})")
+    });
+    let separator = match require {
+        Require::All => "and",
+        Require::Any => "or",
+    };
+    let methods = basic.into_iter().chain(api_key).zip(0..);
+    let methods = methods.map(|(method, index)| match index {
+        0 => method,
+        _ => format!("{separator} {method}"),
+    });
+    methods.collect()
+}
+
+/// Text for the header that names the client to the backend.
+fn sent_as(header: Option<&HeaderName>) -> String {
+    header.map_or_else(String::new, |name| format!(", named in header {name}"))
 }
 
 fn shown_limits(limits: &Enforced<Limits>, values: Values) -> Vec<String> {

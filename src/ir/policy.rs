@@ -8,14 +8,16 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ObjectRef;
+use super::authentication::Authentication;
 use super::cidr::CidrSet;
 use super::limit::Limits;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 5] = [
+pub const PHASES: [Phase; 6] = [
     Phase::ClientIp,
     Phase::IpRules,
     Phase::Limits,
+    Phase::Authentication,
     Phase::Filters,
     Phase::Backend,
 ];
@@ -29,6 +31,8 @@ pub enum Phase {
     IpRules,
     /// Limits of requests.
     Limits,
+    /// The credentials of the client.
+    Authentication,
     /// The filters of the rule, in list order.
     Filters,
     /// The backend, with the filters of its backendRef.
@@ -41,6 +45,7 @@ impl fmt::Display for Phase {
             Self::ClientIp => "client IP",
             Self::IpRules => "IP rules",
             Self::Limits => "limits",
+            Self::Authentication => "authentication",
             Self::Filters => "filters",
             Self::Backend => "backend",
         })
@@ -56,6 +61,9 @@ pub struct Policies {
     /// Limits of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Enforced<Limits>>,
+    /// The credentials that requests need.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<Enforced<Authentication>>,
 }
 
 impl Policies {
@@ -70,10 +78,27 @@ impl Policies {
         }
     }
 
+    /// Returns what happens to connections and datagrams from an address, which have no credentials.
+    pub fn verdict_on_connection(&self, client: IpAddr) -> Verdict {
+        match &self.authentication {
+            None => self.verdict(client),
+            Some(_) => Verdict::Refuse,
+        }
+    }
+
+    /// Reports whether they decide by the addresses of clients.
+    pub fn need_addresses(&self) -> bool {
+        self.ip_rules.is_some() || self.limits.is_some()
+    }
+
     /// Reports whether nothing is required.
     pub fn are_none(&self) -> bool {
-        let Self { ip_rules, limits } = self;
-        ip_rules.is_none() && limits.is_none()
+        let Self {
+            ip_rules,
+            limits,
+            authentication,
+        } = self;
+        ip_rules.is_none() && limits.is_none() && authentication.is_none()
     }
 }
 

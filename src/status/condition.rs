@@ -204,6 +204,7 @@ pub enum Reason {
     InvalidKind,
     InvalidParameters,
     InvalidRouteKinds,
+    InvalidSecretRef,
     ListenersNotValid,
     LoosensInherited,
     ModeNone,

@@ -24,6 +24,7 @@ mod collector;
 mod connections;
 mod cors;
 mod cors_conformance;
+mod credentials;
 mod ejection;
 mod endpoints;
 mod explain;

@@ -1,53 +1,51 @@
-//! What policies do with a matched request before its filters: addresses, then limits.
+//! What policies do with a matched request before its filters: addresses, then limits, then credentials.
 
 use std::fmt::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::authentication::{self, Credentials};
+use super::policy_refusal::PolicyRefusal;
+use crate::filter::answer_preflight;
+use crate::ir::cors::is_preflight;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::Limits;
 use crate::ir::policy::Verdict;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
-use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView};
+use crate::table::{
+    BrokenPolicy, InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView, Rule,
+};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What a request that passes keeps.
+/// What policies have to do with a request that passes.
 pub(super) struct Passed {
     /// The requests in progress that it counts as.
-    pub(super) in_progress: Box<InProgress>,
+    pub(super) in_progress: Option<Box<InProgress>>,
     /// Headers of its response.
     pub(super) headers: Option<Box<HeaderChanges>>,
+    /// Its credentials, if it needs any.
+    pub(super) credentials: Option<Credentials>,
 }
 
-/// Why a request does not pass.
-pub(super) struct PolicyRefusal {
-    pub(super) error: Error,
-    /// Headers of its response.
-    pub(super) headers: HeaderMap,
-}
+/// What policies have to do with a request, if that is anything, or why it does not pass.
+pub(super) type PolicyResult = Result<Option<Box<Passed>>, Box<PolicyRefusal>>;
 
-impl From<Error> for PolicyRefusal {
-    fn from(error: Error) -> Self {
-        Self {
-            error,
-            headers: HeaderMap::new(),
-        }
-    }
-}
-
-/// What a request keeps, if that is anything, or why it does not pass.
-pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
-
-/// Decides on a request for a host.
-pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>) -> PolicyResult {
+/// Decides on a request for a host that matches a rule.
+pub(super) fn check(
+    (policies, rule): (&Arc<Policies>, &Rule),
+    origin: &Origin,
+    view: &RequestView<'_>,
+) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
     let client = origin.address;
-    if !origin.is_known && !policies.ir.are_none() {
+    if !origin.is_known && policies.ir.need_addresses() {
         return refused(Error::BrokenPolicy);
     }
     match policies.ir.verdict(client) {
@@ -55,9 +53,44 @@ pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>
         Verdict::Refuse => return refused(Error::AddressRefused),
         Verdict::Broken => return refused(Error::BrokenPolicy),
     }
-    if policies.ir.limits.is_none() {
-        return Ok(None);
-    }
+    let (in_progress, headers) = match policies.ir.limits {
+        None => (InProgress::default(), None),
+        Some(_) => admit(policies, client, view)?,
+    };
+    let credentials = match policies.authentication() {
+        Ok(None) => None,
+        Ok(Some(authentication)) => {
+            match authentication::check(policies, authentication, view) {
+                Ok(credentials) => Some(credentials),
+                // A preflight request never has credentials.
+                Err(_)
+                    if is_preflight(view.method, view.headers)
+                        && answer_preflight(&rule.ir.filters) =>
+                {
+                    None
+                }
+                Err(refusal) => return Err(with(refusal, headers)),
+            }
+        }
+        Err(BrokenPolicy) => return refused(Error::BrokenPolicy),
+    };
+    let in_progress = (!in_progress.is_empty()).then(|| Box::new(in_progress));
+    let is_kept = headers.is_some() || credentials.is_some() || in_progress.is_some();
+    Ok(is_kept.then(|| {
+        Box::new(Passed {
+            in_progress,
+            headers,
+            credentials,
+        })
+    }))
+}
+
+/// Counts a request. Returns the headers of its response.
+fn admit(
+    policies: &Policies,
+    client: IpAddr,
+    view: &RequestView<'_>,
+) -> Result<(InProgress, Option<Box<HeaderChanges>>), Box<PolicyRefusal>> {
     let request = LimitedRequest {
         client,
         view: *view,
@@ -67,17 +100,23 @@ pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>
         (Ok((in_progress, remaining)), limits) => {
             let limits = limits.filter(|limits| limits.has_headers);
             let headers = limits.map(|limits| Box::new(announced(limits, remaining.as_ref())));
-            let is_kept = headers.is_some() || !in_progress.is_empty();
-            Ok(is_kept.then(|| Passed {
-                in_progress: Box::new(in_progress),
-                headers,
-            }))
+            Ok((in_progress, headers))
         }
         (Err(LimitRefusal::Exceeded(after)), Some(limits)) => {
             Err(Box::new(exceeded(limits, after)))
         }
-        (Err(_), _) => refused(Error::BrokenPolicy),
+        (Err(_), _) => Err(Box::new(Error::BrokenPolicy.into())),
     }
+}
+
+/// Adds headers to the response of a refusal.
+fn with(
+    mut refusal: Box<PolicyRefusal>,
+    headers: Option<Box<HeaderChanges>>,
+) -> Box<PolicyRefusal> {
+    let headers = headers.into_iter().flat_map(|headers| headers.set);
+    headers.for_each(|(name, value)| drop(refusal.headers.insert(name, value)));
+    refusal
 }
 
 fn exceeded(limits: &Limits, after: Duration) -> PolicyRefusal {

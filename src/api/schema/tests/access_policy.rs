@@ -21,6 +21,8 @@ fn validates_fields_of_access_policies() {
     let listener = &format!("{{{GROUP}, kind: Gateway, name: web, sectionName: http}}");
     let service = &"{group: '', kind: Service, name: web}".to_owned();
     let rules = "ipRules: {deny: [10.0.0.0/8, '2001:db8::1']}";
+    let tcp_route = &format!("{{{GROUP}, kind: TCPRoute, name: web}}");
+    let keys = "apiKey: {secretRefs: [{name: keys}], from: [{type: Query, name: key}]}";
     let locked = &format!("strategy: Overrides, {rules}");
     let rows = [
         (gateway, rules, ""),
@@ -46,8 +48,29 @@ fn validates_fields_of_access_policies() {
         (
             gateway,
             "strategy: Defaults",
-            "an AccessPolicy needs ipRules",
+            "an AccessPolicy needs ipRules, basic, apiKey or require",
         ),
+        (route, "basic: {secretRef: {name: users}}", ""),
+        (route, "basic: {}", "spec.basic.secretRef: Required value"),
+        (
+            route,
+            "basic: {secretRef: {kind: ConfigMap, name: users}}",
+            "spec.basic.secretRef.kind: Unsupported value",
+        ),
+        (route, keys, ""),
+        (
+            route,
+            "apiKey: {secretRefs: [{name: keys}], from: [{type: Body, name: key}]}",
+            "spec.apiKey.from[0].type: Unsupported value",
+        ),
+        (route, "require: Any", ""),
+        (route, "require: Some", "spec.require: Unsupported value"),
+        (
+            tcp_route,
+            "require: Any",
+            "basic, apiKey and require are for requests",
+        ),
+        (tcp_route, rules, ""),
         (gateway, "ipRules: {}", "ipRules need allow or deny"),
         (
             gateway,

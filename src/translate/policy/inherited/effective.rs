@@ -7,6 +7,7 @@ use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, IpRules, Policies};
 
+use super::authentication;
 use super::path::{Levels, OnLevel};
 use super::policy::{Content, Section};
 
@@ -15,6 +16,7 @@ pub(super) fn effective(levels: &Levels<'_>) -> Policies {
     Policies {
         ip_rules: enforced(&levels.applied(Section::IpRules), ip_rules),
         limits: limits(&levels.applied(Section::Limits)),
+        authentication: authentication::required(levels),
     }
 }
 
@@ -145,20 +147,22 @@ fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> Connection
     }
 }
 
-/// Returns how a policy permits more than what it replaces; `None` if it does not. `inherited` is what has an effect
-/// above it.
+/// Returns how a section of a policy permits more than what it replaces; `None` if it does not. `inherited` is what has
+/// an effect above it.
 pub(super) fn loosened(inherited: &OnLevel<'_>, policy: &OnLevel<'_>) -> Option<String> {
     let of = |it: &OnLevel<'_>| match it.content() {
         Ok(Content::IpRules { allow, .. }) => Some(allow.clone()),
         _ => None,
     };
-    let (above, own) = (of(inherited)??, of(policy)?);
+    let (Some(above), Some(own)) = (of(inherited), of(policy)) else {
+        return authentication::loosened(inherited, policy);
+    };
     let name = &inherited.policy.name;
-    match own {
-        None => Some(format!("spec.ipRules removes allow of {name}")),
-        Some(own) if !above.contains_all(&own) => Some(format!(
+    match (above?, own) {
+        (_, None) => Some(format!("spec.ipRules removes allow of {name}")),
+        (above, Some(own)) if !above.contains_all(&own) => Some(format!(
             "spec.ipRules.allow permits addresses that {name} does not permit"
         )),
-        Some(_) => None,
+        (_, Some(_)) => None,
     }
 }

@@ -2,7 +2,8 @@
 //! requests. A new kind is a file with its sections, an entry in `index.rs`, and a field of what they require in
 //! `effective.rs`. Keeps policies from one translation to the next.
 
-mod access;
+pub(in crate::translate) mod access;
+mod authentication;
 mod client;
 mod effective;
 mod index;

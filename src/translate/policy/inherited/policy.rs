@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::ir::ObjectRef;
+use crate::ir::authentication::{ApiKeys, Basic, Require};
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
@@ -28,6 +29,8 @@ pub(super) struct Policy {
     pub(super) is_audit: bool,
     /// The condition of its targets.
     pub(super) affected: ConditionType,
+    /// References that cannot be resolved, or not entirely.
+    pub(super) unresolved: Vec<Fault>,
     /// The sections that it sets, or why they are unusable.
     pub(super) sections: BTreeMap<Section, Result<Content, Fault>>,
 }
@@ -45,6 +48,12 @@ pub(super) struct Target {
 pub(super) enum Section {
     /// `ipRules` of an AccessPolicy.
     IpRules,
+    /// `basic` of an AccessPolicy.
+    Basic,
+    /// `apiKey` of an AccessPolicy.
+    ApiKey,
+    /// `require` of an AccessPolicy.
+    Require,
     /// `rules` and `response` of a RateLimitPolicy: a response without limits would say nothing.
     Limits,
     /// `proxyProtocol` of a ClientPolicy.
@@ -68,6 +77,12 @@ pub(super) enum Content {
         allow: Option<CidrSet>,
         deny: CidrSet,
     },
+    /// Users with passwords.
+    Basic(Arc<Basic>),
+    /// Clients with API keys.
+    ApiKey(Arc<ApiKeys>),
+    /// Which credentials are needed.
+    Require(Require),
     /// Limits of requests.
     Limits(Arc<Limits>),
     /// The PROXY protocol.
@@ -83,6 +98,9 @@ impl Section {
     pub(super) fn field(self) -> &'static str {
         match self {
             Self::IpRules => "spec.ipRules",
+            Self::Basic => "spec.basic",
+            Self::ApiKey => "spec.apiKey",
+            Self::Require => "spec.require",
             Self::Limits => "spec.rules",
             Self::ProxyProtocol => "spec.proxyProtocol",
             Self::ClientIp => "spec.clientIP",
@@ -96,7 +114,12 @@ impl Section {
     /// Reports whether it is about connections, so that all listeners of a port have the same.
     pub(super) fn is_of_connections(self) -> bool {
         match self {
-            Self::IpRules | Self::Limits | Self::ClientIp => false,
+            Self::IpRules
+            | Self::Basic
+            | Self::ApiKey
+            | Self::Require
+            | Self::Limits
+            | Self::ClientIp => false,
             Self::ProxyProtocol
             | Self::Timeouts
             | Self::Connections
@@ -105,9 +128,21 @@ impl Section {
         }
     }
 
-    /// Reports whether it decides by the addresses of clients.
-    pub(super) fn needs_addresses(self) -> bool {
-        matches!(self, Self::IpRules | Self::Limits)
+    /// Reports whether it is about credentials or other parts of HTTP requests, which connections do not have.
+    pub(super) fn is_of_requests(self) -> bool {
+        matches!(self, Self::Basic | Self::ApiKey | Self::Require)
+    }
+
+    /// Reports whether a policy that locks this section locks another one, too: what that one says decides what this one
+    /// is worth.
+    pub(super) fn locks(self, other: Self) -> bool {
+        match other {
+            // Whoever chooses the address chooses the verdict.
+            Self::ClientIp => matches!(self, Self::IpRules | Self::Limits),
+            // With one credential of several, whoever adds a way to authenticate makes the others needless.
+            Self::Basic | Self::ApiKey | Self::Require => self != other && self.is_of_requests(),
+            _ => false,
+        }
     }
 }
 
@@ -140,6 +175,7 @@ impl Policy {
             protects: true,
             is_audit: false,
             affected,
+            unresolved: Vec::new(),
             sections,
         }
     }
