@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::http_route::{NameValueMatch, PathMatch};
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
@@ -38,6 +39,53 @@ pub struct AccessSpec {
     /// Which credentials a request needs: `All` or `Any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub require: Option<String>,
+    /// Which clients may send which requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authorization: Option<Authorization>,
+}
+
+/// Which clients may send which requests. The first rule that a request meets decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Authorization {
+    /// Rules, in order.
+    pub rules: Vec<AuthorizationRule>,
+    /// `Allow` or `Deny`, for requests that meet no rule; absent means `Deny`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+/// A rule of an authorization.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct AuthorizationRule {
+    /// Name, unique within the policy.
+    pub name: String,
+    /// `Allow` or `Deny`.
+    pub action: String,
+    /// Conditions, which must all hold; absent means every request.
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<AccessMatch>,
+}
+
+/// Conditions on requests and clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct AccessMatch {
+    /// One of these methods.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+    /// One of these paths.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathMatch>,
+    /// All of these headers.
+    #[serde(skip_serializing_if = "<[NameValueMatch]>::is_empty")]
+    pub headers: Box<[NameValueMatch]>,
+    /// An address in one of these CIDRs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cidrs: Vec<String>,
+    /// One of these users or clients with API keys.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<String>,
 }
 
 /// User names and passwords of HTTP's Basic authentication (RFC 7617).

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use http::HeaderName;
+use http::{HeaderName, Method};
 
 use super::explanation::Explanation;
 use super::matches::{Values, conditions};
 use crate::ir::authentication::{Authentication, KeyPlace, Require};
+use crate::ir::authorization::{Authorization, AuthorizationRule, RequestConditions};
 use crate::ir::cidr::CidrSet;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
 
-/// Maximum number of CIDRs of a list that are shown.
-const MAX_CIDRS: usize = 10;
+/// Maximum number of CIDRs or clients of a list that are shown.
+const MAX_LISTED: usize = 10;
 
 /// Explains what policies require, if there are any.
 pub(super) fn explain(
@@ -27,6 +28,7 @@ pub(super) fn explain(
         ip_rules,
         limits,
         authentication,
+        authorization,
     } = &**policies;
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
     explanation.lines(
@@ -35,6 +37,8 @@ pub(super) fn explain(
     );
     let credentials = authentication.iter().flat_map(shown_credentials);
     explanation.lines("credentials", credentials);
+    let rules = authorization.iter().flat_map(|it| shown_rules(it, values));
+    explanation.lines("authorization", rules);
     let order = PHASES.map(|phase| phase.to_string());
     explanation.line("order", order.join(", then "));
 }
@@ -103,6 +107,51 @@ fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
     methods.collect()
 }
 
+fn shown_rules(authorization: &Enforced<Authorization>, values: Values) -> Vec<String> {
+    let Authorization {
+        policy,
+        rules,
+        default,
+    } = match authorization {
+        Enforced::Valid(authorization) => &**authorization,
+        Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
+    };
+    let rules = rules.iter().map(|rule| {
+        let (name, conditions) = (&rule.name, shown_conditions(rule, values));
+        format!("{name}: {:?} {conditions} ({policy})", rule.action)
+    });
+    let default = format!("others: {default:?} ({policy})");
+    rules.chain([default]).collect()
+}
+
+fn shown_conditions(rule: &AuthorizationRule, values: Values) -> String {
+    let RequestConditions { methods, matches } = &rule.requests;
+    let mut parts = Vec::new();
+    if let Some(methods) = methods {
+        let methods: Vec<_> = methods.iter().map(Method::as_str).collect();
+        parts.push(format!("method {}", methods.join(" or ")));
+    }
+    if let Some(matches) = matches {
+        let matches: Vec<_> = matches.iter().map(|it| conditions(it, values)).collect();
+        parts.push(matches.join(" or "));
+    }
+    if let Some(addresses) = &rule.cidrs {
+        parts.push(format!("address in {}", cidrs(addresses)));
+    }
+    if let Some(clients) = &rule.clients {
+        let shown: Vec<&str> = clients.iter().take(MAX_LISTED).map(|it| &**it).collect();
+        let more = match clients.len().saturating_sub(MAX_LISTED) {
+            0 => String::new(),
+            more => format!(", {more} more"),
+        };
+        parts.push(format!("client {}{more}", shown.join(" or ")));
+    }
+    match parts.is_empty() {
+        true => "every request".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
 /// Text for the header that names the client to the backend.
 fn sent_as(header: Option<&HeaderName>) -> String {
     header.map_or_else(String::new, |name| format!(", named in header {name}"))
@@ -161,11 +210,11 @@ pub(super) fn cidrs(set: &CidrSet) -> String {
     let all: Vec<_> = set.iter().collect();
     let mut shown: Vec<_> = all
         .iter()
-        .take(MAX_CIDRS)
+        .take(MAX_LISTED)
         .map(ToString::to_string)
         .collect();
-    if all.len() > MAX_CIDRS {
-        shown.push(format!("{} more", all.len() - MAX_CIDRS));
+    if all.len() > MAX_LISTED {
+        shown.push(format!("{} more", all.len() - MAX_LISTED));
     }
     shown.join(", ")
 }

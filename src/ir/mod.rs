@@ -2,6 +2,7 @@
 //! Kubernetes objects, sockets or clocks. Equal IRs serve traffic in the same way.
 
 pub mod authentication;
+pub mod authorization;
 pub mod backend;
 pub mod cidr;
 pub mod client;

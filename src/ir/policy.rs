@@ -9,15 +9,17 @@ use serde::Serialize;
 
 use super::ObjectRef;
 use super::authentication::Authentication;
+use super::authorization::Authorization;
 use super::cidr::CidrSet;
 use super::limit::Limits;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 6] = [
+pub const PHASES: [Phase; 7] = [
     Phase::ClientIp,
     Phase::IpRules,
     Phase::Limits,
     Phase::Authentication,
+    Phase::Authorization,
     Phase::Filters,
     Phase::Backend,
 ];
@@ -33,6 +35,8 @@ pub enum Phase {
     Limits,
     /// The credentials of the client.
     Authentication,
+    /// The rules about requests and clients.
+    Authorization,
     /// The filters of the rule, in list order.
     Filters,
     /// The backend, with the filters of its backendRef.
@@ -46,6 +50,7 @@ impl fmt::Display for Phase {
             Self::IpRules => "IP rules",
             Self::Limits => "limits",
             Self::Authentication => "authentication",
+            Self::Authorization => "authorization",
             Self::Filters => "filters",
             Self::Backend => "backend",
         })
@@ -64,6 +69,9 @@ pub struct Policies {
     /// The credentials that requests need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication: Option<Enforced<Authentication>>,
+    /// Which clients may send which requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authorization: Option<Enforced<Authorization>>,
 }
 
 impl Policies {
@@ -78,17 +86,21 @@ impl Policies {
         }
     }
 
-    /// Returns what happens to connections and datagrams from an address, which have no credentials.
+    /// Returns what happens to connections and datagrams from an address, which have neither credentials nor requests.
     pub fn verdict_on_connection(&self, client: IpAddr) -> Verdict {
-        match &self.authentication {
-            None => self.verdict(client),
-            Some(_) => Verdict::Refuse,
+        match self.authentication.is_none() && self.authorization.is_none() {
+            true => self.verdict(client),
+            false => Verdict::Refuse,
         }
     }
 
     /// Reports whether they decide by the addresses of clients.
     pub fn need_addresses(&self) -> bool {
-        self.ip_rules.is_some() || self.limits.is_some()
+        let authorization = match &self.authorization {
+            Some(Enforced::Valid(authorization)) => authorization.needs_addresses(),
+            Some(Enforced::Broken(_)) | None => false,
+        };
+        self.ip_rules.is_some() || self.limits.is_some() || authorization
     }
 
     /// Reports whether nothing is required.
@@ -97,8 +109,12 @@ impl Policies {
             ip_rules,
             limits,
             authentication,
+            authorization,
         } = self;
-        ip_rules.is_none() && limits.is_none() && authentication.is_none()
+        ip_rules.is_none()
+            && limits.is_none()
+            && authentication.is_none()
+            && authorization.is_none()
     }
 }
 

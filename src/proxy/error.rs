@@ -44,6 +44,8 @@ pub(crate) enum Error {
     Unauthenticated,
     /// Too many passwords wait to be verified.
     PasswordsWait,
+    /// The rules of a policy do not let the client send the request.
+    Unauthorized,
     /// A policy that protects the rule is broken.
     BrokenPolicy,
     /// The rule or the selected backendRef is invalid.
@@ -88,6 +90,7 @@ impl Error {
             | Self::LimitExceeded(_)
             | Self::Unauthenticated
             | Self::PasswordsWait
+            | Self::Unauthorized
             | Self::BodyTimeout
             | Self::BodyTooLarge
             | Self::KeptBytes
@@ -116,7 +119,7 @@ impl Error {
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
-            Self::AddressRefused => StatusCode::FORBIDDEN,
+            Self::AddressRefused | Self::Unauthorized => StatusCode::FORBIDDEN,
             Self::LimitExceeded(status) => status,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
@@ -172,6 +175,7 @@ impl Error {
             Self::AddressRefused => "this address may not send requests here",
             Self::LimitExceeded(_) => "too many requests: a limit is exceeded",
             Self::Unauthenticated => "credentials are missing or not valid",
+            Self::Unauthorized => "this client may not send this request",
             Self::PasswordsWait => "too many passwords wait to be verified",
             Self::BrokenPolicy => "a policy that protects the route is broken",
             Self::InvalidRule => "the route cannot be served as configured",
@@ -230,6 +234,7 @@ mod tests {
             (Error::Misdirected, GrpcStatus::Unavailable),
             (Error::AddressRefused, GrpcStatus::PermissionDenied),
             (Error::Unauthenticated, GrpcStatus::Unauthenticated),
+            (Error::Unauthorized, GrpcStatus::PermissionDenied),
             (Error::PasswordsWait, GrpcStatus::Unavailable),
             (Error::BrokenPolicy, GrpcStatus::Unavailable),
             (Error::InvalidRule, GrpcStatus::Unavailable),

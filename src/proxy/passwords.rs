@@ -221,7 +221,7 @@ mod tests {
         }
         assert_eq!(admitted, MAX_WAITING);
         let (done, is_done) = mpsc::channel();
-        let job = Box::new(move || drop(done.send(())));
+        let job = Box::new(move || done.send(()).unwrap_or_default());
         threads.run(&other, client(1), job).unwrap();
         is_done.recv_timeout(TIMEOUT).unwrap();
         drop(end);
@@ -235,7 +235,7 @@ mod tests {
             let (sender, receiver) = mpsc::channel();
             for last in 0..8 {
                 let sender = sender.clone();
-                let job = Box::new(move || drop(sender.send(())));
+                let job = Box::new(move || sender.send(()).unwrap_or_default());
                 threads.run(&namespace, client(last), job).unwrap();
             }
             drop(sender);

@@ -3,6 +3,7 @@
 //! Must not know Kubernetes, sockets or HTTP connections.
 
 mod authentication;
+mod authorization;
 mod backend;
 mod backends;
 mod build;
@@ -35,6 +36,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub use authentication::{Authentication, Clients, Users};
+pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};

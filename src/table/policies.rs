@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authentication::{Authentication, Authenticators};
+use super::authorization::{self, AuthorizedRequest};
 use super::limits::{CountedLimits, InProgress, LimitedRequest, Limiters, Remaining};
+use crate::ir::authorization::Action;
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, Policies as IrPolicies};
 use crate::runtime::monotonic;
@@ -84,6 +86,20 @@ impl Policies {
         match (&self.authentication, &self.ir.authentication) {
             (None, Some(_)) => Err(BrokenPolicy),
             (authentication, _) => Ok(authentication.as_ref()),
+        }
+    }
+
+    /// Reports whether a client may send a request.
+    ///
+    /// # Errors
+    /// When a policy is broken.
+    pub fn permits(&self, request: &AuthorizedRequest<'_>) -> Result<bool, BrokenPolicy> {
+        match &self.ir.authorization {
+            None => Ok(true),
+            Some(Enforced::Valid(rules)) => {
+                Ok(authorization::decide(rules, request) == Action::Allow)
+            }
+            Some(Enforced::Broken(_)) => Err(BrokenPolicy),
         }
     }
 }

@@ -19,9 +19,9 @@ use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, to};
 
 /// `password`.
-const BCRYPT: &str = "$2y$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu";
+pub(crate) const BCRYPT: &str = "$2y$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu";
 /// `password`.
-const SHA_CRYPT: &str = "$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ5";
+pub(crate) const SHA_CRYPT: &str = "$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ5";
 /// `secret`.
 const SHA: &str = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
 
@@ -34,16 +34,16 @@ fn secret(name: &str, values: &Value) -> String {
 }
 
 /// A Secret with users and the hashes of their passwords.
-fn users(users: &[(&str, &str)]) -> String {
+pub(crate) fn users(users: &[(&str, &str)]) -> String {
     let lines = users.iter().map(|(name, hash)| format!("{name}:{hash}\n"));
     secret("users", &json!({"auth": lines.collect::<String>()}))
 }
 
-fn basic() -> Value {
+pub(crate) fn basic() -> Value {
     json!({"basic": {"secretRef": {"name": "users"}, "realm": "staff", "forwardUser": "X-User"}})
 }
 
-fn api_key() -> Value {
+pub(crate) fn api_key() -> Value {
     json!({"apiKey": {
         "secretRefs": [{"name": "keys"}],
         "from": [
@@ -54,14 +54,14 @@ fn api_key() -> Value {
     }})
 }
 
-fn keys() -> String {
+pub(crate) fn keys() -> String {
     secret(
         "keys",
         &json!({"shop": "key-of-shop", "billing": "key-of-billing"}),
     )
 }
 
-fn authorization(user: &str, password: &str) -> String {
+pub(crate) fn authorization(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
 
@@ -261,7 +261,7 @@ async fn broken_secret_fails_closed_for_its_scope_alone() {
     let origin = Origin::echo("origin").await;
     let admin = json!({"kind": "HTTPRoute", "name": "route", "sectionName": "admin"});
     let policy = access("a", &admin, &basic());
-    let mut scene = Scene::start(&before(&origin, &[policy.clone()]));
+    let mut scene = Scene::start(&before(&origin, std::slice::from_ref(&policy)));
     let statuses = async |scene: &Scene| {
         let mut client = Client::http1(scene.at(80)).await;
         let value = authorization("alice", "password");
@@ -414,11 +414,12 @@ async fn guesses_at_one_team_do_not_delay_logins_of_another() {
                     503 if response.headers()["retry-after"] == "1" => busy.fetch_add(1, Relaxed),
                     other => panic!("{other}"),
                 };
+                // Guesses are many, and do not take all of the time of the workers.
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         }));
     }
-    // The queue of the attacked team is full.
+    // The queue of the attacked team is full. Counters have no change notification.
     let full = async {
         while busy.load(Relaxed) == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -13,6 +13,7 @@ mod access_log;
 mod access_policy;
 mod admin;
 mod api;
+mod authorization;
 mod backend_tls;
 mod backend_tls_insecure;
 mod backend_tls_overrides;

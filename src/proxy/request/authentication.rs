@@ -1,5 +1,5 @@
-//! The credentials of a matched request: whether they are valid, and what the backend gets of them. Must not know how they
-//! are written or verified.
+//! The credentials of a matched request: whether they are valid, what the client may send with them, and what the backend
+//! gets of them. Must not know how they are written or verified.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 
 use super::policy_refusal::PolicyRefusal;
 use crate::filter::credentials::{BasicCredentials, api_key, remove_api_keys};
-use crate::ir::authentication::{ApiKeys, Basic, Require};
+use crate::ir::authentication::Require;
 use crate::proxy::error::Error;
 use crate::proxy::passwords::PasswordThreads;
-use crate::table::{Authentication, Policies, RequestView, Users};
+use crate::table::{Authentication, AuthorizedRequest, BrokenPolicy, Policies, RequestView, Users};
 
 /// What clients without a valid API key are told. No scheme is registered for these.
 const API_KEY: HeaderValue = HeaderValue::from_static("ApiKey");
@@ -40,19 +40,58 @@ pub(super) struct Identity {
 /// A password that has to be verified. What else the request needs is valid.
 pub(super) struct Unverified {
     policies: Arc<Policies>,
-    credentials: BasicCredentials,
+    credentials: Box<BasicCredentials>,
     key: Option<usize>,
 }
 
 /// A user name and password as far as they are known.
 enum User {
     Valid(usize),
-    Unverified(BasicCredentials),
+    Unverified(Box<BasicCredentials>),
     Invalid,
 }
 
-/// Decides on the credentials of a request.
+/// Decides on a request by its credentials, if it needs any, and by the rules about clients.
 pub(super) fn check(
+    policies: &Arc<Policies>,
+    client: IpAddr,
+    view: &RequestView<'_>,
+) -> Result<Option<Credentials>, Box<PolicyRefusal>> {
+    let authentication = policies.authentication().map_err(broken)?;
+    let credentials = authentication.map(|it| credentials(policies, it, view));
+    let credentials = credentials.transpose()?;
+    let names = match &credentials {
+        None => [None; 2],
+        Some(Credentials::Valid(identity)) => identity.names(),
+        Some(Credentials::Unverified(_)) => return Ok(credentials),
+    };
+    authorize(policies, (client, names), view)?;
+    Ok(credentials)
+}
+
+/// Decides on a request by the rules about clients.
+fn authorize(
+    policies: &Policies,
+    (client, names): (IpAddr, [Option<&str>; 2]),
+    view: &RequestView<'_>,
+) -> Result<(), Box<PolicyRefusal>> {
+    let request = AuthorizedRequest {
+        client,
+        names,
+        view: *view,
+    };
+    match policies.permits(&request).map_err(broken)? {
+        true => Ok(()),
+        false => Err(Box::new(Error::Unauthorized.into())),
+    }
+}
+
+fn broken(_: BrokenPolicy) -> Box<PolicyRefusal> {
+    Box::new(Error::BrokenPolicy.into())
+}
+
+/// Decides on the credentials of a request.
+fn credentials(
     policies: &Arc<Policies>,
     authentication: &Authentication,
     view: &RequestView<'_>,
@@ -103,7 +142,7 @@ fn user(users: &Users, headers: &HeaderMap) -> User {
     };
     match users.remembered(credentials.name(), credentials.password()) {
         Some(user) => User::Valid(user),
-        None => User::Unverified(credentials),
+        None => User::Unverified(Box::new(credentials)),
     }
 }
 
@@ -128,24 +167,22 @@ fn busy() -> Box<PolicyRefusal> {
 }
 
 impl Unverified {
-    /// Verifies the password of a client's request.
+    /// Verifies the password of a client's request, and decides on it by the rules about clients.
     pub(super) async fn verify(
         self: Box<Self>,
         threads: &PasswordThreads,
         client: IpAddr,
+        view: RequestView<'_>,
     ) -> Result<Identity, Box<PolicyRefusal>> {
         let Self {
             policies,
             credentials,
             key,
         } = *self;
-        let authentication = policies.authentication();
-        let authentication = authentication.map_err(|_| Error::BrokenPolicy.into());
-        let authentication = authentication.map_err(Box::new)?;
-        let Some((authentication, users)) =
-            authentication.and_then(|it| Some((it, it.users.as_ref()?)))
-        else {
-            return Err(Box::new(Error::BrokenPolicy.into()));
+        let authentication = policies.authentication().map_err(broken)?;
+        let users = authentication.and_then(|it| it.users.as_ref());
+        let (Some(authentication), Some(users)) = (authentication, users) else {
+            return Err(broken(BrokenPolicy));
         };
         let (sender, receiver) = oneshot::channel();
         let verifying = users.clone();
@@ -163,11 +200,15 @@ impl Unverified {
         let waits = threads.run(namespace, client, Box::new(job));
         waits.map_err(|_| busy())?;
         match receiver.await {
-            Ok(Some(user)) => Ok(Identity {
-                user: Some(user),
-                key,
-                policies,
-            }),
+            Ok(Some(user)) => {
+                let identity = Identity {
+                    user: Some(user),
+                    key,
+                    policies: policies.clone(),
+                };
+                authorize(&policies, (client, identity.names()), &view)?;
+                Ok(identity)
+            }
             Ok(None) => {
                 let of_client = authentication.require == Require::Any;
                 Err(refusal(authentication, true, of_client))
@@ -178,33 +219,43 @@ impl Unverified {
 }
 
 impl Identity {
+    /// The names of the user and of the client that has the API key.
+    fn names(&self) -> [Option<&str>; 2] {
+        let Ok(Some(authentication)) = self.policies.authentication() else {
+            return [None; 2];
+        };
+        let Authentication { users, clients, .. } = authentication;
+        let user = users.as_ref().zip(self.user);
+        let client = clients.as_ref().zip(self.key);
+        [
+            user.map(|(users, user)| &*users.ir.users[user].name),
+            client.map(|(clients, key)| &*clients.ir.keys[key].client),
+        ]
+    }
+
     /// Tells backends who sent the request. What the client says about that is removed, and its API key.
     pub(super) fn apply(&self, parts: &mut request::Parts) -> Result<(), Error> {
         let Ok(Some(authentication)) = self.policies.authentication() else {
             return Err(Error::BrokenPolicy);
         };
-        let users = authentication.users.as_ref().map(|users| &*users.ir);
-        let clients = authentication.clients.as_ref().map(|clients| &*clients.ir);
-        let user = users.and_then(|users: &Basic| {
-            let name = self.user.map(|user| &*users.users[user].name);
-            Some((users.forward_user.as_ref()?, name))
-        });
-        let client = clients.and_then(|clients: &ApiKeys| {
-            let name = self.key.map(|key| &*clients.keys[key].client);
-            Some((clients.forward_client.as_ref()?, name))
-        });
+        let Authentication { users, clients, .. } = authentication;
+        let clients = clients.as_ref().map(|clients| &*clients.ir);
         if let Some(clients) = clients.filter(|clients| !clients.keep) {
             remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
         }
+        let user_header = users.as_ref().and_then(|it| it.ir.forward_user.as_ref());
+        let client_header = clients.and_then(|clients| clients.forward_client.as_ref());
+        let [user, client] = self.names();
+        let told = [(user_header, user), (client_header, client)];
         // All are removed before one is set: both may be the same header.
-        let told = [user, client];
-        for (header, _) in told.into_iter().flatten() {
+        for header in told.iter().filter_map(|(header, _)| *header) {
             parts.headers.remove(header);
         }
-        for (header, name) in told.into_iter().flatten() {
-            if let Some(name) = name {
-                set(&mut parts.headers, header, name)?;
-            }
+        let told = told
+            .iter()
+            .filter_map(|(header, name)| (*header).zip(*name));
+        for (header, name) in told {
+            set(&mut parts.headers, header, name)?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::proxy::request::websocket::Handshake;
 use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
+use crate::table::RequestView;
 
 /// A matched request. Boxed, so that futures that hold it are small.
 pub(in crate::proxy) struct Exchange {
@@ -54,6 +55,18 @@ pub(in crate::proxy) struct Exchange {
 }
 
 impl Exchange {
+    /// Returns the parts that conditions look at.
+    pub(super) fn view(&self) -> RequestView<'_> {
+        RequestView {
+            host: self.host.as_str(),
+            method: &self.parts.method,
+            path: self.parts.uri.path(),
+            query: self.parts.uri.query(),
+            headers: &self.parts.headers,
+            added: self.added.as_slice(),
+        }
+    }
+
     /// A copy of the head, if `filters` may modify it and another attempt may need the original.
     pub(in crate::proxy) fn before(&mut self, filters: &[Filter]) -> Option<Box<request::Parts>> {
         if filters.is_empty() {

@@ -1,4 +1,5 @@
-//! What policies do with a matched request before its filters: addresses, then limits, then credentials.
+//! What policies do with a matched request before its filters: addresses, then limits, then credentials
+//! and rules about clients.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ use crate::ir::policy::Verdict;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
 use crate::table::{
-    BrokenPolicy, InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView, Rule,
+    InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView, Rule,
 };
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -57,22 +58,17 @@ pub(super) fn check(
         None => (InProgress::default(), None),
         Some(_) => admit(policies, client, view)?,
     };
-    let credentials = match policies.authentication() {
-        Ok(None) => None,
-        Ok(Some(authentication)) => {
-            match authentication::check(policies, authentication, view) {
-                Ok(credentials) => Some(credentials),
-                // A preflight request never has credentials.
-                Err(_)
-                    if is_preflight(view.method, view.headers)
-                        && answer_preflight(&rule.ir.filters) =>
-                {
-                    None
-                }
-                Err(refusal) => return Err(with(refusal, headers)),
-            }
+    let credentials = match authentication::check(policies, client, view) {
+        Ok(credentials) => credentials,
+        // A preflight request never has credentials.
+        Err(refusal)
+            if refusal.error != Error::BrokenPolicy
+                && is_preflight(view.method, view.headers)
+                && answer_preflight(&rule.ir.filters) =>
+        {
+            None
         }
-        Err(BrokenPolicy) => return refused(Error::BrokenPolicy),
+        Err(refusal) => return Err(with(refusal, headers)),
     };
     let in_progress = (!in_progress.is_empty()).then(|| Box::new(in_progress));
     let is_kept = headers.is_some() || credentials.is_some() || in_progress.is_some();

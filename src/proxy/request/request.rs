@@ -96,12 +96,15 @@ async fn verify(
     activity: &Activity,
 ) -> Response<ResponseBody> {
     let client = exchange.record.client().ip();
-    let verified = unverified.verify(&exchange.client.worker.passwords, client);
-    let outcome = match exchange.expires {
-        None => verified.await,
-        Some(time) => {
-            let late = |_| Err(Box::new(Error::RequestTimeout.into()));
-            timeout_at(time, verified).await.unwrap_or_else(late)
+    let outcome = {
+        let threads = &exchange.client.worker.passwords;
+        let verified = unverified.verify(threads, client, exchange.view());
+        match exchange.expires {
+            None => verified.await,
+            Some(time) => {
+                let late = |_| Err(Box::new(Error::RequestTimeout.into()));
+                timeout_at(time, verified).await.unwrap_or_else(late)
+            }
         }
     };
     let applied = outcome.and_then(|identity| {

@@ -21,8 +21,6 @@ fn validates_fields_of_access_policies() {
     let listener = &format!("{{{GROUP}, kind: Gateway, name: web, sectionName: http}}");
     let service = &"{group: '', kind: Service, name: web}".to_owned();
     let rules = "ipRules: {deny: [10.0.0.0/8, '2001:db8::1']}";
-    let tcp_route = &format!("{{{GROUP}, kind: TCPRoute, name: web}}");
-    let keys = "apiKey: {secretRefs: [{name: keys}], from: [{type: Query, name: key}]}";
     let locked = &format!("strategy: Overrides, {rules}");
     let rows = [
         (gateway, rules, ""),
@@ -48,8 +46,44 @@ fn validates_fields_of_access_policies() {
         (
             gateway,
             "strategy: Defaults",
-            "an AccessPolicy needs ipRules, basic, apiKey or require",
+            "an AccessPolicy needs ipRules, basic, apiKey, require or authorization",
         ),
+        (gateway, "ipRules: {}", "ipRules need allow or deny"),
+        (
+            gateway,
+            "ipRules: {allow: []}",
+            "should have at least 1 items",
+        ),
+        (
+            gateway,
+            "ipRules: {allow: [example.com]}",
+            "spec.ipRules.allow[0]: Invalid value",
+        ),
+    ];
+    check(&rows);
+}
+
+/// Checks the findings of targets with a spec.
+fn check(rows: &[(&String, &str, &str)]) {
+    for (targets, rest, expected) in rows.iter().copied() {
+        let found = on(targets, rest);
+        match expected {
+            "" => assert!(found.is_empty(), "{targets} {rest}: {found:?}"),
+            _ => assert!(
+                found.iter().any(|it| it.contains(expected)),
+                "{targets} {rest}: {found:?}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn validates_credentials_and_rules_of_access_policies() {
+    let route = &format!("{{{GROUP}, kind: HTTPRoute, name: web}}");
+    let tcp_route = &format!("{{{GROUP}, kind: TCPRoute, name: web}}");
+    let keys = "apiKey: {secretRefs: [{name: keys}], from: [{type: Query, name: key}]}";
+    let rules = "ipRules: {deny: [10.0.0.0/8]}";
+    let rows = [
         (route, "basic: {secretRef: {name: users}}", ""),
         (route, "basic: {}", "spec.basic.secretRef: Required value"),
         (
@@ -68,29 +102,30 @@ fn validates_fields_of_access_policies() {
         (
             tcp_route,
             "require: Any",
-            "basic, apiKey and require are for requests",
+            "basic, apiKey, require and authorization are for requests",
         ),
         (tcp_route, rules, ""),
-        (gateway, "ipRules: {}", "ipRules need allow or deny"),
+        (route, "authorization: {default: Allow}", ""),
         (
-            gateway,
-            "ipRules: {allow: []}",
-            "should have at least 1 items",
+            route,
+            "authorization: {rules: [{name: a, action: Deny}]}",
+            "",
         ),
         (
-            gateway,
-            "ipRules: {allow: [example.com]}",
-            "spec.ipRules.allow[0]: Invalid value",
+            route,
+            "authorization: {rules: [{name: a, action: Audit}]}",
+            "spec.authorization.rules[0].action: Unsupported value",
+        ),
+        (
+            route,
+            "authorization: {rules: [{name: a, action: Deny, match: {}}]}",
+            "should have at least 1 properties",
+        ),
+        (
+            route,
+            "authorization: {rules: [{name: a, action: Deny, match: {methods: [get]}}]}",
+            "match.methods[0]: Unsupported value",
         ),
     ];
-    for (targets, rest, expected) in rows {
-        let found = on(targets, rest);
-        match expected {
-            "" => assert!(found.is_empty(), "{targets} {rest}: {found:?}"),
-            _ => assert!(
-                found.iter().any(|it| it.contains(expected)),
-                "{targets} {rest}: {found:?}"
-            ),
-        }
-    }
+    check(&rows);
 }

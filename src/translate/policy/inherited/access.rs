@@ -1,6 +1,7 @@
 //! AccessPolicies: who may send requests. One file for each section.
 
 mod api_key;
+mod authorization;
 pub(in crate::translate) mod basic;
 mod ip_rules;
 pub(in crate::translate) mod secret;
@@ -28,6 +29,7 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
         basic,
         api_key,
         require,
+        authorization,
     } = &object.spec;
     let name = object.object_ref();
     let mut references = References {
@@ -47,6 +49,9 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
     }
     if let Some(text) = require {
         sections.insert(Section::Require, self::require(text));
+    }
+    if let Some(section) = authorization {
+        sections.insert(Section::Authorization, authorization::read(&name, section));
     }
     if target_refs.iter().any(has_no_requests) {
         let of_requests = sections.iter_mut().filter(|(it, _)| it.is_of_requests());

@@ -64,7 +64,7 @@ pub(super) fn made_needless(
     section: Section,
     policy: &Policy,
 ) -> Option<String> {
-    if section != Section::Require && !METHODS.contains(&section) {
+    if !section.is_of_credentials() {
         return None;
     }
     let require = levels.applied(Section::Require);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
 use crate::ir::limit::Limits;
@@ -17,6 +18,7 @@ pub(super) fn effective(levels: &Levels<'_>) -> Policies {
         ip_rules: enforced(&levels.applied(Section::IpRules), ip_rules),
         limits: limits(&levels.applied(Section::Limits)),
         authentication: authentication::required(levels),
+        authorization: authorization(&levels.applied(Section::Authorization)),
     }
 }
 
@@ -54,6 +56,15 @@ fn ip_rules(applied: &[OnLevel<'_>]) -> Result<IpRules, String> {
         deny,
         policies: policies.collect(),
     })
+}
+
+/// The rules of the most specific policy.
+fn authorization(applied: &[OnLevel<'_>]) -> Option<Enforced<Authorization>> {
+    match applied.last()?.content() {
+        Ok(Content::Authorization(authorization)) => Some(Enforced::Valid(authorization.clone())),
+        Ok(_) => None,
+        Err(why) => Some(Enforced::Broken(why.into())),
+    }
 }
 
 /// The limits of the most specific policy. One that would refuse nothing may be left out if it is broken.
@@ -154,6 +165,15 @@ pub(super) fn loosened(inherited: &OnLevel<'_>, policy: &OnLevel<'_>) -> Option<
         Ok(Content::IpRules { allow, .. }) => Some(allow.clone()),
         _ => None,
     };
+    if let (Ok(Content::Authorization(above)), Ok(Content::Authorization(own))) =
+        (inherited.content(), policy.content())
+    {
+        let is_same = (&above.rules, above.default) == (&own.rules, own.default);
+        let name = &inherited.policy.name;
+        let is_stricter = own.denies_all();
+        return (!is_same && !is_stricter)
+            .then(|| format!("spec.authorization replaces the rules of {name}"));
+    }
     let (Some(above), Some(own)) = (of(inherited), of(policy)) else {
         return authentication::loosened(inherited, policy);
     };

@@ -5,6 +5,7 @@
 pub(in crate::translate) mod access;
 mod authentication;
 mod client;
+mod condition;
 mod effective;
 mod index;
 mod merge;

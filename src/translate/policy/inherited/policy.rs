@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::ir::ObjectRef;
 use crate::ir::authentication::{ApiKeys, Basic, Require};
+use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
@@ -54,6 +55,8 @@ pub(super) enum Section {
     ApiKey,
     /// `require` of an AccessPolicy.
     Require,
+    /// `authorization` of an AccessPolicy.
+    Authorization,
     /// `rules` and `response` of a RateLimitPolicy: a response without limits would say nothing.
     Limits,
     /// `proxyProtocol` of a ClientPolicy.
@@ -83,6 +86,8 @@ pub(super) enum Content {
     ApiKey(Arc<ApiKeys>),
     /// Which credentials are needed.
     Require(Require),
+    /// Which clients may send which requests.
+    Authorization(Arc<Authorization>),
     /// Limits of requests.
     Limits(Arc<Limits>),
     /// The PROXY protocol.
@@ -101,6 +106,7 @@ impl Section {
             Self::Basic => "spec.basic",
             Self::ApiKey => "spec.apiKey",
             Self::Require => "spec.require",
+            Self::Authorization => "spec.authorization",
             Self::Limits => "spec.rules",
             Self::ProxyProtocol => "spec.proxyProtocol",
             Self::ClientIp => "spec.clientIP",
@@ -118,6 +124,7 @@ impl Section {
             | Self::Basic
             | Self::ApiKey
             | Self::Require
+            | Self::Authorization
             | Self::Limits
             | Self::ClientIp => false,
             Self::ProxyProtocol
@@ -130,17 +137,28 @@ impl Section {
 
     /// Reports whether it is about credentials or other parts of HTTP requests, which connections do not have.
     pub(super) fn is_of_requests(self) -> bool {
+        self.is_of_credentials() || self == Self::Authorization
+    }
+
+    /// Reports whether it is about credentials.
+    pub(super) fn is_of_credentials(self) -> bool {
         matches!(self, Self::Basic | Self::ApiKey | Self::Require)
     }
 
     /// Reports whether a policy that locks this section locks another one, too: what that one says decides what this one
-    /// is worth.
-    pub(super) fn locks(self, other: Self) -> bool {
+    /// is worth. `content` is what this one says.
+    pub(super) fn locks(self, other: Self, content: Option<&Content>) -> bool {
+        let (by_address, by_client) = match content {
+            Some(Content::Authorization(it)) => (it.needs_addresses(), it.needs_clients()),
+            _ => (self == Self::Authorization, self == Self::Authorization),
+        };
         match other {
             // Whoever chooses the address chooses the verdict.
-            Self::ClientIp => matches!(self, Self::IpRules | Self::Limits),
+            Self::ClientIp => matches!(self, Self::IpRules | Self::Limits) || by_address,
             // With one credential of several, whoever adds a way to authenticate makes the others needless.
-            Self::Basic | Self::ApiKey | Self::Require => self != other && self.is_of_requests(),
+            _ if other.is_of_credentials() => {
+                self != other && self.is_of_credentials() || by_client
+            }
             _ => false,
         }
     }

@@ -52,10 +52,11 @@ fn users(secret: &Secret) -> Result<(Box<[User]>, Vec<String>), String> {
     for (line, number) in lines {
         let added = user(line).and_then(|(name, hash)| match users.contains_key(name) {
             true => Err("has the user of a line before"),
-            false => Ok(drop(users.insert(name.into(), hash))),
+            false => Ok((name, hash)),
         });
-        if let Err(problem) = added {
-            problems.push(format!("line {number} of {KEY} {problem}"));
+        match added {
+            Ok((name, hash)) => drop(users.insert(name.into(), hash)),
+            Err(problem) => problems.push(format!("line {number} of {KEY} {problem}")),
         }
     }
     if users.is_empty() {
