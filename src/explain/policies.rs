@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
+use http::{HeaderName, Method};
+
 use super::describe::header_changes;
 use super::explanation::Explanation;
 use super::matches::{Values, conditions};
+use crate::ir::authentication::{Authentication, KeyPlace, Require};
+use crate::ir::authorization::{Authorization, AuthorizationRule, RequestConditions};
 use crate::ir::cidr::CidrSet;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
 use crate::ir::route_defaults::RouteDefaults;
 
-/// Maximum number of CIDRs of a list that are shown.
-const MAX_CIDRS: usize = 10;
+/// Maximum number of CIDRs or clients of a list that are shown.
+const MAX_LISTED: usize = 10;
 
 /// Explains what policies require, if there are any.
 pub(super) fn explain(
@@ -27,6 +31,8 @@ pub(super) fn explain(
         ip_rules,
         limits,
         route,
+        authentication,
+        authorization,
     } = &**policies;
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
     explanation.lines(
@@ -34,6 +40,10 @@ pub(super) fn explain(
         limits.iter().flat_map(|it| shown_limits(it, values)),
     );
     explanation.lines("policies", route.iter().flat_map(|it| shown_defaults(it)));
+    let credentials = authentication.iter().flat_map(shown_credentials);
+    explanation.lines("credentials", credentials);
+    let rules = authorization.iter().flat_map(|it| shown_rules(it, values));
+    explanation.lines("authorization", rules);
     let order = PHASES.map(|phase| phase.to_string());
     explanation.line("order", order.join(", then "));
 }
@@ -80,6 +90,99 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
     let names: Vec<_> = policies.iter().map(ToString::to_string).collect();
     lines.push(format!("from {}", names.join(", ")));
     lines
+}
+
+fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
+    let Authentication {
+        basic,
+        api_key,
+        require,
+    } = match authentication {
+        Enforced::Valid(authentication) => &**authentication,
+        Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
+    };
+    let basic = basic.as_ref().map(|basic| {
+        let (users, policy) = (basic.users.len(), &basic.policy);
+        let header = sent_as(basic.forward_user.as_ref());
+        format!("one of {users} users with a password{header} ({policy})")
+    });
+    let api_key = api_key.as_ref().map(|api_key| {
+        let (keys, policy) = (api_key.keys.len(), &api_key.policy);
+        let places = api_key.from.iter().map(|place| match place {
+            KeyPlace::Header(name) => format!("header {name}"),
+            KeyPlace::Query(name) => format!("query parameter {name}"),
+            KeyPlace::Cookie(name) => format!("cookie {name}"),
+        });
+        let places: Vec<_> = places.collect();
+        let places = places.join(" or ");
+        let header = sent_as(api_key.forward_client.as_ref());
+        let keep = if api_key.keep {
+            ", kept for the backend"
+        } else {
+            ""
+        };
+        format!("one of {keys} API keys, in {places}{keep}{header} ({policy})")
+    });
+    let separator = match require {
+        Require::All => "and",
+        Require::Any => "or",
+    };
+    let methods = basic.into_iter().chain(api_key).zip(0..);
+    let methods = methods.map(|(method, index)| match index {
+        0 => method,
+        _ => format!("{separator} {method}"),
+    });
+    methods.collect()
+}
+
+fn shown_rules(authorization: &Enforced<Authorization>, values: Values) -> Vec<String> {
+    let Authorization {
+        policy,
+        rules,
+        default,
+    } = match authorization {
+        Enforced::Valid(authorization) => &**authorization,
+        Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
+    };
+    let rules = rules.iter().map(|rule| {
+        let (name, conditions) = (&rule.name, shown_conditions(rule, values));
+        format!("{name}: {:?} {conditions} ({policy})", rule.action)
+    });
+    let default = format!("others: {default:?} ({policy})");
+    rules.chain([default]).collect()
+}
+
+fn shown_conditions(rule: &AuthorizationRule, values: Values) -> String {
+    let RequestConditions { methods, matches } = &rule.requests;
+    let mut parts = Vec::new();
+    if let Some(methods) = methods {
+        let methods: Vec<_> = methods.iter().map(Method::as_str).collect();
+        parts.push(format!("method {}", methods.join(" or ")));
+    }
+    if let Some(matches) = matches {
+        let matches: Vec<_> = matches.iter().map(|it| conditions(it, values)).collect();
+        parts.push(matches.join(" or "));
+    }
+    if let Some(addresses) = &rule.cidrs {
+        parts.push(format!("address in {}", cidrs(addresses)));
+    }
+    if let Some(clients) = &rule.clients {
+        let shown: Vec<&str> = clients.iter().take(MAX_LISTED).map(|it| &**it).collect();
+        let more = match clients.len().saturating_sub(MAX_LISTED) {
+            0 => String::new(),
+            more => format!(", {more} more"),
+        };
+        parts.push(format!("client {}{more}", shown.join(" or ")));
+    }
+    match parts.is_empty() {
+        true => "every request".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+/// Text for the header that names the client to the backend.
+fn sent_as(header: Option<&HeaderName>) -> String {
+    header.map_or_else(String::new, |name| format!(", named in header {name}"))
 }
 
 fn shown_limits(limits: &Enforced<Limits>, values: Values) -> Vec<String> {
@@ -135,11 +238,11 @@ pub(super) fn cidrs(set: &CidrSet) -> String {
     let all: Vec<_> = set.iter().collect();
     let mut shown: Vec<_> = all
         .iter()
-        .take(MAX_CIDRS)
+        .take(MAX_LISTED)
         .map(ToString::to_string)
         .collect();
-    if all.len() > MAX_CIDRS {
-        shown.push(format!("{} more", all.len() - MAX_CIDRS));
+    if all.len() > MAX_LISTED {
+        shown.push(format!("{} more", all.len() - MAX_LISTED));
     }
     shown.join(", ")
 }

@@ -3,6 +3,7 @@
 
 mod alias;
 mod cors;
+pub mod credentials;
 mod facts;
 mod header;
 mod path;
@@ -92,4 +93,19 @@ pub fn request(
         Filter::Mirror(_) | Filter::ExternalAuth(_) => {}
     }
     Ok(Verdict::Continue)
+}
+
+/// Reports whether filters, in this order, answer preflight requests before these or copies of them are sent anywhere.
+pub fn answer_preflight(filters: &[Filter]) -> bool {
+    let is_change = |filter: &&Filter| {
+        matches!(
+            filter,
+            Filter::RequestHeaders(_)
+                | Filter::ResponseHeaders(_)
+                | Filter::Rewrite(_)
+                | Filter::RewritePath(_)
+        )
+    };
+    let first = filters.iter().find(|filter| !is_change(filter));
+    matches!(first, Some(Filter::Cors(_) | Filter::Preflight(_)))
 }

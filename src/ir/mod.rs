@@ -1,6 +1,8 @@
 //! The intermediate representation: the whole configuration of a data plane as plain, validated values. Must not know
 //! Kubernetes objects, sockets or clocks. Equal IRs serve traffic in the same way.
 
+pub mod authentication;
+pub mod authorization;
 pub mod backend;
 pub mod cidr;
 pub mod client;

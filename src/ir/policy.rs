@@ -8,16 +8,20 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::ObjectRef;
+use super::authentication::Authentication;
+use super::authorization::Authorization;
 use super::cidr::CidrSet;
 use super::limit::Limits;
 use super::route_defaults::RouteDefaults;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 6] = [
+pub const PHASES: [Phase; 8] = [
     Phase::ClientIp,
     Phase::IpRules,
     Phase::Limits,
     Phase::BodyLimit,
+    Phase::Authentication,
+    Phase::Authorization,
     Phase::Filters,
     Phase::Backend,
 ];
@@ -33,6 +37,10 @@ pub enum Phase {
     Limits,
     /// The limit of the request body.
     BodyLimit,
+    /// The credentials of the client.
+    Authentication,
+    /// The rules about requests and clients.
+    Authorization,
     /// The filters of the rule, in list order.
     Filters,
     /// The backend, with the filters of its backendRef.
@@ -46,6 +54,8 @@ impl fmt::Display for Phase {
             Self::IpRules => "IP rules",
             Self::Limits => "limits",
             Self::BodyLimit => "body limit",
+            Self::Authentication => "authentication",
+            Self::Authorization => "authorization",
             Self::Filters => "filters",
             Self::Backend => "backend",
         })
@@ -61,6 +71,12 @@ pub struct Policies {
     /// Limits of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Enforced<Limits>>,
+    /// The credentials that requests need.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<Enforced<Authentication>>,
+    /// Which clients may send which requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authorization: Option<Enforced<Authorization>>,
     /// How requests are handled where their rule does not say it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<Arc<RouteDefaults>>,
@@ -78,9 +94,21 @@ impl Policies {
         }
     }
 
-    /// Reports whether requests may be refused by the address of the client.
+    /// Returns what happens to connections and datagrams from an address, which have neither credentials nor requests.
+    pub fn verdict_on_connection(&self, client: IpAddr) -> Verdict {
+        match self.authentication.is_none() && self.authorization.is_none() {
+            true => self.verdict(client),
+            false => Verdict::Refuse,
+        }
+    }
+
+    /// Reports whether they decide by the addresses of clients.
     pub fn need_addresses(&self) -> bool {
-        self.ip_rules.is_some() || self.limits.is_some()
+        let authorization = match &self.authorization {
+            Some(Enforced::Valid(authorization)) => authorization.needs_addresses(),
+            Some(Enforced::Broken(_)) | None => false,
+        };
+        self.ip_rules.is_some() || self.limits.is_some() || authorization
     }
 
     /// Reports whether nothing is required.
@@ -88,9 +116,15 @@ impl Policies {
         let Self {
             ip_rules,
             limits,
+            authentication,
+            authorization,
             route,
         } = self;
-        ip_rules.is_none() && limits.is_none() && route.is_none()
+        ip_rules.is_none()
+            && limits.is_none()
+            && authentication.is_none()
+            && authorization.is_none()
+            && route.is_none()
     }
 }
 

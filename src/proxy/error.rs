@@ -40,6 +40,12 @@ pub(crate) enum Error {
     AddressRefused,
     /// A limit of a policy is exceeded.
     LimitExceeded(StatusCode),
+    /// A policy asks for credentials, and the request has no valid ones.
+    Unauthenticated,
+    /// Too many passwords wait to be verified.
+    PasswordsWait,
+    /// The rules of a policy do not let the client send the request.
+    Unauthorized,
     /// A policy that protects the rule is broken.
     BrokenPolicy,
     /// The rule or the selected backendRef is invalid.
@@ -82,6 +88,9 @@ impl Error {
             | Self::NotFound(_)
             | Self::AddressRefused
             | Self::LimitExceeded(_)
+            | Self::Unauthenticated
+            | Self::PasswordsWait
+            | Self::Unauthorized
             | Self::BodyTimeout
             | Self::BodyTooLarge
             | Self::KeptBytes
@@ -118,8 +127,9 @@ impl Error {
             Self::TooManyHeaders => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
-            Self::AddressRefused => StatusCode::FORBIDDEN,
+            Self::AddressRefused | Self::Unauthorized => StatusCode::FORBIDDEN,
             Self::LimitExceeded(status) => status,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
@@ -127,9 +137,10 @@ impl Error {
                 StatusCode::GATEWAY_TIMEOUT
             }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::RetryBudget | Self::KeptBytes | Self::AuthorizationUnavailable => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::RetryBudget
+            | Self::KeptBytes
+            | Self::PasswordsWait
+            | Self::AuthorizationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
                 UpstreamFault::NoEndpoint
@@ -171,6 +182,9 @@ impl Error {
             Self::Misdirected => "this host is served on another connection",
             Self::AddressRefused => "this address may not send requests here",
             Self::LimitExceeded(_) => "too many requests: a limit is exceeded",
+            Self::Unauthenticated => "credentials are missing or not valid",
+            Self::Unauthorized => "this client may not send this request",
+            Self::PasswordsWait => "too many passwords wait to be verified",
             Self::BrokenPolicy => "a policy that protects the route is broken",
             Self::InvalidRule => "the route cannot be served as configured",
             Self::NoBackend => "the route has no backend",
@@ -225,6 +239,9 @@ mod tests {
             (Error::TooManyHeaders, GrpcStatus::ResourceExhausted),
             (Error::Misdirected, GrpcStatus::Unavailable),
             (Error::AddressRefused, GrpcStatus::PermissionDenied),
+            (Error::Unauthenticated, GrpcStatus::Unauthenticated),
+            (Error::Unauthorized, GrpcStatus::PermissionDenied),
+            (Error::PasswordsWait, GrpcStatus::Unavailable),
             (Error::BrokenPolicy, GrpcStatus::Unavailable),
             (Error::InvalidRule, GrpcStatus::Unavailable),
             (Error::NoBackend, GrpcStatus::Unavailable),

@@ -9,6 +9,7 @@ mod error;
 mod exporter;
 mod grpc;
 mod grpc_web;
+mod passwords;
 mod request;
 mod response;
 mod udp;
@@ -24,6 +25,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use self::connection::listener::Listeners;
+use self::passwords::PasswordThreads;
 use self::worker::SharedState;
 use self::worker_state::Command;
 use crate::ir::client::AddressSource;
@@ -100,6 +102,7 @@ impl Proxy {
             traces: stats.traces.clone(),
             taps: stats.taps.clone(),
             shutdown,
+            passwords: PasswordThreads::new(count),
             loads,
             queues: queues.clone(),
         };

@@ -18,6 +18,7 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use super::connection::connection;
 use super::connection::listener::Listener;
+use super::passwords::PasswordThreads;
 use super::udp::{self, UdpPort};
 use super::worker_state::access_log::RequestLog;
 use super::worker_state::bound::Bound;
@@ -68,6 +69,7 @@ pub(super) struct SharedState {
     pub(super) traces: Arc<TraceQueue>,
     pub(super) taps: Arc<Taps>,
     pub(super) shutdown: Shutdown,
+    pub(super) passwords: PasswordThreads,
     /// Number of open connections by worker.
     pub(super) loads: Arc<[AtomicUsize]>,
     /// Command queues of the workers, in the same order.
@@ -131,6 +133,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         stats: shared.stats,
         datagrams: OnceCell::new(),
         udp_sessions: Rc::default(),
+        passwords: shared.passwords,
         terminating: Cell::new(false),
         draining: Cell::new(false),
         ports: Ports::default(),

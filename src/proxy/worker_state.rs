@@ -29,6 +29,7 @@ use self::handshakes::Handshakes;
 use self::idle::Connections;
 use self::port::{PortState, Ports};
 use self::traces::SampledRequests;
+use super::passwords::PasswordThreads;
 use crate::datagrams::DatagramIo;
 use crate::ir::Bind;
 use crate::ir::client::AddressSource;
@@ -89,6 +90,8 @@ pub(crate) struct Worker {
     pub(super) datagrams: OnceCell<Rc<DatagramIo>>,
     /// Number of UDP sessions.
     pub(crate) udp_sessions: Rc<Cell<usize>>,
+    /// Threads that verify passwords.
+    pub(crate) passwords: PasswordThreads,
     /// Whether shutdown has begun, so that clients should reconnect elsewhere.
     pub(crate) terminating: Cell<bool>,
     /// Whether connections must end.

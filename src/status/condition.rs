@@ -210,6 +210,7 @@ pub enum Reason {
     InvalidKind,
     InvalidParameters,
     InvalidRouteKinds,
+    InvalidSecretRef,
     ListenersNotValid,
     LoosensInherited,
     ModeNone,

@@ -95,9 +95,9 @@ impl Listeners<'_> {
         match old.filter(|node| changes.is_empty() && node.is_current(ir, config)) {
             Some(node) => node.clone(),
             None => {
-                let limiters = self.routes.limiters.clone();
+                let states = self.routes.policies.clone();
                 let attach = |ir: &Arc<ir::Route>| self.routes.attach(ir, self.backends);
-                let known = (old, &limiters, &mut self.routers);
+                let known = (old, &states, &mut self.routers);
                 let node = Listener::new(ir.clone(), config.cloned(), &changes, known, attach);
                 self.detached.extend(changes.detached().cloned());
                 Arc::new(node)

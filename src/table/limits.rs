@@ -15,8 +15,6 @@ use self::counters::{Counters, release, take_slot, take_token};
 pub use self::key::LimitedRequest;
 use crate::ir;
 use crate::ir::limit::{Limit, Limits as IrLimits};
-use crate::ir::policy::{Enforced, Policies as IrPolicies};
-use crate::runtime::monotonic;
 use crate::table::matcher::fits;
 
 /// Keys of a limit.
@@ -33,11 +31,10 @@ pub(super) struct Limiters(Arc<Mutex<FxHashMap<LimitId, Weak<Limiter>>>>);
 /// The policy and the name of a limit.
 type LimitId = (ir::ObjectRef, Arc<str>);
 
-/// What policies require of the requests of a listener or a rule, with counters.
+/// The limits of a policy, with counters.
 #[derive(Debug)]
-pub struct Policies {
-    /// What they require.
-    pub ir: Arc<IrPolicies>,
+pub(super) struct CountedLimits {
+    pub(super) ir: Arc<IrLimits>,
     limits: Box<[Arc<Limiter>]>,
 }
 
@@ -57,15 +54,6 @@ pub struct Limiter {
     pub exceeded: AtomicU64,
     /// Keys in use that others took the place of.
     pub evicted: AtomicU64,
-}
-
-/// Why a request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitRefusal {
-    /// It is over a limit. It may be sent again after this time.
-    Exceeded(Duration),
-    /// A policy is broken.
-    Broken,
 }
 
 /// The requests in progress that a request counts as, until it is dropped. Allocates only for limits of these.
@@ -129,48 +117,22 @@ impl Limiters {
     }
 }
 
-impl Policies {
-    pub(super) fn new(ir: &Arc<IrPolicies>, limiters: &Limiters) -> Arc<Self> {
-        let limits = match &ir.limits {
-            Some(Enforced::Valid(limits)) => &limits.limits[..],
-            _ => &[],
-        };
-        let policy = valid(ir).map(|limits| &limits.policy);
-        let limits = limits
-            .iter()
-            .zip(policy.into_iter().cycle())
-            .map(|(limit, policy)| limiters.get(policy, limit));
-        Arc::new(Self {
+impl CountedLimits {
+    pub(super) fn new(ir: &Arc<IrLimits>, limiters: &Limiters) -> Self {
+        let limits = ir.limits.iter();
+        let limits = limits.map(|limit| limiters.get(&ir.policy, limit));
+        Self {
             limits: limits.collect(),
             ir: ir.clone(),
-        })
+        }
     }
 
-    /// Returns the limits, if there are any that can be used.
-    pub fn limits(&self) -> Option<&IrLimits> {
-        valid(&self.ir)
-    }
-
-    /// Counts a request now.
-    ///
-    /// # Errors
-    /// When the request is over a limit, or a policy is broken.
-    pub fn admit(
-        &self,
-        request: &LimitedRequest<'_>,
-    ) -> Result<(InProgress, Option<Remaining<'_>>), LimitRefusal> {
-        self.admit_at(request, monotonic::nanos())
-    }
-
-    /// Counts a request at `now`, in nanoseconds.
-    fn admit_at(
+    /// Counts a request at `now`, in nanoseconds. If it is over a limit, returns the time after which it may be sent again.
+    pub(super) fn admit(
         &self,
         request: &LimitedRequest<'_>,
         now: u64,
-    ) -> Result<(InProgress, Option<Remaining<'_>>), LimitRefusal> {
-        if let Some(Enforced::Broken(_)) = self.ir.limits {
-            return Err(LimitRefusal::Broken);
-        }
+    ) -> Result<(InProgress, Option<Remaining<'_>>), Duration> {
         let mut in_progress = InProgress::default();
         let mut closest: Option<Remaining<'_>> = None;
         for limiter in &self.limits {
@@ -192,19 +154,12 @@ impl Policies {
                 Err(after) => {
                     limiter.exceeded.fetch_add(1, Relaxed);
                     if !limit.is_audit {
-                        return Err(LimitRefusal::Exceeded(after));
+                        return Err(after);
                     }
                 }
             }
         }
         Ok((in_progress, closest))
-    }
-}
-
-fn valid(ir: &IrPolicies) -> Option<&IrLimits> {
-    match &ir.limits {
-        Some(Enforced::Valid(limits)) => Some(limits),
-        _ => None,
     }
 }
 

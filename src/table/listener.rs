@@ -10,9 +10,9 @@ use rustls::ServerConfig;
 
 use super::connections::{ConnectionLimits, Connections, CountedConnection};
 use super::hostname::HostIndex;
-use super::limits::{Limiters, Policies};
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
 use super::node::same_nodes;
+use super::policies::{Policies, PolicyStates};
 use super::route::Route;
 use super::router::{Candidate, MadeRouters, Router};
 use super::rule::Rule;
@@ -194,7 +194,7 @@ impl Listener {
         ir: Arc<ir::Listener>,
         server: Option<Arc<Server>>,
         changes: &Changes<'_>,
-        (old, limiters, made): (Option<&Arc<Self>>, &Limiters, &mut MadeRouters),
+        (old, states, made): (Option<&Arc<Self>>, &PolicyStates, &mut MadeRouters),
         mut attach: impl FnMut(&Arc<ir::Route>) -> Arc<Route>,
     ) -> Self {
         let nothing = HostIndex::new([]);
@@ -221,7 +221,7 @@ impl Listener {
             (hostname.clone(), router)
         };
         Self {
-            policies: (ir.policies.as_ref()).map(|it| Policies::new(it, limiters)),
+            policies: (ir.policies.as_ref()).map(|it| Policies::new(it, states)),
             routers: known.with(edits.into_iter().map(router)),
             ir,
             server,
@@ -261,12 +261,12 @@ impl Listener {
         rule.policies().or(self.policies.as_ref())
     }
 
-    /// Returns the verdict of policies on an address that uses one of its rules.
+    /// Returns the verdict of policies on a connection or datagram from an address to one of its rules.
     #[inline]
     pub fn verdict(&self, rule: &Rule, client: IpAddr) -> Verdict {
         match self.policies(rule) {
             None => Verdict::Pass,
-            Some(policies) => policies.ir.verdict(client),
+            Some(policies) => policies.ir.verdict_on_connection(client),
         }
     }
 

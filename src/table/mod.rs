@@ -2,6 +2,8 @@
 //! look-ups that do not allocate. Building cannot fail, and reuses every node of the previous table whose IR is equal.
 //! Must not know Kubernetes, sockets or HTTP connections.
 
+mod authentication;
+mod authorization;
 mod backend;
 mod backends;
 mod build;
@@ -16,6 +18,7 @@ mod limits;
 mod listener;
 mod matcher;
 mod node;
+mod policies;
 mod releases;
 mod request_stats;
 mod retry_budget;
@@ -32,15 +35,18 @@ mod traffic;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+pub use authentication::{Authentication, Clients, Users};
+pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
-pub use limits::{InProgress, LimitRefusal, LimitedRequest, Limiter, Policies, Remaining};
+pub use limits::{InProgress, LimitedRequest, Limiter, Remaining};
 pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections};
 pub use matcher::{Mismatch, RequestView};
+pub use policies::{BrokenPolicy, LimitRefusal, Policies};
 pub use releases::{Release, Releases};
 pub use request_stats::{ReleaseStats, RuleStats};
 pub use rule::{Draw, Rule, RuleState, WeightedBackend};
@@ -121,7 +127,7 @@ impl Table {
 
     /// Returns the limits in service, in order of policies and names.
     pub fn limiters(&self) -> Vec<Arc<Limiter>> {
-        self.routes.limiters.all()
+        self.routes.policies.limiters.all()
     }
 
     /// Returns the backend of this identity.

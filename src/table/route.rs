@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::backends::Backends;
-use super::limits::Limiters;
+use super::policies::PolicyStates;
 use super::rule::Rule;
 use crate::ir;
 use crate::ir::{ObjectRef, Pattern};
@@ -37,8 +37,8 @@ pub(super) struct Routes {
     by_object: OrdMap<ObjectRef, Versions>,
     /// Patterns of new rules that are not compiled.
     new_patterns: Vec<Pattern>,
-    /// The limits of rules and listeners.
-    pub(super) limiters: Limiters,
+    /// The state of the policies of rules and listeners.
+    pub(super) policies: PolicyStates,
     /// Whether a rule may refer to a backend that its table did not have.
     may_lack_backends: bool,
 }
@@ -121,7 +121,7 @@ impl Routes {
                 same.node.clone()
             }
             None => {
-                let node = renew(ir, known, backends, &self.limiters);
+                let node = renew(ir, known, backends, &self.policies);
                 let patterns = ir.patterns().filter(|it| !it.is_compiled());
                 self.new_patterns.extend(patterns.cloned());
                 self.may_lack_backends |= node.rules.iter().any(|rule| rule.lacks_backends());
@@ -162,7 +162,7 @@ fn renew(
     ir: &Arc<ir::Route>,
     versions: &[Counted],
     backends: &Backends,
-    limiters: &Limiters,
+    states: &PolicyStates,
 ) -> Arc<Route> {
     let known = versions.iter().flat_map(|one| &one.node.rules);
     let rule = |(index, ir_rule): (usize, &Arc<ir::Rule>)| {
@@ -181,12 +181,7 @@ fn renew(
             .first()
             .map(|rule| rule.state.clone())
             .unwrap_or_default();
-        Arc::new(Rule::new(
-            ir_rule.clone(),
-            place,
-            state,
-            (backends, limiters),
-        ))
+        Arc::new(Rule::new(ir_rule.clone(), place, state, (backends, states)))
     };
     let rules = ir.rules.iter().enumerate().map(rule).collect();
     Arc::new(Route {

@@ -8,8 +8,8 @@ use rand::RngExt;
 use super::backend::Backend;
 use super::backends::Backends;
 use super::filter::{Filters, Targets};
-use super::limits::{Limiters, Policies};
 use super::matcher::RequestView;
+use super::policies::{Policies, PolicyStates};
 use super::request_stats::RuleStats;
 use super::target::BackendTarget;
 use crate::ir;
@@ -83,7 +83,7 @@ impl Rule {
         ir: Arc<ir::Rule>,
         (route, index): (&ir::Route, usize),
         state: Arc<RuleState>,
-        (backends, limiters): (&Backends, &Limiters),
+        (backends, states): (&Backends, &PolicyStates),
     ) -> Self {
         let (mut all, mut sums, mut sum) = (Vec::new(), Vec::new(), 0);
         for reference in references(&ir) {
@@ -110,7 +110,7 @@ impl Rule {
             state,
             backends,
             filter_targets,
-            policies: policies(route, index).map(|ir| Policies::new(ir, limiters)),
+            policies: policies(route, index).map(|ir| Policies::new(ir, states)),
             kind: route.kind,
             created: route.created,
             priority: route.priority,
@@ -309,7 +309,7 @@ mod tests {
             Arc::new(ir),
             (&route, 0),
             Arc::default(),
-            (&Backends::default(), &Limiters::default()),
+            (&Backends::default(), &PolicyStates::default()),
         )
     }
 

@@ -38,10 +38,19 @@ pub(super) enum Purpose {
     Certificate,
     /// Certificates of authorities.
     Authority,
+    /// Users with passwords.
+    Users,
+    /// API keys of clients.
+    ApiKeys,
 }
 
 impl Purpose {
-    pub(super) const ALL: [Self; 2] = [Self::Certificate, Self::Authority];
+    pub(super) const ALL: [Self; 4] = [
+        Self::Certificate,
+        Self::Authority,
+        Self::Users,
+        Self::ApiKeys,
+    ];
 }
 
 /// Collects the links of one object.
@@ -73,6 +82,11 @@ impl<'a> Collector<'a> {
 
     /// Collects a Secret with a certificate and its key. In another namespace it needs a ReferenceGrant.
     pub(super) fn certificate(&mut self, reference: &SecretRef) {
+        self.secret(reference, Purpose::Certificate);
+    }
+
+    /// Collects a Secret. In another namespace it needs a ReferenceGrant.
+    pub(super) fn secret(&mut self, reference: &SecretRef, purpose: Purpose) {
         let SecretRef {
             group,
             kind,
@@ -80,8 +94,7 @@ impl<'a> Collector<'a> {
             namespace,
         } = reference;
         if group.is_empty() && kind == "Secret" {
-            let purpose = Some(Purpose::Certificate);
-            self.refers_to_granted(group, kind, namespace.as_deref(), name, purpose);
+            self.refers_to_granted(group, kind, namespace.as_deref(), name, Some(purpose));
         }
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, service};
-use crate::objects::{from, metadata};
+use crate::objects::{from, metadata, secret_ref};
 
 /// An AccessPolicy on Gateways, ListenerSets, routes and their sections.
 pub(crate) fn access_policy() -> impl Strategy<Value = Value> {
@@ -21,22 +21,47 @@ pub(crate) fn access_policy() -> impl Strategy<Value = Value> {
         proptest::collection::vec(from(), 1..3),
         rules,
         proptest::bool::weighted(0.3),
+        credentials(),
     );
-    (metadata("a"), spec).prop_map(|(metadata, (targets, (allow, deny), overrides))| {
-        let mut spec = json!({"targetRefs": targets, "ipRules": {}});
-        if let Some(allow) = allow {
-            spec["ipRules"]["allow"] = allow;
+    (metadata("a"), spec).prop_map(
+        |(metadata, (targets, (allow, deny), overrides, mut spec))| {
+            spec["targetRefs"] = json!(targets);
+            spec["ipRules"] = json!({});
+            if let Some(allow) = allow {
+                spec["ipRules"]["allow"] = allow;
+            }
+            if let Some(deny) = deny {
+                spec["ipRules"]["deny"] = deny;
+            }
+            if overrides {
+                spec["strategy"] = json!("Overrides");
+            }
+            json!({
+                "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
+                "metadata": metadata, "spec": spec,
+            })
+        },
+    )
+}
+
+/// The sections of an AccessPolicy with credentials in Secrets, some of which other objects use.
+fn credentials() -> impl Strategy<Value = Value> {
+    let basic = proptest::option::of(secret_ref());
+    let api_key = proptest::option::of(proptest::collection::vec(secret_ref(), 1..3));
+    let require = proptest::option::of(prop_oneof![Just("All"), Just("Any")]);
+    (basic, api_key, require).prop_map(|(basic, api_key, require)| {
+        let mut spec = json!({});
+        if let Some(secret) = basic {
+            spec["basic"] = json!({"secretRef": secret});
         }
-        if let Some(deny) = deny {
-            spec["ipRules"]["deny"] = deny;
+        if let Some(secrets) = api_key {
+            let from = json!([{"type": "Header", "name": "x-api-key"}]);
+            spec["apiKey"] = json!({"secretRefs": secrets, "from": from});
         }
-        if overrides {
-            spec["strategy"] = json!("Overrides");
+        if let Some(require) = require {
+            spec["require"] = json!(require);
         }
-        json!({
-            "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
-            "metadata": metadata, "spec": spec,
-        })
+        spec
     })
 }
 

@@ -440,7 +440,7 @@ pub(crate) const UNUSED: &str = "aHVudGVyMg==";
 
 fn secret() -> impl Strategy<Value = Value> {
     let certificate = prop_oneof![3 => (0..2_usize).prop_map(Some), 1 => Just(None)];
-    let kind = prop_oneof![4 => Just("kubernetes.io/tls"), 1 => Just("Opaque")];
+    let kind = prop_oneof![4 => Just("kubernetes.io/tls"), 2 => Just("Opaque")];
     let parts = (metadata("s"), certificate, kind, any::<(bool, bool)>());
     parts.prop_map(
         |(mut metadata, certificate, kind, (has_authority, is_plain))| {
@@ -452,6 +452,9 @@ fn secret() -> impl Strategy<Value = Value> {
             }
             if is_plain {
                 values["password"] = json!(UNUSED);
+            }
+            if kind == "Opaque" {
+                values["auth"] = json!("alice:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
             }
             metadata["annotations"] = json!({"example.com/copy": UNUSED});
             json!({

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use portcullis::api::gateway::{Gateway, Listener};
 use portcullis::api::reference::{ObjectReference, SecretRef};
-use portcullis::api::{ObjectRef, Resource};
+use portcullis::api::{Object, ObjectRef, Resource};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::{
     Condition, ConditionStatus, ConditionType, ListenerStatus, Reason, StatusReport,
@@ -14,8 +14,8 @@ use crate::objects::UNUSED;
 use crate::properties::sets_of;
 use crate::xbackends;
 
-/// Checks that every Secret of the closure is one that an accepted HTTPS listener, the Gateway or an XBackend of an accepted
-/// route uses with permission, and that it has only the keys that are used there.
+/// Checks that every Secret of the closure is one that an accepted HTTPS listener, the Gateway, an XBackend of an accepted
+/// route or an AccessPolicy uses with permission, and that it has only the keys that are used there.
 pub(crate) fn check_secrets(
     cluster: &Snapshot,
     closure: &Snapshot,
@@ -48,6 +48,18 @@ pub(crate) fn check_secrets(
     let of_backends = xbackends::client_certificates(cluster, report, gateway);
     let certificates = permitted(cluster, own.chain(of_sets).chain(of_backends));
     let authorities = permitted(cluster, authorities);
+    let policies = || closure.access_policies.iter();
+    let users = policies().filter_map(|policy| {
+        let basic = policy.spec.basic.as_ref()?;
+        Some((policy.object_ref(), basic.secret_ref.clone()))
+    });
+    let users = permitted(cluster, users);
+    let keys = policies().flat_map(|policy| {
+        let secrets = policy.spec.api_key.iter().flat_map(|it| &it.secret_refs);
+        secrets.map(|secret| (policy.object_ref(), secret.clone()))
+    });
+    let of_clients = permitted(cluster, keys);
+    let mut with_all_keys = BTreeSet::new();
     for secret in closure.secrets.iter() {
         let secret_name = secret.object_ref();
         let mut keys = BTreeSet::new();
@@ -57,14 +69,28 @@ pub(crate) fn check_secrets(
         if authorities.contains(&secret_name) {
             keys.insert("ca.crt");
         }
-        let is_used = certificates.contains(&secret_name) || authorities.contains(&secret_name);
+        let is_opaque = secret.kind == "Opaque";
+        if users.contains(&secret_name) && is_opaque {
+            keys.insert("auth");
+        }
+        let has_all_keys = of_clients.contains(&secret_name) && is_opaque;
+        if has_all_keys {
+            with_all_keys.insert(secret_name.clone());
+        }
+        let all = [&certificates, &authorities, &users, &of_clients];
+        let is_used = all.iter().any(|all| all.contains(&secret_name));
         assert!(is_used, "{secret_name} in the closure of {name}");
         for key in secret.data.keys().chain(secret.string_data.keys()) {
-            let is_due = keys.contains(key.as_str());
+            let is_due = has_all_keys || keys.contains(key.as_str());
             assert!(is_due, "{key} of {secret_name} in the closure of {name}");
         }
     }
-    for object in closure.objects() {
+    let objects = closure.objects();
+    let name_of = |object: &Object| {
+        let meta = object.meta();
+        object.kind().object_ref(&meta.namespace, &meta.name)
+    };
+    for object in objects.filter(|it| !with_all_keys.contains(&name_of(it))) {
         let text = object.to_value().unwrap().to_string();
         assert!(!text.contains(UNUSED), "{text}");
     }

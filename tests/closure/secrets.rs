@@ -192,3 +192,39 @@ fn closure_includes_no_certificate_of_a_set_that_moves_to_a_gateway_without_perm
         assert_eq!(secrets(&followed), [""; 0], "from {from}");
     }
 }
+
+#[test]
+fn closure_includes_only_the_credentials_that_policies_name() {
+    let target = json!([{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "r"}]);
+    let policy = |spec: Value| {
+        let mut spec = spec;
+        spec["targetRefs"] = target.clone();
+        object("AccessPolicy", "infra", "p", spec)
+    };
+    let opaque = |name: &str| {
+        let mut secret = secret(name, "Opaque");
+        secret["data"]["auth"] = json!("YTpi");
+        secret
+    };
+    let basic = json!({"basic": {"secretRef": {"name": "users"}}});
+    let from = json!([{"type": "Query", "name": "key"}]);
+    let keys = |name: &str| json!({"apiKey": {"secretRefs": [{"name": name}], "from": from}});
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        route("infra", "r", "g", json!({"name": "app", "port": 80})),
+        policy(basic),
+        opaque("users"),
+        opaque("keys"),
+        secret("tls", "kubernetes.io/tls"),
+    ]);
+    assert_eq!(secrets(&followed), ["users: auth"]);
+    followed.put(&policy(keys("keys")));
+    let all = "keys: auth ca.crt password tls.crt tls.key token";
+    assert_eq!(secrets(&followed), [all]);
+    // Of a Secret of another type, only that it exists.
+    followed.put(&policy(keys("tls")));
+    assert_eq!(secrets(&followed), ["tls: "]);
+    followed.put(&policy(json!({"ipRules": {"deny": ["10.0.0.0/8"]}})));
+    assert!(secrets(&followed).is_empty());
+}

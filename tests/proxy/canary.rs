@@ -2,9 +2,13 @@
 
 use std::net::SocketAddr;
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use tokio::io::AsyncReadExt;
 
+use crate::access_policy::access;
 use crate::client::{Client, connect, get, read_until, write_text};
 use crate::harness::h2::block_on;
 use crate::origin::{Origin, full};
@@ -28,6 +32,30 @@ const PAGES: [&str; 11] = [
     "/api/v1/log-level",
 ];
 
+/// A policy on the rule `private` with a password and an API key.
+fn credentials() -> String {
+    let password = digest(&SHA1_FOR_LEGACY_USE_ONLY, CANARY.as_bytes());
+    let password = STANDARD.encode(password.as_ref());
+    let secret = |name: &str, key: &str, value: &str| {
+        let values = json!({key: value});
+        let metadata = json!({"name": name});
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values})
+    };
+    let target = json!({"kind": "HTTPRoute", "name": "route", "sectionName": "private"});
+    let spec = json!({
+        "basic": {"secretRef": {"name": "users"}},
+        "apiKey": {"secretRefs": [{"name": "keys"}], "from": [{"type": "Query", "name": "key"}]},
+    });
+    let users = secret("users", "auth", &format!("alice:{{SHA}}{password}"));
+    let keys = secret("keys", "shop", CANARY);
+    [
+        users.to_string(),
+        keys.to_string(),
+        access("credentials", &target, &spec),
+    ]
+    .join("\n---\n")
+}
+
 /// Sends requests with secrets wherever a client can put some, and gets responses with some.
 async fn send(address: SocketAddr) {
     let path = format!("/shop?key={CANARY}");
@@ -45,6 +73,18 @@ async fn send(address: SocketAddr) {
         let body = client.request(Method::POST, "a.com", &path);
         let body = body.body(full(CANARY)).expect("a request");
         assert_eq!(client.fetch(body).await.status, 404);
+    }
+    let password = format!("Basic {}", STANDARD.encode(format!("alice:{CANARY}")));
+    for (authorization, key, status) in [
+        (&*password, CANARY, 200),
+        (&*password, "other", 401),
+        ("Basic YTpi", CANARY, 401),
+    ] {
+        let mut client = Client::http1(address).await;
+        let path = format!("/private?key={key}");
+        let headers = [("authorization", authorization)];
+        let answer = client.get_with("a.com", &path, &headers).await;
+        assert_eq!(answer.status, status);
     }
     let mut stream = connect(address).await;
     let target = format!("http://user:{CANARY}@a.com/shop");
@@ -69,7 +109,9 @@ fn secrets_of_requests_are_nowhere() {
         let (objects, address) = objects(&origin);
         let mut rule = prefix("/shop", "origin");
         rule["matches"][0]["headers"] = json!([{"name": "x-token", "value": CANARY}]);
-        let objects = objects.route("route", &[rule]);
+        let mut private = prefix("/private", "origin");
+        private["name"] = json!("private");
+        let objects = objects.route("route", &[rule, private]).with(credentials());
         let logs = tempfile::tempdir().expect("a folder");
         let access_log = logs.path().join("access.log");
         let log = access_log.to_str().expect("text");
@@ -83,7 +125,7 @@ fn secrets_of_requests_are_nowhere() {
         read_until(&mut tap, "\n\r\n").await;
         send(address).await;
         let mut shown = String::new();
-        while shown.matches("\"method\"").count() < 5 {
+        while shown.matches("\"method\"").count() < 8 {
             shown += &read_until(&mut tap, "\n\r\n").await;
         }
         assert!(

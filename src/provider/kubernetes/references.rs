@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::api::access_policy::{AccessPolicy, AccessSpec};
 use crate::api::gateway::{Gateway, Listener, ListenerSet};
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
@@ -21,7 +22,12 @@ fn is_held(group: &str, kind: &str) -> bool {
 pub(super) fn can_reference(kind: &Kind) -> bool {
     matches!(
         kind.kind,
-        "Gateway" | "ListenerSet" | "BackendTLSPolicy" | "BackendTLSOverride" | "XBackend"
+        "Gateway"
+            | "ListenerSet"
+            | "BackendTLSPolicy"
+            | "BackendTLSOverride"
+            | "XBackend"
+            | "AccessPolicy"
     )
 }
 
@@ -52,6 +58,7 @@ impl References {
             Object::BackendTlsPolicy(policy) => names.policy(&**policy),
             Object::BackendTlsOverride(policy) => names.policy(&**policy),
             Object::XBackend(backend) => names.xbackend(backend),
+            Object::AccessPolicy(policy) => names.access_policy(policy),
             _ => {}
         }
         Self {
@@ -123,6 +130,13 @@ impl Names<'_> {
         if let Some(client) = &tls.client_certificate_ref {
             self.secret(client);
         }
+    }
+
+    fn access_policy(&mut self, policy: &AccessPolicy) {
+        let AccessSpec { basic, api_key, .. } = &policy.spec;
+        let basic = basic.iter().map(|it| &it.secret_ref);
+        let api_keys = api_key.iter().flat_map(|it| &it.secret_refs);
+        basic.chain(api_keys).for_each(|it| self.secret(it));
     }
 
     fn authorities(&mut self, references: &[LocalObjectReference]) {

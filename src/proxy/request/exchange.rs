@@ -19,6 +19,7 @@ use crate::proxy::request::websocket::Handshake;
 use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
+use crate::table::RequestView;
 
 /// A matched request. Boxed, so that futures that hold it are small.
 pub(in crate::proxy) struct Exchange {
@@ -73,6 +74,18 @@ impl Exchange {
     /// Returns the retries that the rule allows, or else policies.
     pub(super) fn retry(&self) -> Option<&Retry> {
         self.rule.ir.retries(self.defaults.as_deref())
+    }
+
+    /// Returns the parts that conditions look at.
+    pub(super) fn view(&self) -> RequestView<'_> {
+        RequestView {
+            host: self.host.as_str(),
+            method: &self.parts.method,
+            path: self.parts.uri.path(),
+            query: self.parts.uri.query(),
+            headers: &self.parts.headers,
+            added: self.added.as_slice(),
+        }
     }
 
     /// A copy of the head, if `filters` may modify it and another attempt may need the original.

@@ -1,4 +1,5 @@
-//! What policies do with a matched request before its filters: addresses, then limits, then the size of its body.
+//! What policies do with a matched request before its filters: addresses, then limits, then the size of its body, then
+//! credentials and rules about clients.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -8,49 +9,44 @@ use std::time::Duration;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::authentication::{self, Credentials};
+use super::policy_refusal::PolicyRefusal;
+use crate::filter::answer_preflight;
+use crate::ir::cors::is_preflight;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::Limits;
 use crate::ir::policy::Verdict;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
-use crate::table::{InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView};
+use crate::table::{
+    InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView, Rule,
+};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What a request that passes keeps.
-#[derive(Default)]
+/// What policies have to do with a request that passes.
 pub(super) struct Passed {
-    /// The requests in progress that it counts as, if there are any.
+    /// The requests in progress that it counts as.
     pub(super) in_progress: Option<Box<InProgress>>,
     /// Headers of its response.
     pub(super) headers: Option<Box<HeaderChanges>>,
+    /// Its credentials, if it needs any.
+    pub(super) credentials: Option<Credentials>,
     /// How it is handled where its rule does not say it.
     pub(super) defaults: Option<Arc<RouteDefaults>>,
 }
 
-/// Why a request does not pass.
-pub(super) struct PolicyRefusal {
-    pub(super) error: Error,
-    /// Headers of its response.
-    pub(super) headers: HeaderMap,
-}
+/// What policies have to do with a request, if that is anything, or why it does not pass.
+pub(super) type PolicyResult = Result<Option<Box<Passed>>, Box<PolicyRefusal>>;
 
-impl From<Error> for PolicyRefusal {
-    fn from(error: Error) -> Self {
-        Self {
-            error,
-            headers: HeaderMap::new(),
-        }
-    }
-}
-
-/// What a request keeps, if that is anything, or why it does not pass.
-pub(super) type PolicyResult = Result<Option<Passed>, Box<PolicyRefusal>>;
-
-/// Decides on a request for a host.
-pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>) -> PolicyResult {
+/// Decides on a request for a host that matches a rule.
+pub(super) fn check(
+    (policies, rule): (&Arc<Policies>, &Rule),
+    origin: &Origin,
+    view: &RequestView<'_>,
+) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
     let client = origin.address;
     if !origin.is_known && policies.ir.need_addresses() {
@@ -61,24 +57,55 @@ pub(super) fn check(policies: &Policies, origin: &Origin, view: &RequestView<'_>
         Verdict::Refuse => return refused(Error::AddressRefused),
         Verdict::Broken => return refused(Error::BrokenPolicy),
     }
-    let mut passed = match policies.ir.limits {
-        None => None,
+    let (in_progress, headers) = match policies.ir.limits {
+        None => (InProgress::default(), None),
         Some(_) => admit(policies, client, view)?,
     };
-    if let Some(defaults) = &policies.ir.route {
-        let declared = view.headers.get(CONTENT_LENGTH);
-        let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if declared > defaults.max_body && defaults.max_body.is_some() {
-            return refused(Error::BodyTooLarge);
-        }
-        passed.get_or_insert_default().defaults = Some(defaults.clone());
+    let defaults = policies.ir.route.as_ref();
+    if is_too_large(view, defaults.and_then(|it| it.max_body)) {
+        return Err(with(Box::new(Error::BodyTooLarge.into()), headers));
     }
-    Ok(passed)
+    let credentials = match authentication::check(policies, client, view) {
+        Ok(credentials) => credentials,
+        // A preflight request never has credentials.
+        Err(refusal)
+            if refusal.error != Error::BrokenPolicy
+                && is_preflight(view.method, view.headers)
+                && answer_preflight(&rule.ir.filters) =>
+        {
+            None
+        }
+        Err(refusal) => return Err(with(refusal, headers)),
+    };
+    let in_progress = (!in_progress.is_empty()).then(|| Box::new(in_progress));
+    let defaults = defaults.cloned();
+    let is_kept = headers.is_some() || credentials.is_some() || in_progress.is_some();
+    Ok((is_kept || defaults.is_some()).then(|| {
+        Box::new(Passed {
+            in_progress,
+            headers,
+            credentials,
+            defaults,
+        })
+    }))
 }
 
-/// Counts a request for the limits.
-fn admit(policies: &Policies, client: IpAddr, view: &RequestView<'_>) -> PolicyResult {
-    let refused = |error: Error| Err(Box::new(error.into()));
+/// Reports whether a request declares a body of more than `max` bytes.
+fn is_too_large(view: &RequestView<'_>, max: Option<u64>) -> bool {
+    let Some(max) = max else {
+        return false;
+    };
+    let length = view.headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    length.is_some_and(|length| length > max)
+}
+
+/// Counts a request. Returns the headers of its response.
+fn admit(
+    policies: &Policies,
+    client: IpAddr,
+    view: &RequestView<'_>,
+) -> Result<(InProgress, Option<Box<HeaderChanges>>), Box<PolicyRefusal>> {
     let request = LimitedRequest {
         client,
         view: *view,
@@ -88,19 +115,23 @@ fn admit(policies: &Policies, client: IpAddr, view: &RequestView<'_>) -> PolicyR
         (Ok((in_progress, remaining)), limits) => {
             let limits = limits.filter(|limits| limits.has_headers);
             let headers = limits.map(|limits| Box::new(announced(limits, remaining.as_ref())));
-            let in_progress = (!in_progress.is_empty()).then(|| Box::new(in_progress));
-            let is_kept = headers.is_some() || in_progress.is_some();
-            Ok(is_kept.then_some(Passed {
-                in_progress,
-                headers,
-                defaults: None,
-            }))
+            Ok((in_progress, headers))
         }
         (Err(LimitRefusal::Exceeded(after)), Some(limits)) => {
             Err(Box::new(exceeded(limits, after)))
         }
-        (Err(_), _) => refused(Error::BrokenPolicy),
+        (Err(_), _) => Err(Box::new(Error::BrokenPolicy.into())),
     }
+}
+
+/// Adds headers to the response of a refusal.
+fn with(
+    mut refusal: Box<PolicyRefusal>,
+    headers: Option<Box<HeaderChanges>>,
+) -> Box<PolicyRefusal> {
+    let headers = headers.into_iter().flat_map(|headers| headers.set);
+    headers.for_each(|(name, value)| drop(refusal.headers.insert(name, value)));
+    refusal
 }
 
 fn exceeded(limits: &Limits, after: Duration) -> PolicyRefusal {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use http::{HeaderValue, request};
 
+use super::admission::rule_of;
 use super::headers;
-use super::request::rule_of;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
 use crate::proxy::client::host::{Host, LastHost};

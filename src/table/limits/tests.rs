@@ -32,7 +32,7 @@ fn limit(requests: u32, burst: u32) -> Limit {
     }
 }
 
-fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<Policies> {
+fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<CountedLimits> {
     let policy = ObjectRef::new("portcullis.dev", "RateLimitPolicy", "ns", "policy");
     let limits = IrLimits {
         policy,
@@ -40,14 +40,10 @@ fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<Policies> {
         status: StatusCode::TOO_MANY_REQUESTS,
         has_headers: false,
     };
-    let ir = IrPolicies {
-        limits: Some(Enforced::Valid(Arc::new(limits))),
-        ..IrPolicies::default()
-    };
-    Policies::new(&Arc::new(ir), limiters)
+    Arc::new(CountedLimits::new(&Arc::new(limits), limiters))
 }
 
-fn policies(limits: &[Limit]) -> Arc<Policies> {
+fn policies(limits: &[Limit]) -> Arc<CountedLimits> {
     policies_in(&Limiters::default(), limits)
 }
 
@@ -67,16 +63,16 @@ fn view(headers: &HeaderMap) -> RequestView<'_> {
     }
 }
 
-fn admit_from(policies: &Policies, client: IpAddr, now: u64) -> Result<(), LimitRefusal> {
+fn admit_from(policies: &CountedLimits, client: IpAddr, now: u64) -> Result<(), Duration> {
     let headers = HeaderMap::new();
     let request = LimitedRequest {
         client,
         view: view(&headers),
     };
-    policies.admit_at(&request, now).map(drop)
+    policies.admit(&request, now).map(drop)
 }
 
-fn admitted(policies: &Policies, now: u64, count: usize) -> usize {
+fn admitted(policies: &CountedLimits, now: u64, count: usize) -> usize {
     let client = from([127, 0, 0, 1]);
     let admitted = (0..count).filter(|_| admit_from(policies, client, now).is_ok());
     admitted.count()
@@ -107,7 +103,7 @@ fn says_when_a_request_may_be_sent_again() {
     let client = from([127, 0, 0, 1]);
     let after = Duration::from_millis(60);
     let refused = admit_from(&policies, client, NOW + SECOND / 25);
-    assert_eq!(refused, Err(LimitRefusal::Exceeded(after)));
+    assert_eq!(refused, Err(after));
     assert_eq!(admit_from(&policies, client, NOW + SECOND / 10), Ok(()));
 }
 
@@ -152,7 +148,7 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
     let header = part(KeyPart::Header(http::HeaderName::from_static("x-user")));
     let cookie = part(KeyPart::Cookie("user".into()));
     let hostname = part(KeyPart::Hostname);
-    let admits = |policies: &Policies, host: &str, name: &'static str, value: &'static str| {
+    let admits = |policies: &CountedLimits, host: &str, name: &'static str, value: &'static str| {
         let mut headers = HeaderMap::new();
         headers.insert(name, HeaderValue::from_static(value));
         let request = LimitedRequest {
@@ -162,7 +158,7 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
                 ..view(&headers)
             },
         };
-        policies.admit_at(&request, NOW).is_ok()
+        policies.admit(&request, NOW).is_ok()
     };
     let policies = policies(&[header]);
     assert!(admits(&policies, "a", "x-user", "one"));
@@ -210,7 +206,7 @@ fn requests_that_do_not_meet_the_condition_neither_count_nor_are_refused() {
                 ..view(&headers)
             },
         };
-        let admitted = policies.admit_at(&request, NOW).is_ok();
+        let admitted = policies.admit(&request, NOW).is_ok();
         assert_eq!(admitted, is_admitted, "{method} {path}");
     }
 }
@@ -228,12 +224,12 @@ fn requests_in_progress_are_limited_until_they_end() {
         client: from([127, 0, 0, 1]),
         view: view(&headers),
     };
-    let first = policies.admit_at(&request, NOW).unwrap();
-    let _second = policies.admit_at(&request, NOW).unwrap();
-    assert!(policies.admit_at(&request, NOW).is_err());
+    let first = policies.admit(&request, NOW).unwrap();
+    let _second = policies.admit(&request, NOW).unwrap();
+    assert!(policies.admit(&request, NOW).is_err());
     drop(first);
-    let _third = policies.admit_at(&request, NOW).unwrap();
-    assert!(policies.admit_at(&request, NOW).is_err());
+    let _third = policies.admit(&request, NOW).unwrap();
+    assert!(policies.admit(&request, NOW).is_err());
 }
 
 #[test]

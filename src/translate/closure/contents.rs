@@ -8,20 +8,31 @@ use crate::api::core::{ConfigMap, Secret};
 use crate::api::{Object, ObjectMeta};
 use crate::ir::sharing::TextMap;
 use crate::translate::links::Purpose;
+use crate::translate::policy::inherited::access::basic;
+use crate::translate::policy::inherited::access::secret::is_for_credentials;
 
 /// The type of the Secrets that certificates are read from.
 const TLS_TYPE: &str = "kubernetes.io/tls";
+/// The key of certificates of authorities.
+const AUTHORITY: &str = "ca.crt";
 
 impl Purpose {
-    fn keys(self) -> &'static [&'static str] {
+    /// Reports whether it needs the value of a key of a Secret.
+    fn needs(self, key: &str) -> bool {
         match self {
-            Self::Certificate => &["tls.crt", "tls.key"],
-            Self::Authority => &["ca.crt"],
+            Self::Certificate => matches!(key, "tls.crt" | "tls.key"),
+            Self::Authority => key == AUTHORITY,
+            Self::Users => key == basic::KEY,
+            Self::ApiKeys => true,
         }
     }
 
     fn is_served_by(self, secret: &Secret) -> bool {
-        self == Self::Authority || secret.kind == TLS_TYPE
+        match self {
+            Self::Certificate => secret.kind == TLS_TYPE,
+            Self::Authority => true,
+            Self::Users | Self::ApiKeys => is_for_credentials(secret),
+        }
     }
 }
 
@@ -31,26 +42,28 @@ pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
         Object::Secret(secret) => {
             let purposes = Purpose::ALL.into_iter();
             let purposes = purposes.filter(|it| is_for(*it) && it.is_served_by(&secret));
-            let keys: Vec<_> = purposes.flat_map(Purpose::keys).copied().collect();
+            let purposes: Vec<_> = purposes.collect();
+            let is_used = |key: &str| purposes.iter().any(|purpose| purpose.needs(key));
             Object::Secret(Arc::new(Secret {
                 metadata: identity(&secret.metadata),
                 kind: secret.kind.clone(),
-                data: only(&keys, &secret.data),
-                string_data: only(&keys, &secret.string_data),
+                data: only(&secret.data, is_used),
+                string_data: only(&secret.string_data, is_used),
             }))
         }
         Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
             metadata: identity(&map.metadata),
-            data: only(Purpose::Authority.keys(), &map.data),
+            data: only(&map.data, |key| key == AUTHORITY),
         })),
         other => other,
     }
 }
 
-fn only(keys: &[&str], values: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let used = values
-        .iter()
-        .filter(|(key, _)| keys.contains(&key.as_str()));
+fn only(
+    values: &BTreeMap<String, String>,
+    is_used: impl Fn(&str) -> bool,
+) -> BTreeMap<String, String> {
+    let used = values.iter().filter(|(key, _)| is_used(key));
     used.map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }

@@ -5,6 +5,7 @@
 //! refers only to later kinds and belongs only to earlier ones. A link against this order would create a cycle, whose
 //! objects would keep each other in a closure.
 
+use crate::api::access_policy::{AccessPolicy, AccessSpec};
 use crate::api::filter::HttpFilter;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::api::inherited_policy::InheritedPolicy;
@@ -25,7 +26,7 @@ use super::super::gateway::attachment::parent_name;
 use super::super::input::Input;
 use super::super::route::route::RouteObject;
 use super::acceptance::{Acceptance, Taken};
-use crate::translate::links::{Collector, Links, Source};
+use crate::translate::links::{Collector, Links, Purpose, Source};
 
 /// Returns the links of an object, and what it takes if it is a route.
 pub(super) fn links(
@@ -51,7 +52,7 @@ pub(super) fn links(
         Object::BackendTlsPolicy(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
-        Object::AccessPolicy(policy) => by_kind.inherited_policy(&**policy),
+        Object::AccessPolicy(policy) => by_kind.access_policy(policy),
         Object::ClientPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RoutePolicy(policy) => by_kind.inherited_policy(&**policy),
@@ -242,6 +243,18 @@ impl ByKind<'_> {
             targets.filter(|it| backend::find_enabled(kinds, &it.group, &it.kind).is_some());
         let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
         self.collector.links.belongs_to.extend(targets);
+    }
+
+    /// Collects the links of a policy on access: it refers to the Secrets with credentials.
+    fn access_policy(&mut self, policy: &AccessPolicy) {
+        self.inherited_policy(policy);
+        let AccessSpec { basic, api_key, .. } = &policy.spec;
+        if let Some(basic) = basic {
+            self.collector.secret(&basic.secret_ref, Purpose::Users);
+        }
+        for secret in api_key.iter().flat_map(|it| &it.secret_refs) {
+            self.collector.secret(secret, Purpose::ApiKeys);
+        }
     }
 
     /// Collects the links of an inherited policy: it belongs to its targets.

@@ -46,7 +46,7 @@ fn validates_fields_of_access_policies() {
         (
             gateway,
             "strategy: Defaults",
-            "an AccessPolicy needs ipRules",
+            "an AccessPolicy needs ipRules, basic, apiKey, require or authorization",
         ),
         (gateway, "ipRules: {}", "ipRules need allow or deny"),
         (
@@ -60,7 +60,12 @@ fn validates_fields_of_access_policies() {
             "spec.ipRules.allow[0]: Invalid value",
         ),
     ];
-    for (targets, rest, expected) in rows {
+    check(&rows);
+}
+
+/// Checks the findings of targets with a spec.
+fn check(rows: &[(&String, &str, &str)]) {
+    for (targets, rest, expected) in rows.iter().copied() {
         let found = on(targets, rest);
         match expected {
             "" => assert!(found.is_empty(), "{targets} {rest}: {found:?}"),
@@ -70,4 +75,57 @@ fn validates_fields_of_access_policies() {
             ),
         }
     }
+}
+
+#[test]
+fn validates_credentials_and_rules_of_access_policies() {
+    let route = &format!("{{{GROUP}, kind: HTTPRoute, name: web}}");
+    let tcp_route = &format!("{{{GROUP}, kind: TCPRoute, name: web}}");
+    let keys = "apiKey: {secretRefs: [{name: keys}], from: [{type: Query, name: key}]}";
+    let rules = "ipRules: {deny: [10.0.0.0/8]}";
+    let rows = [
+        (route, "basic: {secretRef: {name: users}}", ""),
+        (route, "basic: {}", "spec.basic.secretRef: Required value"),
+        (
+            route,
+            "basic: {secretRef: {kind: ConfigMap, name: users}}",
+            "spec.basic.secretRef.kind: Unsupported value",
+        ),
+        (route, keys, ""),
+        (
+            route,
+            "apiKey: {secretRefs: [{name: keys}], from: [{type: Body, name: key}]}",
+            "spec.apiKey.from[0].type: Unsupported value",
+        ),
+        (route, "require: Any", ""),
+        (route, "require: Some", "spec.require: Unsupported value"),
+        (
+            tcp_route,
+            "require: Any",
+            "basic, apiKey, require and authorization are for requests",
+        ),
+        (tcp_route, rules, ""),
+        (route, "authorization: {default: Allow}", ""),
+        (
+            route,
+            "authorization: {rules: [{name: a, action: Deny}]}",
+            "",
+        ),
+        (
+            route,
+            "authorization: {rules: [{name: a, action: Audit}]}",
+            "spec.authorization.rules[0].action: Unsupported value",
+        ),
+        (
+            route,
+            "authorization: {rules: [{name: a, action: Deny, match: {}}]}",
+            "should have at least 1 properties",
+        ),
+        (
+            route,
+            "authorization: {rules: [{name: a, action: Deny, match: {methods: [get]}}]}",
+            "match.methods[0]: Unsupported value",
+        ),
+    ];
+    check(&rows);
 }

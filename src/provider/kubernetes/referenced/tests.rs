@@ -78,14 +78,24 @@ fn finds_references_in_every_field() {
             "validation": {"hostname": "h", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "external"}]},
         }},
     });
+    let access = json!({
+        "kind": "AccessPolicy", "metadata": {"namespace": "apps", "name": "a"},
+        "spec": {
+            "targetRefs": [], "basic": {"secretRef": {"name": "users"}},
+            "apiKey": {"secretRefs": [{"name": "keys", "namespace": "default"}], "from": []},
+        },
+    });
     let sets = [set("set", "edge"), set("foreign", "other")];
-    let objects: Vec<_> = sets.into_iter().chain([edge, policy, external]).collect();
+    let others = [edge, policy, external, access];
+    let objects: Vec<_> = sets.into_iter().chain(others).collect();
     let expected = [
         "ConfigMap default/authority",
         "ConfigMap default/backend",
         "ConfigMap default/external",
         "Secret apps/set",
+        "Secret apps/users",
         "Secret default/external",
+        "Secret default/keys",
         "Secret default/listener",
         "Secret default/port",
         "Secret other/client",
@@ -98,7 +108,10 @@ fn finds_references_in_every_field() {
     }
     assert_eq!(names(&mut all), expected);
     assert_eq!(wanted(&mut all)["Secret other/client"], ["default".into()]);
-    assert_eq!(names(&mut of_apps), ["Secret apps/set"]);
+    assert_eq!(
+        names(&mut of_apps),
+        ["Secret apps/set", "Secret apps/users"]
+    );
 }
 
 #[test]

@@ -1,47 +1,86 @@
-//! AccessPolicies: who may send requests.
+//! AccessPolicies: who may send requests. One file for each section.
+
+mod api_key;
+mod authorization;
+pub(in crate::translate) mod basic;
+mod ip_rules;
+pub(in crate::translate) mod secret;
 
 use std::collections::BTreeMap;
 
-use crate::api::access_policy::{AccessPolicy, AccessSpec, IpRules};
-use crate::ir::cidr::{self, CidrSet};
+use crate::api::Resource;
+use crate::api::access_policy::{AccessPolicy, AccessSpec};
+use crate::api::inherited_policy::SectionTargetRef;
+use crate::ir::authentication::Require;
 
+pub(super) use self::ip_rules::cidrs;
+use self::secret::References;
 use super::policy::{Content, Policy, Section};
+use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason};
 
-/// Parses a policy.
-pub(super) fn read(object: &AccessPolicy) -> Policy {
+/// Parses a policy, with the Secrets that it refers to.
+pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
     // Destructured, so that a new field fails to compile until it is handled here.
     let AccessSpec {
-        target_refs: _,
+        target_refs,
         strategy: _,
         ip_rules,
+        basic,
+        api_key,
+        require,
+        authorization,
     } = &object.spec;
+    let name = object.object_ref();
+    let mut references = References {
+        input,
+        origin: &name,
+        unresolved: Vec::new(),
+    };
     let mut sections = BTreeMap::new();
     if let Some(rules) = ip_rules {
-        sections.insert(Section::IpRules, self::ip_rules(rules));
+        sections.insert(Section::IpRules, ip_rules::read(rules));
     }
-    Policy::new(object, ConditionType::AccessPolicyAffected, sections)
-}
-
-fn ip_rules(rules: &IpRules) -> Result<Content, Fault> {
-    let IpRules { allow, deny } = rules;
-    let allow = allow.as_ref();
-    let allow = allow.map(|cidrs| self::cidrs(cidrs, "spec.ipRules.allow"));
-    Ok(Content::IpRules {
-        allow: allow.transpose()?,
-        deny: cidrs(deny, "spec.ipRules.deny")?,
-    })
-}
-
-/// Parses the CIDRs of a field.
-pub(super) fn cidrs(texts: &[String], field: &str) -> Result<CidrSet, Fault> {
-    let cidr = |(index, text): (usize, &String)| {
-        cidr::parse(text).ok_or_else(|| {
+    if let Some(section) = basic {
+        sections.insert(Section::Basic, basic::read(&mut references, section));
+    }
+    if let Some(section) = api_key {
+        sections.insert(Section::ApiKey, api_key::read(&mut references, section));
+    }
+    if let Some(text) = require {
+        sections.insert(Section::Require, self::require(text));
+    }
+    if let Some(section) = authorization {
+        sections.insert(Section::Authorization, authorization::read(&name, section));
+    }
+    if target_refs.iter().any(has_no_requests) {
+        let of_requests = sections.iter_mut().filter(|(it, _)| it.is_of_requests());
+        for (section, content) in of_requests {
+            let field = section.field();
             let message = format!(
-                "{field}[{index}]: {text:?} is neither an address nor a CIDR such as 10.0.0.0/8 or fd00::/8"
+                "{field}: connections of TLSRoutes, TCPRoutes and UDPRoutes have no requests"
             );
-            Fault::new(Reason::Invalid, message)
-        })
-    };
-    texts.iter().enumerate().map(cidr).collect()
+            *content = Err(Fault::new(Reason::Invalid, message));
+        }
+    }
+    let unresolved = references.unresolved;
+    let mut policy = Policy::new(object, ConditionType::AccessPolicyAffected, sections);
+    policy.unresolved = unresolved;
+    policy
+}
+
+/// Reports whether what a target forwards is not HTTP.
+fn has_no_requests(target: &SectionTargetRef) -> bool {
+    matches!(&*target.kind, "TLSRoute" | "TCPRoute" | "UDPRoute")
+}
+
+fn require(text: &str) -> Result<Content, Fault> {
+    match text {
+        "All" => Ok(Content::Require(Require::All)),
+        "Any" => Ok(Content::Require(Require::Any)),
+        other => {
+            let message = format!("spec.require: {other:?} is neither All nor Any");
+            Err(Fault::new(Reason::Invalid, message))
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
 use crate::ir::limit::Limits;
@@ -9,6 +10,7 @@ use crate::ir::policy::{Enforced, IpRules, Policies};
 use crate::ir::route::Timeouts;
 use crate::ir::route_defaults::RouteDefaults;
 
+use super::authentication;
 use super::path::{Levels, OnLevel};
 use super::policy::{Content, Section};
 
@@ -18,6 +20,8 @@ pub(super) fn effective(levels: &Levels<'_>) -> Policies {
         ip_rules: enforced(&levels.applied(Section::IpRules), ip_rules),
         limits: limits(&levels.applied(Section::Limits)),
         route: route(levels).map(Arc::new),
+        authentication: authentication::required(levels),
+        authorization: authorization(&levels.applied(Section::Authorization)),
     }
 }
 
@@ -55,6 +59,15 @@ fn ip_rules(applied: &[OnLevel<'_>]) -> Result<IpRules, String> {
         deny,
         policies: policies.collect(),
     })
+}
+
+/// The rules of the most specific policy.
+fn authorization(applied: &[OnLevel<'_>]) -> Option<Enforced<Authorization>> {
+    match applied.last()?.content() {
+        Ok(Content::Authorization(authorization)) => Some(Enforced::Valid(authorization.clone())),
+        Ok(_) => None,
+        Err(why) => Some(Enforced::Broken(why.into())),
+    }
 }
 
 /// The limits of the most specific policy. One that would refuse nothing may be left out if it is broken.
@@ -197,20 +210,31 @@ fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> Connection
     }
 }
 
-/// Returns how a policy permits more than what it replaces; `None` if it does not. `inherited` is what has an effect
-/// above it.
+/// Returns how a section of a policy permits more than what it replaces; `None` if it does not. `inherited` is what has
+/// an effect above it.
 pub(super) fn loosened(inherited: &OnLevel<'_>, policy: &OnLevel<'_>) -> Option<String> {
     let of = |it: &OnLevel<'_>| match it.content() {
         Ok(Content::IpRules { allow, .. }) => Some(allow.clone()),
         _ => None,
     };
-    let (above, own) = (of(inherited)??, of(policy)?);
+    if let (Ok(Content::Authorization(above)), Ok(Content::Authorization(own))) =
+        (inherited.content(), policy.content())
+    {
+        let is_same = (&above.rules, above.default) == (&own.rules, own.default);
+        let name = &inherited.policy.name;
+        let is_stricter = own.denies_all();
+        return (!is_same && !is_stricter)
+            .then(|| format!("spec.authorization replaces the rules of {name}"));
+    }
+    let (Some(above), Some(own)) = (of(inherited), of(policy)) else {
+        return authentication::loosened(inherited, policy);
+    };
     let name = &inherited.policy.name;
-    match own {
-        None => Some(format!("spec.ipRules removes allow of {name}")),
-        Some(own) if !above.contains_all(&own) => Some(format!(
+    match (above?, own) {
+        (_, None) => Some(format!("spec.ipRules removes allow of {name}")),
+        (above, Some(own)) if !above.contains_all(&own) => Some(format!(
             "spec.ipRules.allow permits addresses that {name} does not permit"
         )),
-        Some(_) => None,
+        (_, Some(_)) => None,
     }
 }

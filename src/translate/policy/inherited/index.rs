@@ -31,7 +31,7 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
     match &*name.kind {
         "AccessPolicy" => input
             .find::<AccessPolicy>(name)
-            .map(|object| access::read(object)),
+            .map(|object| access::read(input, object)),
         "ClientPolicy" => input
             .find::<ClientPolicy>(name)
             .map(|object| client::read(object)),

@@ -2,8 +2,10 @@
 //! requests. A new kind is a file with its sections, an entry in `index.rs`, and a field of what they require in
 //! `effective.rs`. Keeps policies from one translation to the next.
 
-mod access;
+pub(in crate::translate) mod access;
+mod authentication;
 mod client;
+mod condition;
 mod effective;
 mod index;
 mod merge;

@@ -52,6 +52,13 @@ impl<'a> OnLevel<'a> {
         content.ok().filter(|_| !self.is_missing)
     }
 
+    /// Reports whether it locks another section, if it locks its own.
+    fn locks(&self, other: Section) -> bool {
+        let content = self.policy.sections.get(&self.section);
+        let content = content.and_then(|content| content.as_ref().ok());
+        self.section.locks(other, content)
+    }
+
     /// Returns what it says about the section, or why that is unusable.
     pub(super) fn content(&self) -> Result<&Content, String> {
         if self.is_missing {
@@ -151,18 +158,14 @@ impl<'a> Levels<'a> {
     /// Returns the policies that set a section, by level.
     fn of(&self, section: Section) -> Vec<Level<OnLevel<'a>>> {
         let sets = |one: &OnLevel<'a>| one.section == section;
-        // Who locks what depends on addresses locks where these come from, too.
-        let guards = |one: &OnLevel<'a>| one.section.needs_addresses() && one.overrides();
+        let guards = |one: &OnLevel<'a>| one.overrides() && one.locks(section);
         let select = |level: &Level<OnLevel<'a>>, which: &dyn Fn(&OnLevel<'a>) -> bool| {
             level.iter().copied().filter(which).collect()
         };
         let levels = self.0.iter();
-        match section {
-            Section::ClientIp => levels
-                .flat_map(|level| [select(level, &sets), select(level, &guards)])
-                .collect(),
-            _ => levels.map(|level| select(level, &sets)).collect(),
-        }
+        levels
+            .flat_map(|level| [select(level, &sets), select(level, &guards)])
+            .collect()
     }
 
     /// Returns the policies that have an effect on a section, from general to specific.

@@ -8,6 +8,8 @@ use jiff::Timestamp;
 
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::ir::ObjectRef;
+use crate::ir::authentication::{ApiKeys, Basic, Require};
+use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
@@ -29,6 +31,8 @@ pub(super) struct Policy {
     pub(super) is_audit: bool,
     /// The condition of its targets.
     pub(super) affected: ConditionType,
+    /// References that cannot be resolved, or not entirely.
+    pub(super) unresolved: Vec<Fault>,
     /// The sections that it sets, or why they are unusable.
     pub(super) sections: BTreeMap<Section, Result<Content, Fault>>,
 }
@@ -46,6 +50,14 @@ pub(super) struct Target {
 pub(super) enum Section {
     /// `ipRules` of an AccessPolicy.
     IpRules,
+    /// `basic` of an AccessPolicy.
+    Basic,
+    /// `apiKey` of an AccessPolicy.
+    ApiKey,
+    /// `require` of an AccessPolicy.
+    Require,
+    /// `authorization` of an AccessPolicy.
+    Authorization,
     /// `rules` and `response` of a RateLimitPolicy: a response without limits would say nothing.
     Limits,
     /// `proxyProtocol` of a ClientPolicy.
@@ -79,6 +91,14 @@ pub(super) enum Content {
         allow: Option<CidrSet>,
         deny: CidrSet,
     },
+    /// Users with passwords.
+    Basic(Arc<Basic>),
+    /// Clients with API keys.
+    ApiKey(Arc<ApiKeys>),
+    /// Which credentials are needed.
+    Require(Require),
+    /// Which clients may send which requests.
+    Authorization(Arc<Authorization>),
     /// Limits of requests.
     Limits(Arc<Limits>),
     /// The PROXY protocol.
@@ -96,6 +116,10 @@ impl Section {
     pub(super) fn field(self) -> &'static str {
         match self {
             Self::IpRules => "spec.ipRules",
+            Self::Basic => "spec.basic",
+            Self::ApiKey => "spec.apiKey",
+            Self::Require => "spec.require",
+            Self::Authorization => "spec.authorization",
             Self::Limits => "spec.rules",
             Self::ProxyProtocol => "spec.proxyProtocol",
             Self::ClientIp => "spec.clientIP",
@@ -114,6 +138,10 @@ impl Section {
     pub(super) fn is_of_connections(self) -> bool {
         match self {
             Self::IpRules
+            | Self::Basic
+            | Self::ApiKey
+            | Self::Require
+            | Self::Authorization
             | Self::Limits
             | Self::ClientIp
             | Self::RequestBody
@@ -129,9 +157,32 @@ impl Section {
         }
     }
 
-    /// Reports whether it decides by the addresses of clients.
-    pub(super) fn needs_addresses(self) -> bool {
-        matches!(self, Self::IpRules | Self::Limits)
+    /// Reports whether it is about credentials or other parts of HTTP requests, which connections do not have.
+    pub(super) fn is_of_requests(self) -> bool {
+        self.is_of_credentials() || self == Self::Authorization
+    }
+
+    /// Reports whether it is about credentials.
+    pub(super) fn is_of_credentials(self) -> bool {
+        matches!(self, Self::Basic | Self::ApiKey | Self::Require)
+    }
+
+    /// Reports whether a policy that locks this section locks another one, too: what that one says decides what this one
+    /// is worth. `content` is what this one says.
+    pub(super) fn locks(self, other: Self, content: Option<&Content>) -> bool {
+        let (by_address, by_client) = match content {
+            Some(Content::Authorization(it)) => (it.needs_addresses(), it.needs_clients()),
+            _ => (self == Self::Authorization, self == Self::Authorization),
+        };
+        match other {
+            // Whoever chooses the address chooses the verdict.
+            Self::ClientIp => matches!(self, Self::IpRules | Self::Limits) || by_address,
+            // With one credential of several, whoever adds a way to authenticate makes the others needless.
+            _ if other.is_of_credentials() => {
+                self != other && self.is_of_credentials() || by_client
+            }
+            _ => false,
+        }
     }
 }
 
@@ -164,6 +215,7 @@ impl Policy {
             protects: true,
             is_audit: false,
             affected,
+            unresolved: Vec::new(),
             sections,
         }
     }

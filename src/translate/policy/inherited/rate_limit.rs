@@ -7,19 +7,16 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 
 use crate::api::Resource;
-use crate::api::http_route::HttpMatch;
 use crate::api::rate_limit_policy::{
     KeyPart as ApiKeyPart, LimitResponse, LimitRule, RateLimitPolicy, RateLimitSpec, RequestLimit,
 };
 use crate::ir::ObjectRef;
 use crate::ir::cidr::CidrSet;
 use crate::ir::limit::{KeyPart, Limit, Limits, Rate};
-use crate::ir::route::Match;
 
 use super::access::cidrs;
+use super::condition;
 use super::policy::{Content, Policy, Section};
-use crate::translate::http_match;
-use crate::translate::patterns::RoutePatterns;
 use crate::translate::reason::{ConditionType, Fault, Reason};
 
 /// Length of the prefix of IPv6 addresses by default: a client has that many at least.
@@ -106,7 +103,7 @@ fn limit(rule: &LimitRule, field: &str) -> Result<Limit, Fault> {
         return invalid(format!("{field}.concurrent: 0 would refuse every request"));
     }
     let condition = condition.as_ref();
-    let condition = condition.map(|it| self::condition(it, &format!("{field}.match")));
+    let condition = condition.map(|it| condition::read(it, &format!("{field}.match")));
     let parts = key.iter().enumerate();
     let parts = parts.map(|(index, part)| key_part(part, &format!("{field}.key[{index}]")));
     let exempt = exempt.as_ref();
@@ -128,26 +125,6 @@ fn limit(rule: &LimitRule, field: &str) -> Result<Limit, Fault> {
             }
         },
     })
-}
-
-/// Translates the condition on requests. Patterns would take memory beside that of routes.
-fn condition(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {
-    let HttpMatch {
-        path,
-        headers,
-        query_params,
-        method: _,
-    } = condition;
-    let kind = path.iter().filter_map(|path| path.kind.as_deref());
-    let values = headers.iter().chain(query_params.iter());
-    let kinds = kind.chain(values.filter_map(|it| it.kind.as_deref()));
-    if kinds.into_iter().any(|kind| kind == "RegularExpression") {
-        return invalid(format!(
-            "{field}: type RegularExpression is not supported; use Exact or PathPrefix"
-        ));
-    }
-    let translated = http_match::one(condition, field, &mut RoutePatterns::default());
-    translated.or_else(|fault| invalid(fault.message))
 }
 
 fn rate(limit: &RequestLimit, field: &str) -> Result<Rate, Fault> {
@@ -209,38 +186,5 @@ fn key_part(part: &ApiKeyPart, field: &str) -> Result<KeyPart, Fault> {
         other => invalid(format!(
             "{field}.type: {other} is not supported; use ClientIP, Header, Cookie or Hostname"
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_of_conditions_are_refused() {
-        let parse = |json: &str| serde_json::from_str(json).unwrap();
-        for (json, expected) in [
-            (r#"{"path": {"type": "Exact", "value": "/a"}}"#, None),
-            (
-                r#"{"path": {"type": "RegularExpression", "value": "/a"}}"#,
-                Some("spec.rules[0].match: type RegularExpression is not supported"),
-            ),
-            (
-                r#"{"headers": [{"type": "RegularExpression", "name": "a", "value": "b"}]}"#,
-                Some("spec.rules[0].match: type RegularExpression is not supported"),
-            ),
-            (
-                r#"{"path": {"value": "a"}}"#,
-                Some("spec.rules[0].match.path: \"a\" does not begin with /"),
-            ),
-        ] {
-            let fault = condition(&parse(json), "spec.rules[0].match").err();
-            let message = fault.map(|fault| fault.message).unwrap_or_default();
-            assert!(
-                message.starts_with(expected.unwrap_or_default()),
-                "{message}"
-            );
-            assert_eq!(message.is_empty(), expected.is_none(), "{message}");
-        }
     }
 }

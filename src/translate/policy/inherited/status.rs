@@ -8,11 +8,12 @@ use crate::ir::{ListenerKey, ObjectRef};
 use crate::status::Condition;
 
 use super::super::policy_status::{self, PolicyStatuses};
+use super::authentication;
 use super::effective;
 use super::index::{self, Index};
 use super::merge::Obstacle;
 use super::path::{Levels, Path, Sections};
-use super::policy::{Policy, Section, Target};
+use super::policy::{Policy, Target};
 use super::{InheritedPolicies, is_route, listed};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
@@ -192,7 +193,9 @@ impl OnGateway {
                     continue;
                 }
             }
-            if *section == Section::IpRules {
+            if policy.protects {
+                let needless = authentication::made_needless(levels, *section, policy);
+                self.loosened.extend(needless);
                 let applied = levels.applied(*section);
                 let pairs = applied.iter().zip(applied.iter().skip(1));
                 let mut own = pairs.filter(|(_, own)| own.policy.name == policy.name);
@@ -217,10 +220,11 @@ impl OnGateway {
         let unusable = crate::translate::reason::merge(&broken);
         let accepted =
             policy_status::accepted(unusable.as_ref(), &self.faults, self.targets, generation);
+        let unresolved = crate::translate::reason::merge(&policy.unresolved);
         let resolved = judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
-            None,
+            unresolved.as_ref(),
             generation,
         );
         let mut conditions = vec![accepted, resolved, self.programmed(generation)];

@@ -1,0 +1,314 @@
+//! Credentials in the head of a request: where they are, and how they are removed. Must not know which are valid.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
+use http::request::Parts;
+use http::{HeaderName, Uri};
+
+use crate::ir::authentication::KeyPlace;
+
+/// Maximum length of user name and password together, with the colon.
+const MAX_BASIC: usize = 512;
+/// Maximum length of a password. SHA-crypt takes time in proportion to it.
+const MAX_PASSWORD: usize = 256;
+/// Maximum length of an API key.
+const MAX_KEY: usize = 1024;
+
+/// A user name and a password (RFC 7617). Does not print them.
+#[derive(PartialEq, Eq)]
+pub struct BasicCredentials {
+    bytes: [u8; MAX_BASIC],
+    length: usize,
+    colon: usize,
+}
+
+impl BasicCredentials {
+    /// Returns the credentials of a request. There must be one header, of printable text within the limits.
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let value = only(headers, &AUTHORIZATION)?.as_bytes();
+        let (scheme, encoded) = value.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") {
+            return None;
+        }
+        let mut bytes = [0; MAX_BASIC];
+        // RFC 9110, 11.4: one or more spaces.
+        let encoded = encoded.trim_ascii_start();
+        let length = STANDARD.decode_slice(encoded, &mut bytes).ok()?;
+        let text = &bytes[..length];
+        let colon = text.iter().position(|byte| *byte == b':')?;
+        let is_long = length - colon - 1 > MAX_PASSWORD;
+        if is_long || text.iter().any(u8::is_ascii_control) {
+            return None;
+        }
+        Some(Self {
+            bytes,
+            length,
+            colon,
+        })
+    }
+
+    /// The user name.
+    pub fn name(&self) -> &[u8] {
+        &self.bytes[..self.colon]
+    }
+
+    /// The password.
+    pub fn password(&self) -> &[u8] {
+        &self.bytes[self.colon + 1..self.length]
+    }
+}
+
+impl fmt::Debug for BasicCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BasicCredentials").finish_non_exhaustive()
+    }
+}
+
+/// Returns the API key of a request: that in the first of these places that is not empty. `None` if there are several there.
+pub fn api_key<'a>(
+    (headers, query): (&'a HeaderMap, Option<&'a str>),
+    places: &[KeyPlace],
+) -> Option<Cow<'a, [u8]>> {
+    let mut found = places.iter().filter_map(|place| match place {
+        KeyPlace::Header(name) => {
+            let values = headers.get_all(name).iter();
+            first(values.map(|value| value.as_bytes().into()))
+        }
+        KeyPlace::Query(name) => {
+            let parameters = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+            let values = parameters.filter(|(key, _)| *key == **name);
+            first(values.map(|(_, value)| match value {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            }))
+        }
+        KeyPlace::Cookie(name) => {
+            let values = headers.get_all(COOKIE).iter();
+            let cookies = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+            first(cookies.filter_map(|it| Some(cookie(it, name)?.into())))
+        }
+    });
+    let key = found.next()??;
+    (1..=MAX_KEY).contains(&key.len()).then_some(key)
+}
+
+/// Returns the only value; `Some(None)` if there are several, and `None` if there is none.
+fn first<'a>(mut values: impl Iterator<Item = Cow<'a, [u8]>>) -> Option<Option<Cow<'a, [u8]>>> {
+    let first = values.next()?;
+    Some(values.next().is_none().then_some(first))
+}
+
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    values.next().is_none().then_some(first)
+}
+
+/// Returns the value of a cookie if it has this name, without quotes.
+fn cookie<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let value = pair.trim_ascii().strip_prefix(name.as_bytes())?;
+    Some(match value.strip_prefix(b"=")? {
+        [b'"', inner @ .., b'"'] => inner,
+        value => value,
+    })
+}
+
+/// Removes API keys from all of these places. Fails if what remains is no request, which no request leads to.
+pub fn remove_api_keys(parts: &mut Parts, places: &[KeyPlace]) -> Option<()> {
+    for place in places {
+        match place {
+            KeyPlace::Header(name) => drop(parts.headers.remove(name)),
+            KeyPlace::Query(name) => remove_parameter(parts, name)?,
+            KeyPlace::Cookie(name) => remove_cookie(&mut parts.headers, name)?,
+        }
+    }
+    Some(())
+}
+
+/// Removes a query parameter. The others stay as they are.
+fn remove_parameter(parts: &mut Parts, name: &str) -> Option<()> {
+    let Some(query) = parts.uri.query() else {
+        return Some(());
+    };
+    let is_other = |pair: &&str| {
+        let mut parsed = form_urlencoded::parse(pair.as_bytes());
+        !parsed.any(|(key, _)| *key == *name)
+    };
+    let others: Vec<&str> = query.split('&').filter(is_other).collect();
+    if others.len() == query.split('&').count() {
+        return Some(());
+    }
+    let path = parts.uri.path();
+    let target = match others.is_empty() {
+        true => path.to_owned(),
+        false => format!("{path}?{}", others.join("&")),
+    };
+    let mut uri = std::mem::take(&mut parts.uri).into_parts();
+    uri.path_and_query = Some(target.try_into().ok()?);
+    parts.uri = Uri::from_parts(uri).ok()?;
+    Some(())
+}
+
+/// Removes a cookie. The others stay as they are.
+fn remove_cookie(headers: &mut HeaderMap, name: &str) -> Option<()> {
+    let values = headers.get_all(COOKIE).iter();
+    let mut cookies = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
+    if !cookies.any(|pair| cookie(pair, name).is_some()) {
+        return Some(());
+    }
+    let values: Vec<_> = headers.get_all(COOKIE).iter().cloned().collect();
+    headers.remove(COOKIE);
+    for value in values {
+        let pairs = value.as_bytes().split(|byte| *byte == b';');
+        let others = pairs.filter(|pair| cookie(pair, name).is_none());
+        let others: Vec<&[u8]> = others.map(<[u8]>::trim_ascii).collect();
+        let others = others.join(&b"; "[..]);
+        if !others.is_empty() {
+            headers.append(COOKIE, HeaderValue::from_bytes(&others).ok()?);
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn basic(value: &str) -> Option<(String, String)> {
+        let mut headers = HeaderMap::new();
+        headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        let found = BasicCredentials::of(&headers)?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Some((text(found.name()), text(found.password())))
+    }
+
+    fn encoded(text: &str) -> String {
+        format!("Basic {}", STANDARD.encode(text))
+    }
+
+    #[test]
+    fn reads_user_and_password() {
+        for (text, name, password) in [
+            ("alice:secret", "alice", "secret"),
+            ("alice:a:b", "alice", "a:b"),
+            ("alice:", "alice", ""),
+            (":secret", "", "secret"),
+            ("jürgen:pässword", "jürgen", "pässword"),
+        ] {
+            let expected = Some((name.to_owned(), password.to_owned()));
+            assert_eq!(basic(&encoded(text)), expected, "{text}");
+        }
+        assert!(basic(&encoded("a:b").replace("Basic", "bASIC")).is_some());
+    }
+
+    #[test]
+    fn refuses_what_is_not_basic_authentication() {
+        for value in [
+            "",
+            "Basic",
+            "Basic ",
+            "Bearer YTpi",
+            "BasicYTpi",
+            "Basic YTp",
+            "Basic YTpi YTpi",
+            "Basic YTpi,Basic YTpi",
+            "Basic YTpi=",
+            "Basic *",
+        ] {
+            assert_eq!(basic(value), None, "{value}");
+        }
+        for text in ["alice", "a\0:b", "a:b\n", "a:b\x7f"] {
+            assert_eq!(basic(&encoded(text)), None, "{text:?}");
+        }
+        assert!(basic(&encoded(&format!("a:{}", "b".repeat(MAX_PASSWORD)))).is_some());
+        assert!(basic(&encoded(&format!("a:{}", "b".repeat(MAX_PASSWORD + 1)))).is_none());
+        assert!(basic(&encoded(&format!("{}:b", "a".repeat(MAX_BASIC)))).is_none());
+        assert!(basic(&encoded(&"a:".repeat(100_000))).is_none());
+        let mut twice = HeaderMap::new();
+        twice.append(AUTHORIZATION, HeaderValue::from_static("Basic YTpi"));
+        twice.append(AUTHORIZATION, HeaderValue::from_static("Basic YTpi"));
+        assert!(BasicCredentials::of(&twice).is_none());
+    }
+
+    fn places() -> [KeyPlace; 3] {
+        [
+            KeyPlace::Header(HeaderName::from_static("x-api-key")),
+            KeyPlace::Query("key".into()),
+            KeyPlace::Cookie("key".into()),
+        ]
+    }
+
+    fn parts(target: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::get(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn finds_the_key_in_the_first_place_that_has_one() {
+        let header = ("x-api-key", "one");
+        let cookie = ("cookie", "a=b; key=three;c=d");
+        for (target, headers, expected) in [
+            ("/", &[header][..], Some("one")),
+            ("/?key=two", &[header, cookie], Some("one")),
+            ("/?a=b&key=two", &[cookie], Some("two")),
+            ("/?a=b&k%65y=t%77o", &[], Some("two")),
+            ("/?keys=two", &[cookie], Some("three")),
+            ("/", &[("cookie", "key=\"three\"")], Some("three")),
+            ("/", &[("cookie", "keys=three; xkey=three")], None),
+            ("/", &[header, header], None),
+            ("/?key=a&key=b", &[], None),
+            ("/?key=a", &[header, header], None),
+            ("/?key=", &[cookie], None),
+            ("/", &[], None),
+        ] {
+            let parts = parts(target, headers);
+            let found = api_key((&parts.headers, parts.uri.query()), &places());
+            let found = found.map(|key| String::from_utf8(key.into_owned()).unwrap());
+            assert_eq!(found.as_deref(), expected, "{target} {headers:?}");
+        }
+        let long = "a".repeat(MAX_KEY + 1);
+        let parts = parts("/", &[("x-api-key", &long)]);
+        assert!(api_key((&parts.headers, None), &places()).is_none());
+    }
+
+    #[test]
+    fn removes_keys_and_nothing_else() {
+        for (target, cookies, expected, kept) in [
+            ("/a", "a=b", "/a", Some("a=b")),
+            ("/a?key=1", "key=1", "/a", None),
+            (
+                "/a?x=%20&key=1&&y",
+                "a=b;key=1;  c=d",
+                "/a?x=%20&&y",
+                Some("a=b; c=d"),
+            ),
+            (
+                "/a?k%65y=1&key&key=2&x=+",
+                "key=1; key=2; x=",
+                "/a?x=+",
+                Some("x="),
+            ),
+            (
+                "http://a.com/a?key=1&b",
+                "keys=1",
+                "http://a.com/a?b",
+                Some("keys=1"),
+            ),
+        ] {
+            let mut parts = parts(target, &[("cookie", cookies), ("x-api-key", "1")]);
+            remove_api_keys(&mut parts, &places()).unwrap();
+            let cookies = parts.headers.get(COOKIE).map(|it| it.to_str().unwrap());
+            assert_eq!((&*parts.uri.to_string(), cookies), (expected, kept));
+            assert!(!parts.headers.contains_key("x-api-key"));
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Credentials at run time: which are valid, and which passwords were verified lately. Survives configuration changes that
+//! keep them. Must not know where requests have credentials, or threads.
+
+mod password;
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use arc_swap::ArcSwapOption;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::hmac;
+use http::HeaderValue;
+use rand::Rng;
+use rustc_hash::FxHashMap;
+
+use crate::ir::ObjectRef;
+use crate::ir::authentication::{
+    ApiKeys, Authentication as IrAuthentication, Basic, KeyDigest, Require,
+};
+use crate::runtime::monotonic;
+
+/// For how long a verified password is remembered, in milliseconds.
+const REMEMBERED: u64 = 5 * 60 * 1000;
+
+/// The credentials in service, each policy's once however many rules it applies to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Authenticators(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    users: FxHashMap<ObjectRef, Weak<Users>>,
+    clients: FxHashMap<ObjectRef, Weak<Clients>>,
+}
+
+/// The credentials that requests need.
+#[derive(Debug)]
+pub struct Authentication {
+    /// User names and passwords.
+    pub users: Option<Arc<Users>>,
+    /// API keys.
+    pub clients: Option<Arc<Clients>>,
+    /// Which of these.
+    pub require: Require,
+}
+
+/// The users of a policy.
+#[derive(Debug)]
+pub struct Users {
+    /// Their configuration.
+    pub ir: Arc<Basic>,
+    /// What clients without valid credentials are told.
+    pub challenge: HeaderValue,
+    key: hmac::Key,
+    /// What was verified lately, by user: each has one password, so that nobody takes the place of others.
+    verified: Box<[ArcSwapOption<Verified>]>,
+}
+
+/// A password that was verified.
+#[derive(Debug)]
+struct Verified {
+    /// Of the password, with a key that only this process has.
+    tag: [u8; 32],
+    /// When, in milliseconds of the monotonic clock.
+    at: u64,
+}
+
+/// The clients of a policy that have API keys.
+#[derive(Debug)]
+pub struct Clients {
+    /// Their configuration.
+    pub ir: Arc<ApiKeys>,
+    key: hmac::Key,
+    /// The index of each key by its tag, which only this process can compute: the time of a look-up tells nothing.
+    by_tag: FxHashMap<[u8; 32], usize>,
+}
+
+impl Authenticators {
+    /// Returns credentials. What was verified is remembered if the policy's section is the same as before.
+    pub(super) fn get(&self, ir: &IrAuthentication) -> Authentication {
+        let IrAuthentication {
+            basic,
+            api_key,
+            require,
+        } = ir;
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Known { users, clients } = &mut *known;
+        Authentication {
+            users: basic.as_ref().map(|ir| {
+                let is_current = |known: &Users| known.ir == *ir;
+                shared(users, &ir.policy, is_current, || Users::new(ir))
+            }),
+            clients: api_key.as_ref().map(|ir| {
+                let is_current = |known: &Clients| known.ir == *ir;
+                shared(clients, &ir.policy, is_current, || Clients::new(ir))
+            }),
+            require: *require,
+        }
+    }
+}
+
+/// Returns the value of a policy that is known and current, or a new one.
+fn shared<T>(
+    known: &mut FxHashMap<ObjectRef, Weak<T>>,
+    policy: &ObjectRef,
+    is_current: impl Fn(&T) -> bool,
+    create: impl FnOnce() -> T,
+) -> Arc<T> {
+    let current = known.get(policy).and_then(Weak::upgrade);
+    if let Some(current) = current.filter(|it| is_current(it)) {
+        return current;
+    }
+    known.retain(|_, value| value.strong_count() > 0);
+    let value = Arc::new(create());
+    known.insert(policy.clone(), Arc::downgrade(&value));
+    value
+}
+
+/// Returns a key that nobody else knows.
+fn random_key() -> hmac::Key {
+    let mut bytes = [0; 32];
+    rand::rng().fill_bytes(&mut bytes);
+    hmac::Key::new(hmac::HMAC_SHA256, &bytes)
+}
+
+fn tag(key: &hmac::Key, parts: &[&[u8]]) -> [u8; 32] {
+    let mut context = hmac::Context::with_key(key);
+    parts.iter().for_each(|part| context.update(part));
+    let mut tag = [0; 32];
+    tag.copy_from_slice(context.sign().as_ref());
+    tag
+}
+
+impl Users {
+    fn new(ir: &Arc<Basic>) -> Self {
+        let realm = ir.realm.replace('\\', "\\\\").replace('"', "\\\"");
+        let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+        let challenge = HeaderValue::from_bytes(challenge.as_bytes());
+        Self {
+            challenge: challenge.unwrap_or(HeaderValue::from_static("Basic realm=\"restricted\"")),
+            key: random_key(),
+            verified: ir.users.iter().map(|_| ArcSwapOption::empty()).collect(),
+            ir: ir.clone(),
+        }
+    }
+
+    /// Returns the index of the user of a name and a password that were verified within the last minutes. Takes
+    /// microseconds.
+    pub fn remembered(&self, name: &[u8], password: &[u8]) -> Option<usize> {
+        self.remembered_at(name, password, monotonic::now().get())
+    }
+
+    fn remembered_at(&self, name: &[u8], password: &[u8], now: u64) -> Option<usize> {
+        let at = self.find(name)?;
+        let verified = self.verified[at].load();
+        let verified = verified.as_ref()?;
+        let is_fresh = now.saturating_sub(verified.at) < REMEMBERED;
+        let tag = tag(&self.key, &[password]);
+        let is_same = verify_slices_are_equal(&tag, &verified.tag).is_ok();
+        (is_fresh && is_same).then_some(at)
+    }
+
+    /// Returns the index of the user of a name and a password, and remembers that. Takes up to a second of CPU time, also if
+    /// there is no such user.
+    pub fn verify(&self, name: &[u8], password: &[u8]) -> Option<usize> {
+        let known = self.find(name);
+        let at = known.unwrap_or_else(|| self.decoy(name));
+        let is_valid = password::verify(&self.ir.users.get(at)?.password, password);
+        let at = known.filter(|_| is_valid)?;
+        self.verified[at].store(Some(Arc::new(Verified {
+            tag: tag(&self.key, &[password]),
+            at: monotonic::now().get(),
+        })));
+        Some(at)
+    }
+
+    /// Returns the index of the user whose hash takes the time for an unknown one. It depends on the name, as that of a
+    /// known one does.
+    fn decoy(&self, name: &[u8]) -> usize {
+        let tag = tag(&self.key, &[b"decoy ", name]);
+        let number = usize::from(u16::from_le_bytes([tag[0], tag[1]]));
+        number % self.ir.users.len().max(1)
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        let users = &self.ir.users;
+        users
+            .binary_search_by(|user| user.name.as_bytes().cmp(name))
+            .ok()
+    }
+}
+
+impl Clients {
+    fn new(ir: &Arc<ApiKeys>) -> Self {
+        let key = random_key();
+        let keys = ir.keys.iter().enumerate();
+        let by_tag = keys.map(|(at, it)| (tag(&key, &[it.digest.secret_bytes()]), at));
+        Self {
+            by_tag: by_tag.collect(),
+            key,
+            ir: ir.clone(),
+        }
+    }
+
+    /// Returns the index of the API key that has this text.
+    pub fn find(&self, text: &[u8]) -> Option<usize> {
+        let tag = tag(&self.key, &[KeyDigest::of(text).secret_bytes()]);
+        self.by_tag.get(&tag).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::authentication::{ApiKey, User};
+
+    fn policy() -> ObjectRef {
+        ObjectRef::new("portcullis.dev", "AccessPolicy", "ns", "policy")
+    }
+
+    fn basic(users: &[(&str, &str)]) -> IrAuthentication {
+        let users = users.iter().map(|(name, password)| User {
+            name: (*name).into(),
+            password: password.parse().unwrap(),
+        });
+        IrAuthentication {
+            basic: Some(Arc::new(Basic {
+                policy: policy(),
+                realm: "a \"realm\"".into(),
+                forward_user: None,
+                users: users.collect(),
+            })),
+            api_key: None,
+            require: Require::All,
+        }
+    }
+
+    /// `password` and `secret`.
+    const HASHES: [&str; 2] = [
+        "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=",
+        "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+    ];
+
+    fn users() -> Arc<Users> {
+        let ir = basic(&[("alice", HASHES[0]), ("bob", HASHES[1])]);
+        Authenticators::default().get(&ir).users.unwrap()
+    }
+
+    #[test]
+    fn remembers_what_was_verified_for_five_minutes() {
+        let users = users();
+        assert!(users.remembered(b"alice", b"password").is_none());
+        assert!(users.verify(b"alice", b"secret").is_none());
+        assert_eq!(users.verify(b"alice", b"password"), Some(0));
+        assert_eq!(users.remembered(b"alice", b"password"), Some(0));
+        for (name, password) in [
+            ("alice", "secret"),
+            ("alice", ""),
+            ("bob", "password"),
+            ("Alice", "password"),
+            ("", "password"),
+        ] {
+            let found = users.remembered(name.as_bytes(), password.as_bytes());
+            assert!(found.is_none(), "{name}:{password}");
+        }
+        let now = monotonic::now().get();
+        let at = |after| users.remembered_at(b"alice", b"password", now + after);
+        assert!(at(REMEMBERED - 1_000).is_some());
+        assert!(at(REMEMBERED + 1).is_none());
+    }
+
+    #[test]
+    fn unknown_users_have_no_valid_password() {
+        let users = users();
+        for name in ["carol", "dave", "erin", "frank"] {
+            for password in ["password", "secret"] {
+                assert!(users.verify(name.as_bytes(), password.as_bytes()).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn hash_for_an_unknown_user_is_always_the_same_one() {
+        let users = users();
+        let mut decoys = std::collections::BTreeSet::new();
+        for number in 0..64 {
+            let name = format!("unknown-{number}");
+            let decoy = users.decoy(name.as_bytes());
+            assert_eq!(users.decoy(name.as_bytes()), decoy);
+            decoys.insert(decoy);
+        }
+        assert_eq!(Vec::from_iter(decoys), [0, 1]);
+    }
+
+    #[test]
+    fn configuration_changes_forget_only_what_they_change() {
+        let authenticators = Authenticators::default();
+        let first = basic(&[("alice", HASHES[0])]);
+        let before = authenticators.get(&first);
+        before.users.as_ref().unwrap().verify(b"alice", b"password");
+        let remembered = |ir: &IrAuthentication| {
+            let users = authenticators.get(ir).users.unwrap();
+            users.remembered(b"alice", b"password").is_some()
+        };
+        assert!(remembered(&basic(&[("alice", HASHES[0])])));
+        assert!(!remembered(&basic(&[("alice", HASHES[1])])));
+    }
+
+    #[test]
+    fn challenge_has_the_realm() {
+        let expected = "Basic realm=\"a \\\"realm\\\"\", charset=\"UTF-8\"";
+        assert_eq!(users().challenge, expected);
+    }
+
+    #[test]
+    fn finds_clients_by_key() {
+        let key = |client: &str, text: &str| ApiKey {
+            client: client.into(),
+            digest: KeyDigest::of(text.as_bytes()),
+        };
+        let keys = Arc::new(ApiKeys {
+            policy: policy(),
+            keys: [key("one", "1234"), key("two", "5678")].into(),
+            from: Box::default(),
+            forward_client: None,
+            keep: false,
+        });
+        let clients = Clients::new(&keys);
+        assert_eq!(clients.find(b"5678"), Some(1));
+        assert!(clients.find(b"567").is_none() && clients.find(b"").is_none());
+    }
+}

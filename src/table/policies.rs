@@ -1,0 +1,112 @@
+//! What policies require of the requests of a listener or a rule, with state that survives configuration changes. Must not
+//! know how a request arrives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::authentication::{Authentication, Authenticators};
+use super::authorization::{self, AuthorizedRequest};
+use super::limits::{CountedLimits, InProgress, LimitedRequest, Limiters, Remaining};
+use crate::ir::authorization::Action;
+use crate::ir::limit::Limits;
+use crate::ir::policy::{Enforced, Policies as IrPolicies};
+use crate::runtime::monotonic;
+
+/// The state of all policies in service.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PolicyStates {
+    pub(super) limiters: Limiters,
+    authenticators: Authenticators,
+}
+
+/// What policies require of the requests of a listener or a rule.
+#[derive(Debug)]
+pub struct Policies {
+    /// What they require.
+    pub ir: Arc<IrPolicies>,
+    limits: Option<CountedLimits>,
+    authentication: Option<Authentication>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitRefusal {
+    /// It is over a limit. It may be sent again after this time.
+    Exceeded(Duration),
+    /// A policy is broken.
+    Broken,
+}
+
+/// A policy is broken: nothing may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokenPolicy;
+
+impl Policies {
+    pub(super) fn new(ir: &Arc<IrPolicies>, states: &PolicyStates) -> Arc<Self> {
+        let limits = valid(ir.limits.as_ref());
+        let limits = limits.map(|limits| CountedLimits::new(limits, &states.limiters));
+        let authentication = valid(ir.authentication.as_ref());
+        let authentication = authentication.map(|it| states.authenticators.get(it));
+        Arc::new(Self {
+            limits,
+            authentication,
+            ir: ir.clone(),
+        })
+    }
+
+    /// Returns the limits, if there are any that can be used.
+    pub fn limits(&self) -> Option<&Limits> {
+        self.limits.as_ref().map(|limits| &*limits.ir)
+    }
+
+    /// Counts a request now.
+    ///
+    /// # Errors
+    /// When the request is over a limit, or a policy is broken.
+    pub fn admit(
+        &self,
+        request: &LimitedRequest<'_>,
+    ) -> Result<(InProgress, Option<Remaining<'_>>), LimitRefusal> {
+        match (&self.limits, &self.ir.limits) {
+            (Some(limits), _) => {
+                let admitted = limits.admit(request, monotonic::nanos());
+                admitted.map_err(LimitRefusal::Exceeded)
+            }
+            (None, None) => Ok((InProgress::default(), None)),
+            (None, Some(_)) => Err(LimitRefusal::Broken),
+        }
+    }
+
+    /// Returns the credentials that requests need; `None` if they need none.
+    ///
+    /// # Errors
+    /// When a policy is broken.
+    #[inline]
+    pub fn authentication(&self) -> Result<Option<&Authentication>, BrokenPolicy> {
+        match (&self.authentication, &self.ir.authentication) {
+            (None, Some(_)) => Err(BrokenPolicy),
+            (authentication, _) => Ok(authentication.as_ref()),
+        }
+    }
+
+    /// Reports whether a client may send a request.
+    ///
+    /// # Errors
+    /// When a policy is broken.
+    pub fn permits(&self, request: &AuthorizedRequest<'_>) -> Result<bool, BrokenPolicy> {
+        match &self.ir.authorization {
+            None => Ok(true),
+            Some(Enforced::Valid(rules)) => {
+                Ok(authorization::decide(rules, request) == Action::Allow)
+            }
+            Some(Enforced::Broken(_)) => Err(BrokenPolicy),
+        }
+    }
+}
+
+fn valid<T>(section: Option<&Enforced<T>>) -> Option<&Arc<T>> {
+    match section {
+        Some(Enforced::Valid(required)) => Some(required),
+        Some(Enforced::Broken(_)) | None => None,
+    }
+}

@@ -1,0 +1,111 @@
+//! `authorization`: which clients may send which requests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use http::Method;
+
+use crate::api::access_policy::{AccessMatch, Authorization, AuthorizationRule};
+use crate::api::http_route::HttpMatch;
+use crate::ir::ObjectRef;
+use crate::ir::authorization::{self as ir, Action, RequestConditions};
+use crate::ir::route::Match;
+
+use super::super::condition;
+use super::super::policy::Content;
+use super::ip_rules::cidrs;
+use crate::translate::reason::{Fault, Reason};
+
+/// Parses the section of a policy.
+pub(super) fn read(policy: &ObjectRef, section: &Authorization) -> Result<Content, Fault> {
+    let Authorization { rules, default } = section;
+    let mut names = BTreeSet::new();
+    let mut read = Vec::with_capacity(rules.len());
+    for (index, rule) in rules.iter().enumerate() {
+        let field = format!("spec.authorization.rules[{index}]");
+        if !names.insert(&rule.name) {
+            return invalid(format!("{field}.name: {:?} is not unique", rule.name));
+        }
+        read.push(self::rule(rule, &field)?);
+    }
+    let default = default.as_deref().unwrap_or("Deny");
+    Ok(Content::Authorization(Arc::new(ir::Authorization {
+        policy: policy.clone(),
+        rules: read.into(),
+        default: action(default, "spec.authorization.default")?,
+    })))
+}
+
+fn invalid<T>(message: String) -> Result<T, Fault> {
+    Err(Fault::new(Reason::Invalid, message))
+}
+
+fn action(text: &str, field: &str) -> Result<Action, Fault> {
+    match text {
+        "Allow" => Ok(Action::Allow),
+        "Deny" => Ok(Action::Deny),
+        other => invalid(format!("{field}: {other:?} is neither Allow nor Deny")),
+    }
+}
+
+fn rule(rule: &AuthorizationRule, field: &str) -> Result<ir::AuthorizationRule, Fault> {
+    let AuthorizationRule {
+        name,
+        action,
+        condition,
+    } = rule;
+    let none = AccessMatch::default();
+    let AccessMatch {
+        methods,
+        paths,
+        headers,
+        cidrs,
+        clients,
+    } = condition.as_ref().unwrap_or(&none);
+    let field_of_match = format!("{field}.match");
+    let of_paths = paths.iter().map(Some);
+    let of_paths: Vec<_> = match (paths.is_empty(), headers.is_empty()) {
+        (true, true) => Vec::new(),
+        // A match without a path is one of every path.
+        (true, false) => vec![None],
+        (false, _) => of_paths.collect(),
+    };
+    let matches = of_paths.into_iter().map(|path| {
+        let one = HttpMatch {
+            path: path.cloned(),
+            headers: headers.clone(),
+            ..HttpMatch::default()
+        };
+        condition::read(&one, &field_of_match)
+    });
+    let matches: Vec<Match> = matches.collect::<Result<_, _>>()?;
+    let addresses = self::cidrs(cidrs, &format!("{field_of_match}.cidrs"))?;
+    Ok(ir::AuthorizationRule {
+        name: name.as_str().into(),
+        action: self::action(action, &format!("{field}.action"))?,
+        requests: RequestConditions {
+            methods: some(self::methods(methods, &field_of_match)?),
+            matches: some(matches),
+        },
+        cidrs: (!cidrs.is_empty()).then_some(addresses),
+        clients: some(clients.iter().map(|name| name.as_str().into()).collect()),
+    })
+}
+
+fn methods(methods: &[String], field: &str) -> Result<Vec<Method>, Fault> {
+    let method = |method: &String| {
+        let one = HttpMatch {
+            method: Some(method.as_str().into()),
+            ..HttpMatch::default()
+        };
+        let read = condition::read(&one, field)?;
+        Ok(read.others.method.clone())
+    };
+    let methods: Result<Vec<_>, Fault> = methods.iter().map(method).collect();
+    Ok(methods?.into_iter().flatten().collect())
+}
+
+/// Returns the conditions of a field; `None` if it has none, so that all requests meet it.
+fn some<T>(conditions: Vec<T>) -> Option<Box<[T]>> {
+    (!conditions.is_empty()).then(|| conditions.into())
+}

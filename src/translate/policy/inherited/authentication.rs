@@ -1,0 +1,100 @@
+//! What the policies on a path require of the credentials of requests: the sections `basic`, `apiKey` and `require`.
+
+use std::sync::Arc;
+
+use crate::ir::authentication::{Authentication, Require};
+use crate::ir::policy::Enforced;
+
+use super::path::{Levels, OnLevel};
+use super::policy::{Content, Policy, Section};
+
+/// The ways to authenticate.
+const METHODS: [Section; 2] = [Section::Basic, Section::ApiKey];
+
+/// Returns the credentials that requests need. Of each section, that of the most specific policy.
+pub(super) fn required(levels: &Levels<'_>) -> Option<Enforced<Authentication>> {
+    let winner = |section| levels.applied(section).pop();
+    let [basic, api_key] = METHODS.map(winner);
+    if basic.is_none() && api_key.is_none() {
+        return None;
+    }
+    let require = winner(Section::Require);
+    Some(match merged([basic, api_key, require]) {
+        Ok(required) => Enforced::Valid(Arc::new(required)),
+        Err(why) => Enforced::Broken(why.into()),
+    })
+}
+
+fn merged(winners: [Option<OnLevel<'_>>; 3]) -> Result<Authentication, String> {
+    let mut merged = Authentication {
+        basic: None,
+        api_key: None,
+        require: Require::All,
+    };
+    for winner in winners.iter().flatten() {
+        match winner.content()? {
+            Content::Basic(basic) => merged.basic = Some(basic.clone()),
+            Content::ApiKey(keys) => merged.api_key = Some(keys.clone()),
+            Content::Require(require) => merged.require = *require,
+            _ => {}
+        }
+    }
+    Ok(merged)
+}
+
+/// Returns how a section permits more than what it replaces. `above` is what has an effect above it.
+pub(super) fn loosened(above: &OnLevel<'_>, own: &OnLevel<'_>) -> Option<String> {
+    let name = &above.policy.name;
+    let permits_all = match (above.content(), own.content()) {
+        (Ok(Content::Basic(above)), Ok(Content::Basic(own))) => {
+            own.users.iter().all(|user| above.users.contains(user))
+        }
+        (Ok(Content::ApiKey(above)), Ok(Content::ApiKey(own))) => {
+            own.keys.iter().all(|key| above.keys.contains(key))
+        }
+        _ => true,
+    };
+    let field = own.section.field();
+    (!permits_all).then(|| format!("{field} permits clients that {name} does not permit"))
+}
+
+/// Returns how a section of a policy makes credentials needless that policies above ask for.
+pub(super) fn made_needless(
+    levels: &Levels<'_>,
+    section: Section,
+    policy: &Policy,
+) -> Option<String> {
+    if !section.is_of_credentials() {
+        return None;
+    }
+    let require = levels.applied(Section::Require);
+    let requires = |it: &OnLevel<'_>| match it.content() {
+        Ok(Content::Require(require)) => *require,
+        _ => Require::All,
+    };
+    let is_any = require
+        .last()
+        .is_some_and(|it| requires(it) == Require::Any);
+    let others = METHODS.iter().filter(|method| **method != section);
+    let others = others.flat_map(|method| levels.applied(*method));
+    let mut others = others.filter(|other| other.policy.name != policy.name);
+    let other = others.next().filter(|_| is_any)?;
+    let is_own = |it: &&OnLevel<'_>| it.policy.name == policy.name;
+    match section {
+        Section::Require => {
+            let own = require.iter().position(|it| is_own(&it))?;
+            let above = own.checked_sub(1).map(|above| requires(&require[above]));
+            let is_looser = requires(&require[own]) == Require::Any && above != Some(Require::Any);
+            is_looser.then_some(())?;
+        }
+        _ => {
+            let applied = levels.applied(section);
+            applied.first().filter(is_own)?;
+        }
+    }
+    let (field, name) = (section.field(), &other.policy.name);
+    let others = other.section.field();
+    Some(format!(
+        "{field}: credentials of {others} of {name} are not needed, since one of all is enough"
+    ))
+}
