@@ -1,0 +1,49 @@
+//! Feeds requests to what reads user names, passwords and API keys. Checks that nothing panics, that what is read keeps its
+//! limits, and that a request from which keys are removed has none of them, and is otherwise the same.
+
+#![no_main]
+
+use http::{HeaderName, Uri};
+use libfuzzer_sys::{Corpus, fuzz_target};
+use portcullis::filter::credentials::{BasicCredentials, api_key, remove_api_keys};
+use portcullis::ir::authentication::KeyPlace;
+use portcullis_fuzz::request;
+
+/// Maximum length of a key, and of a user name and a password.
+const MAX_KEY: usize = 1024;
+const MAX_BASIC: usize = 511;
+
+fuzz_target!(|data: &[u8]| -> Corpus {
+    let Some(mut parts) = request::read(data) else {
+        return Corpus::Reject;
+    };
+    if let Some(credentials) = BasicCredentials::of(&parts.headers) {
+        let (name, password) = (credentials.name(), credentials.password());
+        assert!(!name.contains(&b':'));
+        assert!(name.len() + 1 + password.len() <= MAX_BASIC);
+    }
+    let places = [
+        KeyPlace::Header(HeaderName::from_static("x-api-key")),
+        KeyPlace::Query("key".into()),
+        KeyPlace::Cookie("key".into()),
+    ];
+    for place in &places {
+        let key = api_key(
+            (&parts.headers, parts.uri.query()),
+            std::slice::from_ref(place),
+        );
+        assert!(key.is_none_or(|key| !key.is_empty() && key.len() <= MAX_KEY));
+    }
+    let before = parts.clone();
+    if remove_api_keys(&mut parts, &places).is_some() {
+        let key = api_key((&parts.headers, parts.uri.query()), &places);
+        assert!(key.is_none(), "{parts:?}");
+        assert_eq!(parts.uri.path(), before.uri.path());
+        assert!(parts.uri.to_string().parse::<Uri>().is_ok(), "{parts:?}");
+        assert!(parts.headers.len() <= before.headers.len());
+        let again = parts.clone();
+        remove_api_keys(&mut parts, &places).expect("a request");
+        assert_eq!((&parts.uri, &parts.headers), (&again.uri, &again.headers));
+    }
+    Corpus::Keep
+});
