@@ -107,7 +107,8 @@ impl Error {
         }
     }
 
-    /// Returns what the client is told if its request body is larger than its route permits: that, if the body failed.
+    /// Returns the error of a request whose body may exceed what its route permits: [`Self::BodyTooLarge`] if the body failed
+    /// for that.
     pub(crate) fn or_too_large(self, is_too_large: bool) -> Self {
         match self {
             Self::Send(SendError::RequestBody) if is_too_large => Self::BodyTooLarge,

@@ -47,7 +47,7 @@ pub struct Authentication {
 pub struct Users {
     /// Their configuration.
     pub ir: Arc<Basic>,
-    /// What clients without valid credentials are told.
+    /// The challenge for clients without valid credentials.
     pub challenge: HeaderValue,
     key: hmac::Key,
     /// What was verified lately, by user: each has one password, so that nobody takes the place of others.

@@ -11,6 +11,7 @@ use super::authentication::Credentials;
 use super::headers::{self, NormalizedRequest};
 use super::policies::{self, Passed, PolicyResult};
 use super::policy_refusal::PolicyRefusal;
+use super::view::view;
 use super::websocket::{self, Handshake};
 use crate::ir::RouteKind;
 use crate::ir::client::ClientPolicies;
@@ -159,14 +160,7 @@ fn find_rule<'a>(
     added: &AddedHeaders,
     origin: &Origin,
 ) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
-    let view = RequestView {
-        host: host.as_str(),
-        method: &parts.method,
-        path: parts.uri.path(),
-        query: parts.uri.query(),
-        headers: &parts.headers,
-        added: added.as_slice(),
-    };
+    let view = view(parts, host, added);
     let rule = rule_of(listener, &view)?;
     let passed = match listener.policies(rule) {
         None => Ok(None),

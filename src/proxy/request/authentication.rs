@@ -15,7 +15,7 @@ use crate::proxy::error::Error;
 use crate::proxy::passwords::PasswordThreads;
 use crate::table::{Authentication, AuthorizedRequest, BrokenPolicy, Policies, RequestView, Users};
 
-/// What clients without a valid API key are told. No scheme is registered for these.
+/// The challenge for clients without a valid API key. No scheme is registered for these.
 const API_KEY: HeaderValue = HeaderValue::from_static("ApiKey");
 /// When a password may be sent again that could not be verified, in seconds.
 const RETRY: HeaderValue = HeaderValue::from_static("1");

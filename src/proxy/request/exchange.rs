@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderValue, request};
 use tokio::time::Instant;
 
+use super::view::view;
 use crate::filter::ResponsePhase;
 use crate::ir::Filter;
 use crate::ir::grpc::WebFormat;
@@ -78,14 +79,7 @@ impl Exchange {
 
     /// Returns the parts that conditions look at.
     pub(super) fn view(&self) -> RequestView<'_> {
-        RequestView {
-            host: self.host.as_str(),
-            method: &self.parts.method,
-            path: self.parts.uri.path(),
-            query: self.parts.uri.query(),
-            headers: &self.parts.headers,
-            added: self.added.as_slice(),
-        }
+        view(&self.parts, &self.host, &self.added)
     }
 
     /// A copy of the head, if `filters` may modify it and another attempt may need the original.

@@ -17,4 +17,5 @@ mod session;
 mod spelling;
 pub(super) mod subrequest;
 pub mod target;
+mod view;
 pub(super) mod websocket;

@@ -8,6 +8,7 @@ use http::{HeaderValue, request};
 
 use super::admission::rule_of;
 use super::headers;
+use super::view::view;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
 use crate::proxy::client::host::{Host, LastHost};
@@ -90,14 +91,7 @@ impl Preview {
 
     /// Returns the parts that conditions look at.
     pub fn view(&self) -> RequestView<'_> {
-        RequestView {
-            host: self.host.as_str(),
-            method: &self.parts.method,
-            path: self.parts.uri.path(),
-            query: self.parts.uri.query(),
-            headers: &self.parts.headers,
-            added: self.added.as_slice(),
-        }
+        view(&self.parts, &self.host, &self.added)
     }
 
     /// Returns the listener that serves the request.

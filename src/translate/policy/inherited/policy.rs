@@ -175,9 +175,9 @@ impl Section {
             _ => (self == Self::Authorization, self == Self::Authorization),
         };
         match other {
-            // Whoever chooses the address chooses the verdict.
+            // The source of the address decides the verdict.
             Self::ClientIp => matches!(self, Self::IpRules | Self::Limits) || by_address,
-            // With one credential of several, whoever adds a way to authenticate makes the others needless.
+            // With `require: Any`, a further way to authenticate makes the others needless.
             _ if other.is_of_credentials() => {
                 self != other && self.is_of_credentials() || by_client
             }

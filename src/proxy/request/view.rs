@@ -1,0 +1,24 @@
+//! The parts of a normalized request that conditions look at. Must not know conditions.
+
+use http::request;
+
+use crate::proxy::client::forwarding::AddedHeaders;
+use crate::proxy::client::host::Host;
+use crate::table::RequestView;
+
+/// Returns the parts of a request with this head, host and added headers.
+#[inline]
+pub(super) fn view<'a>(
+    parts: &'a request::Parts,
+    host: &'a Host,
+    added: &'a AddedHeaders,
+) -> RequestView<'a> {
+    RequestView {
+        host: host.as_str(),
+        method: &parts.method,
+        path: parts.uri.path(),
+        query: parts.uri.query(),
+        headers: &parts.headers,
+        added: added.as_slice(),
+    }
+}
