@@ -6,7 +6,7 @@ use super::http_route::{NameValueMatch, PathMatch};
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
-use super::reference::SecretRef;
+use super::reference::{ConfigMapRef, SecretRef};
 
 /// Who may send requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,6 +36,9 @@ pub struct AccessSpec {
     /// API keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<ApiKey>,
+    /// JSON Web Tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<Jwt>,
     /// Which credentials a request needs: `All` or `Any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub require: Option<String>,
@@ -86,6 +89,18 @@ pub struct AccessMatch {
     /// One of these users or clients with API keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<String>,
+    /// All of these claims of a token.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<ClaimMatch>,
+}
+
+/// A condition on a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ClaimMatch {
+    /// Name of the claim. Names in an object follow its own name and a dot.
+    pub name: String,
+    /// The claim has one of these values, or is a list with one of them.
+    pub values: Vec<String>,
 }
 
 /// User names and passwords of HTTP's Basic authentication (RFC 7617).
@@ -118,7 +133,7 @@ pub struct ApiKey {
     pub keep: bool,
 }
 
-/// A place of an API key in requests.
+/// A place of an API key or token in requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeySource {
     /// `Header`, `Query` or `Cookie`.
@@ -126,6 +141,62 @@ pub struct KeySource {
     pub kind: String,
     /// Name of the header, query parameter or cookie.
     pub name: String,
+}
+
+/// JSON Web Tokens (RFC 7519) that are signed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Jwt {
+    /// Who issues them.
+    pub providers: Vec<JwtProvider>,
+}
+
+/// An issuer of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JwtProvider {
+    /// The claim `iss` of its tokens, which no other provider of the policy has.
+    pub issuer: String,
+    /// The claim `aud` has one of these; empty for any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audiences: Vec<String>,
+    /// The keys that verify its signatures.
+    pub jwks: Jwks,
+    /// Where requests have the token; absent means the header `Authorization`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<KeySource>,
+    /// Headers with claims, for backends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claim_to_headers: Vec<ClaimHeader>,
+    /// By how much clocks may differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leeway: Option<String>,
+    /// Algorithms of signatures; empty for all that the keys have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub algorithms: Vec<String>,
+}
+
+/// Keys that verify signatures: one of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Jwks {
+    /// A JSON Web Key Set (RFC 7517).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inline: Option<String>,
+    /// A ConfigMap with a JSON Web Key Set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapRef>,
+    /// A Secret with a key that issuer and verifier share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretRef>,
+}
+
+/// A header with a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ClaimHeader {
+    /// Name of the claim.
+    pub claim: String,
+    /// Name of the header.
+    pub header: String,
 }
 
 /// Addresses that may send requests.

@@ -207,3 +207,10 @@ pub struct LocalObjectReference {
     /// Name.
     pub name: Text,
 }
+
+/// A reference to a ConfigMap in the namespace of the object.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ConfigMapRef {
+    /// Name.
+    pub name: String,
+}

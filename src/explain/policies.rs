@@ -7,6 +7,7 @@ use http::{HeaderName, Method};
 use super::describe::header_changes;
 use super::explanation::Explanation;
 use super::matches::{Values, conditions};
+use crate::ir::ObjectRef;
 use crate::ir::authentication::{Authentication, KeyPlace, Require};
 use crate::ir::authorization::{Authorization, AuthorizationRule, RequestConditions};
 use crate::ir::cidr::CidrSet;
@@ -14,6 +15,7 @@ use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
 use crate::ir::route_defaults::RouteDefaults;
+use crate::ir::token::Provider;
 
 /// Maximum number of CIDRs or clients of a list that are shown.
 const MAX_LISTED: usize = 10;
@@ -96,6 +98,7 @@ fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
     let Authentication {
         basic,
         api_key,
+        tokens,
         require,
     } = match authentication {
         Enforced::Valid(authentication) => &**authentication,
@@ -108,13 +111,7 @@ fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
     });
     let api_key = api_key.as_ref().map(|api_key| {
         let (keys, policy) = (api_key.keys.len(), &api_key.policy);
-        let places = api_key.from.iter().map(|place| match place {
-            KeyPlace::Header(name) => format!("header {name}"),
-            KeyPlace::Query(name) => format!("query parameter {name}"),
-            KeyPlace::Cookie(name) => format!("cookie {name}"),
-        });
-        let places: Vec<_> = places.collect();
-        let places = places.join(" or ");
+        let places = shown_places(&api_key.from);
         let header = sent_as(api_key.forward_client.as_ref());
         let keep = if api_key.keep {
             ", kept for the backend"
@@ -123,16 +120,44 @@ fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
         };
         format!("one of {keys} API keys, in {places}{keep}{header} ({policy})")
     });
+    let providers = tokens.iter().flat_map(|tokens| {
+        let providers = tokens.providers.iter();
+        providers.map(|provider| (provider, &tokens.policy))
+    });
+    let of_tokens: Vec<_> = providers
+        .map(|(provider, policy)| shown_provider(provider, policy))
+        .collect();
+    let of_tokens = (!of_tokens.is_empty()).then(|| of_tokens.join(" or "));
     let separator = match require {
         Require::All => "and",
         Require::Any => "or",
     };
-    let methods = basic.into_iter().chain(api_key).zip(0..);
+    let methods = basic.into_iter().chain(api_key).chain(of_tokens).zip(0..);
     let methods = methods.map(|(method, index)| match index {
         0 => method,
         _ => format!("{separator} {method}"),
     });
     methods.collect()
+}
+
+fn shown_places(places: &[KeyPlace]) -> String {
+    let places = places.iter().map(|place| match place {
+        KeyPlace::Header(name) => format!("header {name}"),
+        KeyPlace::Query(name) => format!("query parameter {name}"),
+        KeyPlace::Cookie(name) => format!("cookie {name}"),
+    });
+    let places: Vec<_> = places.collect();
+    places.join(" or ")
+}
+
+fn shown_provider(provider: &Provider, policy: &ObjectRef) -> String {
+    let (issuer, keys) = (&provider.issuer, provider.keys.len());
+    let audiences = match provider.audiences.is_empty() {
+        true => String::new(),
+        false => format!(" for {}", provider.audiences.join(" or ")),
+    };
+    let places = shown_places(&provider.from);
+    format!("a token of {issuer}{audiences}, with one of {keys} keys, in {places} ({policy})")
 }
 
 fn shown_rules(authorization: &Enforced<Authorization>, values: Values) -> Vec<String> {
@@ -173,6 +198,10 @@ fn shown_conditions(rule: &AuthorizationRule, values: Values) -> String {
             more => format!(", {more} more"),
         };
         parts.push(format!("client {}{more}", shown.join(" or ")));
+    }
+    for claim in &rule.claims {
+        let shown: Vec<&str> = claim.values.iter().map(|it| &**it).collect();
+        parts.push(format!("claim {} {}", claim.name, shown.join(" or ")));
     }
     match parts.is_empty() {
         true => "every request".to_owned(),

@@ -17,6 +17,8 @@ const MAX_BASIC: usize = 512;
 const MAX_PASSWORD: usize = 256;
 /// Maximum length of an API key.
 const MAX_KEY: usize = 1024;
+/// Maximum length of a token.
+const MAX_TOKEN: usize = 8 * 1024;
 
 /// A user name and a password (RFC 7617). Does not print them.
 #[derive(PartialEq, Eq)]
@@ -70,14 +72,50 @@ impl fmt::Debug for BasicCredentials {
 
 /// Returns the API key of a request: that in the first of these places that is not empty. `None` if there are several there.
 pub fn api_key<'a>(
-    (headers, query): (&'a HeaderMap, Option<&'a str>),
+    request: (&'a HeaderMap, Option<&'a str>),
     places: &[KeyPlace],
 ) -> Option<Cow<'a, [u8]>> {
+    let in_header = |name: &HeaderName| {
+        let values = request.0.get_all(name).iter();
+        first(values.map(|value| value.as_bytes().into()))
+    };
+    let key = in_first_place(request, places, in_header)?;
+    (1..=MAX_KEY).contains(&key.len()).then_some(key)
+}
+
+/// Returns the token of a request, which follows the scheme `Bearer` in the header `Authorization` (RFC 6750, 2.1). Else
+/// like [`api_key`].
+pub fn token<'a>(
+    request: (&'a HeaderMap, Option<&'a str>),
+    places: &[KeyPlace],
+) -> Option<Cow<'a, [u8]>> {
+    let in_header = |name: &HeaderName| {
+        let values = request.0.get_all(name).iter().map(HeaderValue::as_bytes);
+        let token = |value| match *name == AUTHORIZATION {
+            true => bearer(value),
+            false => Some(value),
+        };
+        first(values.filter_map(token).map(Cow::Borrowed))
+    };
+    let token = in_first_place(request, places, in_header)?;
+    (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
+}
+
+/// Returns what follows the scheme `Bearer`.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
+    is_bearer.then(|| token.trim_ascii_start())
+}
+
+/// Returns what the first of these places has that is not empty. `None` if there are several values.
+fn in_first_place<'a>(
+    (headers, query): (&'a HeaderMap, Option<&'a str>),
+    places: &[KeyPlace],
+    in_header: impl Fn(&HeaderName) -> Option<Option<Cow<'a, [u8]>>>,
+) -> Option<Cow<'a, [u8]>> {
     let mut found = places.iter().filter_map(|place| match place {
-        KeyPlace::Header(name) => {
-            let values = headers.get_all(name).iter();
-            first(values.map(|value| value.as_bytes().into()))
-        }
+        KeyPlace::Header(name) => in_header(name),
         KeyPlace::Query(name) => {
             let parameters = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
             let values = parameters.filter(|(key, _)| *key == **name);
@@ -92,8 +130,7 @@ pub fn api_key<'a>(
             first(cookies.filter_map(|it| Some(cookie(it, name)?.into())))
         }
     });
-    let key = found.next()??;
-    (1..=MAX_KEY).contains(&key.len()).then_some(key)
+    found.next()?
 }
 
 /// Returns the only value; `Some(None)` if there are several, and `None` if there is none.
@@ -278,6 +315,34 @@ mod tests {
         let long = "a".repeat(MAX_KEY + 1);
         let parts = parts("/", &[("x-api-key", &long)]);
         assert!(api_key((&parts.headers, None), &places()).is_none());
+    }
+
+    #[test]
+    fn token_follows_the_scheme_bearer() {
+        let places = [KeyPlace::Header(AUTHORIZATION), KeyPlace::Query("t".into())];
+        for (target, values, expected) in [
+            ("/", &["Bearer a.b.c"][..], Some("a.b.c")),
+            ("/", &["bearer   a.b.c"], Some("a.b.c")),
+            ("/", &["Basic YTpi", "Bearer a"], Some("a")),
+            ("/?t=b", &["Bearer a"], Some("a")),
+            ("/?t=b", &["Basic YTpi"], Some("b")),
+            ("/?t=b", &[], Some("b")),
+            ("/", &["Bearer a", "Bearer a"], None),
+            ("/?t=b", &["Bearer a", "Bearer b"], None),
+            ("/?t=b&t=b", &[], None),
+            ("/", &["Bearer "], None),
+            ("/", &["Bearer"], None),
+            ("/", &["a.b.c"], None),
+        ] {
+            let values: Vec<_> = values.iter().map(|it| ("authorization", *it)).collect();
+            let parts = parts(target, &values);
+            let found = token((&parts.headers, parts.uri.query()), &places);
+            let found = found.map(|it| String::from_utf8(it.into_owned()).unwrap());
+            assert_eq!(found.as_deref(), expected, "{target} {values:?}");
+        }
+        let long = "a".repeat(MAX_TOKEN + 1);
+        let parts = parts(&format!("/?t={long}"), &[]);
+        assert!(token((&parts.headers, parts.uri.query()), &places).is_none());
     }
 
     #[test]

@@ -12,6 +12,8 @@ use http::HeaderName;
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+pub use super::key_place::KeyPlace;
+use super::token::Tokens;
 
 /// Greatest cost of a bcrypt hash, which takes a second of CPU time to verify.
 pub const MAX_BCRYPT_COST: u32 = 14;
@@ -27,6 +29,9 @@ pub struct Authentication {
     /// API keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Arc<ApiKeys>>,
+    /// JSON Web Tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Arc<Tokens>>,
     /// Which of these.
     #[serde(skip_serializing_if = "Require::is_all")]
     pub require: Require,
@@ -242,22 +247,6 @@ impl Serialize for ApiKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.client)
     }
-}
-
-/// A place of an API key in requests.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum KeyPlace {
-    /// A header.
-    #[serde(serialize_with = "name")]
-    Header(HeaderName),
-    /// A query parameter.
-    Query(Box<str>),
-    /// A cookie.
-    Cookie(Box<str>),
-}
-
-fn name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
 }
 
 fn header<S: Serializer>(name: &Option<HeaderName>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -36,6 +36,18 @@ pub struct AuthorizationRule {
     /// The names of users and of clients with API keys; `None` for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clients: Option<Box<[Box<str>]>>,
+    /// Claims of a token, which must all hold; empty for all requests.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub claims: Box<[ClaimCondition]>,
+}
+
+/// A condition on a claim of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ClaimCondition {
+    /// Name of the claim. Names in an object follow its own name and a dot.
+    pub name: Box<str>,
+    /// One of these is a value of the claim.
+    pub values: Box<[Box<str>]>,
 }
 
 /// Conditions on method, path and headers.
@@ -59,9 +71,10 @@ pub enum Action {
 }
 
 impl Authorization {
-    /// Reports whether rules decide by the names of clients.
+    /// Reports whether rules decide by the names of clients or by their tokens.
     pub fn needs_clients(&self) -> bool {
-        self.rules.iter().any(|rule| rule.clients.is_some())
+        let needs = |rule: &AuthorizationRule| rule.clients.is_some() || !rule.claims.is_empty();
+        self.rules.iter().any(needs)
     }
 
     /// Reports whether rules decide by the addresses of clients.

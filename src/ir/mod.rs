@@ -13,6 +13,7 @@ pub mod fingerprint;
 pub mod grpc;
 pub mod hex;
 pub mod hop_by_hop;
+mod key_place;
 pub mod limit;
 pub mod listener;
 pub mod object_ref;
@@ -29,6 +30,7 @@ pub mod sharing;
 mod target;
 pub mod telemetry;
 pub mod tls;
+pub mod token;
 pub mod traffic;
 mod transport;
 

@@ -207,6 +207,7 @@ pub enum Reason {
     InvalidCACertificateRef,
     InvalidCertificateRef,
     InvalidClientCertificateRef,
+    InvalidConfigMapRef,
     InvalidKind,
     InvalidParameters,
     InvalidRouteKinds,

@@ -1,7 +1,10 @@
 //! Credentials at run time: which are valid, and which passwords were verified lately. Survives configuration changes that
 //! keep them. Must not know where requests have credentials, or threads.
 
+mod claims;
+mod keyed;
 mod password;
+mod tokens;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -9,14 +12,18 @@ use arc_swap::ArcSwapOption;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 use http::HeaderValue;
-use rand::Rng;
 use rustc_hash::FxHashMap;
 
+use self::keyed::{random_key, tag};
 use crate::ir::ObjectRef;
 use crate::ir::authentication::{
     ApiKeys, Authentication as IrAuthentication, Basic, KeyDigest, Require,
 };
+use crate::ir::token;
 use crate::runtime::monotonic;
+
+pub use self::claims::Claims;
+pub use self::tokens::{Tokens, VerifiedToken};
 
 /// For how long a verified password is remembered, in milliseconds.
 const REMEMBERED: u64 = 5 * 60 * 1000;
@@ -29,6 +36,7 @@ pub(super) struct Authenticators(Arc<Mutex<Known>>);
 struct Known {
     users: FxHashMap<ObjectRef, Weak<Users>>,
     clients: FxHashMap<ObjectRef, Weak<Clients>>,
+    tokens: FxHashMap<ObjectRef, Weak<Tokens>>,
 }
 
 /// The credentials that requests need.
@@ -38,6 +46,8 @@ pub struct Authentication {
     pub users: Option<Arc<Users>>,
     /// API keys.
     pub clients: Option<Arc<Clients>>,
+    /// JSON Web Tokens.
+    pub tokens: Option<Arc<Tokens>>,
     /// Which of these.
     pub require: Require,
 }
@@ -79,10 +89,15 @@ impl Authenticators {
         let IrAuthentication {
             basic,
             api_key,
+            tokens: ir_of_tokens,
             require,
         } = ir;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Known { users, clients } = &mut *known;
+        let Known {
+            users,
+            clients,
+            tokens,
+        } = &mut *known;
         Authentication {
             users: basic.as_ref().map(|ir| {
                 let is_current = |known: &Users| known.ir == *ir;
@@ -91,6 +106,10 @@ impl Authenticators {
             clients: api_key.as_ref().map(|ir| {
                 let is_current = |known: &Clients| known.ir == *ir;
                 shared(clients, &ir.policy, is_current, || Clients::new(ir))
+            }),
+            tokens: ir_of_tokens.as_ref().map(|ir: &Arc<token::Tokens>| {
+                let is_current = |known: &Tokens| known.ir == *ir;
+                shared(tokens, &ir.policy, is_current, || Tokens::new(ir))
             }),
             require: *require,
         }
@@ -112,21 +131,6 @@ fn shared<T>(
     let value = Arc::new(create());
     known.insert(policy.clone(), Arc::downgrade(&value));
     value
-}
-
-/// Returns a key that nobody else knows.
-fn random_key() -> hmac::Key {
-    let mut bytes = [0; 32];
-    rand::rng().fill_bytes(&mut bytes);
-    hmac::Key::new(hmac::HMAC_SHA256, &bytes)
-}
-
-fn tag(key: &hmac::Key, parts: &[&[u8]]) -> [u8; 32] {
-    let mut context = hmac::Context::with_key(key);
-    parts.iter().for_each(|part| context.update(part));
-    let mut tag = [0; 32];
-    tag.copy_from_slice(context.sign().as_ref());
-    tag
 }
 
 impl Users {
@@ -229,6 +233,7 @@ mod tests {
                 users: users.collect(),
             })),
             api_key: None,
+            tokens: None,
             require: Require::All,
         }
     }

@@ -2,8 +2,11 @@
 
 use std::net::IpAddr;
 
+use super::authentication::Claims;
 use super::matcher::{RequestView, fits};
-use crate::ir::authorization::{Action, Authorization, AuthorizationRule, RequestConditions};
+use crate::ir::authorization::{
+    Action, Authorization, AuthorizationRule, ClaimCondition, RequestConditions,
+};
 
 /// The parts of a request that rules look at.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +15,8 @@ pub struct AuthorizedRequest<'a> {
     pub client: IpAddr,
     /// The names that the client has proven: of a user, and of an API key.
     pub names: [Option<&'a str>; 2],
+    /// What its token says.
+    pub claims: Option<&'a Claims>,
     /// The request.
     pub view: RequestView<'a>,
 }
@@ -27,6 +32,10 @@ fn is_met(rule: &AuthorizationRule, request: &AuthorizedRequest<'_>) -> bool {
     let RequestConditions { methods, matches } = &rule.requests;
     let view = &request.view;
     let is_client = |name: &str| request.names.contains(&Some(name));
+    let claims = |claim: &ClaimCondition| {
+        let claims = request.claims;
+        claims.is_some_and(|claims| claims.has(&claim.name, &claim.values))
+    };
     methods
         .as_ref()
         .is_none_or(|methods| methods.contains(view.method))
@@ -38,6 +47,7 @@ fn is_met(rule: &AuthorizationRule, request: &AuthorizedRequest<'_>) -> bool {
             .clients
             .as_ref()
             .is_none_or(|names| names.iter().any(|name| is_client(name)))
+        && rule.claims.iter().all(claims)
         && matches
             .as_ref()
             .is_none_or(|matches| matches.iter().any(|it| fits(it, view)))
@@ -59,6 +69,7 @@ mod tests {
             requests: RequestConditions::default(),
             cidrs: None,
             clients: None,
+            claims: Box::default(),
         }
     }
 
@@ -75,6 +86,7 @@ mod tests {
         let request = AuthorizedRequest {
             client: [192, 0, 2, 1].into(),
             names,
+            claims: None,
             view: RequestView {
                 host: "a.com",
                 method: &method,

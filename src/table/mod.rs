@@ -35,7 +35,7 @@ mod traffic;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use authentication::{Authentication, Clients, Users};
+pub use authentication::{Authentication, Claims, Clients, Tokens, Users, VerifiedToken};
 pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
 pub use connections::{ConnectionLimits, Connections, CountedConnection};

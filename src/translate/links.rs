@@ -42,14 +42,17 @@ pub(super) enum Purpose {
     Users,
     /// API keys of clients.
     ApiKeys,
+    /// A key that issuers of tokens have, too.
+    TokenKey,
 }
 
 impl Purpose {
-    pub(super) const ALL: [Self; 4] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::Certificate,
         Self::Authority,
         Self::Users,
         Self::ApiKeys,
+        Self::TokenKey,
     ];
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, service};
-use crate::objects::{from, metadata, secret_ref};
+use crate::objects::{from, metadata, named, secret_ref};
 
 /// An AccessPolicy on Gateways, ListenerSets, routes and their sections.
 pub(crate) fn access_policy() -> impl Strategy<Value = Value> {
@@ -48,8 +48,11 @@ pub(crate) fn access_policy() -> impl Strategy<Value = Value> {
 fn credentials() -> impl Strategy<Value = Value> {
     let basic = proptest::option::of(secret_ref());
     let api_key = proptest::option::of(proptest::collection::vec(secret_ref(), 1..3));
+    let shared_key = secret_ref().prop_map(|secret| json!({"secretRef": secret}));
+    let key_set = named("cm").prop_map(|name| json!({"configMapRef": {"name": name}}));
+    let jwks = proptest::option::of(prop_oneof![shared_key, key_set]);
     let require = proptest::option::of(prop_oneof![Just("All"), Just("Any")]);
-    (basic, api_key, require).prop_map(|(basic, api_key, require)| {
+    (basic, api_key, jwks, require).prop_map(|(basic, api_key, jwks, require)| {
         let mut spec = json!({});
         if let Some(secret) = basic {
             spec["basic"] = json!({"secretRef": secret});
@@ -57,6 +60,9 @@ fn credentials() -> impl Strategy<Value = Value> {
         if let Some(secrets) = api_key {
             let from = json!([{"type": "Header", "name": "x-api-key"}]);
             spec["apiKey"] = json!({"secretRefs": secrets, "from": from});
+        }
+        if let Some(jwks) = jwks {
+            spec["jwt"] = json!({"providers": [{"issuer": "a", "jwks": jwks}]});
         }
         if let Some(require) = require {
             spec["require"] = json!(require);

@@ -48,17 +48,7 @@ pub(crate) fn check_secrets(
     let of_backends = xbackends::client_certificates(cluster, report, gateway);
     let certificates = permitted(cluster, own.chain(of_sets).chain(of_backends));
     let authorities = permitted(cluster, authorities);
-    let policies = || closure.access_policies.iter();
-    let users = policies().filter_map(|policy| {
-        let basic = policy.spec.basic.as_ref()?;
-        Some((policy.object_ref(), basic.secret_ref.clone()))
-    });
-    let users = permitted(cluster, users);
-    let keys = policies().flat_map(|policy| {
-        let secrets = policy.spec.api_key.iter().flat_map(|it| &it.secret_refs);
-        secrets.map(|secret| (policy.object_ref(), secret.clone()))
-    });
-    let of_clients = permitted(cluster, keys);
+    let [users, of_clients, shared_keys] = of_policies(cluster, closure);
     let mut with_all_keys = BTreeSet::new();
     for secret in closure.secrets.iter() {
         let secret_name = secret.object_ref();
@@ -73,11 +63,20 @@ pub(crate) fn check_secrets(
         if users.contains(&secret_name) && is_opaque {
             keys.insert("auth");
         }
+        if shared_keys.contains(&secret_name) && is_opaque {
+            keys.insert("secret");
+        }
         let has_all_keys = of_clients.contains(&secret_name) && is_opaque;
         if has_all_keys {
             with_all_keys.insert(secret_name.clone());
         }
-        let all = [&certificates, &authorities, &users, &of_clients];
+        let all = [
+            &certificates,
+            &authorities,
+            &users,
+            &of_clients,
+            &shared_keys,
+        ];
         let is_used = all.iter().any(|all| all.contains(&secret_name));
         assert!(is_used, "{secret_name} in the closure of {name}");
         for key in secret.data.keys().chain(secret.string_data.keys()) {
@@ -94,6 +93,28 @@ pub(crate) fn check_secrets(
         let text = object.to_value().unwrap().to_string();
         assert!(!text.contains(UNUSED), "{text}");
     }
+}
+
+/// The Secrets that AccessPolicies may use: with users, with keys of clients, and with keys of issuers.
+fn of_policies(cluster: &Snapshot, closure: &Snapshot) -> [BTreeSet<ObjectRef>; 3] {
+    let policies = || closure.access_policies.iter();
+    let users = policies().filter_map(|policy| {
+        let basic = policy.spec.basic.as_ref()?;
+        Some((policy.object_ref(), basic.secret_ref.clone()))
+    });
+    let users = permitted(cluster, users);
+    let keys = policies().flat_map(|policy| {
+        let secrets = policy.spec.api_key.iter().flat_map(|it| &it.secret_refs);
+        secrets.map(|secret| (policy.object_ref(), secret.clone()))
+    });
+    let of_clients = permitted(cluster, keys);
+    let shared_keys = policies().flat_map(|policy| {
+        let providers = policy.spec.jwt.iter().flat_map(|it| &it.providers);
+        let secrets = providers.filter_map(|it| it.jwks.secret_ref.clone());
+        secrets.map(|secret| (policy.object_ref(), secret))
+    });
+    let shared_keys = permitted(cluster, shared_keys);
+    [users, of_clients, shared_keys]
 }
 
 /// Returns the certificates of accepted listeners that terminate TLS.

@@ -26,7 +26,7 @@ pub(crate) const SHA_CRYPT: &str = "$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlR
 const SHA: &str = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
 
 /// A Secret with these values.
-fn secret(name: &str, values: &Value) -> String {
+pub(crate) fn secret(name: &str, values: &Value) -> String {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values,
     });

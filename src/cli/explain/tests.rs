@@ -257,6 +257,14 @@ fn shows_what_policies_require_and_the_order_of_phases() {
     ] {
         assert!(rule.contains(line), "{rule}");
     }
+    let url = "http://api.example.com:8080/";
+    let api = explanation(&objects, url, Permissions::default());
+    for line in [
+        "a token of https://login.example.com for api, with one of 1 keys, in header authorization (AccessPolicy default/api)",
+        "clerks: Allow claim realm_access.roles clerk (AccessPolicy default/api)",
+    ] {
+        assert!(api.contains(line), "{api}");
+    }
 }
 
 #[test]

@@ -133,10 +133,20 @@ impl Names<'_> {
     }
 
     fn access_policy(&mut self, policy: &AccessPolicy) {
-        let AccessSpec { basic, api_key, .. } = &policy.spec;
+        let AccessSpec {
+            basic,
+            api_key,
+            jwt,
+            ..
+        } = &policy.spec;
         let basic = basic.iter().map(|it| &it.secret_ref);
         let api_keys = api_key.iter().flat_map(|it| &it.secret_refs);
-        basic.chain(api_keys).for_each(|it| self.secret(it));
+        let providers = || jwt.iter().flat_map(|it| &it.providers);
+        let shared_keys = providers().filter_map(|it| it.jwks.secret_ref.as_ref());
+        let secrets = basic.chain(api_keys).chain(shared_keys);
+        secrets.for_each(|it| self.secret(it));
+        let maps = providers().filter_map(|it| it.jwks.config_map_ref.as_ref());
+        maps.for_each(|it| self.add("", "ConfigMap", None, &it.name));
     }
 
     fn authorities(&mut self, references: &[LocalObjectReference]) {

@@ -9,14 +9,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 use tokio::sync::oneshot;
 
 use super::policy_refusal::PolicyRefusal;
-use crate::filter::credentials::{BasicCredentials, api_key, remove_api_keys};
+use crate::filter::credentials::{BasicCredentials, api_key, remove_api_keys, token};
 use crate::ir::authentication::Require;
 use crate::proxy::error::Error;
 use crate::proxy::passwords::PasswordThreads;
-use crate::table::{Authentication, AuthorizedRequest, BrokenPolicy, Policies, RequestView, Users};
+use crate::table::{
+    Authentication, AuthorizedRequest, BrokenPolicy, Claims, Policies, RequestView, Tokens, Users,
+    VerifiedToken,
+};
 
 /// The challenge for clients without a valid API key. No scheme is registered for these.
 const API_KEY: HeaderValue = HeaderValue::from_static("ApiKey");
+/// The challenges for clients without a token, and with one that is not valid (RFC 6750, 3).
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
+const INVALID_TOKEN: HeaderValue = HeaderValue::from_static("Bearer error=\"invalid_token\"");
 /// When a password may be sent again that could not be verified, in seconds.
 const RETRY: HeaderValue = HeaderValue::from_static("1");
 
@@ -35,6 +41,7 @@ pub(super) struct Identity {
     user: Option<usize>,
     /// Index of the API key.
     key: Option<usize>,
+    token: Option<Arc<VerifiedToken>>,
 }
 
 /// A password that has to be verified. What else the request needs is valid.
@@ -42,12 +49,28 @@ pub(super) struct Unverified {
     policies: Arc<Policies>,
     credentials: Box<BasicCredentials>,
     key: Option<usize>,
+    token: Option<Arc<VerifiedToken>>,
 }
 
 /// A user name and password as far as they are known.
 enum User {
     Valid(usize),
     Unverified(Box<BasicCredentials>),
+    Invalid,
+}
+
+/// The credentials that a request lacks.
+#[derive(Clone, Copy, Default)]
+struct Lacking {
+    user: bool,
+    key: bool,
+    token: Option<NoToken>,
+}
+
+/// Why a request has no valid token.
+#[derive(Clone, Copy)]
+enum NoToken {
+    Missing,
     Invalid,
 }
 
@@ -60,24 +83,25 @@ pub(super) fn check(
     let authentication = policies.authentication().map_err(broken)?;
     let credentials = authentication.map(|it| credentials(policies, it, view));
     let credentials = credentials.transpose()?;
-    let names = match &credentials {
-        None => [None; 2],
-        Some(Credentials::Valid(identity)) => identity.names(),
+    let identity = match &credentials {
+        None => None,
+        Some(Credentials::Valid(identity)) => Some(identity),
         Some(Credentials::Unverified(_)) => return Ok(credentials),
     };
-    authorize(policies, (client, names), view)?;
+    authorize(policies, (client, identity), view)?;
     Ok(credentials)
 }
 
 /// Decides on a request by the rules about clients.
 fn authorize(
     policies: &Policies,
-    (client, names): (IpAddr, [Option<&str>; 2]),
+    (client, identity): (IpAddr, Option<&Identity>),
     view: &RequestView<'_>,
 ) -> Result<(), Box<PolicyRefusal>> {
     let request = AuthorizedRequest {
         client,
-        names,
+        names: identity.map_or([None; 2], Identity::names),
+        claims: identity.and_then(Identity::claims),
         view: *view,
     };
     match policies.permits(&request).map_err(broken)? {
@@ -99,41 +123,62 @@ fn credentials(
     let Authentication {
         users,
         clients,
+        tokens,
         require,
     } = authentication;
     let key = clients.as_ref().map(|clients| {
         let key = api_key((view.headers, view.query), &clients.ir.from);
         key.and_then(|key| clients.find(&key))
     });
+    let token = tokens.as_ref().map(|tokens| verified(tokens, view));
     let user = users.as_ref().map(|users| user(users, view.headers));
-    let identity = |user, key| {
-        let policies = policies.clone();
+    let lacking = Lacking {
+        user: matches!(user, Some(User::Invalid)),
+        key: matches!(key, Some(None)),
+        token: token.as_ref().and_then(|it| it.as_ref().err().copied()),
+    };
+    let (key, token) = (key.flatten(), token.and_then(Result::ok));
+    let has_other = key.is_some() || token.is_some();
+    let lacks_any = lacking.user || lacking.key || lacking.token.is_some();
+    let policies = policies.clone();
+    let identity = |user| {
         Ok(Credentials::Valid(Identity {
-            policies,
+            policies: policies.clone(),
             user,
             key,
+            token: token.clone(),
         }))
     };
-    let unverified = |credentials, key| {
-        let policies = policies.clone();
-        Ok(Credentials::Unverified(Box::new(Unverified {
-            policies,
-            credentials,
-            key,
-        })))
-    };
-    let has_no_user = matches!(user, Some(User::Invalid));
-    let has_no_key = matches!(key, Some(None));
-    match (require, user, key.flatten()) {
-        (Require::All, _, _) if has_no_user || has_no_key => {
-            Err(refusal(authentication, has_no_user, has_no_key))
+    match (require, user) {
+        (Require::All, _) if lacks_any => Err(refusal(authentication, lacking)),
+        (_, Some(User::Valid(user))) => identity(Some(user)),
+        (Require::Any, _) if has_other => identity(None),
+        (_, Some(User::Unverified(credentials))) => {
+            Ok(Credentials::Unverified(Box::new(Unverified {
+                policies,
+                credentials,
+                key,
+                token,
+            })))
         }
-        (_, Some(User::Valid(user)), key) => identity(Some(user), key),
-        (Require::Any, _, Some(key)) => identity(None, Some(key)),
-        (_, Some(User::Unverified(credentials)), key) => unverified(credentials, key),
-        (Require::All, _, key) => identity(None, key),
-        (Require::Any, _, None) => Err(refusal(authentication, true, true)),
+        (Require::All, _) => identity(None),
+        (Require::Any, _) => Err(refusal(authentication, lacking)),
     }
+}
+
+/// Returns the token of a request: that of the first issuer that it is one of.
+fn verified(tokens: &Tokens, view: &RequestView<'_>) -> Result<Arc<VerifiedToken>, NoToken> {
+    let mut problem = NoToken::Missing;
+    for (index, provider) in tokens.ir.providers.iter().enumerate() {
+        let Some(token) = token((view.headers, view.query), &provider.from) else {
+            continue;
+        };
+        match tokens.verify(index, &token) {
+            Some(token) => return Ok(token),
+            None => problem = NoToken::Invalid,
+        }
+    }
+    Err(problem)
 }
 
 fn user(users: &Users, headers: &HeaderMap) -> User {
@@ -146,14 +191,21 @@ fn user(users: &Users, headers: &HeaderMap) -> User {
     }
 }
 
-/// Returns the response to a request without valid credentials, of which those of users or clients are missing.
-fn refusal(authentication: &Authentication, of_user: bool, of_client: bool) -> Box<PolicyRefusal> {
+/// Returns the response to a request that lacks these credentials.
+fn refusal(authentication: &Authentication, lacking: Lacking) -> Box<PolicyRefusal> {
     let mut headers = HeaderMap::new();
-    if let Some(users) = authentication.users.as_ref().filter(|_| of_user) {
+    if let Some(users) = authentication.users.as_ref().filter(|_| lacking.user) {
         headers.append(WWW_AUTHENTICATE, users.challenge.clone());
     }
-    if authentication.clients.is_some() && of_client {
+    if lacking.key {
         headers.append(WWW_AUTHENTICATE, API_KEY);
+    }
+    if let Some(problem) = lacking.token {
+        let challenge = match problem {
+            NoToken::Missing => BEARER,
+            NoToken::Invalid => INVALID_TOKEN,
+        };
+        headers.append(WWW_AUTHENTICATE, challenge);
     }
     let error = Error::Unauthenticated;
     Box::new(PolicyRefusal { error, headers })
@@ -178,6 +230,7 @@ impl Unverified {
             policies,
             credentials,
             key,
+            token,
         } = *self;
         let authentication = policies.authentication().map_err(broken)?;
         let users = authentication.and_then(|it| it.users.as_ref());
@@ -204,14 +257,20 @@ impl Unverified {
                 let identity = Identity {
                     user: Some(user),
                     key,
+                    token,
                     policies: policies.clone(),
                 };
-                authorize(&policies, (client, identity.names()), &view)?;
+                authorize(&policies, (client, Some(&identity)), &view)?;
                 Ok(identity)
             }
             Ok(None) => {
-                let of_client = authentication.require == Require::Any;
-                Err(refusal(authentication, true, of_client))
+                let is_any = authentication.require == Require::Any;
+                let lacking = Lacking {
+                    user: true,
+                    key: is_any && authentication.clients.is_some(),
+                    token: (is_any && authentication.tokens.is_some()).then_some(NoToken::Missing),
+                };
+                Err(refusal(authentication, lacking))
             }
             Err(_) => Err(busy()),
         }
@@ -233,12 +292,22 @@ impl Identity {
         ]
     }
 
+    /// What the token of the request says.
+    fn claims(&self) -> Option<&Claims> {
+        self.token.as_ref().map(|token| &token.claims)
+    }
+
     /// Tells backends who sent the request. What the client says about that is removed, and its API key.
     pub(super) fn apply(&self, parts: &mut request::Parts) -> Result<(), Error> {
         let Ok(Some(authentication)) = self.policies.authentication() else {
             return Err(Error::BrokenPolicy);
         };
-        let Authentication { users, clients, .. } = authentication;
+        let Authentication {
+            users,
+            clients,
+            tokens,
+            require: _,
+        } = authentication;
         let clients = clients.as_ref().map(|clients| &*clients.ir);
         if let Some(clients) = clients.filter(|clients| !clients.keep) {
             remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
@@ -247,9 +316,19 @@ impl Identity {
         let client_header = clients.and_then(|clients| clients.forward_client.as_ref());
         let [user, client] = self.names();
         let told = [(user_header, user), (client_header, client)];
-        // All are removed before one is set: both may be the same header.
-        for header in told.iter().filter_map(|(header, _)| *header) {
+        let providers = tokens.iter().flat_map(|tokens| &tokens.ir.providers);
+        let of_claims = providers.flat_map(|provider| &provider.claim_headers);
+        let of_claims = of_claims.map(|it| &it.header);
+        // All are removed before one is set: several may be the same header.
+        for header in told
+            .iter()
+            .filter_map(|(header, _)| *header)
+            .chain(of_claims)
+        {
             parts.headers.remove(header);
+        }
+        for (header, value) in self.token.iter().flat_map(|token| &token.headers) {
+            insert(&mut parts.headers, header, value.clone())?;
         }
         let told = told
             .iter()
@@ -263,6 +342,10 @@ impl Identity {
 
 fn set(headers: &mut HeaderMap, header: &HeaderName, name: &str) -> Result<(), Error> {
     let value = HeaderValue::from_bytes(name.as_bytes()).map_err(|_| Error::Filter)?;
+    insert(headers, header, value)
+}
+
+fn insert(headers: &mut HeaderMap, header: &HeaderName, value: HeaderValue) -> Result<(), Error> {
     let inserted = headers.try_insert(header.clone(), value);
     inserted.map(drop).map_err(|_| Error::Filter)
 }

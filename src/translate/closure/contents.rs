@@ -8,8 +8,8 @@ use crate::api::core::{ConfigMap, Secret};
 use crate::api::{Object, ObjectMeta};
 use crate::ir::sharing::TextMap;
 use crate::translate::links::Purpose;
-use crate::translate::policy::inherited::access::basic;
 use crate::translate::policy::inherited::access::secret::is_for_credentials;
+use crate::translate::policy::inherited::access::{basic, jwt};
 
 /// The type of the Secrets that certificates are read from.
 const TLS_TYPE: &str = "kubernetes.io/tls";
@@ -24,6 +24,7 @@ impl Purpose {
             Self::Authority => key == AUTHORITY,
             Self::Users => key == basic::KEY,
             Self::ApiKeys => true,
+            Self::TokenKey => key == jwt::SHARED_KEY,
         }
     }
 
@@ -31,7 +32,7 @@ impl Purpose {
         match self {
             Self::Certificate => secret.kind == TLS_TYPE,
             Self::Authority => true,
-            Self::Users | Self::ApiKeys => is_for_credentials(secret),
+            Self::Users | Self::ApiKeys | Self::TokenKey => is_for_credentials(secret),
         }
     }
 }
@@ -53,7 +54,7 @@ pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
         }
         Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
             metadata: identity(&map.metadata),
-            data: only(&map.data, |key| key == AUTHORITY),
+            data: only(&map.data, |key| matches!(key, AUTHORITY | jwt::KEY_SET)),
         })),
         other => other,
     }

@@ -248,12 +248,27 @@ impl ByKind<'_> {
     /// Collects the links of a policy on access: it refers to the Secrets with credentials.
     fn access_policy(&mut self, policy: &AccessPolicy) {
         self.inherited_policy(policy);
-        let AccessSpec { basic, api_key, .. } = &policy.spec;
+        let AccessSpec {
+            basic,
+            api_key,
+            jwt,
+            ..
+        } = &policy.spec;
         if let Some(basic) = basic {
             self.collector.secret(&basic.secret_ref, Purpose::Users);
         }
         for secret in api_key.iter().flat_map(|it| &it.secret_refs) {
             self.collector.secret(secret, Purpose::ApiKeys);
+        }
+        for provider in jwt.iter().flat_map(|it| &it.providers) {
+            if let Some(secret) = &provider.jwks.secret_ref {
+                self.collector.secret(secret, Purpose::TokenKey);
+            }
+            if let Some(map) = &provider.jwks.config_map_ref {
+                let namespace = &self.collector.name.namespace;
+                let map = ObjectRef::core("ConfigMap", namespace, &map.name);
+                self.collector.refers_to(map);
+            }
         }
     }
 

@@ -1,17 +1,19 @@
-//! Feeds requests to what reads user names, passwords and API keys. Checks that nothing panics, that what is read keeps its
+//! Feeds requests to what reads user names, passwords, API keys and tokens. Checks that nothing panics, that what is read keeps its
 //! limits, and that a request from which keys are removed has none of them, and is otherwise the same.
 
 #![no_main]
 
+use http::header::AUTHORIZATION;
 use http::{HeaderName, Uri};
 use libfuzzer_sys::{Corpus, fuzz_target};
-use portcullis::filter::credentials::{BasicCredentials, api_key, remove_api_keys};
+use portcullis::filter::credentials::{BasicCredentials, api_key, remove_api_keys, token};
 use portcullis::ir::authentication::KeyPlace;
 use portcullis_fuzz::request;
 
 /// Maximum length of a key, and of a user name and a password.
 const MAX_KEY: usize = 1024;
 const MAX_BASIC: usize = 511;
+const MAX_TOKEN: usize = 8 * 1024;
 
 fuzz_target!(|data: &[u8]| -> Corpus {
     let Some(mut parts) = request::read(data) else {
@@ -33,6 +35,13 @@ fuzz_target!(|data: &[u8]| -> Corpus {
             std::slice::from_ref(place),
         );
         assert!(key.is_none_or(|key| !key.is_empty() && key.len() <= MAX_KEY));
+    }
+    for place in places.iter().chain([&KeyPlace::Header(AUTHORIZATION)]) {
+        let token = token(
+            (&parts.headers, parts.uri.query()),
+            std::slice::from_ref(place),
+        );
+        assert!(token.is_none_or(|it| !it.is_empty() && it.len() <= MAX_TOKEN));
     }
     let before = parts.clone();
     if remove_api_keys(&mut parts, &places).is_some() {

@@ -46,7 +46,7 @@ fn validates_fields_of_access_policies() {
         (
             gateway,
             "strategy: Defaults",
-            "an AccessPolicy needs ipRules, basic, apiKey, require or authorization",
+            "an AccessPolicy needs ipRules, basic, apiKey, jwt, require or authorization",
         ),
         (gateway, "ipRules: {}", "ipRules need allow or deny"),
         (
@@ -102,7 +102,7 @@ fn validates_credentials_and_rules_of_access_policies() {
         (
             tcp_route,
             "require: Any",
-            "basic, apiKey, require and authorization are for requests",
+            "basic, apiKey, jwt, require and authorization are for requests",
         ),
         (tcp_route, rules, ""),
         (route, "authorization: {default: Allow}", ""),

@@ -4,6 +4,8 @@ mod api_key;
 mod authorization;
 pub(in crate::translate) mod basic;
 mod ip_rules;
+mod jwks;
+pub(in crate::translate) mod jwt;
 pub(in crate::translate) mod secret;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
         ip_rules,
         basic,
         api_key,
+        jwt,
         require,
         authorization,
     } = &object.spec;
@@ -46,6 +49,9 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
     }
     if let Some(section) = api_key {
         sections.insert(Section::ApiKey, api_key::read(&mut references, section));
+    }
+    if let Some(section) = jwt {
+        sections.insert(Section::Jwt, jwt::read(&mut references, section));
     }
     if let Some(text) = require {
         sections.insert(Section::Require, self::require(text));

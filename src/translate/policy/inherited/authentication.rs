@@ -1,40 +1,45 @@
-//! What the policies on a path require of the credentials of requests: the sections `basic`, `apiKey` and `require`.
+//! What the policies on a path require of the credentials of requests: the sections `basic`, `apiKey`,
+//! `jwt` and `require`.
 
 use std::sync::Arc;
 
 use crate::ir::authentication::{Authentication, Require};
 use crate::ir::policy::Enforced;
+use crate::ir::token::{Provider, VerificationKey};
 
 use super::path::{Levels, OnLevel};
 use super::policy::{Content, Policy, Section};
 
 /// The ways to authenticate.
-const METHODS: [Section; 2] = [Section::Basic, Section::ApiKey];
+const METHODS: [Section; 3] = [Section::Basic, Section::ApiKey, Section::Jwt];
 
 /// Returns the credentials that requests need. Of each section, that of the most specific policy.
 pub(super) fn required(levels: &Levels<'_>) -> Option<Enforced<Authentication>> {
     let winner = |section| levels.applied(section).pop();
-    let [basic, api_key] = METHODS.map(winner);
-    if basic.is_none() && api_key.is_none() {
+    let methods = METHODS.map(winner);
+    if methods.iter().all(Option::is_none) {
         return None;
     }
     let require = winner(Section::Require);
-    Some(match merged([basic, api_key, require]) {
+    let winners = methods.into_iter().chain([require]).flatten();
+    Some(match merged(winners) {
         Ok(required) => Enforced::Valid(Arc::new(required)),
         Err(why) => Enforced::Broken(why.into()),
     })
 }
 
-fn merged(winners: [Option<OnLevel<'_>>; 3]) -> Result<Authentication, String> {
+fn merged<'a>(winners: impl Iterator<Item = OnLevel<'a>>) -> Result<Authentication, String> {
     let mut merged = Authentication {
         basic: None,
         api_key: None,
+        tokens: None,
         require: Require::All,
     };
-    for winner in winners.iter().flatten() {
+    for winner in winners {
         match winner.content()? {
             Content::Basic(basic) => merged.basic = Some(basic.clone()),
             Content::ApiKey(keys) => merged.api_key = Some(keys.clone()),
+            Content::Jwt(tokens) => merged.tokens = Some(tokens.clone()),
             Content::Require(require) => merged.require = *require,
             _ => {}
         }
@@ -52,10 +57,33 @@ pub(super) fn loosened(above: &OnLevel<'_>, own: &OnLevel<'_>) -> Option<String>
         (Ok(Content::ApiKey(above)), Ok(Content::ApiKey(own))) => {
             own.keys.iter().all(|key| above.keys.contains(key))
         }
+        (Ok(Content::Jwt(above)), Ok(Content::Jwt(own))) => {
+            let of_above = |one: &Provider| above.providers.iter().any(|it| is_no_looser(one, it));
+            own.providers.iter().all(of_above)
+        }
         _ => true,
     };
     let field = own.section.field();
     (!permits_all).then(|| format!("{field} permits clients that {name} does not permit"))
+}
+
+/// Reports whether a provider accepts no token that another one does not accept.
+fn is_no_looser(one: &Provider, other: &Provider) -> bool {
+    let audiences = &other.audiences;
+    let has_audiences =
+        !one.audiences.is_empty() && one.audiences.iter().all(|it| audiences.contains(it));
+    let verifies = |key: &VerificationKey| {
+        let mut keys = other.keys.iter();
+        keys.any(|it| {
+            let mut algorithms = key.algorithms.iter();
+            it.material == key.material
+                && algorithms.all(|algorithm| it.algorithms.contains(algorithm))
+        })
+    };
+    one.issuer == other.issuer
+        && (audiences.is_empty() || has_audiences)
+        && one.leeway <= other.leeway
+        && one.keys.iter().all(verifies)
 }
 
 /// Returns how a section of a policy makes credentials needless that policies above ask for.

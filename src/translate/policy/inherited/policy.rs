@@ -14,6 +14,7 @@ use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
 use crate::ir::route_defaults::RouteDefaults;
+use crate::ir::token::Tokens;
 use crate::translate::reason::{ConditionType, Fault};
 
 /// A policy.
@@ -54,6 +55,8 @@ pub(super) enum Section {
     Basic,
     /// `apiKey` of an AccessPolicy.
     ApiKey,
+    /// `jwt` of an AccessPolicy.
+    Jwt,
     /// `require` of an AccessPolicy.
     Require,
     /// `authorization` of an AccessPolicy.
@@ -95,6 +98,8 @@ pub(super) enum Content {
     Basic(Arc<Basic>),
     /// Clients with API keys.
     ApiKey(Arc<ApiKeys>),
+    /// JSON Web Tokens.
+    Jwt(Arc<Tokens>),
     /// Which credentials are needed.
     Require(Require),
     /// Which clients may send which requests.
@@ -118,6 +123,7 @@ impl Section {
             Self::IpRules => "spec.ipRules",
             Self::Basic => "spec.basic",
             Self::ApiKey => "spec.apiKey",
+            Self::Jwt => "spec.jwt",
             Self::Require => "spec.require",
             Self::Authorization => "spec.authorization",
             Self::Limits => "spec.rules",
@@ -140,6 +146,7 @@ impl Section {
             Self::IpRules
             | Self::Basic
             | Self::ApiKey
+            | Self::Jwt
             | Self::Require
             | Self::Authorization
             | Self::Limits
@@ -164,7 +171,7 @@ impl Section {
 
     /// Reports whether it is about credentials.
     pub(super) fn is_of_credentials(self) -> bool {
-        matches!(self, Self::Basic | Self::ApiKey | Self::Require)
+        matches!(self, Self::Basic | Self::ApiKey | Self::Jwt | Self::Require)
     }
 
     /// Reports whether a policy that locks this section locks another one, too: what that one says decides what this one

@@ -25,7 +25,8 @@ pub(super) fn read(references: &mut References<'_>, section: &ApiKey) -> Result<
         forward_client,
         keep,
     } = section;
-    let from = from.iter().enumerate().map(place);
+    let from = from.iter().enumerate();
+    let from = from.map(|(index, source)| place(source, &format!("spec.apiKey.from[{index}]")));
     let from = from.collect::<Result<Box<[_]>, _>>()?;
     if from.is_empty() {
         return invalid("spec.apiKey.from: names no place of the key".to_owned());
@@ -56,9 +57,9 @@ fn invalid<T>(message: String) -> Result<T, Fault> {
     Err(Fault::new(Reason::Invalid, message))
 }
 
-fn place((index, source): (usize, &KeySource)) -> Result<KeyPlace, Fault> {
+/// Parses the place of a key or token at `field`.
+pub(super) fn place(source: &KeySource, field: &str) -> Result<KeyPlace, Fault> {
     let KeySource { kind, name } = source;
-    let field = format!("spec.apiKey.from[{index}]");
     match kind.as_str() {
         "Header" => {
             let name = header(name, &format!("{field}.name"), &[AUTHORIZATION])?;

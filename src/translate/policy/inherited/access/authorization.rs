@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::api::access_policy::{AccessMatch, Authorization, AuthorizationRule};
+use crate::api::access_policy::{AccessMatch, Authorization, AuthorizationRule, ClaimMatch};
 use crate::api::http_route::HttpMatch;
 use crate::ir::ObjectRef;
-use crate::ir::authorization::{self as ir, Action, RequestConditions};
+use crate::ir::authorization::{self as ir, Action, ClaimCondition, RequestConditions};
 use crate::ir::route::Match;
 
 use super::super::condition;
@@ -61,6 +61,7 @@ fn rule(rule: &AuthorizationRule, field: &str) -> Result<ir::AuthorizationRule, 
         headers,
         cidrs,
         clients,
+        claims,
     } = condition.as_ref().unwrap_or(&none);
     let field_of_match = format!("{field}.match");
     let of_paths = paths.iter().map(Some);
@@ -88,7 +89,8 @@ fn rule(rule: &AuthorizationRule, field: &str) -> Result<ir::AuthorizationRule, 
             matches: some(matches),
         },
         cidrs: (!cidrs.is_empty()).then_some(addresses),
-        clients: some(clients.iter().map(|name| name.as_str().into()).collect()),
+        clients: some(texts(clients)),
+        claims: claims.iter().map(claim).collect(),
     })
 }
 
@@ -103,6 +105,17 @@ fn methods(methods: &[String], field: &str) -> Result<Vec<Method>, Fault> {
     };
     let methods: Result<Vec<_>, Fault> = methods.iter().map(method).collect();
     Ok(methods?.into_iter().flatten().collect())
+}
+
+fn claim(claim: &ClaimMatch) -> ClaimCondition {
+    ClaimCondition {
+        name: claim.name.as_str().into(),
+        values: texts(&claim.values).into(),
+    }
+}
+
+fn texts(texts: &[String]) -> Vec<Box<str>> {
+    texts.iter().map(|text| text.as_str().into()).collect()
 }
 
 /// Returns the conditions of a field; `None` if it has none, so that all requests meet it.

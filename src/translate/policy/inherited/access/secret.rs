@@ -47,17 +47,22 @@ impl References<'_> {
         });
         match found {
             Ok((name, (value, problems))) => {
-                if !problems.is_empty() {
-                    let problems = listed(&problems);
-                    let message = format!("{field}: {name}: {problems}; that is left out");
-                    self.unresolved.push(invalid_ref(message));
-                }
+                let place = format!("{field}: {name}");
+                self.left_out(Reason::InvalidSecretRef, &place, &problems);
                 Ok(value)
             }
             Err(fault) => {
                 self.unresolved.push(fault.clone());
                 Err(Fault::new(Reason::Invalid, fault.message))
             }
+        }
+    }
+
+    /// Notes the problems of parts that are left out, if there are any.
+    pub(super) fn left_out(&mut self, reason: Reason, place: &str, problems: &[String]) {
+        if !problems.is_empty() {
+            let message = format!("{place}: {}; that is left out", listed(problems));
+            self.unresolved.push(Fault::new(reason, message));
         }
     }
 

@@ -1,0 +1,133 @@
+//! What a valid token says: each claim with its values as text. Must not know tokens.
+
+use serde_json::{Map, Value};
+
+/// Maximum number of values of a token.
+const MAX_VALUES: usize = 256;
+/// Maximum depth of objects in each other.
+const MAX_DEPTH: usize = 8;
+
+/// Claims with their values. A list has several. The name of a claim in an object follows that of the object and a dot.
+#[derive(Debug, Default)]
+pub struct Claims(Box<[(Box<str>, Box<str>)]>);
+
+impl Claims {
+    /// Returns the claims of a token; `None` if there are too many. Objects in lists have no name and are left out.
+    pub(super) fn new(claims: &Map<String, Value>) -> Option<Self> {
+        let mut found = Vec::new();
+        add_object("", claims, MAX_DEPTH, &mut found)?;
+        Some(Self(found.into()))
+    }
+
+    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let named = self.0.iter().filter(move |(claim, _)| **claim == *name);
+        named.map(|(_, value)| &**value)
+    }
+
+    /// Reports whether a claim has one of these values.
+    pub fn has(&self, name: &str, values: &[Box<str>]) -> bool {
+        let mut own = self.values(name);
+        own.any(|own| values.iter().any(|value| **value == *own))
+    }
+
+    /// Returns a claim as text: its values, with commas between those of a list.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        let values: Vec<_> = self.values(name).collect();
+        (!values.is_empty()).then(|| values.join(","))
+    }
+}
+
+type Found = Vec<(Box<str>, Box<str>)>;
+
+fn add_object(
+    prefix: &str,
+    object: &Map<String, Value>,
+    depth: usize,
+    found: &mut Found,
+) -> Option<()> {
+    let depth = depth.checked_sub(1)?;
+    for (name, value) in object {
+        let name = match prefix {
+            "" => name.clone(),
+            prefix => format!("{prefix}.{name}"),
+        };
+        match value {
+            Value::Object(object) => add_object(&name, object, depth, found)?,
+            Value::Array(values) => values
+                .iter()
+                .try_for_each(|value| add_value(&name, value, found))?,
+            value => add_value(&name, value, found)?,
+        }
+    }
+    Some(())
+}
+
+fn add_value(name: &str, value: &Value, found: &mut Found) -> Option<()> {
+    let text = match value {
+        Value::String(text) => text.as_str().into(),
+        Value::Number(number) => number.to_string().into(),
+        Value::Bool(value) => value.to_string().into(),
+        Value::Null | Value::Array(_) | Value::Object(_) => return Some(()),
+    };
+    if found.len() == MAX_VALUES {
+        return None;
+    }
+    found.push((name.into(), text));
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn claims(value: &Value) -> Option<Claims> {
+        Claims::new(value.as_object().unwrap())
+    }
+
+    #[test]
+    fn claims_have_values() {
+        let claims = claims(&json!({
+            "sub": "alice", "admin": true, "level": 3, "none": null,
+            "groups": ["staff", "shop", ["nested"], {"a": "b"}],
+            "realm_access": {"roles": ["reader"]}, "https://example.com/team": "one",
+        }))
+        .unwrap();
+        for (name, value, expected) in [
+            ("sub", "alice", true),
+            ("sub", "Alice", false),
+            ("admin", "true", true),
+            ("level", "3", true),
+            ("none", "null", false),
+            ("groups", "shop", true),
+            ("groups", "nested", false),
+            ("groups", "staff,shop", false),
+            ("realm_access.roles", "reader", true),
+            ("realm_access", "reader", false),
+            ("https://example.com/team", "one", true),
+        ] {
+            assert_eq!(
+                claims.has(name, &[value.into()]),
+                expected,
+                "{name} {value}"
+            );
+        }
+        assert!(claims.has("groups", &["other".into(), "staff".into()]));
+        assert!(!claims.has("groups", &[]));
+        assert_eq!(claims.text("groups").unwrap(), "staff,shop");
+        assert_eq!(claims.text("other"), None);
+    }
+
+    #[test]
+    fn number_of_values_and_depth_are_limited() {
+        let many = |count: usize| json!({"groups": vec!["a"; count]});
+        assert!(claims(&many(MAX_VALUES)).is_some());
+        assert!(claims(&many(MAX_VALUES + 1)).is_none());
+        let mut deep = json!({"a": 1});
+        for _ in 0..MAX_DEPTH {
+            deep = json!({"a": deep});
+        }
+        assert!(claims(&deep).is_none());
+    }
+}
