@@ -1,5 +1,7 @@
 //! Text for the traffic policy of a backend.
 
+use crate::ir::backend_policy::{BackendPolicy, LoadBalancing};
+use crate::ir::limit::KeyPart;
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::ir::traffic::{RetryBudget, TrafficPolicy};
 
@@ -7,18 +9,46 @@ use crate::ir::traffic::{RetryBudget, TrafficPolicy};
 pub(super) fn policy(policy: &TrafficPolicy, has_rule_session: bool) -> Vec<String> {
     let TrafficPolicy {
         policy: name,
+        session_policy,
         retry_budget,
         session,
     } = policy;
     let budget = retry_budget.as_ref().map(budget);
+    let of_session = session_policy.as_ref().unwrap_or(name);
     let session = session.as_ref().map(|session| match has_rule_session {
         true => "sessions: not used, because the rule has sessionPersistence".to_owned(),
         false => sessions(session),
     });
-    let settings = budget.into_iter().chain(session);
-    settings
-        .map(|setting| format!("{name}: {setting}"))
-        .collect()
+    let budget = budget.map(|setting| format!("{name}: {setting}"));
+    let session = session.map(|setting| format!("{of_session}: {setting}"));
+    budget.into_iter().chain(session).collect()
+}
+
+/// Describes how requests are sent to a backend by its policy, one line per setting.
+pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
+    let BackendPolicy {
+        policy: name,
+        load_balancing,
+    } = policy;
+    let balancing = match load_balancing {
+        LoadBalancing::LeastRequest => "endpoints by requests in flight".to_owned(),
+        LoadBalancing::RoundRobin => "endpoints in turn".to_owned(),
+        LoadBalancing::Random => "endpoints at random".to_owned(),
+        LoadBalancing::ConsistentHash(key) => {
+            let parts: Vec<_> = key.iter().map(key_part).collect();
+            format!("endpoints by the hash of {}", parts.join(" and "))
+        }
+    };
+    vec![format!("{name}: {balancing}")]
+}
+
+fn key_part(part: &KeyPart) -> String {
+    match part {
+        KeyPart::ClientIp { v4, v6 } => format!("the client's network (/{v4}, /{v6})"),
+        KeyPart::Header(name) => format!("header {name}"),
+        KeyPart::Cookie(name) => format!("cookie {name}"),
+        KeyPart::Hostname => "the hostname".to_owned(),
+    }
 }
 
 fn budget(budget: &RetryBudget) -> String {

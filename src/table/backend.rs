@@ -10,9 +10,11 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
+use super::backend_settings::BackendSettings;
 use super::default_retry_budget::DefaultRetryBudget;
 use super::endpoint::Endpoint;
 use super::releases::{Release, Releases};
+use super::ring::Ring;
 use super::staleness;
 use super::stats::BackendStats;
 use super::traffic::{Traffic, TrafficCell};
@@ -32,6 +34,8 @@ pub struct Backend {
     pub transport: Transport,
     /// Its counters. A new node for the same identity takes them over.
     pub stats: Arc<BackendStats>,
+    /// What its policy says. Another policy makes another node, with the same endpoints.
+    pub settings: Option<Box<BackendSettings>>,
     /// Slow-start window in milliseconds; 0 is none.
     slow_start: AtomicU64,
     traffic: TrafficCell,
@@ -106,7 +110,13 @@ impl TlsIdentity {
 impl Backend {
     /// Creates a backend with the endpoints of `ir`. A backend with a hostname has none until the name is resolved.
     pub fn new(ir: &ir::Backend, transport: Transport, stats: Arc<BackendStats>) -> Self {
+        let settings = ir.policy.as_ref();
+        let settings = settings.map(|policy| Box::new(BackendSettings::new(policy)));
+        let hashes = settings.as_ref().is_some_and(|it| it.hashes());
+        let none = Endpoints::default();
         Self {
+            endpoints: ArcSwap::from_pointee(none.configured(&ir.endpoints, &stats, hashes)),
+            settings,
             id: ir.id.clone(),
             protocol: ir.protocol,
             transport,
@@ -115,17 +125,36 @@ impl Backend {
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             traffic: TrafficCell::new(ir.traffic.as_ref(), None),
             default_budget: OnceLock::new(),
-            endpoints: ArcSwap::from_pointee(
-                Endpoints::default().configured(&ir.endpoints, &stats),
-            ),
             stats,
         }
     }
 
-    /// Takes over the retry counts of a backend that this one replaces.
-    pub(super) fn replacing(mut self, previous: &Self, ir: &ir::Backend) -> Self {
+    /// Takes over the retry counts of a backend that this one replaces, which was made from `old`. Takes over its
+    /// endpoints too, unless connections to them are other ones.
+    pub(super) fn replacing(
+        mut self,
+        previous: &Self,
+        ir: &ir::Backend,
+        old: &ir::Backend,
+    ) -> Self {
         self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&previous.traffic));
+        if old.protocol == ir.protocol && old.tls == ir.tls {
+            let known = previous.endpoints.load();
+            let hashes = self.hashes();
+            // The addresses that a hostname has resolved to are not in the IR.
+            let endpoints = match old.endpoints == ir.endpoints && known.releases.is_none() {
+                true => Endpoints::of(known.all.clone(), hashes),
+                false => known.configured(&ir.endpoints, &self.stats, hashes),
+            };
+            self.endpoints.store(Arc::new(endpoints));
+            self.transport = previous.transport.clone();
+        }
         self
+    }
+
+    /// Reports whether endpoints are selected by the hash of a key.
+    fn hashes(&self) -> bool {
+        self.settings.as_ref().is_some_and(|it| it.hashes())
     }
 
     /// Reports whether there is a traffic policy.
@@ -227,18 +256,16 @@ impl Backend {
             .map(|endpoint| &endpoint.address)
             .eq(addresses)
         {
-            self.endpoints.store(Arc::new(Endpoints {
-                all: current.at(addresses),
-                version: Version::default(),
-                releases: None,
-            }));
+            let endpoints = Endpoints::of(current.at(addresses), self.hashes());
+            self.endpoints.store(Arc::new(endpoints));
         }
     }
 
     /// Replaces the endpoints by those of a configuration, with their releases. Endpoints that stay keep their
     /// identity, in the same release or another one. Only one thread at a time may call this.
     pub fn configure_endpoints(&self, ir: &ir::Endpoints) {
-        let endpoints = self.endpoints.load().configured(ir, &self.stats);
+        let endpoints = self.endpoints.load();
+        let endpoints = endpoints.configured(ir, &self.stats, self.hashes());
         self.endpoints.store(Arc::new(endpoints));
     }
 }
@@ -270,6 +297,8 @@ pub struct Endpoints {
     version: Version,
     /// Boxed, because most backends have no releases.
     releases: Option<Box<Releases>>,
+    /// Only if they are selected by hash, and are not in releases, which have their own.
+    ring: Option<Box<Ring>>,
 }
 
 /// Identifies the endpoints of a backend at one time.
@@ -285,12 +314,25 @@ impl Default for Version {
 }
 
 impl Endpoints {
-    fn configured(&self, ir: &ir::Endpoints, stats: &BackendStats) -> Self {
+    fn configured(&self, ir: &ir::Endpoints, stats: &BackendStats, hashes: bool) -> Self {
         let all = self.at(&ir.addresses());
-        let releases = ir.releases();
+        match ir.releases() {
+            None => Self::of(all, hashes),
+            Some(ir) => Self {
+                releases: Some(Box::new(Releases::new(ir, &all, stats, hashes))),
+                ring: None,
+                version: Version::default(),
+                all,
+            },
+        }
+    }
+
+    /// Returns these endpoints, without releases.
+    fn of(all: Box<[Arc<Endpoint>]>, hashes: bool) -> Self {
         Self {
-            releases: releases.map(|ir| Box::new(Releases::new(ir, &all, stats))),
+            ring: hashes.then(|| Box::new(Ring::new(all.iter().map(|it| it.address)))),
             version: Version::default(),
+            releases: None,
             all,
         }
     }
@@ -314,6 +356,12 @@ impl Endpoints {
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.0
+    }
+
+    /// Returns the ring of the endpoints, if they are selected by hash and are not in releases.
+    #[inline]
+    pub fn ring(&self) -> Option<&Ring> {
+        self.ring.as_deref()
     }
 
     /// Returns the releases, if the endpoints are in releases.

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
 
-use super::balance;
+use super::balance::{self, Method};
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
 use super::release::{self, SelectedRelease, candidates};
 use super::restrictions::{Avoid, Restrictions};
 use super::send_error::SendError;
-use super::slow_start::SlowStart;
 use crate::table::{Backend, Endpoint, Endpoints, Release, ReleaseStats, UpstreamFault};
 use crate::upstream::restrictions::{EXCLUDED, MAX_ENDPOINTS};
 
@@ -255,9 +254,10 @@ impl Attempts {
                 &*self.release.as_ref()?.release.endpoints
             }
         };
-        let slow_start = SlowStart::of(backend);
-        let select =
-            |excluded: &[u64]| balance::select(worker, candidates, excluded, affinity, slow_start);
+        let release = self.release.as_ref().map(|selected| &*selected.release);
+        let ring = release::ring(&endpoints, release);
+        let method = Method::of(backend, worker.worker(), ring, affinity);
+        let select = |excluded: &[u64]| balance::select(worker, candidates, excluded, method);
         let selected = match &self.failed {
             None => select(&[]),
             Some(failed) => {
@@ -283,7 +283,7 @@ impl Attempts {
     fn select_fallback(&self, worker: &WorkerEndpoints, backend: &Backend) -> Option<InFlight> {
         // Another release would not be the one that was selected.
         let fallback = backend.fallback().filter(|_| self.release.is_none())?;
-        let selected = balance::select(worker, &fallback, &self.excluded(), None, None)?;
+        let selected = balance::select(worker, &fallback, &self.excluded(), Method::Load(None))?;
         backend.fell_back();
         Some(selected)
     }

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::balance;
+use super::balance::{self, Method};
 use super::health;
 use super::in_flight::InFlight;
 use super::pool::{Pool, Ready};
 use super::release::candidates;
 use super::send_error::SendError;
-use super::slow_start::SlowStart;
 use crate::table::{Backend, BackendStats, UpstreamFault};
 use crate::upstream::connector::Connector;
 use crate::upstream::restrictions::Restrictions;
@@ -56,15 +55,14 @@ pub(super) async fn connect(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let slow_start = SlowStart::of(backend);
+    let method = Method::of(backend, pool.worker, None, None);
     let hedge = match &fallback {
-        Some(fallback) => balance::select(&pool.endpoints, fallback, &excluded, None, None),
+        Some(fallback) => balance::select(&pool.endpoints, fallback, &excluded, Method::Load(None)),
         None => balance::select(
             &pool.endpoints,
             candidates(&backend.endpoints(), release),
             &excluded,
-            None,
-            slow_start,
+            method,
         ),
     };
     let Some(hedge) = hedge else {

@@ -1,9 +1,11 @@
 //! Connections to backends for what clients send over TCP: selects an endpoint, and another one if that cannot be
 //! connected to. Must not know what the bytes are.
 
+use std::net::IpAddr;
+
 use http::HeaderMap;
 
-use super::balance;
+use super::balance::{self, Method};
 use super::connect::on_failure;
 use super::connector::Connector;
 use super::health;
@@ -11,7 +13,6 @@ use super::in_flight::InFlight;
 use super::release::{self, candidates};
 use super::restrictions::MAX_ENDPOINTS;
 use super::send_error::SendError;
-use super::slow_start::SlowStart;
 use super::{Io, Upstream};
 use crate::table::Backend;
 
@@ -32,19 +33,20 @@ pub enum Security {
 }
 
 impl Upstream {
-    /// Connects to an endpoint of a backend. Tries up to three of them.
+    /// Connects a client to an endpoint of a backend. Tries up to three of them.
     ///
     /// # Errors
     /// Why the last one could not be connected to.
     pub async fn connect(
         &self,
         backend: &Backend,
+        client: IpAddr,
         security: Security,
     ) -> Result<TcpConnection, SendError> {
         let mut excluded = [0; MAX_ENDPOINTS];
         let mut error = SendError::NO_ENDPOINT;
         for tried in 0..MAX_ENDPOINTS {
-            let Some(in_flight) = self.select(backend, &excluded) else {
+            let Some(in_flight) = self.select(backend, client, &excluded) else {
                 break;
             };
             let connector = Connector::new(backend, in_flight.endpoint());
@@ -74,7 +76,13 @@ impl Upstream {
         Err(error)
     }
 
-    pub(super) fn select(&self, backend: &Backend, excluded: &[u64]) -> Option<InFlight> {
+    /// Selects an endpoint for a client.
+    pub(super) fn select(
+        &self,
+        backend: &Backend,
+        client: IpAddr,
+        excluded: &[u64],
+    ) -> Option<InFlight> {
         let endpoints = backend.endpoints();
         // Clients of TCP have no cookie that keeps them on a release.
         let release = endpoints
@@ -84,13 +92,16 @@ impl Upstream {
             None => None,
             Some(selected) => Some(selected?.release),
         };
+        let settings = backend.settings.as_deref();
+        let affinity = settings.and_then(|settings| settings.affinity_of_client(client));
+        let ring = release::ring(&endpoints, release.as_deref());
+        let method = Method::of(backend, self.pool.worker, ring, affinity);
         let tried = excluded.iter().filter(|id| **id != 0).count();
         balance::select(
             &self.pool.endpoints,
             candidates(&endpoints, release.as_deref()),
             &excluded[..tried],
-            None,
-            SlowStart::of(backend),
+            method,
         )
     }
 }

@@ -343,6 +343,37 @@ async fn session_follows_the_endpoints_of_a_backend_that_was_replaced() {
 }
 
 #[tokio::test]
+async fn session_follows_the_endpoints_of_a_backend_with_another_policy() {
+    let (one, two) = (Echo::start("one ").await, Echo::start("two ").await);
+    let mut scene = Scene::start(&to(&[one.address]));
+    let client = Client::of(scene.at(PORT)).await;
+    assert_eq!(client.ask("hello").await, "one hello");
+    let policy = "apiVersion: portcullis.dev/v1alpha1\nkind: BackendPolicy\nmetadata: {name: policy}\n\
+                  spec:\n  targetRefs: [{group: '', kind: Service, name: app}]\n  \
+                  loadBalancing: {type: ConsistentHash, consistentHash: {key: [{type: ClientIP}]}}\n";
+    for (backend, answer) in [(&one, "one hello"), (&two, "two hello")] {
+        let objects = to(&[backend.address]).with(policy.to_owned());
+        scene.replace(&objects).await;
+        assert_eq!(client.ask("hello").await, answer);
+    }
+}
+
+#[tokio::test]
+async fn clients_of_one_address_get_one_endpoint() {
+    let (one, two) = (Echo::start("one ").await, Echo::start("two ").await);
+    let policy = "apiVersion: portcullis.dev/v1alpha1\nkind: BackendPolicy\nmetadata: {name: policy}\n\
+                  spec:\n  targetRefs: [{group: '', kind: Service, name: app}]\n  \
+                  loadBalancing: {type: ConsistentHash, consistentHash: {key: [{type: ClientIP}]}}\n";
+    let objects = to(&[one.address, two.address]).with(policy.to_owned());
+    let scene = Scene::start(&objects);
+    let mut answers = std::collections::BTreeSet::new();
+    for _ in 0..8 {
+        answers.insert(Client::of(scene.at(PORT)).await.ask("hello").await);
+    }
+    assert_eq!(answers.len(), 1, "{answers:?}");
+}
+
+#[tokio::test]
 async fn datagrams_without_a_route_or_an_endpoint_are_dropped() {
     for objects in [listening(PORT), to(&[])] {
         let scene = Scene::start(&objects);

@@ -62,7 +62,7 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
     } = forwarded;
     let activity = Activity::tunnel(&open.clock, &open.limits_of(port));
     open.connections.register(peer, &activity);
-    let connecting = connect(open, rule.as_deref(), security);
+    let connecting = connect(open, rule.as_deref(), peer, security);
     let connected = tokio::select! {
         connected = connecting => connected,
         // Three endpoints that do not answer take three times the connect timeout.
@@ -146,10 +146,11 @@ enum Stop {
 async fn connect(
     open: &OpenConnection,
     rule: Option<&Rule>,
+    client: IpAddr,
     security: Security,
 ) -> Option<TcpConnection> {
     let backend = rule?.draw_backend()?;
-    let connected = open.upstream.connect(backend, security).await;
+    let connected = open.upstream.connect(backend, client, security).await;
     connected
         .inspect_err(
             |error| tracing::debug!(%error, backend = %backend.id, "cannot forward a connection"),

@@ -1,0 +1,36 @@
+//! How requests are sent to a backend, as its policy says. Must not know how that is done.
+
+use serde::Serialize;
+
+use super::ObjectRef;
+use super::limit::KeyPart;
+
+/// The policy of one backend.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct BackendPolicy {
+    /// The policy object.
+    pub policy: ObjectRef,
+    /// How an endpoint is chosen.
+    #[serde(skip_serializing_if = "LoadBalancing::is_default")]
+    pub load_balancing: LoadBalancing,
+}
+
+/// How an endpoint is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub enum LoadBalancing {
+    /// The one of two random endpoints that has fewer requests in flight.
+    #[default]
+    LeastRequest,
+    /// One after the other.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// By the hash of this key; never empty. By requests in flight if the request lacks a part of it.
+    ConsistentHash(Vec<KeyPart>),
+}
+
+impl LoadBalancing {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,130 @@
+//! The sections of a BackendPolicy. Validates the same as the CRD: an API server with another version of the CRD may accept
+//! other values.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::api::backend_policy::{ConsistentHash, LoadBalancing as Spec};
+use crate::ir::backend_policy::LoadBalancing;
+use crate::ir::limit::KeyPart;
+
+use crate::translate::duration;
+use crate::translate::policy::inherited::key_part;
+use crate::translate::reason::{Fault, Reason};
+
+/// Permitted windows of slow start.
+const SLOW_START: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(15 * 60);
+/// Maximum number of parts of a key.
+const MAX_PARTS: usize = 4;
+
+fn invalid<T>(message: String) -> Result<T, Fault> {
+    Err(Fault::new(Reason::Invalid, message))
+}
+
+/// Translates `spec.loadBalancing`: how an endpoint is chosen, and the window of slow start.
+pub(super) fn load_balancing(spec: &Spec) -> Result<(LoadBalancing, Option<Duration>), Fault> {
+    const FIELD: &str = "spec.loadBalancing";
+    let Spec {
+        kind,
+        consistent_hash,
+        slow_start,
+    } = spec;
+    let kind = kind.as_deref().unwrap_or("LeastRequest");
+    let method = match kind {
+        "LeastRequest" => LoadBalancing::LeastRequest,
+        "RoundRobin" => LoadBalancing::RoundRobin,
+        "Random" => LoadBalancing::Random,
+        "ConsistentHash" => match consistent_hash {
+            Some(ConsistentHash { key }) if (1..=MAX_PARTS).contains(&key.len()) => {
+                let parts = key.iter().enumerate();
+                let parts = parts.map(|(index, part)| {
+                    key_part(part, &format!("{FIELD}.consistentHash.key[{index}]"))
+                });
+                LoadBalancing::ConsistentHash(parts.collect::<Result<Vec<KeyPart>, _>>()?)
+            }
+            _ => {
+                return invalid(format!(
+                    "{FIELD}.consistentHash.key: type ConsistentHash needs 1 to {MAX_PARTS} parts"
+                ));
+            }
+        },
+        other => {
+            return invalid(format!(
+                "{FIELD}.type: {other:?} is none of LeastRequest, RoundRobin, Random and ConsistentHash"
+            ));
+        }
+    };
+    if consistent_hash.is_some() && kind != "ConsistentHash" {
+        return invalid(format!(
+            "{FIELD}.consistentHash: only with type ConsistentHash"
+        ));
+    }
+    let Some(text) = slow_start else {
+        return Ok((method, None));
+    };
+    if method != LoadBalancing::LeastRequest {
+        return invalid(format!("{FIELD}.slowStart: only with type LeastRequest"));
+    }
+    let field = format!("{FIELD}.slowStart");
+    let window = duration::parse(text, &field)?;
+    match SLOW_START.contains(&window) {
+        true => Ok((method, Some(window))),
+        false => invalid(format!("{field}: {text} is not 1s to 15m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn fault(spec: Value) -> String {
+        let spec = serde_json::from_value(spec).unwrap();
+        let fault = load_balancing(&spec).err();
+        fault.map(|fault| fault.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn values_beyond_those_of_the_crd_are_refused() {
+        let key = json!({"key": [{"type": "ClientIP"}]});
+        for spec in [
+            json!({}),
+            json!({"slowStart": "15m"}),
+            json!({"type": "LeastRequest", "slowStart": "1s"}),
+            json!({"type": "RoundRobin"}),
+            json!({"type": "ConsistentHash", "consistentHash": key}),
+        ] {
+            assert_eq!(fault(spec), "");
+        }
+        let part = json!({"type": "ClientIP"});
+        for (spec, field) in [
+            (json!({"type": "Maglev"}), "type"),
+            (json!({"type": "ConsistentHash"}), "consistentHash.key"),
+            (
+                json!({"type": "ConsistentHash", "consistentHash": {"key": []}}),
+                "consistentHash.key",
+            ),
+            (
+                json!({"type": "ConsistentHash", "consistentHash": {"key": [part, part, part, part, part]}}),
+                "consistentHash.key",
+            ),
+            (
+                json!({"type": "ConsistentHash", "consistentHash": {"key": [{"type": "Cookie"}]}}),
+                "consistentHash.key[0].name",
+            ),
+            (
+                json!({"type": "Random", "consistentHash": key}),
+                "consistentHash",
+            ),
+            (json!({"type": "Random", "slowStart": "10s"}), "slowStart"),
+            (json!({"slowStart": "999ms"}), "slowStart"),
+            (json!({"slowStart": "16m"}), "slowStart"),
+            (json!({"slowStart": "soon"}), "slowStart"),
+        ] {
+            let fault = fault(spec);
+            let expected = format!("spec.loadBalancing.{field}: ");
+            assert!(fault.starts_with(&expected), "{fault}");
+        }
+    }
+}
