@@ -35,6 +35,9 @@ pub struct BackendPolicySpec {
     /// How an endpoint is chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_balancing: Option<LoadBalancing>,
+    /// What the backend gets at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<BackendLimits>,
 }
 
 /// How an endpoint is chosen.
@@ -59,4 +62,31 @@ pub struct LoadBalancing {
 pub struct ConsistentHash {
     /// Requests with equal values of all parts go to the same endpoint.
     pub key: Vec<KeyPart>,
+}
+
+/// What a backend gets at the same time from each pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendLimits {
+    /// Open connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+    /// Requests that wait for a new connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_pending: Option<u32>,
+    /// Requests in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
+    /// Limits for each endpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_endpoint: Option<EndpointLimits>,
+}
+
+/// What an endpoint gets at the same time from each pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointLimits {
+    /// Requests in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
 }

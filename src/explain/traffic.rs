@@ -1,6 +1,6 @@
 //! Text for the traffic policy of a backend.
 
-use crate::ir::backend_policy::{BackendPolicy, LoadBalancing};
+use crate::ir::backend_policy::{BackendPolicy, Limits, LoadBalancing};
 use crate::ir::limit::KeyPart;
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::ir::traffic::{RetryBudget, TrafficPolicy};
@@ -29,6 +29,7 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
     let BackendPolicy {
         policy: name,
         load_balancing,
+        limits,
     } = policy;
     let balancing = match load_balancing {
         LoadBalancing::LeastRequest => "endpoints by requests in flight".to_owned(),
@@ -39,7 +40,25 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
             format!("endpoints by the hash of {}", parts.join(" and "))
         }
     };
-    vec![format!("{name}: {balancing}")]
+    let Limits {
+        connections,
+        pending,
+        requests,
+        requests_per_endpoint,
+    } = limits;
+    let limits = [
+        (connections, "connections"),
+        (pending, "requests that wait for a connection"),
+        (requests, "requests"),
+        (requests_per_endpoint, "requests at each endpoint"),
+    ];
+    let limits = limits.into_iter().filter_map(|(limit, what)| {
+        limit.map(|limit| format!("at most {limit} {what} at the same time"))
+    });
+    let settings = std::iter::once(balancing).chain(limits);
+    settings
+        .map(|setting| format!("{name}: {setting}"))
+        .collect()
 }
 
 fn key_part(part: &KeyPart) -> String {

@@ -35,7 +35,7 @@ pub struct Backend {
     /// Its counters. A new node for the same identity takes them over.
     pub stats: Arc<BackendStats>,
     /// What its policy says. Another policy makes another node, with the same endpoints.
-    pub settings: Option<Box<BackendSettings>>,
+    pub settings: Option<Arc<BackendSettings>>,
     /// Slow-start window in milliseconds; 0 is none.
     slow_start: AtomicU64,
     traffic: TrafficCell,
@@ -111,7 +111,7 @@ impl Backend {
     /// Creates a backend with the endpoints of `ir`. A backend with a hostname has none until the name is resolved.
     pub fn new(ir: &ir::Backend, transport: Transport, stats: Arc<BackendStats>) -> Self {
         let settings = ir.policy.as_ref();
-        let settings = settings.map(|policy| Box::new(BackendSettings::new(policy)));
+        let settings = settings.map(|policy| Arc::new(BackendSettings::new(policy)));
         let hashes = settings.as_ref().is_some_and(|it| it.hashes());
         let none = Endpoints::default();
         Self {
@@ -138,6 +138,10 @@ impl Backend {
         old: &ir::Backend,
     ) -> Self {
         self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&previous.traffic));
+        let settings = self.settings.as_mut().and_then(Arc::get_mut);
+        if let (Some(settings), Some(previous)) = (settings, &previous.settings) {
+            settings.take_over(previous);
+        }
         if old.protocol == ir.protocol && old.tls == ir.tls {
             let known = previous.endpoints.load();
             let hashes = self.hashes();

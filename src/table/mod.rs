@@ -5,6 +5,7 @@
 mod authentication;
 mod authorization;
 mod backend;
+mod backend_counts;
 mod backend_settings;
 mod backends;
 mod build;
@@ -40,7 +41,8 @@ use std::sync::Arc;
 pub use authentication::{Authentication, Clients, Users};
 pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
-pub use backend_settings::BackendSettings;
+pub use backend_counts::{ConnectionSlot, PendingSlot, RequestSlot};
+pub use backend_settings::{BackendSettings, Overloaded};
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};

@@ -3,6 +3,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use rand::RngExt;
 
@@ -20,7 +21,7 @@ const ALWAYS_PERMITTED: u64 = 16;
 
 /// How an endpoint is chosen among several.
 #[derive(Clone, Copy)]
-pub(super) enum Method<'a> {
+enum Method<'a> {
     /// By the requests in flight of two random ones.
     Load(Option<SlowStart>),
     /// The one whose turn it is.
@@ -36,21 +37,6 @@ pub(super) enum Method<'a> {
 }
 
 impl<'a> Method<'a> {
-    /// Returns the method of a backend for a request with this affinity. `ring` is that of the endpoints among which one is
-    /// chosen.
-    #[inline]
-    pub(super) fn of(
-        backend: &Backend,
-        worker: WorkerId,
-        ring: Option<&'a Ring>,
-        affinity: Option<u64>,
-    ) -> Self {
-        match &backend.settings {
-            None => Self::Load(SlowStart::of(backend)),
-            Some(settings) => Self::by(settings, (backend, worker), ring, affinity),
-        }
-    }
-
     fn by(
         settings: &BackendSettings,
         (backend, worker): (&Backend, WorkerId),
@@ -74,31 +60,145 @@ impl<'a> Method<'a> {
     }
 }
 
+/// How an endpoint of a backend is chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Choice<'a> {
+    method: Method<'a>,
+    settings: Option<&'a BackendSettings>,
+}
+
+impl<'a> Choice<'a> {
+    /// By requests in flight, of endpoints without settings.
+    pub(super) fn by_load(slow_start: Option<SlowStart>) -> Self {
+        Self {
+            method: Method::Load(slow_start),
+            settings: None,
+        }
+    }
+
+    /// Returns how an endpoint of a backend is chosen for a request with this affinity. `ring` is that of the endpoints
+    /// among which one is chosen.
+    #[inline]
+    pub(super) fn of(
+        backend: &'a Backend,
+        worker: WorkerId,
+        ring: Option<&'a Ring>,
+        affinity: Option<u64>,
+    ) -> Self {
+        match backend.settings.as_deref() {
+            None => Self::by_load(SlowStart::of(backend)),
+            Some(settings) => Self {
+                method: Method::by(settings, (backend, worker), ring, affinity),
+                settings: Some(settings),
+            },
+        }
+    }
+
+    fn max_per_endpoint(&self) -> Option<u64> {
+        self.settings?.max_per_endpoint()
+    }
+}
+
+/// Reports whether an endpoint has as many requests as the policy of its backend permits.
+pub(super) fn is_full(backend: &Backend, endpoint: &Endpoint) -> bool {
+    let settings = backend.settings.as_ref();
+    let max = settings.and_then(|settings| settings.max_per_endpoint());
+    max.is_some_and(|max| endpoint.load.in_flight() >= max)
+}
+
+/// Reports whether there are endpoints, and all have as many requests as the policy of their backend permits.
+pub(super) fn are_full(backend: &Backend) -> bool {
+    let endpoints = backend.endpoints();
+    !endpoints.is_empty() && endpoints.iter().all(|endpoint| is_full(backend, endpoint))
+}
+
 /// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
 /// left.
 pub(super) fn select(
     worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
-    method: Method<'_>,
+    choice: Choice<'_>,
 ) -> Option<InFlight> {
-    if excluded.is_empty()
-        && let Method::Load(slow_start) = method
-    {
+    if excluded.is_empty() && choice.settings.is_none() {
         match endpoints {
             [] => return None,
             [only] => return Some(worker.begin(only)),
             all => {
-                let (first, second) = two_of(all.len());
-                let (first, second) = (&all[first], &all[second]);
-                if !first.health.is_avoided() && !second.health.is_avoided() {
-                    let selected = choose(worker, first, second, slow_start);
+                if let Some(selected) = select_fast(worker, all, choice.method) {
                     return Some(worker.begin(selected));
                 }
             }
         }
     }
-    select_among(worker, endpoints, excluded, method, health::now())
+    if let Some(max) = choice.max_per_endpoint() {
+        return select_below(worker, endpoints, excluded, choice, max);
+    }
+    if excluded.is_empty()
+        && let Some(selected) = select_fast(worker, endpoints, choice.method)
+    {
+        return Some(worker.begin(selected));
+    }
+    select_among(worker, endpoints, excluded, choice, health::now())
+}
+
+/// Selects an endpoint without a look at all of them. `None` if it is avoided.
+fn select_fast<'a>(
+    worker: &WorkerEndpoints,
+    endpoints: &'a [Arc<Endpoint>],
+    method: Method<'_>,
+) -> Option<&'a Arc<Endpoint>> {
+    let count = endpoints.len();
+    let is_healthy = |endpoint: &&Arc<Endpoint>| !endpoint.health.is_avoided();
+    match method {
+        Method::Load(_) | Method::Random if count < 2 => endpoints.first().filter(is_healthy),
+        Method::Load(slow_start) => {
+            let (first, second) = two_of(count);
+            let (first, second) = (&endpoints[first], &endpoints[second]);
+            let are_healthy = is_healthy(&first) && is_healthy(&second);
+            are_healthy.then(|| choose(worker, first, second, slow_start))
+        }
+        Method::Random => endpoints
+            .get(rand::rng().random_range(0..count))
+            .filter(is_healthy),
+        Method::RoundRobin(turn) => endpoints
+            .get((turn % count.max(1) as u64) as usize)
+            .filter(is_healthy),
+        Method::Hash { ring, key } => {
+            let first = endpoints.get(ring.find(key, 0)?).filter(is_healthy)?;
+            (worker.load(first) < ALWAYS_PERMITTED).then_some(first)
+        }
+    }
+}
+
+/// Selects an endpoint with fewer than `max` requests in flight. Two workers that begin one at the same time see each other.
+fn select_below(
+    worker: &WorkerEndpoints,
+    endpoints: &[Arc<Endpoint>],
+    excluded: &[u64],
+    choice: Choice<'_>,
+    max: u64,
+) -> Option<InFlight> {
+    let has_room = |endpoint: &&Arc<Endpoint>| endpoint.load.in_flight() < max;
+    let all_have_room = endpoints.iter().all(|it| has_room(&it));
+    let selected = match all_have_room {
+        true => select_among(worker, endpoints, excluded, choice, health::now()),
+        false => {
+            // A ring is that of all endpoints.
+            let choice = match choice.method {
+                Method::Hash { .. } => Choice {
+                    method: Method::Load(None),
+                    ..choice
+                },
+                _ => choice,
+            };
+            let left: Vec<_> = endpoints.iter().filter(has_room).cloned().collect();
+            select_among(worker, &left, excluded, choice, health::now())
+        }
+    }?;
+    fence(SeqCst);
+    let in_flight = selected.endpoint().load.in_flight();
+    (in_flight <= max).then_some(selected)
 }
 
 /// Selects an endpoint that is due for a probe, or else among the healthy endpoints, or among all if
@@ -107,9 +207,10 @@ fn select_among(
     worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
-    method: Method<'_>,
+    choice: Choice<'_>,
     now: u64,
 ) -> Option<InFlight> {
+    let method = choice.method;
     health::limit_ejections(endpoints, now);
     let is_left = |endpoint: &Endpoint| !excluded.contains(&endpoint.id);
     let is_eligible =

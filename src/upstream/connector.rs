@@ -14,7 +14,8 @@ use tokio_rustls::TlsConnector;
 use crate::ir::UpstreamProtocol;
 use crate::runtime::descriptors::{BackendDescriptor, are_exhausted};
 use crate::table::{
-    Backend, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport, UpstreamFault,
+    Backend, BackendSettings, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport,
+    UpstreamFault,
 };
 use crate::upstream::io::Io;
 use crate::upstream::send_error::SendError;
@@ -33,6 +34,7 @@ pub(super) struct Connector {
     transport: Transport,
     declared: UpstreamProtocol,
     stats: Arc<BackendStats>,
+    settings: Option<Arc<BackendSettings>>,
     /// Start of the connect that is currently awaited.
     awaited_since: Cell<Option<Instant>>,
 }
@@ -44,6 +46,7 @@ impl Connector {
             transport: backend.transport.clone(),
             declared: backend.protocol,
             stats: backend.stats.clone(),
+            settings: backend.settings.clone(),
             awaited_since: Cell::new(None),
         }
     }
@@ -110,6 +113,8 @@ impl Connector {
         limit: Duration,
         descriptor: BackendDescriptor,
     ) -> Result<Io, SendError> {
+        let settings = self.settings.as_deref();
+        let slot = settings.map(BackendSettings::connect).transpose()?;
         let begin = Instant::now();
         let io = timeout(limit, self.establish(descriptor))
             .await
@@ -120,7 +125,7 @@ impl Connector {
                 )
             })??;
         self.stats.connected(begin.elapsed());
-        Ok(io)
+        Ok(io.counted(slot.flatten()))
     }
 
     async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {

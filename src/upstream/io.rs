@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::runtime::descriptors::BackendDescriptor;
+use crate::table::ConnectionSlot;
 
 /// A connected stream.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub struct Io {
     stream: Stream,
     /// Counts the socket until it is closed.
     _descriptor: BackendDescriptor,
+    /// Counts the connection for its backend, if they are limited.
+    slot: Option<ConnectionSlot>,
 }
 
 #[derive(Debug)]
@@ -33,6 +36,7 @@ impl Io {
         Self {
             stream: Stream::Plain(stream),
             _descriptor: descriptor,
+            slot: None,
         }
     }
 
@@ -41,7 +45,18 @@ impl Io {
         Self {
             stream: Stream::Tls(Box::new(stream)),
             _descriptor: descriptor,
+            slot: None,
         }
+    }
+
+    /// Makes the connection count for its backend until it is closed.
+    pub(super) fn counted(self, slot: Option<ConnectionSlot>) -> Self {
+        Self { slot, ..self }
+    }
+
+    /// Reports whether other connections of the backend were refused since this time, for want of slots.
+    pub(super) fn is_wanted(&self, since: u64) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.is_wanted(since))
     }
 
     /// Reports whether the stream has TLS.

@@ -18,6 +18,7 @@ use super::outgoing::HeadLimits;
 use super::send_error::SendError;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::{BackendDescriptor, Descriptors};
+use crate::runtime::monotonic;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 use crate::upstream::connector::ConnectionKey;
@@ -31,6 +32,9 @@ const MAX_HTTP2: usize = 64;
 
 /// Idle timeout in milliseconds while few descriptors are left.
 const TIGHT_IDLE_TIMEOUT: u64 = 1000;
+
+/// Time in milliseconds after a connection was refused by the limit of its backend in which idle ones close for others.
+const WANTED: u64 = 2000;
 
 /// A connection that can carry a request now.
 pub(super) enum Ready {
@@ -152,10 +156,12 @@ impl Pool {
             false => self.idle_timeout,
         };
         let oldest = self.clock.now().saturating_sub(timeout);
+        let wanted = monotonic::now().get().saturating_sub(WANTED);
         self.entries.borrow_mut().retain(|_, entry| {
-            entry
-                .idle
-                .retain_mut(|idle| idle.since >= oldest && idle.connection.is_idle());
+            entry.idle.retain_mut(|idle| {
+                let connection = &mut idle.connection;
+                idle.since >= oldest && connection.is_idle() && !connection.is_wanted(wanted)
+            });
             entry
                 .http2
                 .retain(|connection| connection.is_open() && !connection.is_unused_since(oldest));

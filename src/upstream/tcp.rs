@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 
-use super::balance::{self, Method};
+use super::balance::{self, Choice};
 use super::connect::on_failure;
 use super::connector::Connector;
 use super::health;
@@ -14,13 +14,14 @@ use super::release::{self, candidates};
 use super::restrictions::MAX_ENDPOINTS;
 use super::send_error::SendError;
 use super::{Io, Upstream};
-use crate::table::Backend;
+use crate::table::{Backend, RequestSlot, UpstreamFault};
 
 /// A connection to an endpoint of a backend. Counts as a request in flight until it is dropped.
 pub struct TcpConnection {
     /// Its bytes.
     pub io: Io,
     _in_flight: InFlight,
+    _slot: Option<RequestSlot>,
 }
 
 /// Who secures a connection.
@@ -44,7 +45,12 @@ impl Upstream {
         security: Security,
     ) -> Result<TcpConnection, SendError> {
         let mut excluded = [0; MAX_ENDPOINTS];
-        let mut error = SendError::NO_ENDPOINT;
+        let slot =
+            admit(backend).inspect_err(|_| backend.stats.failed(UpstreamFault::Overloaded))?;
+        let mut error = match balance::are_full(backend) {
+            true => SendError::OVERLOADED,
+            false => SendError::NO_ENDPOINT,
+        };
         for tried in 0..MAX_ENDPOINTS {
             let Some(in_flight) = self.select(backend, client, &excluded) else {
                 break;
@@ -61,6 +67,7 @@ impl Upstream {
                     return Ok(TcpConnection {
                         io,
                         _in_flight: in_flight,
+                        _slot: slot,
                     });
                 }
                 Err(failure) => {
@@ -95,13 +102,20 @@ impl Upstream {
         let settings = backend.settings.as_deref();
         let affinity = settings.and_then(|settings| settings.affinity_of_client(client));
         let ring = release::ring(&endpoints, release.as_deref());
-        let method = Method::of(backend, self.pool.worker, ring, affinity);
+        let choice = Choice::of(backend, self.pool.worker, ring, affinity);
         let tried = excluded.iter().filter(|id| **id != 0).count();
         balance::select(
             &self.pool.endpoints,
             candidates(&endpoints, release.as_deref()),
             &excluded[..tried],
-            method,
+            choice,
         )
     }
+}
+
+/// Counts a connection or flow of a client as a request of its backend, if the backend has limits.
+pub(super) fn admit(backend: &Backend) -> Result<Option<RequestSlot>, SendError> {
+    let settings = backend.settings.as_ref();
+    let slot = settings.map(|settings| settings.admit(None)).transpose()?;
+    Ok(slot.flatten())
 }

@@ -15,9 +15,10 @@ use super::connector::connect_error;
 use super::health;
 use super::in_flight::InFlight;
 use super::send_error::SendError;
+use super::tcp::admit;
 use crate::datagrams::{DatagramIo, Datagrams, join_received};
 use crate::runtime::descriptors::BackendDescriptor;
-use crate::table::Backend;
+use crate::table::{Backend, RequestSlot};
 
 /// A socket that is connected to an endpoint. Counts as a request in flight until it is dropped.
 pub struct UdpFlow {
@@ -28,6 +29,7 @@ pub struct UdpFlow {
     /// Version of the endpoints in which its own was looked up last.
     version: Cell<u64>,
     _descriptor: BackendDescriptor,
+    _slot: Option<RequestSlot>,
 }
 
 impl Upstream {
@@ -37,6 +39,7 @@ impl Upstream {
     /// When the backend has no endpoint, or the process no descriptor or local port.
     pub fn open_flow(&self, backend: &Arc<Backend>, client: IpAddr) -> Result<UdpFlow, SendError> {
         let descriptor = self.pool.descriptor().ok_or(SendError::NO_DESCRIPTOR)?;
+        let slot = admit(backend)?;
         let version = Cell::new(backend.endpoints().version());
         let selected = self.select(backend, client, &[]);
         let in_flight = selected.ok_or(SendError::NO_ENDPOINT)?;
@@ -49,6 +52,7 @@ impl Upstream {
             in_flight,
             version,
             _descriptor: descriptor,
+            _slot: slot,
         })
     }
 }

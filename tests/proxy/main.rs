@@ -14,6 +14,7 @@ mod access_policy;
 mod admin;
 mod api;
 mod authorization;
+mod backend_limits;
 mod backend_policy;
 mod backend_tls;
 mod backend_tls_insecure;

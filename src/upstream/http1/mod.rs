@@ -50,6 +50,11 @@ impl Connection {
         }
     }
 
+    /// Reports whether other connections of the backend were refused since this time, for want of slots.
+    pub(super) fn is_wanted(&self, since: u64) -> bool {
+        self.io.is_wanted(since)
+    }
+
     /// Reports whether the connection is open and has received nothing, as an idle connection must.
     pub(super) fn is_idle(&mut self) -> bool {
         self.buffer.is_empty() && self.io.is_idle()

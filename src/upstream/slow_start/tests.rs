@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::balance::{self, Method};
+use super::super::balance::{self, Choice};
 use super::super::in_flight::{InFlight, WorkerEndpoints};
 use super::*;
 use crate::ir;
@@ -49,7 +49,7 @@ fn worker() -> WorkerEndpoints {
 }
 
 fn select(endpoints: &[Arc<Endpoint>], slow_start: SlowStart) -> InFlight {
-    balance::select(&worker(), endpoints, &[], Method::Load(Some(slow_start))).unwrap()
+    balance::select(&worker(), endpoints, &[], Choice::by_load(Some(slow_start))).unwrap()
 }
 
 /// Returns the part of the requests that the last endpoint gets, if each ends before the next
@@ -132,7 +132,7 @@ fn added_endpoint_gets_all_requests_when_alone() {
             &worker(),
             &endpoints,
             &excluded,
-            Method::Load(Some(slow_start)),
+            Choice::by_load(Some(slow_start)),
         )
         .unwrap();
         assert_eq!(selected.endpoint().id, endpoints[1].id);

@@ -77,6 +77,7 @@ impl Policy {
             retry_constraint,
             session_persistence,
             load_balancing,
+            limits,
         } = spec;
         let kinds = &input.options.permissions.backend_kinds;
         let targets = target_refs.iter();
@@ -97,6 +98,7 @@ impl Policy {
         });
         let load_balancing = read.section(load_balancing.as_ref(), sections::load_balancing);
         let (load_balancing, slow_start) = load_balancing.unwrap_or_default();
+        let limits = read.section(limits.as_ref(), sections::limits);
         let traffic = |target: &Target| {
             let backend = &target.backend;
             let session =
@@ -123,6 +125,7 @@ impl Policy {
             ir: Arc::new(BackendPolicy {
                 policy: name.clone(),
                 load_balancing,
+                limits: limits.unwrap_or_default(),
             }),
             slow_start,
             name,

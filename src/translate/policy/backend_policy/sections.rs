@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::api::backend_policy::{ConsistentHash, LoadBalancing as Spec};
-use crate::ir::backend_policy::LoadBalancing;
+use crate::api::backend_policy::{BackendLimits, ConsistentHash, LoadBalancing as Spec};
+use crate::ir::backend_policy::{Limits, LoadBalancing};
 use crate::ir::limit::KeyPart;
 
 use crate::translate::duration;
@@ -14,6 +14,8 @@ use crate::translate::reason::{Fault, Reason};
 
 /// Permitted windows of slow start.
 const SLOW_START: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(15 * 60);
+/// Permitted limits.
+const LIMITS: RangeInclusive<u32> = 1..=1_000_000;
 /// Maximum number of parts of a key.
 const MAX_PARTS: usize = 4;
 
@@ -71,6 +73,33 @@ pub(super) fn load_balancing(spec: &Spec) -> Result<(LoadBalancing, Option<Durat
         true => Ok((method, Some(window))),
         false => invalid(format!("{field}: {text} is not 1s to 15m")),
     }
+}
+
+/// Translates `spec.limits`.
+pub(super) fn limits(spec: &BackendLimits) -> Result<Limits, Fault> {
+    let BackendLimits {
+        max_connections,
+        max_pending,
+        max_requests,
+        per_endpoint,
+    } = spec;
+    let of_endpoint = per_endpoint.as_ref().and_then(|it| it.max_requests);
+    for (limit, field) in [
+        (max_connections, "maxConnections"),
+        (max_pending, "maxPending"),
+        (max_requests, "maxRequests"),
+        (&of_endpoint, "perEndpoint.maxRequests"),
+    ] {
+        if limit.is_some_and(|limit| !LIMITS.contains(&limit)) {
+            return invalid(format!("spec.limits.{field}: is not 1 to 1000000"));
+        }
+    }
+    Ok(Limits {
+        connections: *max_connections,
+        pending: *max_pending,
+        requests: *max_requests,
+        requests_per_endpoint: of_endpoint,
+    })
 }
 
 #[cfg(test)]
