@@ -38,6 +38,12 @@ pub struct BackendPolicySpec {
     /// What the backend gets at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<BackendLimits>,
+    /// Which endpoints get requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
+    /// Connections to endpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connection: Option<Connection>,
 }
 
 /// How an endpoint is chosen.
@@ -89,4 +95,110 @@ pub struct EndpointLimits {
     /// Requests in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
+}
+
+/// Which endpoints get requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HealthCheck {
+    /// Asks each endpoint itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active: Option<ActiveCheck>,
+    /// How failed requests eject endpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passive: Option<PassiveCheck>,
+}
+
+/// How endpoints are asked; with one of `http`, `tcp` and `grpc`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ActiveCheck {
+    /// By a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpCheck>,
+    /// By a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpCheck>,
+    /// By a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcCheck>,
+    /// Time between two checks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<String>,
+    /// Time after which a check has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+    /// Checks in succession that must succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthy_threshold: Option<u32>,
+    /// Checks in succession that must fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unhealthy_threshold: Option<u32>,
+    /// Percentage of the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<u32>,
+}
+
+/// A request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct HttpCheck {
+    /// Path, `/` by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Statuses of a healthy endpoint; empty means 200 to 399.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub statuses: Vec<u16>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TcpCheck {}
+
+/// A call of `grpc.health.v1.Health/Check`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct GrpcCheck {
+    /// The service that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+}
+
+/// How failed requests eject endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PassiveCheck {
+    /// Requests in succession without a response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consecutive_errors: Option<u32>,
+    /// Time of the first ejection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ejection: Option<String>,
+    /// Maximum percentage of ejected endpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_ejected_percent: Option<u32>,
+    /// Percentage of healthy endpoints below which all get requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub panic_percent: Option<u32>,
+}
+
+/// Connections to endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Connection {
+    /// Time to connect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect_timeout: Option<String>,
+    /// Time without requests after which a connection closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<String>,
+    /// Requests of a connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
+    /// Time without bytes after which TCP asks whether the other side is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keepalive: Option<String>,
 }

@@ -1,6 +1,8 @@
 //! Text for the traffic policy of a backend.
 
-use crate::ir::backend_policy::{BackendPolicy, Limits, LoadBalancing};
+use crate::ir::backend_policy::{
+    ActiveCheck, BackendPolicy, Connection, Limits, LoadBalancing, Passive, Probe,
+};
 use crate::ir::limit::KeyPart;
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::ir::traffic::{RetryBudget, TrafficPolicy};
@@ -30,6 +32,9 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
         policy: name,
         load_balancing,
         limits,
+        active,
+        passive,
+        connection,
     } = policy;
     let balancing = match load_balancing {
         LoadBalancing::LeastRequest => "endpoints by requests in flight".to_owned(),
@@ -55,10 +60,65 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
     let limits = limits.into_iter().filter_map(|(limit, what)| {
         limit.map(|limit| format!("at most {limit} {what} at the same time"))
     });
+    let active = active.as_ref().map(|active| health_check(active));
+    let passive = (*passive != Passive::DEFAULT).then(|| ejection(passive));
     let settings = std::iter::once(balancing).chain(limits);
+    let settings = settings.chain(active).chain(passive);
+    let settings = settings.chain(connection_settings(connection));
     settings
         .map(|setting| format!("{name}: {setting}"))
         .collect()
+}
+
+fn health_check(check: &ActiveCheck) -> String {
+    let ActiveCheck {
+        probe,
+        interval,
+        timeout,
+        healthy,
+        unhealthy,
+        jitter,
+    } = check;
+    let probe = match probe {
+        Probe::Http { path, .. } => format!("GET {path}"),
+        Probe::Tcp => "a connection".to_owned(),
+        Probe::Grpc { service } if service.is_empty() => "gRPC".to_owned(),
+        Probe::Grpc { service } => format!("gRPC for {service}"),
+    };
+    format!(
+        "health checks by {probe} every {interval:?} (±{jitter} %), with timeout {timeout:?}: failed after {unhealthy}, healthy after {healthy}"
+    )
+}
+
+fn connection_settings(connection: &Connection) -> Vec<String> {
+    let Connection {
+        connect_timeout,
+        idle,
+        max_requests,
+        keepalive,
+    } = connection;
+    let times = [
+        (connect_timeout, "connections established within"),
+        (idle, "idle connections closed after"),
+        (keepalive, "keepalive of TCP after"),
+    ];
+    let times = times.into_iter();
+    let times = times.filter_map(|(time, what)| time.map(|time| format!("{what} {time:?}")));
+    let requests = max_requests.map(|max| format!("at most {max} requests on each connection"));
+    times.chain(requests).collect()
+}
+
+fn ejection(passive: &Passive) -> String {
+    let Passive {
+        consecutive_errors,
+        ejection,
+        max_ejected_percent,
+        panic_percent,
+    } = passive;
+    format!(
+        "ejection after {consecutive_errors} failed requests for {ejection:?} at first, of at most {max_ejected_percent} % of the \
+         endpoints; all are used if fewer than {panic_percent} % are healthy"
+    )
 }
 
 fn key_part(part: &KeyPart) -> String {

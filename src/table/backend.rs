@@ -1,8 +1,7 @@
-//! Backends and their endpoints at run time. The endpoints are in their own `ArcSwap`, so that they change without a
+//! Backends at run time. The endpoints are in their own `ArcSwap`, so that they change without a
 //! new table and without losing in-flight counts. Must not know how the proxy chooses an endpoint or connects to it.
 
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,12 +12,12 @@ use rustls::pki_types::ServerName;
 use super::backend_settings::BackendSettings;
 use super::default_retry_budget::DefaultRetryBudget;
 use super::endpoint::Endpoint;
-use super::releases::{Release, Releases};
-use super::ring::Ring;
+use super::endpoints::Endpoints;
 use super::staleness;
 use super::stats::BackendStats;
 use super::traffic::{Traffic, TrafficCell};
 use crate::ir;
+use crate::ir::backend_policy::{ActiveCheck, Passive};
 use crate::ir::{BackendId, UpstreamProtocol};
 use crate::runtime::monotonic;
 use crate::tls::client_config;
@@ -154,6 +153,35 @@ impl Backend {
             self.transport = previous.transport.clone();
         }
         self
+    }
+
+    /// Returns a backend with one endpoint of this one, for health checks: what is sent to it does not count for this one.
+    pub fn for_checks(&self, address: SocketAddr, protocol: UpstreamProtocol) -> Self {
+        let endpoint = Arc::new(Endpoint::new(address, None));
+        Self {
+            id: self.id.clone(),
+            protocol,
+            transport: self.transport.clone(),
+            stats: Arc::default(),
+            settings: None,
+            slow_start: AtomicU64::new(0),
+            traffic: TrafficCell::default(),
+            fallback: ArcSwap::default(),
+            fallback_logged: AtomicU64::new(0),
+            default_budget: OnceLock::new(),
+            endpoints: ArcSwap::from_pointee(Endpoints::of([endpoint].into(), false)),
+        }
+    }
+
+    /// Returns how endpoints are asked for their health, if they are.
+    pub fn active_check(&self) -> Option<&Arc<ActiveCheck>> {
+        self.settings.as_ref()?.ir.active.as_ref()
+    }
+
+    /// Returns how failed requests eject endpoints.
+    pub fn passive(&self) -> Passive {
+        let settings = self.settings.as_ref();
+        settings.map_or(Passive::DEFAULT, |settings| settings.ir.passive)
     }
 
     /// Reports whether endpoints are selected by the hash of a key.
@@ -292,118 +320,6 @@ fn fallback(ir: Option<&ir::Fallback>) -> Vec<Arc<Endpoint>> {
 
 fn milliseconds(window: Option<Duration>) -> u64 {
     window.map_or(0, |window| window.as_millis() as u64)
-}
-
-/// The endpoints of a backend, in order of address, and their releases.
-#[derive(Debug, Default)]
-pub struct Endpoints {
-    all: Box<[Arc<Endpoint>]>,
-    version: Version,
-    /// Boxed, because most backends have no releases.
-    releases: Option<Box<Releases>>,
-    /// Only if they are selected by hash, and are not in releases, which have their own.
-    ring: Option<Box<Ring>>,
-}
-
-/// Identifies the endpoints of a backend at one time.
-#[derive(Debug)]
-struct Version(u64);
-
-impl Default for Version {
-    /// Returns one that the process has not used yet.
-    fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Relaxed))
-    }
-}
-
-impl Endpoints {
-    fn configured(&self, ir: &ir::Endpoints, stats: &BackendStats, hashes: bool) -> Self {
-        let all = self.at(&ir.addresses());
-        match ir.releases() {
-            None => Self::of(all, hashes),
-            Some(ir) => Self {
-                releases: Some(Box::new(Releases::new(ir, &all, stats, hashes))),
-                ring: None,
-                version: Version::default(),
-                all,
-            },
-        }
-    }
-
-    /// Returns these endpoints, without releases.
-    fn of(all: Box<[Arc<Endpoint>]>, hashes: bool) -> Self {
-        Self {
-            ring: hashes.then(|| Box::new(Ring::new(all.iter().map(|it| it.address)))),
-            version: Version::default(),
-            releases: None,
-            all,
-        }
-    }
-
-    fn at(&self, addresses: &[SocketAddr]) -> Box<[Arc<Endpoint>]> {
-        let known = |address: &SocketAddr| {
-            self.iter()
-                .find(|endpoint| endpoint.address == *address)
-                .cloned()
-        };
-        // Endpoints that join others start slowly. The first endpoints of a backend start with equal shares.
-        let added_at = (!self.is_empty()).then(monotonic::now);
-        let added = |address| Arc::new(Endpoint::new(address, added_at));
-        addresses
-            .iter()
-            .map(|address| known(address).unwrap_or_else(|| added(*address)))
-            .collect()
-    }
-
-    /// Returns what differs from that of any other endpoints of a backend, earlier ones included.
-    #[inline]
-    pub fn version(&self) -> u64 {
-        self.version.0
-    }
-
-    /// Returns the ring of the endpoints, if they are selected by hash and are not in releases.
-    #[inline]
-    pub fn ring(&self) -> Option<&Ring> {
-        self.ring.as_deref()
-    }
-
-    /// Returns the releases, if the endpoints are in releases.
-    #[inline]
-    pub fn releases(&self) -> Option<&Releases> {
-        self.releases.as_deref()
-    }
-
-    /// Returns the endpoint at this address, with its release. `None` if it was removed or its release has weight 0.
-    pub fn find(&self, address: SocketAddr) -> Option<(&Arc<Endpoint>, Option<&Arc<Release>>)> {
-        let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();
-        let Some(releases) = self.releases() else {
-            return at(self).map(|index| (&self[index], None));
-        };
-        let mut served = releases.iter().filter(|release| release.weight > 0);
-        served.find_map(|release| {
-            let index = at(&release.endpoints)?;
-            Some((&release.endpoints[index], Some(release)))
-        })
-    }
-
-    /// Returns the endpoints among which `endpoint` is selected: those of its release, or all. Empty if it was removed.
-    pub fn peers(&self, endpoint: &Endpoint) -> &[Arc<Endpoint>] {
-        let has = |all: &&[Arc<Endpoint>]| all.iter().any(|one| one.id == endpoint.id);
-        let Some(releases) = self.releases() else {
-            return Some(&*self.all).filter(has).unwrap_or_default();
-        };
-        let mut of_releases = releases.iter().map(|release| &*release.endpoints);
-        of_releases.find(has).unwrap_or_default()
-    }
-}
-
-impl Deref for Endpoints {
-    type Target = [Arc<Endpoint>];
-
-    fn deref(&self) -> &Self::Target {
-        &self.all
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod connections;
 mod default_retry_budget;
 mod durations;
 mod endpoint;
+mod endpoints;
 mod fault;
 mod filter;
 mod hostname;
@@ -40,12 +41,13 @@ use std::sync::Arc;
 
 pub use authentication::{Authentication, Clients, Users};
 pub use authorization::AuthorizedRequest;
-pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
+pub use backend::{Backend, ClientTls, TlsIdentity, Transport};
 pub use backend_counts::{ConnectionSlot, PendingSlot, RequestSlot};
 pub use backend_settings::{BackendSettings, Overloaded};
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};
+pub use endpoints::Endpoints;
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
 pub use limits::{InProgress, LimitedRequest, Limiter, Remaining};
@@ -140,6 +142,14 @@ impl Table {
     pub fn backend(&self, id: &ir::BackendId) -> Option<&Arc<Backend>> {
         let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
         self.backends.get(at)
+    }
+
+    /// Returns the backends of a port of an object: one for each use of it.
+    pub fn backends_of(&self, object: &ir::ObjectRef, port: u16) -> &[Arc<Backend>] {
+        let key = |one: &Arc<Backend>| (&one.id.object, one.id.port).cmp(&(object, port));
+        let start = self.backends.partition_point(|one| key(one).is_lt());
+        let end = self.backends.partition_point(|one| key(one).is_le());
+        &self.backends[start..end]
     }
 
     /// Returns every backend, in order of identity.

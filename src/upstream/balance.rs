@@ -10,7 +10,7 @@ use rand::RngExt;
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
 use super::slow_start::SlowStart;
-use crate::ir::backend_policy::LoadBalancing;
+use crate::ir::backend_policy::{LoadBalancing, Passive};
 use crate::runtime::per_worker::WorkerId;
 use crate::table::{Backend, BackendSettings, Endpoint, Ring};
 
@@ -211,11 +211,14 @@ fn select_among(
     now: u64,
 ) -> Option<InFlight> {
     let method = choice.method;
-    health::limit_ejections(endpoints, now);
+    let passive = choice.settings.map_or(Passive::DEFAULT, |it| it.ir.passive);
+    health::limit_ejections(endpoints, &passive, now);
+    let is_panic = health::is_panic(endpoints, &passive);
     let is_left = |endpoint: &Endpoint| !excluded.contains(&endpoint.id);
-    let is_eligible =
-        |endpoint: &Endpoint| is_left(endpoint) && health::is_eligible(&endpoint.health, now);
-    if !matches!(method, Method::Hash { .. }) {
+    let is_eligible = |endpoint: &Endpoint| {
+        is_left(endpoint) && (is_panic || health::is_eligible(&endpoint.health, now))
+    };
+    if !is_panic && !matches!(method, Method::Hash { .. }) {
         let mut due = endpoints
             .iter()
             .filter(|it| it.health.is_avoided() && is_eligible(it));

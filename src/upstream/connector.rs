@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustls::CertificateError;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -17,7 +18,7 @@ use crate::table::{
     Backend, BackendSettings, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport,
     UpstreamFault,
 };
-use crate::upstream::io::Io;
+use crate::upstream::io::{Io, Terms};
 use crate::upstream::send_error::SendError;
 
 /// Protocol of a connection.
@@ -107,7 +108,7 @@ impl Connector {
         since.map_or(Duration::ZERO, |begin| begin.elapsed())
     }
 
-    /// Connects within `limit`, including TLS.
+    /// Connects within `limit`, or within what the policy of the backend says, including TLS.
     pub(super) async fn connect(
         &self,
         limit: Duration,
@@ -115,6 +116,10 @@ impl Connector {
     ) -> Result<Io, SendError> {
         let settings = self.settings.as_deref();
         let slot = settings.map(BackendSettings::connect).transpose()?;
+        let connection = settings.map(|settings| settings.ir.connection);
+        let limit = connection
+            .and_then(|it| it.connect_timeout)
+            .unwrap_or(limit);
         let begin = Instant::now();
         let io = timeout(limit, self.establish(descriptor))
             .await
@@ -125,7 +130,8 @@ impl Connector {
                 )
             })??;
         self.stats.connected(begin.elapsed());
-        Ok(io.counted(slot.flatten()))
+        let terms = connection.map(|it| Box::new(Terms::new(&it, slot.flatten())));
+        Ok(io.with_terms(terms))
     }
 
     async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {
@@ -144,6 +150,11 @@ impl Connector {
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
+        let settings = self.settings.as_ref();
+        if let Some(idle) = settings.and_then(|it| it.ir.connection.keepalive) {
+            let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
+            let _ = SockRef::from(&io).set_tcp_keepalive(&keepalive);
+        }
         let Transport::Tls(tls) = &self.transport else {
             return Ok(Io::plain(io, descriptor));
         };

@@ -1,4 +1,5 @@
-//! Limits of BackendPolicies: what is beyond gets 503 at once, and other backends do not notice.
+//! Limits of BackendPolicies: what is beyond gets 503 at once, and other backends do not notice. Their settings of
+//! connections.
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use crate::admin::{metric, service_labels};
 use crate::backend_policy::policy;
 use crate::backend_tls::{self, authorities, trust};
 use crate::client::{Answer, Client, read_until};
+use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::Authority;
@@ -169,4 +171,45 @@ async fn limits_of_one_backend_do_not_touch_another() {
         assert_eq!(client.get("a.com", "/other").await.name(), "other");
     }
     all_are_served(sent, &gate).await;
+}
+
+#[tokio::test]
+async fn connection_closes_after_its_requests() {
+    for (max, connections) in [(1, 6), (4, 2), (100, 1)] {
+        let origin = Origin::echo("alive").await;
+        let objects = Objects::http()
+            .service("app", &[origin.address])
+            .route("route", &[to("app")])
+            .with(policy(json!({"connection": {"maxRequests": max}})));
+        let scene = Scene::with(&objects, |settings| settings.workers = 1);
+        let mut client = Client::http1(scene.at(80)).await;
+        for _ in 0..6 {
+            assert_eq!(client.get("a.com", "/").await.name(), "alive");
+        }
+        assert_eq!(origin.connections(), connections);
+    }
+}
+
+#[tokio::test]
+async fn connecting_takes_no_longer_than_the_policy_permits() {
+    let mute = Origin::raw(|mut stream| async move {
+        read_until(&mut stream, "never").await;
+    })
+    .await;
+    let authority = Authority::new();
+    let tls = backend_tls::policy("app", &trust("app.example.com"), &json!({}));
+    let objects = Objects::http()
+        .service("app", &[mute.address])
+        .route("route", &[to("app")])
+        .with(policy(
+            json!({"connection": {"connectTimeout": "50ms", "keepalive": "10s"}}),
+        ))
+        .with(tls)
+        .with(authorities("ca", &authority.pem));
+    let scene = Scene::with(&objects, |settings| {
+        settings.limits.connect_timeout = TEST_TIMEOUT * 10;
+    });
+    let mut client = Client::http1(scene.at(80)).await;
+    let answer = tokio::time::timeout(TEST_TIMEOUT, client.get("a.com", "/")).await;
+    assert_eq!(answer.expect("in time").status, 504);
 }

@@ -20,7 +20,7 @@ use crate::scene::{Objects, Scene};
 use crate::tcp_route::{route, until_counted};
 
 /// Port of the listener.
-const PORT: u16 = 53;
+pub(crate) const PORT: u16 = 53;
 /// The largest datagram of IPv4.
 const LARGEST: usize = 65_507;
 
@@ -51,7 +51,7 @@ pub(crate) fn service(name: &str, endpoints: &[SocketAddr]) -> String {
 }
 
 /// Returns objects that forward datagrams to Service `app` with these endpoints.
-fn to(endpoints: &[SocketAddr]) -> Objects {
+pub(crate) fn to(endpoints: &[SocketAddr]) -> Objects {
     listening(PORT)
         .with(service("app", endpoints))
         .with(udp_route(&[("app", 1)]))
@@ -340,37 +340,6 @@ async fn session_follows_the_endpoints_of_a_backend_that_was_replaced() {
         .replace(&to(&[two.address]).with(policy.to_owned()))
         .await;
     assert_eq!(client.ask("hello").await, "two hello");
-}
-
-#[tokio::test]
-async fn session_follows_the_endpoints_of_a_backend_with_another_policy() {
-    let (one, two) = (Echo::start("one ").await, Echo::start("two ").await);
-    let mut scene = Scene::start(&to(&[one.address]));
-    let client = Client::of(scene.at(PORT)).await;
-    assert_eq!(client.ask("hello").await, "one hello");
-    let policy = "apiVersion: portcullis.dev/v1alpha1\nkind: BackendPolicy\nmetadata: {name: policy}\n\
-                  spec:\n  targetRefs: [{group: '', kind: Service, name: app}]\n  \
-                  loadBalancing: {type: ConsistentHash, consistentHash: {key: [{type: ClientIP}]}}\n";
-    for (backend, answer) in [(&one, "one hello"), (&two, "two hello")] {
-        let objects = to(&[backend.address]).with(policy.to_owned());
-        scene.replace(&objects).await;
-        assert_eq!(client.ask("hello").await, answer);
-    }
-}
-
-#[tokio::test]
-async fn clients_of_one_address_get_one_endpoint() {
-    let (one, two) = (Echo::start("one ").await, Echo::start("two ").await);
-    let policy = "apiVersion: portcullis.dev/v1alpha1\nkind: BackendPolicy\nmetadata: {name: policy}\n\
-                  spec:\n  targetRefs: [{group: '', kind: Service, name: app}]\n  \
-                  loadBalancing: {type: ConsistentHash, consistentHash: {key: [{type: ClientIP}]}}\n";
-    let objects = to(&[one.address, two.address]).with(policy.to_owned());
-    let scene = Scene::start(&objects);
-    let mut answers = std::collections::BTreeSet::new();
-    for _ in 0..8 {
-        answers.insert(Client::of(scene.at(PORT)).await.ask("hello").await);
-    }
-    assert_eq!(answers.len(), 1, "{answers:?}");
 }
 
 #[tokio::test]

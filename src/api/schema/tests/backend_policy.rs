@@ -73,6 +73,41 @@ fn validates_fields_of_backend_policies() {
             "loadBalancing: {type: ConsistentHash, consistentHash: {key: []}}",
             "at least 1",
         ),
+        (
+            "limits: {maxConnections: 1, maxPending: 1, maxRequests: 1, perEndpoint: {maxRequests: 1}}",
+            "",
+        ),
+        ("limits: {maxRequests: 0}", "greater than or equal to 1"),
+        ("limits: {}", "at least 1"),
+        ("healthCheck: {active: {http: {}}}", ""),
+        (
+            "healthCheck: {active: {tcp: {}, interval: 1s, timeout: 100ms, jitter: 0}}",
+            "",
+        ),
+        (
+            "healthCheck: {active: {grpc: {service: a.b}}, passive: {panicPercent: 10}}",
+            "",
+        ),
+        ("healthCheck: {active: {}}", "exactly one of"),
+        (
+            "healthCheck: {active: {tcp: {}, http: {}}}",
+            "exactly one of",
+        ),
+        (
+            "healthCheck: {active: {tcp: {}, interval: 500ms}}",
+            "must be 1s to 1h",
+        ),
+        ("healthCheck: {active: {http: {path: a}}}", "path"),
+        (
+            "healthCheck: {passive: {maxEjectedPercent: 101}}",
+            "less than or equal to 100",
+        ),
+        (
+            "connection: {connectTimeout: 10ms, idle: 1h, maxRequests: 1, keepalive: 2h}",
+            "",
+        ),
+        ("connection: {connectTimeout: 61s}", "must be 10ms to 1m"),
+        ("connection: {maxRequests: 0}", "greater than or equal to 1"),
     ] {
         let found = policy(spec);
         let as_expected = match expected {

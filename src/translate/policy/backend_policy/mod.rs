@@ -1,6 +1,7 @@
 //! BackendPolicies: which of them applies to a port of a backend, and what it says. Exactly one applies, since policies on
 //! backends are not merged. Keeps policies from one translation to the next.
 
+mod health;
 mod parsed;
 mod sections;
 mod status;

@@ -9,12 +9,12 @@ use std::time::Duration;
 use crate::api::Resource;
 use crate::api::backend_policy::{BackendPolicy as Object, BackendPolicySpec};
 use crate::ir::ObjectRef;
-use crate::ir::backend_policy::BackendPolicy;
+use crate::ir::backend_policy::{BackendPolicy, Passive};
 use crate::ir::traffic::TrafficPolicy;
 
 use super::super::index::TargetPolicy;
 use super::super::{session_persistence, traffic_policy};
-use super::sections;
+use super::{health, sections};
 use crate::translate::input::Input;
 use crate::translate::reason::{Fault, Reason};
 use crate::translate::source::Source;
@@ -78,6 +78,8 @@ impl Policy {
             session_persistence,
             load_balancing,
             limits,
+            health_check,
+            connection,
         } = spec;
         let kinds = &input.options.permissions.backend_kinds;
         let targets = target_refs.iter();
@@ -99,6 +101,9 @@ impl Policy {
         let load_balancing = read.section(load_balancing.as_ref(), sections::load_balancing);
         let (load_balancing, slow_start) = load_balancing.unwrap_or_default();
         let limits = read.section(limits.as_ref(), sections::limits);
+        let health = read.section(health_check.as_ref(), health::health_check);
+        let (active, passive) = health.unwrap_or((None, Passive::DEFAULT));
+        let connection = read.section(connection.as_ref(), sections::connection);
         let traffic = |target: &Target| {
             let backend = &target.backend;
             let session =
@@ -126,6 +131,9 @@ impl Policy {
                 policy: name.clone(),
                 load_balancing,
                 limits: limits.unwrap_or_default(),
+                active: active.map(Arc::new),
+                passive,
+                connection: connection.unwrap_or_default(),
             }),
             slow_start,
             name,

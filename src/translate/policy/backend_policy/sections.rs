@@ -4,8 +4,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::api::backend_policy::{BackendLimits, ConsistentHash, LoadBalancing as Spec};
-use crate::ir::backend_policy::{Limits, LoadBalancing};
+use crate::api::backend_policy::{
+    BackendLimits, Connection as ConnectionSpec, ConsistentHash, LoadBalancing as Spec,
+};
+use crate::ir::backend_policy::{Connection, Limits, LoadBalancing};
 use crate::ir::limit::KeyPart;
 
 use crate::translate::duration;
@@ -19,7 +21,7 @@ const LIMITS: RangeInclusive<u32> = 1..=1_000_000;
 /// Maximum number of parts of a key.
 const MAX_PARTS: usize = 4;
 
-fn invalid<T>(message: String) -> Result<T, Fault> {
+pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
     Err(Fault::new(Reason::Invalid, message))
 }
 
@@ -102,6 +104,40 @@ pub(super) fn limits(spec: &BackendLimits) -> Result<Limits, Fault> {
     })
 }
 
+/// Translates `spec.connection`.
+pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
+    let ConnectionSpec {
+        connect_timeout,
+        idle,
+        max_requests,
+        keepalive,
+    } = spec;
+    let time = |text: &Option<String>, permitted: RangeInclusive<Duration>, name: &str| {
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        let field = format!("spec.connection.{name}");
+        let time = duration::parse(text, &field)?;
+        match permitted.contains(&time) {
+            true => Ok(Some(time)),
+            false => {
+                let (least, most) = permitted.into_inner();
+                invalid(format!("{field}: {text} is not {least:?} to {most:?}"))
+            }
+        }
+    };
+    if max_requests.is_some_and(|max| !LIMITS.contains(&max)) {
+        return invalid("spec.connection.maxRequests: is not 1 to 1000000".to_owned());
+    }
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    Ok(Connection {
+        connect_timeout: time(connect_timeout, second / 100..=minute, "connectTimeout")?,
+        idle: time(idle, second..=minute * 60, "idle")?,
+        max_requests: *max_requests,
+        keepalive: time(keepalive, second..=minute * 120, "keepalive")?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -154,6 +190,30 @@ mod tests {
             let fault = fault(spec);
             let expected = format!("spec.loadBalancing.{field}: ");
             assert!(fault.starts_with(&expected), "{fault}");
+        }
+    }
+
+    #[test]
+    fn limits_and_connections_beyond_those_of_the_crd_are_refused() {
+        let limits = |spec: Value| limits(&serde_json::from_value(spec).unwrap()).err();
+        assert_eq!(limits(json!({"maxRequests": 1})), None);
+        for spec in [
+            json!({"maxRequests": 0}),
+            json!({"maxConnections": 1_000_001}),
+            json!({"perEndpoint": {"maxRequests": 0}}),
+        ] {
+            assert!(limits(spec).unwrap().message.starts_with("spec.limits."));
+        }
+        let connection = |spec: Value| connection(&serde_json::from_value(spec).unwrap()).err();
+        assert_eq!(connection(json!({"idle": "1s", "keepalive": "2h"})), None);
+        for spec in [
+            json!({"connectTimeout": "9ms"}),
+            json!({"idle": "999ms"}),
+            json!({"maxRequests": 0}),
+            json!({"keepalive": "3h"}),
+        ] {
+            let fault = connection(spec).unwrap();
+            assert!(fault.message.starts_with("spec.connection."), "{fault:?}");
         }
     }
 }
