@@ -1,7 +1,7 @@
 //! Text for the traffic policy of a backend.
 
 use crate::ir::backend_policy::{
-    ActiveCheck, BackendPolicy, Connection, Limits, LoadBalancing, Passive, Probe,
+    ActiveCheck, BackendLimits, BackendPolicy, Connection, LoadBalancing, Passive, Probe,
 };
 use crate::ir::limit::KeyPart;
 use crate::ir::session::{Carrier, SessionPersistence};
@@ -45,7 +45,7 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
             format!("endpoints by the hash of {}", parts.join(" and "))
         }
     };
-    let Limits {
+    let BackendLimits {
         connections,
         pending,
         requests,
@@ -146,5 +146,58 @@ fn sessions(session: &SessionPersistence) -> String {
     match &session.carrier {
         Carrier::Cookie { name, .. } => format!("sessions by cookie {name}"),
         Carrier::Header(name) => format!("sessions by header {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ir::ObjectRef;
+
+    #[test]
+    fn describes_each_setting_of_a_policy() {
+        let second = Duration::from_secs(1);
+        let policy = BackendPolicy {
+            policy: ObjectRef::core("BackendPolicy", "ns", "one"),
+            load_balancing: LoadBalancing::ConsistentHash(vec![
+                KeyPart::Cookie("id".into()),
+                KeyPart::ClientIp { v4: 32, v6: 64 },
+            ]),
+            limits: BackendLimits {
+                requests: Some(9),
+                ..BackendLimits::default()
+            },
+            active: Some(Arc::new(ActiveCheck {
+                probe: Probe::Tcp,
+                interval: second * 5,
+                timeout: second,
+                healthy: 2,
+                unhealthy: 3,
+                jitter: 10,
+            })),
+            passive: Passive {
+                panic_percent: 30,
+                ..Passive::DEFAULT
+            },
+            connection: Connection {
+                idle: Some(second),
+                ..Connection::default()
+            },
+        };
+        let of = "BackendPolicy ns/one: ";
+        assert_eq!(
+            backend_policy(&policy),
+            [
+                "endpoints by the hash of cookie id and the client's network (/32, /64)",
+                "at most 9 requests at the same time",
+                "health checks by a connection every 5s (±10 %), with timeout 1s: failed after 3, healthy after 2",
+                "ejection after 3 failed requests for 1s at first, of at most 50 % of the endpoints; all are used if fewer than 30 % are healthy",
+                "idle connections closed after 1s",
+            ]
+            .map(|setting| format!("{of}{setting}"))
+        );
     }
 }

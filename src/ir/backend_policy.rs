@@ -17,8 +17,8 @@ pub struct BackendPolicy {
     #[serde(skip_serializing_if = "LoadBalancing::is_default")]
     pub load_balancing: LoadBalancing,
     /// What the backend gets at the same time.
-    #[serde(skip_serializing_if = "Limits::is_default")]
-    pub limits: Limits,
+    #[serde(skip_serializing_if = "BackendLimits::is_default")]
+    pub limits: BackendLimits,
     /// How endpoints are asked for their health.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<Arc<ActiveCheck>>,
@@ -122,7 +122,7 @@ impl Passive {
 
 /// What a backend gets at the same time from this process. Each limit is 1 or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Limits {
+pub struct BackendLimits {
     /// Open connections, idle ones included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
@@ -137,7 +137,7 @@ pub struct Limits {
     pub requests_per_endpoint: Option<u32>,
 }
 
-impl Limits {
+impl BackendLimits {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

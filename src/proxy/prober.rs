@@ -32,8 +32,10 @@ use crate::upstream::Upstream;
 
 /// Interval of the look for endpoints that DNS has added, and of the sweep over idle connections.
 const TICK: Duration = Duration::from_secs(1);
-/// Checks of one namespace at the same time. Slow endpoints of one delay no checks of another.
-const CONCURRENT: usize = 128;
+/// Checks of the endpoints of one object at the same time. Slow endpoints of one delay no checks of another.
+const CONCURRENT: usize = 64;
+/// Checks of the endpoints of one namespace at the same time: a bound on what one takes of the process.
+const CONCURRENT_OF_NAMESPACE: usize = 512;
 /// Maximum delay of the first check of an endpoint, so that many do not begin at once.
 const SPREAD: Duration = Duration::from_millis(500);
 
@@ -121,8 +123,8 @@ struct Checks {
     table: Arc<ArcSwap<Table>>,
     upstream: Rc<Upstream>,
     running: HashMap<Target, Running>,
-    /// Permits for checks at the same time, by namespace.
-    permits: HashMap<Arc<str>, Weak<Semaphore>>,
+    /// Permits for checks at the same time, of objects and of namespaces.
+    permits: HashMap<ObjectRef, Weak<Semaphore>>,
     /// What `running` was made from: the generation of the table, and the versions of endpoints.
     followed: (u64, u64),
 }
@@ -207,15 +209,25 @@ impl Checks {
         }
     }
 
+    fn permits_of(&mut self, object: &ObjectRef, count: usize) -> Rc<Semaphore> {
+        let known = self.permits.get(object).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let permits = Rc::new(Semaphore::new(count));
+            self.permits.insert(object.clone(), Rc::downgrade(&permits));
+            permits
+        })
+    }
+
     fn start(&mut self, target: Target, backend: &Arc<Backend>) {
         let Some(check) = backend.active_check().cloned() else {
             return;
         };
         let identity = backend.transport.identity();
-        let namespace = target.object.namespace.clone();
-        let known = self.permits.get(&namespace).and_then(Weak::upgrade);
-        let permits = known.unwrap_or_else(|| Rc::new(Semaphore::new(CONCURRENT)));
-        self.permits.insert(namespace, Rc::downgrade(&permits));
+        let namespace = ObjectRef::core("Namespace", "", &target.object.namespace);
+        let permits = [
+            self.permits_of(&target.object, CONCURRENT),
+            self.permits_of(&namespace, CONCURRENT_OF_NAMESPACE),
+        ];
         let protocol = match (&check.probe, backend.protocol) {
             (Probe::Grpc { .. }, _) | (_, UpstreamProtocol::H2c) => UpstreamProtocol::H2c,
             _ => UpstreamProtocol::Http1,
@@ -257,7 +269,8 @@ struct Checked {
     upstream: Rc<Upstream>,
     table: Arc<ArcSwap<Table>>,
     target: Target,
-    permits: Rc<Semaphore>,
+    /// Of the object and of its namespace.
+    permits: [Rc<Semaphore>; 2],
     has_failed: Cell<bool>,
     /// Number of checks in succession whose outcome is not `has_failed`.
     in_succession: Cell<u32>,
@@ -284,7 +297,9 @@ impl Checked {
     }
 
     async fn ask(&self) -> Outcome {
-        let _permit = self.permits.acquire().await;
+        let [of_object, of_namespace] = &self.permits;
+        // In this order: what waits for its own object holds no permit of the namespace.
+        let _permits = (of_object.acquire().await, of_namespace.acquire().await);
         let asked = probe::ask(&self.upstream, &self.backend, &self.check.probe);
         let outcome = timeout(self.check.timeout, asked).await;
         outcome.unwrap_or(Outcome::Failed)

@@ -36,8 +36,8 @@ pub struct FailedAttempt<B> {
 }
 
 impl Upstream {
-    /// Sends a request to one endpoint of `backend` and returns at the response head. If `affinity`
-    /// is set, it alone selects the endpoint.
+    /// Sends a request to one endpoint of `backend` and returns at the response head. If the policy of the backend selects
+    /// endpoints by hash, `affinity` is that of the request.
     ///
     /// After a failure, [`FailedAttempt::resend`] tells whether the request may be sent again. A caller that does not do
     /// so must call [`Attempts::give_up`], unless a retry budget is used up: then the failures are not those of one

@@ -328,3 +328,6 @@ fn choose<'a>(
         first
     }
 }
+
+#[cfg(test)]
+mod tests;

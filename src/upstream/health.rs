@@ -147,7 +147,7 @@ fn backoff(first: Duration, ejections: u32) -> Duration {
 pub(super) mod tests {
     use super::*;
     use crate::ir;
-    use crate::ir::backend_policy::{BackendPolicy, Connection, Limits, LoadBalancing};
+    use crate::ir::backend_policy::{BackendLimits, BackendPolicy, Connection, LoadBalancing};
     use crate::table::Transport;
 
     /// Returns a backend with endpoints on loopback.
@@ -289,7 +289,7 @@ pub(super) mod tests {
         let policy = BackendPolicy {
             policy: ir::ObjectRef::core("Policy", "ns", "one"),
             load_balancing: LoadBalancing::LeastRequest,
-            limits: Limits::default(),
+            limits: BackendLimits::default(),
             active: None,
             connection: Connection::default(),
             passive: Passive {

@@ -11,7 +11,7 @@ use crate::admin::{metric, service_labels};
 use crate::backend_policy::policy;
 use crate::backend_tls::{self, authorities, trust};
 use crate::client::{Answer, Client, read_until};
-use crate::harness::TEST_TIMEOUT;
+use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::Authority;
@@ -175,10 +175,17 @@ async fn limits_of_one_backend_do_not_touch_another() {
 
 #[tokio::test]
 async fn connection_closes_after_its_requests() {
-    for (max, connections) in [(1, 6), (4, 2), (100, 1)] {
+    let (http1, http2) = ("http", "kubernetes.io/h2c");
+    for (max, protocol, connections) in [
+        (1, http1, 6),
+        (4, http1, 2),
+        (100, http1, 1),
+        (1, http2, 6),
+        (4, http2, 2),
+    ] {
         let origin = Origin::echo("alive").await;
         let objects = Objects::http()
-            .service("app", &[origin.address])
+            .with(yaml::service_of("app", &[origin.address], protocol))
             .route("route", &[to("app")])
             .with(policy(json!({"connection": {"maxRequests": max}})));
         let scene = Scene::with(&objects, |settings| settings.workers = 1);

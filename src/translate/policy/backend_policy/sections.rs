@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::api::backend_policy::{
-    BackendLimits, Connection as ConnectionSpec, ConsistentHash, LoadBalancing as Spec,
+    BackendLimits as LimitsSpec, Connection as ConnectionSpec, ConsistentHash,
+    LoadBalancing as Spec,
 };
-use crate::ir::backend_policy::{Connection, Limits, LoadBalancing};
+use crate::ir::backend_policy::{BackendLimits, Connection, LoadBalancing};
 use crate::ir::limit::KeyPart;
 
 use crate::translate::duration;
@@ -78,8 +79,8 @@ pub(super) fn load_balancing(spec: &Spec) -> Result<(LoadBalancing, Option<Durat
 }
 
 /// Translates `spec.limits`.
-pub(super) fn limits(spec: &BackendLimits) -> Result<Limits, Fault> {
-    let BackendLimits {
+pub(super) fn limits(spec: &LimitsSpec) -> Result<BackendLimits, Fault> {
+    let LimitsSpec {
         max_connections,
         max_pending,
         max_requests,
@@ -96,7 +97,7 @@ pub(super) fn limits(spec: &BackendLimits) -> Result<Limits, Fault> {
             return invalid(format!("spec.limits.{field}: is not 1 to 1000000"));
         }
     }
-    Ok(Limits {
+    Ok(BackendLimits {
         connections: *max_connections,
         pending: *max_pending,
         requests: *max_requests,
