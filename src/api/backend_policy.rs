@@ -201,4 +201,7 @@ pub struct Connection {
     /// Time without bytes after which TCP asks whether the other side is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keepalive: Option<String>,
+    /// `Off` (the default), `V1` or `V2`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<String>,
 }

@@ -96,6 +96,7 @@ fn connection_settings(connection: &Connection) -> Vec<String> {
         idle,
         max_requests,
         keepalive,
+        proxy_protocol,
     } = connection;
     let times = [
         (connect_timeout, "connections established within"),
@@ -105,7 +106,8 @@ fn connection_settings(connection: &Connection) -> Vec<String> {
     let times = times.into_iter();
     let times = times.filter_map(|(time, what)| time.map(|time| format!("{what} {time:?}")));
     let requests = max_requests.map(|max| format!("at most {max} requests on each connection"));
-    times.chain(requests).collect()
+    let proxy = proxy_protocol.map(|version| format!("PROXY protocol {version:?}"));
+    times.chain(requests).chain(proxy).collect()
 }
 
 fn ejection(passive: &Passive) -> String {

@@ -45,6 +45,18 @@ pub struct Connection {
     /// Time without bytes after which TCP asks whether the other side is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keepalive: Option<Duration>,
+    /// The version of the PROXY protocol that connections begin with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyVersion>,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum ProxyVersion {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 impl Connection {

@@ -163,7 +163,7 @@ impl Backend {
             protocol,
             transport: self.transport.clone(),
             stats: Arc::default(),
-            settings: None,
+            settings: self.settings.as_ref().map(|it| Arc::new(it.for_checks())),
             slow_start: AtomicU64::new(0),
             traffic: TrafficCell::default(),
             fallback: ArcSwap::default(),

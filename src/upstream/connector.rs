@@ -2,12 +2,14 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustls::CertificateError;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -19,6 +21,7 @@ use crate::table::{
     UpstreamFault,
 };
 use crate::upstream::io::{Io, Terms};
+use crate::upstream::proxy_header;
 use crate::upstream::send_error::SendError;
 
 /// Protocol of a connection.
@@ -36,6 +39,8 @@ pub(super) struct Connector {
     declared: UpstreamProtocol,
     stats: Arc<BackendStats>,
     settings: Option<Arc<BackendSettings>>,
+    /// Addresses of the only client of the connection, and of the proxy as this client sees it.
+    client: Option<Arc<(SocketAddr, SocketAddr)>>,
     /// Start of the connect that is currently awaited.
     awaited_since: Cell<Option<Instant>>,
 }
@@ -48,8 +53,14 @@ impl Connector {
             declared: backend.protocol,
             stats: backend.stats.clone(),
             settings: backend.settings.clone(),
+            client: None,
             awaited_since: Cell::new(None),
         }
+    }
+
+    /// Connects for one client. The second address is that of the proxy as the client sees it.
+    pub(super) fn of_client(self, client: Option<Arc<(SocketAddr, SocketAddr)>>) -> Self {
+        Self { client, ..self }
     }
 
     /// Connects without TLS, whatever the settings of the backend are.
@@ -150,7 +161,13 @@ impl Connector {
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
+        let mut io = io;
         let settings = self.settings.as_ref();
+        if let Some(version) = settings.and_then(|it| it.ir.connection.proxy_protocol) {
+            let header = proxy_header::header(version, self.client.as_deref().copied());
+            let written = io.write_all(&header).await;
+            written.map_err(|error| connect_error(&error))?;
+        }
         if let Some(idle) = settings.and_then(|it| it.ir.connection.keepalive) {
             let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
             let _ = SockRef::from(&io).set_tcp_keepalive(&keepalive);

@@ -1,7 +1,8 @@
 //! Connections to backends for what clients send over TCP: selects an endpoint, and another one if that cannot be
 //! connected to. Must not know what the bytes are.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::HeaderMap;
 
@@ -24,6 +25,15 @@ pub struct TcpConnection {
     _slot: Option<RequestSlot>,
 }
 
+/// The client of a connection.
+#[derive(Clone, Debug)]
+pub struct TcpClient {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its address with the port, and that of the proxy as it sees it; `None` for connections of the proxy itself.
+    pub ends: Option<Arc<(SocketAddr, SocketAddr)>>,
+}
+
 /// Who secures a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
@@ -41,7 +51,7 @@ impl Upstream {
     pub async fn connect(
         &self,
         backend: &Backend,
-        client: IpAddr,
+        client: &TcpClient,
         security: Security,
     ) -> Result<TcpConnection, SendError> {
         let mut excluded = [0; MAX_ENDPOINTS];
@@ -52,10 +62,11 @@ impl Upstream {
             false => SendError::NO_ENDPOINT,
         };
         for tried in 0..MAX_ENDPOINTS {
-            let Some(in_flight) = self.select(backend, client, &excluded) else {
+            let Some(in_flight) = self.select(backend, client.address, &excluded) else {
                 break;
             };
             let connector = Connector::new(backend, in_flight.endpoint());
+            let connector = connector.of_client(client.ends.clone());
             let connector = match security {
                 Security::OfBackend => connector,
                 Security::EndToEnd => connector.in_plain_text(),

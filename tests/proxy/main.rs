@@ -51,6 +51,7 @@ mod mirror_bodies;
 mod mirror_conformance;
 mod process;
 mod proxy_protocol;
+mod proxy_protocol_out;
 mod rate_limit_policy;
 mod release_backends;
 mod releases;

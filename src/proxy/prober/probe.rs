@@ -1,5 +1,7 @@
 //! One health check of an endpoint: a request, a connection or a call. Must not know when it is made.
 
+use std::net::Ipv4Addr;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, request};
@@ -9,7 +11,7 @@ use crate::proxy::body::buffered::Buffered;
 use crate::proxy::request::subrequest;
 use crate::runtime::per_worker::WorkerId;
 use crate::table::{Backend, Transport, UpstreamFault};
-use crate::upstream::{Security, Semantics, SendError, Upstream};
+use crate::upstream::{Security, Semantics, SendError, TcpClient, Upstream};
 
 /// The call of the health service of gRPC.
 const GRPC_CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -50,8 +52,11 @@ impl Outcome {
 pub(super) async fn ask(upstream: &Upstream, backend: &Backend, probe: &Probe) -> Outcome {
     match probe {
         Probe::Tcp => {
-            let client = std::net::Ipv4Addr::UNSPECIFIED.into();
-            let connected = upstream.connect(backend, client, Security::OfBackend);
+            let itself = TcpClient {
+                address: Ipv4Addr::UNSPECIFIED.into(),
+                ends: None,
+            };
+            let connected = upstream.connect(backend, &itself, Security::OfBackend);
             match connected.await {
                 Ok(_) => Outcome::Healthy,
                 Err(error) => Outcome::of_error(error),

@@ -8,7 +8,7 @@ use crate::api::backend_policy::{
     BackendLimits as LimitsSpec, Connection as ConnectionSpec, ConsistentHash,
     LoadBalancing as Spec,
 };
-use crate::ir::backend_policy::{BackendLimits, Connection, LoadBalancing};
+use crate::ir::backend_policy::{BackendLimits, Connection, LoadBalancing, ProxyVersion};
 use crate::ir::limit::KeyPart;
 
 use crate::translate::duration;
@@ -112,6 +112,7 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
         idle,
         max_requests,
         keepalive,
+        proxy_protocol,
     } = spec;
     let time = |text: &Option<String>, permitted: RangeInclusive<Duration>, name: &str| {
         let Some(text) = text else {
@@ -136,6 +137,16 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
         idle: time(idle, second..=minute * 60, "idle")?,
         max_requests: *max_requests,
         keepalive: time(keepalive, second..=minute * 120, "keepalive")?,
+        proxy_protocol: match proxy_protocol.as_deref() {
+            None | Some("Off") => None,
+            Some("V1") => Some(ProxyVersion::V1),
+            Some("V2") => Some(ProxyVersion::V2),
+            Some(other) => {
+                return invalid(format!(
+                    "spec.connection.proxyProtocol: {other:?} is none of Off, V1 and V2"
+                ));
+            }
+        },
     })
 }
 
@@ -212,6 +223,7 @@ mod tests {
             json!({"idle": "999ms"}),
             json!({"maxRequests": 0}),
             json!({"keepalive": "3h"}),
+            json!({"proxyProtocol": "V3"}),
         ] {
             let fault = connection(spec).unwrap();
             assert!(fault.message.starts_with("spec.connection."), "{fault:?}");
