@@ -88,6 +88,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
         endpoints: vec![([127, 0, 0, 1], 8080).into()].into(),
         slow_start: None,
         traffic: None,
+        policy: None,
         fallback: None,
     };
     Arc::new(Ir {

@@ -7,6 +7,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
 use crate::api::access_policy::AccessPolicy;
+use crate::api::backend_policy::BackendPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::client_policy::ClientPolicy;
 use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
@@ -304,6 +305,8 @@ snapshot! {
     backend_tls_overrides: BackendTlsOverride,
     /// XBackendTrafficPolicies.
     backend_traffic_policies: BackendTrafficPolicy,
+    /// BackendPolicies.
+    backend_policies: BackendPolicy,
     /// TelemetryPolicies.
     telemetry_policies: TelemetryPolicy,
     /// XBackends.

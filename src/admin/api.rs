@@ -138,7 +138,11 @@ fn backend(backend: &Backend) -> Value {
         json!({
             "address": it.address.to_string(),
             "hostname": it.hostname,
-            "state": if it.health.is_avoided() { "ejected" } else { "healthy" },
+            "state": match it.health.is_avoided() {
+                true if it.health.has_failed_checks() => "failed",
+                true => "ejected",
+                false => "healthy",
+            },
             "failures": strikes,
             "inFlight": it.load.in_flight(),
         })

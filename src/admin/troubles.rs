@@ -80,9 +80,13 @@ fn ejected(table: &Table) -> Vec<Trouble> {
     for backend in table.backends() {
         let endpoints = backend.endpoints();
         for endpoint in endpoints.iter().filter(|it| it.health.is_avoided()) {
+            let why = match endpoint.health.has_failed_checks() {
+                true => "fails its health checks",
+                false => "has failed",
+            };
             troubles.push(Trouble {
                 object: format!("{} of {}", endpoint.address, backend.id),
-                message: "has failed and gets no requests while others work".to_owned(),
+                message: format!("{why} and gets no requests while others work"),
             });
         }
     }

@@ -55,6 +55,7 @@ impl Object {
             Self::XBackend(object) => typed!(&**object),
             Self::ReleaseBackend(object) => typed!(&**object),
             Self::AccessPolicy(object) => typed!(&**object),
+            Self::BackendPolicy(object) => typed!(&**object),
             Self::ClientPolicy(object) => typed!(&**object),
             Self::RateLimitPolicy(object) => typed!(&**object),
             Self::RoutePolicy(object) => typed!(&**object),

@@ -4,6 +4,7 @@
 pub mod access_policy;
 pub mod admission;
 pub(crate) mod annotation;
+pub mod backend_policy;
 pub mod backend_tls_override;
 mod canonical;
 pub mod client_policy;

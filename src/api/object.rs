@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::access_policy::AccessPolicy;
+use super::backend_policy::BackendPolicy;
 use super::backend_tls_override::BackendTlsOverride;
 use super::client_policy::ClientPolicy;
 use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
@@ -47,6 +48,7 @@ pub enum Object {
     XBackend(Arc<XBackend>),
     ReleaseBackend(Arc<ReleaseBackend>),
     AccessPolicy(Arc<AccessPolicy>),
+    BackendPolicy(Arc<BackendPolicy>),
     ClientPolicy(Arc<ClientPolicy>),
     RateLimitPolicy(Arc<RateLimitPolicy>),
     /// RoutePolicy.
@@ -83,6 +85,7 @@ macro_rules! with_object {
             Object::XBackend($object) => $value,
             Object::ReleaseBackend($object) => $value,
             Object::AccessPolicy($object) => $value,
+            Object::BackendPolicy($object) => $value,
             Object::ClientPolicy($object) => $value,
             Object::RateLimitPolicy($object) => $value,
             Object::RoutePolicy($object) => $value,
@@ -389,6 +392,14 @@ static KINDS: &[Kind] = &[
         true,
         "accesspolicy",
         AccessPolicy
+    ),
+    kind!(
+        parameters::GROUP,
+        "BackendPolicy",
+        ["v1alpha1"],
+        true,
+        "backendpolicy",
+        BackendPolicy
     ),
     kind!(
         parameters::GROUP,

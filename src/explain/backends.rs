@@ -131,7 +131,9 @@ fn share_lines(
     let states = node.map(|node| live::endpoints(&node.endpoints()));
     let traffic = backend.and_then(|backend| backend.traffic.as_ref());
     let policy = traffic.map(|traffic| traffic::policy(traffic, rule.session.is_some()));
-    let details = states.into_iter().chain(policy).flatten();
+    let own = backend.and_then(|backend| backend.policy.as_ref());
+    let own = own.map(|policy| traffic::backend_policy(policy));
+    let details = states.into_iter().chain(policy).chain(own).flatten();
     let details = details.chain(describe::filters(&share.filters, &table.ir));
     lines.extend(details.map(|detail| format!("         {detail}")));
     lines

@@ -63,6 +63,7 @@ fn describe(endpoint: &Endpoint, now: u64) -> String {
     let until = health.avoided_until.load(Relaxed);
     let failures = health.strikes.load(Relaxed);
     let state = match (until, failures) {
+        _ if health.has_failed_checks() => "failed: its health checks fail".to_owned(),
         (0, 0) => "healthy".to_owned(),
         (0, failures) => format!("healthy, {failures} failed in succession"),
         (until, _) if until > now => {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::backend_policy::BackendPolicy;
 use super::traffic::TrafficPolicy;
 use super::{ClientTls, ObjectRef, Transport};
 
@@ -92,6 +93,9 @@ pub struct Backend {
     /// The traffic policy of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<Arc<TrafficPolicy>>,
+    /// How requests are sent, if a policy says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Arc<BackendPolicy>>,
     /// Where the object itself answers, for when the endpoints are out of date and none answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
@@ -205,6 +209,7 @@ impl Backend {
             endpoints,
             slow_start: None,
             traffic: None,
+            policy: None,
             fallback: None,
         }
     }

@@ -4,6 +4,7 @@
 pub mod authentication;
 pub mod authorization;
 pub mod backend;
+pub mod backend_policy;
 pub mod cidr;
 pub mod client;
 pub mod cors;

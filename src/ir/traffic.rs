@@ -12,6 +12,9 @@ use super::session::SessionPersistence;
 pub struct TrafficPolicy {
     /// The policy object.
     pub policy: ObjectRef,
+    /// The policy object of the sessions, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_policy: Option<ObjectRef>,
     /// Limit on retries; `None` leaves only the limit of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_budget: Option<RetryBudget>,

@@ -147,7 +147,8 @@ impl Error {
                 UpstreamFault::NoEndpoint
                 | UpstreamFault::Connect
                 | UpstreamFault::Descriptors
-                | UpstreamFault::Local => StatusCode::SERVICE_UNAVAILABLE,
+                | UpstreamFault::Local
+                | UpstreamFault::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
                 UpstreamFault::ConnectTimeout | UpstreamFault::Timeout => {
                     StatusCode::GATEWAY_TIMEOUT
                 }

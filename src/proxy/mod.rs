@@ -10,6 +10,7 @@ mod exporter;
 mod grpc;
 mod grpc_web;
 mod passwords;
+mod prober;
 mod request;
 mod response;
 mod udp;
@@ -26,6 +27,7 @@ use tokio::sync::mpsc;
 
 use self::connection::listener::Listeners;
 use self::passwords::PasswordThreads;
+use self::prober::Prober;
 use self::worker::SharedState;
 use self::worker_state::Command;
 use crate::ir::client::AddressSource;
@@ -53,6 +55,8 @@ pub struct Proxy {
     /// The exporter of traces, once something is traced, and what it needs.
     exporter: Option<JoinHandle<()>>,
     traces: Traces,
+    /// The thread of health checks, once a backend has some.
+    prober: Option<Prober>,
 }
 
 /// What the exporter shares with the workers.
@@ -120,6 +124,7 @@ impl Proxy {
             workers,
             exporter: None,
             traces,
+            prober: None,
         })
     }
 
@@ -149,7 +154,27 @@ impl Proxy {
         if !table.ir.tracing.is_empty() && self.exporter.is_none() {
             self.start_exporter();
         }
+        self.check_health(table);
         changes.report
+    }
+
+    fn check_health(&mut self, table: &Table) {
+        if let Some(prober) = &self.prober {
+            return prober.follow();
+        }
+        if !table.backends().any(|it| it.active_check().is_some()) {
+            return;
+        }
+        let Traces {
+            table,
+            limits,
+            descriptors,
+            ..
+        } = &self.traces;
+        match Prober::start(table.clone(), limits.clone(), descriptors.clone()) {
+            Ok(prober) => self.prober = Some(prober),
+            Err(error) => tracing::error!("cannot start health checks: {error}"),
+        }
     }
 
     fn start_exporter(&mut self) {
@@ -173,6 +198,9 @@ impl Proxy {
             if worker.join().is_err() {
                 tracing::error!("a worker panicked");
             }
+        }
+        if let Some(prober) = self.prober {
+            prober.join();
         }
         self.traces.queue.close();
         if self.exporter.is_some_and(|thread| thread.join().is_err()) {

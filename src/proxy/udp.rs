@@ -172,12 +172,11 @@ impl UdpPort {
     /// Reports whether datagrams of a session may go on to its endpoint.
     fn is_current(&self, table: &Table, session: &Session) -> bool {
         if session.generation.replace(table.generation) != table.generation {
-            let backend = &session.flow.backend().id;
+            let flow = &session.flow;
             let is_target = |rule: &Arc<Rule>| {
                 let mut targets = rule.backends().iter().filter(|one| one.has_weight);
-                targets.any(
-                    |one| matches!(&one.target, BackendTarget::Backend(it) if it.id == *backend),
-                )
+                targets
+                    .any(|one| matches!(&one.target, BackendTarget::Backend(it) if flow.is_to(it)))
             };
             if !self.rule(table, session.path.client).is_some_and(is_target) {
                 return false;
@@ -198,7 +197,7 @@ impl UdpPort {
         }
         self.worker
             .upstream
-            .open_flow(backend)
+            .open_flow(backend, client.ip())
             .inspect_err(|error| {
                 tracing::debug!(%error, backend = %backend.id, "cannot forward datagrams");
             })

@@ -247,6 +247,7 @@ impl Writer {
                 Some(DesiredStatus::ReleaseBackend(status))
             }
             "AccessPolicy"
+            | "BackendPolicy"
             | "BackendTLSPolicy"
             | "BackendTLSOverride"
             | "ClientPolicy"

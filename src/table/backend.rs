@@ -1,8 +1,7 @@
-//! Backends and their endpoints at run time. The endpoints are in their own `ArcSwap`, so that they change without a
+//! Backends at run time. The endpoints are in their own `ArcSwap`, so that they change without a
 //! new table and without losing in-flight counts. Must not know how the proxy chooses an endpoint or connects to it.
 
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,13 +9,15 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use rustls::pki_types::ServerName;
 
+use super::backend_settings::BackendSettings;
 use super::default_retry_budget::DefaultRetryBudget;
 use super::endpoint::Endpoint;
-use super::releases::{Release, Releases};
+use super::endpoints::Endpoints;
 use super::staleness;
 use super::stats::BackendStats;
 use super::traffic::{Traffic, TrafficCell};
 use crate::ir;
+use crate::ir::backend_policy::{ActiveCheck, Passive};
 use crate::ir::{BackendId, UpstreamProtocol};
 use crate::runtime::monotonic;
 use crate::tls::client_config;
@@ -32,6 +33,8 @@ pub struct Backend {
     pub transport: Transport,
     /// Its counters. A new node for the same identity takes them over.
     pub stats: Arc<BackendStats>,
+    /// What its policy says. Another policy makes another node, with the same endpoints.
+    pub settings: Option<Arc<BackendSettings>>,
     /// Slow-start window in milliseconds; 0 is none.
     slow_start: AtomicU64,
     traffic: TrafficCell,
@@ -106,7 +109,13 @@ impl TlsIdentity {
 impl Backend {
     /// Creates a backend with the endpoints of `ir`. A backend with a hostname has none until the name is resolved.
     pub fn new(ir: &ir::Backend, transport: Transport, stats: Arc<BackendStats>) -> Self {
+        let settings = ir.policy.as_ref();
+        let settings = settings.map(|policy| Arc::new(BackendSettings::new(policy)));
+        let hashes = settings.as_ref().is_some_and(|it| it.hashes());
+        let none = Endpoints::default();
         Self {
+            endpoints: ArcSwap::from_pointee(none.configured(&ir.endpoints, &stats, hashes)),
+            settings,
             id: ir.id.clone(),
             protocol: ir.protocol,
             transport,
@@ -115,17 +124,69 @@ impl Backend {
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             traffic: TrafficCell::new(ir.traffic.as_ref(), None),
             default_budget: OnceLock::new(),
-            endpoints: ArcSwap::from_pointee(
-                Endpoints::default().configured(&ir.endpoints, &stats),
-            ),
             stats,
         }
     }
 
-    /// Takes over the retry counts of a backend that this one replaces.
-    pub(super) fn replacing(mut self, previous: &Self, ir: &ir::Backend) -> Self {
+    /// Takes over the retry counts of a backend that this one replaces, which was made from `old`. Takes over its
+    /// endpoints too, unless connections to them are other ones.
+    pub(super) fn replacing(
+        mut self,
+        previous: &Self,
+        ir: &ir::Backend,
+        old: &ir::Backend,
+    ) -> Self {
         self.traffic = TrafficCell::new(ir.traffic.as_ref(), Some(&previous.traffic));
+        let settings = self.settings.as_mut().and_then(Arc::get_mut);
+        if let (Some(settings), Some(previous)) = (settings, &previous.settings) {
+            settings.take_over(previous);
+        }
+        if old.protocol == ir.protocol && old.tls == ir.tls {
+            let known = previous.endpoints.load();
+            let hashes = self.hashes();
+            // The addresses that a hostname has resolved to are not in the IR.
+            let endpoints = match old.endpoints == ir.endpoints && known.releases.is_none() {
+                true => Endpoints::of(known.all.clone(), hashes),
+                false => known.configured(&ir.endpoints, &self.stats, hashes),
+            };
+            self.endpoints.store(Arc::new(endpoints));
+            self.transport = previous.transport.clone();
+        }
         self
+    }
+
+    /// Returns a backend with one endpoint of this one, for health checks: what is sent to it does not count for this one.
+    pub fn for_checks(&self, address: SocketAddr, protocol: UpstreamProtocol) -> Self {
+        let endpoint = Arc::new(Endpoint::new(address, None));
+        Self {
+            id: self.id.clone(),
+            protocol,
+            transport: self.transport.clone(),
+            stats: Arc::default(),
+            settings: self.settings.as_ref().map(|it| Arc::new(it.for_checks())),
+            slow_start: AtomicU64::new(0),
+            traffic: TrafficCell::default(),
+            fallback: ArcSwap::default(),
+            fallback_logged: AtomicU64::new(0),
+            default_budget: OnceLock::new(),
+            endpoints: ArcSwap::from_pointee(Endpoints::of([endpoint].into(), false)),
+        }
+    }
+
+    /// Returns how endpoints are asked for their health, if they are.
+    pub fn active_check(&self) -> Option<&Arc<ActiveCheck>> {
+        self.settings.as_ref()?.ir.active.as_ref()
+    }
+
+    /// Returns how failed requests eject endpoints.
+    pub fn passive(&self) -> Passive {
+        let settings = self.settings.as_ref();
+        settings.map_or(Passive::DEFAULT, |settings| settings.ir.passive)
+    }
+
+    /// Reports whether endpoints are selected by the hash of a key.
+    fn hashes(&self) -> bool {
+        self.settings.as_ref().is_some_and(|it| it.hashes())
     }
 
     /// Reports whether there is a traffic policy.
@@ -227,18 +288,16 @@ impl Backend {
             .map(|endpoint| &endpoint.address)
             .eq(addresses)
         {
-            self.endpoints.store(Arc::new(Endpoints {
-                all: current.at(addresses),
-                version: Version::default(),
-                releases: None,
-            }));
+            let endpoints = Endpoints::of(current.at(addresses), self.hashes());
+            self.endpoints.store(Arc::new(endpoints));
         }
     }
 
     /// Replaces the endpoints by those of a configuration, with their releases. Endpoints that stay keep their
     /// identity, in the same release or another one. Only one thread at a time may call this.
     pub fn configure_endpoints(&self, ir: &ir::Endpoints) {
-        let endpoints = self.endpoints.load().configured(ir, &self.stats);
+        let endpoints = self.endpoints.load();
+        let endpoints = endpoints.configured(ir, &self.stats, self.hashes());
         self.endpoints.store(Arc::new(endpoints));
     }
 }
@@ -261,97 +320,6 @@ fn fallback(ir: Option<&ir::Fallback>) -> Vec<Arc<Endpoint>> {
 
 fn milliseconds(window: Option<Duration>) -> u64 {
     window.map_or(0, |window| window.as_millis() as u64)
-}
-
-/// The endpoints of a backend, in order of address, and their releases.
-#[derive(Debug, Default)]
-pub struct Endpoints {
-    all: Box<[Arc<Endpoint>]>,
-    version: Version,
-    /// Boxed, because most backends have no releases.
-    releases: Option<Box<Releases>>,
-}
-
-/// Identifies the endpoints of a backend at one time.
-#[derive(Debug)]
-struct Version(u64);
-
-impl Default for Version {
-    /// Returns one that the process has not used yet.
-    fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Relaxed))
-    }
-}
-
-impl Endpoints {
-    fn configured(&self, ir: &ir::Endpoints, stats: &BackendStats) -> Self {
-        let all = self.at(&ir.addresses());
-        let releases = ir.releases();
-        Self {
-            releases: releases.map(|ir| Box::new(Releases::new(ir, &all, stats))),
-            version: Version::default(),
-            all,
-        }
-    }
-
-    fn at(&self, addresses: &[SocketAddr]) -> Box<[Arc<Endpoint>]> {
-        let known = |address: &SocketAddr| {
-            self.iter()
-                .find(|endpoint| endpoint.address == *address)
-                .cloned()
-        };
-        // Endpoints that join others start slowly. The first endpoints of a backend start with equal shares.
-        let added_at = (!self.is_empty()).then(monotonic::now);
-        let added = |address| Arc::new(Endpoint::new(address, added_at));
-        addresses
-            .iter()
-            .map(|address| known(address).unwrap_or_else(|| added(*address)))
-            .collect()
-    }
-
-    /// Returns what differs from that of any other endpoints of a backend, earlier ones included.
-    #[inline]
-    pub fn version(&self) -> u64 {
-        self.version.0
-    }
-
-    /// Returns the releases, if the endpoints are in releases.
-    #[inline]
-    pub fn releases(&self) -> Option<&Releases> {
-        self.releases.as_deref()
-    }
-
-    /// Returns the endpoint at this address, with its release. `None` if it was removed or its release has weight 0.
-    pub fn find(&self, address: SocketAddr) -> Option<(&Arc<Endpoint>, Option<&Arc<Release>>)> {
-        let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();
-        let Some(releases) = self.releases() else {
-            return at(self).map(|index| (&self[index], None));
-        };
-        let mut served = releases.iter().filter(|release| release.weight > 0);
-        served.find_map(|release| {
-            let index = at(&release.endpoints)?;
-            Some((&release.endpoints[index], Some(release)))
-        })
-    }
-
-    /// Returns the endpoints among which `endpoint` is selected: those of its release, or all. Empty if it was removed.
-    pub fn peers(&self, endpoint: &Endpoint) -> &[Arc<Endpoint>] {
-        let has = |all: &&[Arc<Endpoint>]| all.iter().any(|one| one.id == endpoint.id);
-        let Some(releases) = self.releases() else {
-            return Some(&*self.all).filter(has).unwrap_or_default();
-        };
-        let mut of_releases = releases.iter().map(|release| &*release.endpoints);
-        of_releases.find(has).unwrap_or_default()
-    }
-}
-
-impl Deref for Endpoints {
-    type Target = [Arc<Endpoint>];
-
-    fn deref(&self) -> &Self::Target {
-        &self.all
-    }
 }
 
 #[cfg(test)]

@@ -51,7 +51,11 @@ impl Backends {
             }
             nodes.push(match same_id {
                 Some((old, node)) if Arc::ptr_eq(old, ir) => node.clone(),
-                Some((old, node)) if node.protocol == ir.protocol && old.tls == ir.tls => {
+                Some((old, node))
+                    if node.protocol == ir.protocol
+                        && old.tls == ir.tls
+                        && old.policy == ir.policy =>
+                {
                     // Keeps the addresses that a hostname has resolved to, unless the hostname changes.
                     if old.endpoints != ir.endpoints {
                         node.configure_endpoints(&ir.endpoints);
@@ -72,7 +76,7 @@ impl Backends {
                     let stats = stats.unwrap_or_default();
                     let node = Backend::new(ir, Transport::new(ir.tls.as_ref()), stats);
                     Arc::new(match changed {
-                        Some((_, previous)) => node.replacing(previous, ir),
+                        Some((old, previous)) => node.replacing(previous, ir, old),
                         None => node,
                     })
                 }

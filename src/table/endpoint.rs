@@ -87,6 +87,47 @@ pub struct Health {
 }
 
 impl Health {
+    /// Value of [`Self::avoided_until`] while active health checks of the endpoint fail. Requests do not change it.
+    const FAILED: u64 = u64::MAX;
+
+    /// Reports whether active health checks of the endpoint fail.
+    #[inline]
+    pub fn has_failed_checks(&self) -> bool {
+        self.avoided_until.load(Relaxed) == Self::FAILED
+    }
+
+    /// Records that active health checks of the endpoint fail, until they succeed.
+    pub fn fail_checks(&self) {
+        self.avoided_until.store(Self::FAILED, Relaxed);
+    }
+
+    /// Records that active health checks of the endpoint succeed, or that there are none any more. An ejection by failed
+    /// requests lasts.
+    pub fn pass_checks(&self) {
+        let failed = Self::FAILED;
+        let passed = self
+            .avoided_until
+            .compare_exchange(failed, 0, Relaxed, Relaxed);
+        if passed.is_ok() {
+            self.ejections.store(0, Relaxed);
+            self.strikes.store(0, Relaxed);
+        }
+    }
+
+    /// Ends an ejection because of a response. Failed checks outlive it.
+    pub fn end_ejection(&self) {
+        let until = self.avoided_until.load(Relaxed);
+        if until != Self::FAILED {
+            let ended = self
+                .avoided_until
+                .compare_exchange(until, 0, Relaxed, Relaxed);
+            // Otherwise checks have failed meanwhile.
+            if ended.is_ok() {
+                self.ejections.store(0, Relaxed);
+            }
+        }
+    }
+
     /// Reports whether the endpoint is ejected or still needs a successful probe.
     #[inline]
     pub fn is_avoided(&self) -> bool {

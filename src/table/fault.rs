@@ -21,11 +21,13 @@ pub enum UpstreamFault {
     Descriptors,
     /// The process or its host cannot open a connection for another reason.
     Local,
+    /// The backend has as much as its policy permits.
+    Overloaded,
 }
 
 impl UpstreamFault {
     /// Every fault, in the order of their counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Reset,
@@ -35,6 +37,7 @@ impl UpstreamFault {
         Self::NoEndpoint,
         Self::Descriptors,
         Self::Local,
+        Self::Overloaded,
     ];
 
     /// Its name in metrics and logs.
@@ -49,6 +52,7 @@ impl UpstreamFault {
             Self::NoEndpoint => "no_endpoint",
             Self::Descriptors => "descriptors",
             Self::Local => "local",
+            Self::Overloaded => "overloaded",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Limits of requests at run time: counters that all workers share, and that survive configuration changes. Must not know requests apart from what makes a key.
 
 mod counters;
-mod key;
+pub(super) mod key;
 
 use std::collections::hash_map::RandomState;
 use std::sync::atomic::AtomicU64;

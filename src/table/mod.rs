@@ -5,12 +5,15 @@
 mod authentication;
 mod authorization;
 mod backend;
+mod backend_counts;
+mod backend_settings;
 mod backends;
 mod build;
 mod connections;
 mod default_retry_budget;
 mod durations;
 mod endpoint;
+mod endpoints;
 mod fault;
 mod filter;
 mod hostname;
@@ -22,6 +25,7 @@ mod policies;
 mod releases;
 mod request_stats;
 mod retry_budget;
+mod ring;
 mod route;
 mod router;
 mod rule;
@@ -37,10 +41,13 @@ use std::sync::Arc;
 
 pub use authentication::{Authentication, Claims, Clients, Tokens, Users, VerifiedToken};
 pub use authorization::AuthorizedRequest;
-pub use backend::{Backend, ClientTls, Endpoints, TlsIdentity, Transport};
+pub use backend::{Backend, ClientTls, TlsIdentity, Transport};
+pub use backend_counts::{ConnectionSlot, PendingSlot, RequestSlot};
+pub use backend_settings::{BackendSettings, Overloaded};
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};
+pub use endpoints::Endpoints;
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
 pub use limits::{InProgress, LimitedRequest, Limiter, Remaining};
@@ -49,6 +56,7 @@ pub use matcher::{Mismatch, RequestView};
 pub use policies::{BrokenPolicy, LimitRefusal, Policies};
 pub use releases::{Release, Releases};
 pub use request_stats::{ReleaseStats, RuleStats};
+pub use ring::{KnownLoad, Ring};
 pub use rule::{Draw, Rule, RuleState, WeightedBackend};
 pub use staleness::set_stale;
 pub use stats::{AuthResult, BackendStats, MirrorResult, TlsFailure};
@@ -134,6 +142,14 @@ impl Table {
     pub fn backend(&self, id: &ir::BackendId) -> Option<&Arc<Backend>> {
         let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
         self.backends.get(at)
+    }
+
+    /// Returns the backends of a port of an object: one for each use of it.
+    pub fn backends_of(&self, object: &ir::ObjectRef, port: u16) -> &[Arc<Backend>] {
+        let key = |one: &Arc<Backend>| (&one.id.object, one.id.port).cmp(&(object, port));
+        let start = self.backends.partition_point(|one| key(one).is_lt());
+        let end = self.backends.partition_point(|one| key(one).is_le());
+        &self.backends[start..end]
     }
 
     /// Returns every backend, in order of identity.

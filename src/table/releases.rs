@@ -9,6 +9,7 @@ use rand::RngExt;
 
 use super::endpoint::Endpoint;
 use super::request_stats::ReleaseStats;
+use super::ring::Ring;
 use super::stats::BackendStats;
 use crate::ir;
 
@@ -31,6 +32,8 @@ pub struct Release {
     pub endpoints: Box<[Arc<Endpoint>]>,
     /// Its name and counters. Every version of the release shares them while the backend has a release of this name.
     pub stats: Arc<ReleaseStats>,
+    /// Only if its endpoints are selected by hash.
+    pub ring: Option<Ring>,
     token: Arc<str>,
     set_cookie: Option<SetCookie>,
 }
@@ -49,15 +52,19 @@ impl Releases {
         ir: &ir::Releases,
         endpoints: &[Arc<Endpoint>],
         stats: &BackendStats,
+        hashes: bool,
     ) -> Self {
         let names = ir.releases.iter().map(|release| &release.name);
         let stats = stats.set_releases(names);
         let release = |(ir, stats): (&ir::Release, Arc<ReleaseStats>)| {
             let find = |address| endpoints.binary_search_by_key(address, |it| it.address);
             let found = ir.addresses.iter().filter_map(|at| find(at).ok());
+            let endpoints: Box<[_]> = found.map(|at| endpoints[at].clone()).collect();
+            let addresses = endpoints.iter().map(|endpoint| endpoint.address);
             Arc::new(Release {
                 weight: ir.weight,
-                endpoints: found.map(|at| endpoints[at].clone()).collect(),
+                ring: hashes.then(|| Ring::new(addresses)),
+                endpoints,
                 stats,
                 token: ir.token.clone(),
                 set_cookie: None,

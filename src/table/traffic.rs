@@ -107,6 +107,7 @@ mod tests {
         let hour = Duration::from_secs(3600);
         Arc::new(TrafficPolicy {
             policy: ObjectRef::core("Policy", "ns", "one"),
+            session_policy: None,
             retry_budget: Some(Limits {
                 percent: 0,
                 interval: hour,

@@ -47,7 +47,7 @@ use self::gateway::gateways::Gateways;
 use self::gateway::parameters;
 use self::input::Input;
 pub use self::input::{CONTROLLER_NAME, Mode, Options};
-use self::policy::{backend_tls, inherited, traffic_policy};
+use self::policy::{backend_policy, backend_tls, inherited, traffic_policy};
 use self::registry::Registry;
 use self::report::Report;
 use self::route::routes::Routes;
@@ -87,6 +87,7 @@ pub struct Translator {
     inherited_statuses: inherited::Statuses,
     tls_statuses: backend_tls::Statuses,
     traffic_statuses: traffic_policy::Statuses,
+    backend_policy_statuses: backend_policy::Statuses,
     telemetry: TelemetryPolicies,
     report: Report,
 }
@@ -103,6 +104,7 @@ impl Translator {
             inherited_statuses: inherited::Statuses::default(),
             tls_statuses: backend_tls::Statuses::default(),
             traffic_statuses: traffic_policy::Statuses::default(),
+            backend_policy_statuses: backend_policy::Statuses::default(),
             telemetry: TelemetryPolicies::default(),
             report: Report::default(),
             options,
@@ -136,6 +138,9 @@ impl Translator {
             .step(input, changes, &backends.tls, requests, report);
         self.traffic_statuses
             .step(input, changes, &backends.traffic, requests, report);
+        let of_backends = (&backends.policies, &backends.traffic);
+        self.backend_policy_statuses
+            .step(input, changes, of_backends, requests, report);
         self.inherited_statuses
             .step(input, changes, policies, requests, report);
         let senders = |backend: &_| routes.backend_senders(parents, backend);

@@ -36,6 +36,8 @@ pub(super) enum Source {
     EndpointsOf(ObjectRef),
     /// The policy on traffic to an object.
     TrafficPolicyOf(ObjectRef),
+    /// The BackendPolicies on an object and its ports.
+    BackendPolicyOf(ObjectRef),
     /// The inherited policies on an object and its sections.
     PoliciesOn(ObjectRef),
     /// The names of these policies.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use tokio::time::{Sleep, sleep};
 
 use super::attempts::{Attempts, Resend};
+use super::balance;
 use super::connect::{ConnectFailure, connect};
 use super::connector::Connector;
 use super::exchange::Exchange;
@@ -35,8 +36,8 @@ pub struct FailedAttempt<B> {
 }
 
 impl Upstream {
-    /// Sends a request to one endpoint of `backend` and returns at the response head. If `affinity`
-    /// is set, it alone selects the endpoint.
+    /// Sends a request to one endpoint of `backend` and returns at the response head. If the policy of the backend selects
+    /// endpoints by hash, `affinity` is that of the request.
     ///
     /// After a failure, [`FailedAttempt::resend`] tells whether the request may be sent again. A caller that does not do
     /// so must call [`Attempts::give_up`], unless a retry budget is used up: then the failures are not those of one
@@ -90,10 +91,16 @@ impl<'a, B: Replay> State<'a, B> {
         request: &Outgoing<'_>,
         body: B,
     ) -> Self {
+        if attempts.admit(backend).is_err() {
+            return Self::overloaded((backend, attempts), request, body);
+        }
         let Some(in_flight) =
             attempts.select(&pool.endpoints, backend, affinity, &request.parts.headers)
         else {
             let last = attempts.failed.as_ref().and_then(|failed| failed.last);
+            if balance::are_full(backend) {
+                return Self::overloaded((backend, attempts), request, body);
+            }
             let error = last.unwrap_or_else(|| {
                 attempts.count_failure(backend, UpstreamFault::NoEndpoint);
                 match attempts.release {
@@ -114,11 +121,42 @@ impl<'a, B: Replay> State<'a, B> {
         ) {
             Some(ready) => Self::begin(pool, backend, attempts, request, (ready, in_flight), body),
             None => {
+                let waiting = backend.settings.as_ref().map(|settings| settings.wait());
+                let Ok(slot) = waiting.transpose() else {
+                    return Self::overloaded((backend, attempts), request, body);
+                };
                 let restrictions = attempts.restrictions();
                 let connecting = connect(pool.clone(), backend, in_flight, restrictions);
-                Self::Connecting(Box::pin(connecting), body)
+                match slot.flatten() {
+                    None => Self::Connecting(Box::pin(connecting), body),
+                    Some(slot) => {
+                        let counted = async move {
+                            let _slot = slot;
+                            connecting.await
+                        };
+                        Self::Connecting(Box::pin(counted), body)
+                    }
+                }
             }
         }
+    }
+
+    #[cold]
+    fn overloaded(
+        (backend, attempts): (&Backend, &mut Attempts),
+        request: &Outgoing<'_>,
+        body: B,
+    ) -> Self {
+        let error = SendError::OVERLOADED;
+        attempts.on_failure(error);
+        let body = Some(body);
+        Self::Failed(finish(
+            (backend, attempts),
+            request,
+            error,
+            body,
+            Resend::Never,
+        ))
     }
 
     fn begin(
@@ -196,7 +234,8 @@ impl<B: Replay> Attempt<'_, B> {
             Err(failure) => {
                 let tried = attempts.on_failure(failure.error);
                 tried.add_unreachable(failure.endpoints);
-                let resend = match tried.may_connect() {
+                let is_full = failure.error == SendError::OVERLOADED;
+                let resend = match tried.may_connect() && !is_full {
                     true => Resend::AtOnce,
                     false => Resend::Never,
                 };

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue};
 
-use super::balance;
+use super::balance::{self, Choice};
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
 use super::release::{self, SelectedRelease, candidates};
 use super::restrictions::{Avoid, Restrictions};
 use super::send_error::SendError;
-use super::slow_start::SlowStart;
 use crate::table::{Backend, Endpoint, Endpoints, Release, ReleaseStats, UpstreamFault};
+use crate::table::{Overloaded, RequestSlot};
 use crate::upstream::restrictions::{EXCLUDED, MAX_ENDPOINTS};
 
 /// Maximum number of times that one request is sent again because an HTTP/2 backend refused its stream, or because a
@@ -55,6 +55,8 @@ pub struct Attempts {
     /// Endpoint of the request's session.
     preferred: Option<SocketAddr>,
     pub(super) failed: Option<Box<FailedAttempts>>,
+    /// Counts the request for its backend, if they are limited.
+    slot: Option<RequestSlot>,
 }
 
 /// Failed attempts of a request.
@@ -97,6 +99,18 @@ enum Suspect {
 }
 
 impl Attempts {
+    /// Counts the request for a backend until its attempts are dropped, if the backend has limits.
+    ///
+    /// # Errors
+    /// When the backend has as many requests as its policy permits.
+    #[inline]
+    pub(super) fn admit(&mut self, backend: &Backend) -> Result<(), Overloaded> {
+        if let Some(settings) = &backend.settings {
+            self.slot = settings.admit(self.slot.take())?;
+        }
+        Ok(())
+    }
+
     /// Returns the endpoint of the last attempt.
     pub fn endpoint(&self) -> Option<SocketAddr> {
         self.endpoint
@@ -241,7 +255,9 @@ impl Attempts {
         headers: &HeaderMap,
     ) -> Option<InFlight> {
         let endpoints = backend.endpoints();
-        if let Some(preferred) = self.select_preferred(worker, &endpoints) {
+        if let Some(preferred) =
+            self.select_preferred(worker, &endpoints, |it| balance::is_full(backend, it))
+        {
             self.endpoint = Some(preferred.endpoint().address);
             return Some(preferred);
         }
@@ -255,9 +271,10 @@ impl Attempts {
                 &*self.release.as_ref()?.release.endpoints
             }
         };
-        let slow_start = SlowStart::of(backend);
-        let select =
-            |excluded: &[u64]| balance::select(worker, candidates, excluded, affinity, slow_start);
+        let release = self.release.as_ref().map(|selected| &*selected.release);
+        let ring = release::ring(&endpoints, release);
+        let choice = Choice::of(backend, worker.worker(), ring, affinity);
+        let select = |excluded: &[u64]| balance::select(worker, candidates, excluded, choice);
         let selected = match &self.failed {
             None => select(&[]),
             Some(failed) => {
@@ -283,7 +300,7 @@ impl Attempts {
     fn select_fallback(&self, worker: &WorkerEndpoints, backend: &Backend) -> Option<InFlight> {
         // Another release would not be the one that was selected.
         let fallback = backend.fallback().filter(|_| self.release.is_none())?;
-        let selected = balance::select(worker, &fallback, &self.excluded(), None, None)?;
+        let selected = balance::select(worker, &fallback, &self.excluded(), Choice::by_load(None))?;
         backend.fell_back();
         Some(selected)
     }
@@ -292,11 +309,12 @@ impl Attempts {
         &mut self,
         worker: &WorkerEndpoints,
         endpoints: &Endpoints,
+        is_full: impl Fn(&Endpoint) -> bool,
     ) -> Option<InFlight> {
         let (endpoint, release) = endpoints.find(self.preferred?)?;
         let failed = self.failed.as_ref();
         let excluded = failed.map_or([0; EXCLUDED], |failed| failed.excluded(failed.refused));
-        if endpoint.health.is_avoided() || excluded.contains(&endpoint.id) {
+        if endpoint.health.is_avoided() || excluded.contains(&endpoint.id) || is_full(endpoint) {
             return None;
         }
         self.release = release.cloned().map(SelectedRelease::kept);

@@ -1,53 +1,204 @@
-//! Load balancing: power of two choices by requests in flight, or consistent hashing by the
-//! request's affinity. Avoids unhealthy endpoints while there are healthy ones.
+//! Load balancing: power of two choices by requests in flight, or what the policy of the backend says. Avoids unhealthy
+//! endpoints while there are healthy ones.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use rand::RngExt;
 
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
 use super::slow_start::SlowStart;
-use crate::table::Endpoint;
+use crate::ir::backend_policy::{LoadBalancing, Passive};
+use crate::runtime::per_worker::WorkerId;
+use crate::table::{Backend, BackendSettings, Endpoint, Ring};
+
+/// Endpoints that are tried for a key before any other one.
+const CHOICES: u64 = 8;
+/// Requests in flight that an endpoint may always have for its keys: few requests of one client stay together.
+const ALWAYS_PERMITTED: u64 = 16;
+
+/// How an endpoint is chosen among several.
+#[derive(Clone, Copy)]
+enum Method<'a> {
+    /// By the requests in flight of two random ones.
+    Load(Option<SlowStart>),
+    /// The one whose turn it is.
+    RoundRobin(u64),
+    /// Any.
+    Random,
+    /// By the hash of a key.
+    Hash {
+        /// The ring of the endpoints.
+        ring: &'a Ring,
+        key: u64,
+    },
+}
+
+impl<'a> Method<'a> {
+    fn by(
+        settings: &BackendSettings,
+        (backend, worker): (&Backend, WorkerId),
+        ring: Option<&'a Ring>,
+        affinity: Option<u64>,
+    ) -> Self {
+        match (&settings.ir.load_balancing, ring, affinity) {
+            (LoadBalancing::ConsistentHash(_), Some(ring), Some(key)) => Self::Hash { ring, key },
+            (LoadBalancing::RoundRobin, ..) => {
+                let turns = settings.turns.of(worker);
+                let turn = turns.get();
+                turns.add(1);
+                // Workers begin at different endpoints.
+                Self::RoundRobin(turn.wrapping_add(worker.index() as u64))
+            }
+            (LoadBalancing::Random, ..) => Self::Random,
+            (LoadBalancing::LeastRequest | LoadBalancing::ConsistentHash(_), ..) => {
+                Self::Load(SlowStart::of(backend))
+            }
+        }
+    }
+}
+
+/// How an endpoint of a backend is chosen.
+#[derive(Clone, Copy)]
+pub(super) struct Choice<'a> {
+    method: Method<'a>,
+    settings: Option<&'a BackendSettings>,
+}
+
+impl<'a> Choice<'a> {
+    /// By requests in flight, of endpoints without settings.
+    pub(super) fn by_load(slow_start: Option<SlowStart>) -> Self {
+        Self {
+            method: Method::Load(slow_start),
+            settings: None,
+        }
+    }
+
+    /// Returns how an endpoint of a backend is chosen for a request with this affinity. `ring` is that of the endpoints
+    /// among which one is chosen.
+    #[inline]
+    pub(super) fn of(
+        backend: &'a Backend,
+        worker: WorkerId,
+        ring: Option<&'a Ring>,
+        affinity: Option<u64>,
+    ) -> Self {
+        match backend.settings.as_deref() {
+            None => Self::by_load(SlowStart::of(backend)),
+            Some(settings) => Self {
+                method: Method::by(settings, (backend, worker), ring, affinity),
+                settings: Some(settings),
+            },
+        }
+    }
+
+    fn max_per_endpoint(&self) -> Option<u64> {
+        self.settings?.max_per_endpoint()
+    }
+}
+
+/// Reports whether an endpoint has as many requests as the policy of its backend permits.
+pub(super) fn is_full(backend: &Backend, endpoint: &Endpoint) -> bool {
+    let settings = backend.settings.as_ref();
+    let max = settings.and_then(|settings| settings.max_per_endpoint());
+    max.is_some_and(|max| endpoint.load.in_flight() >= max)
+}
+
+/// Reports whether there are endpoints, and all have as many requests as the policy of their backend permits.
+pub(super) fn are_full(backend: &Backend) -> bool {
+    let endpoints = backend.endpoints();
+    !endpoints.is_empty() && endpoints.iter().all(|endpoint| is_full(backend, endpoint))
+}
 
 /// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
-/// left. Affinity has priority over slow start.
+/// left.
 pub(super) fn select(
     worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
-    affinity: Option<u64>,
-    slow_start: Option<SlowStart>,
+    choice: Choice<'_>,
 ) -> Option<InFlight> {
-    if excluded.is_empty() && affinity.is_none() {
+    if excluded.is_empty() && choice.settings.is_none() {
         match endpoints {
             [] => return None,
             [only] => return Some(worker.begin(only)),
             all => {
-                let (first, second) = two_of(all.len());
-                let (first, second) = (&all[first], &all[second]);
-                if !first.health.is_avoided() && !second.health.is_avoided() {
-                    let selected = choose(worker, first, second, slow_start);
+                if let Some(selected) = select_fast(worker, all, choice.method) {
                     return Some(worker.begin(selected));
                 }
             }
         }
     }
-    let rule = match (affinity, slow_start) {
-        (Some(affinity), _) => Rule::Affinity(affinity),
-        (None, slow_start) => Rule::Load(slow_start),
-    };
-    select_among(worker, endpoints, excluded, rule, health::now())
+    if let Some(max) = choice.max_per_endpoint() {
+        return select_below(worker, endpoints, excluded, choice, max);
+    }
+    if excluded.is_empty()
+        && let Some(selected) = select_fast(worker, endpoints, choice.method)
+    {
+        return Some(worker.begin(selected));
+    }
+    select_among(worker, endpoints, excluded, choice, health::now())
 }
 
-/// How to choose among several endpoints.
-#[derive(Clone, Copy)]
-enum Rule {
-    /// By the affinity of the request.
-    Affinity(u64),
-    /// By the requests in flight of two random ones.
-    Load(Option<SlowStart>),
+/// Selects an endpoint without a look at all of them. `None` if it is avoided.
+fn select_fast<'a>(
+    worker: &WorkerEndpoints,
+    endpoints: &'a [Arc<Endpoint>],
+    method: Method<'_>,
+) -> Option<&'a Arc<Endpoint>> {
+    let count = endpoints.len();
+    let is_healthy = |endpoint: &&Arc<Endpoint>| !endpoint.health.is_avoided();
+    match method {
+        Method::Load(_) | Method::Random if count < 2 => endpoints.first().filter(is_healthy),
+        Method::Load(slow_start) => {
+            let (first, second) = two_of(count);
+            let (first, second) = (&endpoints[first], &endpoints[second]);
+            let are_healthy = is_healthy(&first) && is_healthy(&second);
+            are_healthy.then(|| choose(worker, first, second, slow_start))
+        }
+        Method::Random => endpoints
+            .get(rand::rng().random_range(0..count))
+            .filter(is_healthy),
+        Method::RoundRobin(turn) => endpoints
+            .get((turn % count.max(1) as u64) as usize)
+            .filter(is_healthy),
+        Method::Hash { ring, key } => {
+            let first = endpoints.get(ring.find(key, 0)?).filter(is_healthy)?;
+            (worker.load(first) < ALWAYS_PERMITTED).then_some(first)
+        }
+    }
+}
+
+/// Selects an endpoint with fewer than `max` requests in flight. Two workers that begin one at the same time see each other.
+fn select_below(
+    worker: &WorkerEndpoints,
+    endpoints: &[Arc<Endpoint>],
+    excluded: &[u64],
+    choice: Choice<'_>,
+    max: u64,
+) -> Option<InFlight> {
+    let has_room = |endpoint: &&Arc<Endpoint>| endpoint.load.in_flight() < max;
+    let all_have_room = endpoints.iter().all(|it| has_room(&it));
+    let selected = match all_have_room {
+        true => select_among(worker, endpoints, excluded, choice, health::now()),
+        false => {
+            // A ring is that of all endpoints.
+            let choice = match choice.method {
+                Method::Hash { .. } => Choice {
+                    method: Method::Load(None),
+                    ..choice
+                },
+                _ => choice,
+            };
+            let left: Vec<_> = endpoints.iter().filter(has_room).cloned().collect();
+            select_among(worker, &left, excluded, choice, health::now())
+        }
+    }?;
+    fence(SeqCst);
+    let in_flight = selected.endpoint().load.in_flight();
+    (in_flight <= max).then_some(selected)
 }
 
 /// Selects an endpoint that is due for a probe, or else among the healthy endpoints, or among all if
@@ -56,55 +207,103 @@ fn select_among(
     worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
-    rule: Rule,
+    choice: Choice<'_>,
     now: u64,
 ) -> Option<InFlight> {
-    health::limit_ejections(endpoints, now);
-    let left = || {
-        endpoints
-            .iter()
-            .filter(|endpoint| !excluded.contains(&endpoint.id))
+    let method = choice.method;
+    let passive = choice.settings.map_or(Passive::DEFAULT, |it| it.ir.passive);
+    health::limit_ejections(endpoints, &passive, now);
+    let is_panic = health::is_panic(endpoints, &passive);
+    let is_left = |endpoint: &Endpoint| !excluded.contains(&endpoint.id);
+    let is_eligible = |endpoint: &Endpoint| {
+        is_left(endpoint) && (is_panic || health::is_eligible(&endpoint.health, now))
     };
-    let eligible = || left().filter(|endpoint| health::is_eligible(&endpoint.health, now));
-    if matches!(rule, Rule::Load(_)) {
-        let mut due = eligible().filter(|endpoint| endpoint.health.is_avoided());
+    if !is_panic && !matches!(method, Method::Hash { .. }) {
+        let mut due = endpoints
+            .iter()
+            .filter(|it| it.health.is_avoided() && is_eligible(it));
         if let Some(probed) = due.find(|it| health::begin_probe(&it.health, now)) {
             return Some(worker.begin(probed));
         }
     }
-    let selected =
-        select_from(worker, eligible, rule).or_else(|| select_from(worker, left, rule))?;
+    let selected = select_from(worker, endpoints, is_eligible, method)
+        .or_else(|| select_from(worker, endpoints, is_left, method))?;
     if selected.health.is_avoided() {
         health::begin_probe(&selected.health, now);
     }
     Some(worker.begin(selected))
 }
 
-fn select_from<'a, I: Iterator<Item = &'a Arc<Endpoint>>>(
+fn select_from<'a>(
     worker: &WorkerEndpoints,
-    candidates: impl Fn() -> I,
-    rule: Rule,
+    endpoints: &'a [Arc<Endpoint>],
+    is_candidate: impl Fn(&Endpoint) -> bool,
+    method: Method<'_>,
 ) -> Option<&'a Arc<Endpoint>> {
-    let slow_start = match rule {
-        Rule::Affinity(affinity) => {
-            return candidates().max_by_key(|endpoint| rendezvous(affinity, endpoint));
+    let candidates = || endpoints.iter().filter(|endpoint| is_candidate(endpoint));
+    match method {
+        Method::Load(slow_start) => match candidates().count() {
+            0 | 1 => candidates().next(),
+            count => {
+                let (first, second) = two_of(count);
+                let (first, second) = (candidates().nth(first)?, candidates().nth(second)?);
+                Some(choose(worker, first, second, slow_start))
+            }
+        },
+        Method::Random => match candidates().count() {
+            0 => None,
+            count => candidates().nth(rand::rng().random_range(0..count)),
+        },
+        Method::RoundRobin(turn) => {
+            let next = (turn % endpoints.len().max(1) as u64) as usize;
+            let (before, from) = endpoints.split_at(next);
+            let mut in_turn = from.iter().chain(before);
+            in_turn.find(|endpoint| is_candidate(endpoint))
         }
-        Rule::Load(slow_start) => slow_start,
-    };
-    match candidates().count() {
-        0 | 1 => candidates().next(),
-        count => {
-            let (first, second) = two_of(count);
-            let (first, second) = (candidates().nth(first)?, candidates().nth(second)?);
-            Some(choose(worker, first, second, slow_start))
-        }
+        Method::Hash { ring, key } => hashed(worker, endpoints, is_candidate, (ring, key)),
     }
 }
 
-/// Returns the weight of an endpoint for an affinity (rendezvous hashing). Equal in every process.
-fn rendezvous(affinity: u64, endpoint: &Endpoint) -> u64 {
+/// Selects the endpoint of a key. If it has more than its part of the requests in flight, the next one of the key.
+fn hashed<'a>(
+    worker: &WorkerEndpoints,
+    endpoints: &'a [Arc<Endpoint>],
+    is_candidate: impl Fn(&Endpoint) -> bool,
+    (ring, key): (&Ring, u64),
+) -> Option<&'a Arc<Endpoint>> {
+    let mut full: Option<(u64, &Arc<Endpoint>)> = None;
+    let mut bound = None;
+    for choice in 0..CHOICES {
+        let endpoint = endpoints.get(ring.find(key, choice)?)?;
+        if !is_candidate(endpoint) {
+            continue;
+        }
+        let load = worker.load(endpoint);
+        if load < ALWAYS_PERMITTED
+            || load <= *bound.get_or_insert_with(|| bound_of(worker, endpoints, ring))
+        {
+            return Some(endpoint);
+        }
+        if full.is_none_or(|(least, _)| load < least) {
+            full = Some((load, endpoint));
+        }
+    }
+    let others = || endpoints.iter().filter(|endpoint| is_candidate(endpoint));
+    let full = full.map(|(_, endpoint)| endpoint);
+    // Most endpoints are not candidates.
+    full.or_else(|| others().max_by_key(|endpoint| rendezvous(key, endpoint)))
+}
+
+/// Returns the requests in flight that an endpoint may have before another one gets the requests of its keys.
+fn bound_of(worker: &WorkerEndpoints, endpoints: &[Arc<Endpoint>], ring: &Ring) -> u64 {
+    let mean = worker.mean_load(endpoints, &ring.loads);
+    mean + mean.div_ceil(4)
+}
+
+/// Returns the weight of an endpoint for a key (rendezvous hashing).
+fn rendezvous(key: u64, endpoint: &Endpoint) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (affinity, endpoint.address).hash(&mut hasher);
+    (key, endpoint.address).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -129,3 +328,6 @@ fn choose<'a>(
         first
     }
 }
+
+#[cfg(test)]
+mod tests;

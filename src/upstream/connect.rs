@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::balance;
+use super::balance::{self, Choice};
 use super::health;
 use super::in_flight::InFlight;
 use super::pool::{Pool, Ready};
 use super::release::candidates;
 use super::send_error::SendError;
-use super::slow_start::SlowStart;
 use crate::table::{Backend, BackendStats, UpstreamFault};
 use crate::upstream::connector::Connector;
 use crate::upstream::restrictions::Restrictions;
@@ -56,15 +55,16 @@ pub(super) async fn connect(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let slow_start = SlowStart::of(backend);
+    let choice = Choice::of(backend, pool.worker, None, None);
     let hedge = match &fallback {
-        Some(fallback) => balance::select(&pool.endpoints, fallback, &excluded, None, None),
+        Some(fallback) => {
+            balance::select(&pool.endpoints, fallback, &excluded, Choice::by_load(None))
+        }
         None => balance::select(
             &pool.endpoints,
             candidates(&backend.endpoints(), release),
             &excluded,
-            None,
-            slow_start,
+            choice,
         ),
     };
     let Some(hedge) = hedge else {
@@ -112,7 +112,10 @@ pub(super) async fn connect(
 /// Counts a failed connect against its endpoint, unless the process or its host is the cause.
 pub(super) fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) {
     match error {
-        SendError::Backend(UpstreamFault::Descriptors | UpstreamFault::Local, _) => {}
+        SendError::Backend(
+            UpstreamFault::Descriptors | UpstreamFault::Local | UpstreamFault::Overloaded,
+            _,
+        ) => {}
         _ => health::on_connect_failure(backend, in_flight.endpoint()),
     }
 }

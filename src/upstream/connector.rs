@@ -2,11 +2,14 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustls::CertificateError;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -14,9 +17,11 @@ use tokio_rustls::TlsConnector;
 use crate::ir::UpstreamProtocol;
 use crate::runtime::descriptors::{BackendDescriptor, are_exhausted};
 use crate::table::{
-    Backend, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport, UpstreamFault,
+    Backend, BackendSettings, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport,
+    UpstreamFault,
 };
-use crate::upstream::io::Io;
+use crate::upstream::io::{Io, Terms};
+use crate::upstream::proxy_header;
 use crate::upstream::send_error::SendError;
 
 /// Protocol of a connection.
@@ -33,6 +38,9 @@ pub(super) struct Connector {
     transport: Transport,
     declared: UpstreamProtocol,
     stats: Arc<BackendStats>,
+    settings: Option<Arc<BackendSettings>>,
+    /// Addresses of the only client of the connection, and of the proxy as this client sees it.
+    client: Option<Arc<(SocketAddr, SocketAddr)>>,
     /// Start of the connect that is currently awaited.
     awaited_since: Cell<Option<Instant>>,
 }
@@ -44,8 +52,15 @@ impl Connector {
             transport: backend.transport.clone(),
             declared: backend.protocol,
             stats: backend.stats.clone(),
+            settings: backend.settings.clone(),
+            client: None,
             awaited_since: Cell::new(None),
         }
+    }
+
+    /// Connects for one client. The second address is that of the proxy as the client sees it.
+    pub(super) fn of_client(self, client: Option<Arc<(SocketAddr, SocketAddr)>>) -> Self {
+        Self { client, ..self }
     }
 
     /// Connects without TLS, whatever the settings of the backend are.
@@ -104,12 +119,18 @@ impl Connector {
         since.map_or(Duration::ZERO, |begin| begin.elapsed())
     }
 
-    /// Connects within `limit`, including TLS.
+    /// Connects within `limit`, or within what the policy of the backend says, including TLS.
     pub(super) async fn connect(
         &self,
         limit: Duration,
         descriptor: BackendDescriptor,
     ) -> Result<Io, SendError> {
+        let settings = self.settings.as_deref();
+        let slot = settings.map(BackendSettings::connect).transpose()?;
+        let connection = settings.map(|settings| settings.ir.connection);
+        let limit = connection
+            .and_then(|it| it.connect_timeout)
+            .unwrap_or(limit);
         let begin = Instant::now();
         let io = timeout(limit, self.establish(descriptor))
             .await
@@ -120,7 +141,8 @@ impl Connector {
                 )
             })??;
         self.stats.connected(begin.elapsed());
-        Ok(io)
+        let terms = connection.map(|it| Box::new(Terms::new(&it, slot.flatten())));
+        Ok(io.with_terms(terms))
     }
 
     async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {
@@ -139,6 +161,17 @@ impl Connector {
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
+        let mut io = io;
+        let settings = self.settings.as_ref();
+        if let Some(version) = settings.and_then(|it| it.ir.connection.proxy_protocol) {
+            let header = proxy_header::header(version, self.client.as_deref().copied());
+            let written = io.write_all(&header).await;
+            written.map_err(|error| connect_error(&error))?;
+        }
+        if let Some(idle) = settings.and_then(|it| it.ir.connection.keepalive) {
+            let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
+            let _ = SockRef::from(&io).set_tcp_keepalive(&keepalive);
+        }
         let Transport::Tls(tls) = &self.transport else {
             return Ok(Io::plain(io, descriptor));
         };

@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use crate::ir::backend_policy::Passive;
 use crate::runtime::monotonic;
 use crate::table::{Backend, Endpoint, Health};
 
-/// Consecutive failures of requests that eject an endpoint.
-const MAX_FAILURES: u32 = 3;
-/// Duration of the first ejection.
-const FIRST_EJECTION: Duration = Duration::from_secs(1);
-/// Maximum duration of an ejection.
-const MAX_EJECTION: Duration = Duration::from_secs(30);
+/// Maximum duration of an ejection, as a multiple of the first one.
+const MAX_EJECTION: u32 = 30;
 /// Jitter as a fraction of the duration, so that an endpoint does not return in all replicas at the same time.
 const JITTER: f64 = 0.2;
 /// Interval of the probes after an ejection. A probe may take as long as its request does, so that it does not delay
@@ -27,10 +24,10 @@ pub(super) fn now() -> u64 {
     monotonic::now().get()
 }
 
-/// Returns the maximum number of ejected endpoints: half of them, so that the others are not overloaded and no client
-/// can eject all.
-fn max_ejected(endpoints: usize) -> usize {
-    endpoints / 2
+/// Returns the maximum number of ejected endpoints: half of them by default, so that the others are not overloaded and no
+/// client can eject all.
+fn max_ejected(endpoints: usize, passive: &Passive) -> usize {
+    endpoints * passive.max_ejected_percent as usize / 100
 }
 
 /// Reports whether the endpoint may get a request at `now`.
@@ -52,14 +49,24 @@ pub(super) fn begin_probe(health: &Health, now: u64) -> bool {
 }
 
 /// Ends long ejections early if more than [`max_ejected`] of these endpoints are ejected, because others were removed.
-pub(super) fn limit_ejections(endpoints: &[Arc<Endpoint>], now: u64) {
+pub(super) fn limit_ejections(endpoints: &[Arc<Endpoint>], passive: &Passive, now: u64) {
     let ejected = || endpoints.iter().filter(|it| it.health.is_avoided());
-    if ejected().count() > max_ejected(endpoints.len()) {
-        let end = now + FIRST_EJECTION.as_millis() as u64;
-        for endpoint in ejected() {
+    if ejected().count() > max_ejected(endpoints.len(), passive) {
+        let end = now + passive.ejection.as_millis() as u64;
+        for endpoint in ejected().filter(|it| !it.health.has_failed_checks()) {
             endpoint.health.avoided_until.fetch_min(end, Relaxed);
         }
     }
+}
+
+/// Reports whether so few of these endpoints are healthy that all get requests.
+pub(super) fn is_panic(endpoints: &[Arc<Endpoint>], passive: &Passive) -> bool {
+    let least = passive.panic_percent as usize;
+    if least == 0 {
+        return false;
+    }
+    let healthy = endpoints.iter().filter(|it| !it.health.is_avoided());
+    healthy.count() * 100 < least * endpoints.len()
 }
 
 /// Records a response.
@@ -68,15 +75,14 @@ pub(super) fn on_response(health: &Health) {
         health.strikes.store(0, Relaxed);
     }
     if health.is_avoided() {
-        health.avoided_until.store(0, Relaxed);
-        health.ejections.store(0, Relaxed);
+        health.end_ejection();
     }
 }
 
 /// Records a failed request.
 pub(super) fn on_request_failure(backend: &Backend, endpoint: &Endpoint) {
     let strikes = endpoint.health.strikes.fetch_add(1, Relaxed) + 1;
-    if strikes >= MAX_FAILURES || endpoint.health.is_avoided() {
+    if strikes >= backend.passive().consecutive_errors || endpoint.health.is_avoided() {
         eject(backend, endpoint, now());
     }
 }
@@ -90,9 +96,9 @@ pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
 /// Concurrent failures count once.
 ///
 /// A failed connect ejects at once. So does a connect that a later, much faster one overtakes. Failed requests eject
-/// after [`MAX_FAILURES`] in succession: a connection that closes before a response, an invalid response, or a timeout,
-/// unless the request also fails at another endpoint. An ejection lasts [`FIRST_EJECTION`] and doubles each time up to
-/// [`MAX_EJECTION`]. Then the endpoint gets one request per [`PROBE_INTERVAL`] as a probe, until one succeeds. A
+/// after [`Passive::consecutive_errors`] in succession: a connection that closes before a response, an invalid response, or a timeout,
+/// unless the request also fails at another endpoint. An ejection lasts [`Passive::ejection`] and doubles each time up to
+/// [`MAX_EJECTION`] times. Then the endpoint gets one request per [`PROBE_INTERVAL`] as a probe, until one succeeds. A
 /// response of any status is a success.
 fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let health = &endpoint.health;
@@ -100,15 +106,16 @@ fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     if until > now {
         return;
     }
+    let passive = backend.passive();
     let endpoints = backend.endpoints();
     let peers = endpoints.peers(endpoint);
     let is_other = |one: &&Arc<Endpoint>| one.id != endpoint.id && one.health.is_avoided();
-    let is_full = || peers.iter().filter(is_other).count() >= max_ejected(peers.len());
+    let is_full = || peers.iter().filter(is_other).count() >= max_ejected(peers.len(), &passive);
     let ejections = health.ejections.load(Relaxed);
     let time = match (until, is_full()) {
         (0, true) => return,
-        (_, true) => FIRST_EJECTION,
-        (_, false) => backoff(ejections),
+        (_, true) => passive.ejection,
+        (_, false) => backoff(passive.ejection, ejections),
     };
     let next = now + time.as_millis() as u64;
     let won = health
@@ -119,7 +126,9 @@ fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     }
     if until == 0 && is_full() {
         // Another worker has ejected the last permitted endpoint meanwhile.
-        health.avoided_until.store(0, Relaxed);
+        let _ = health
+            .avoided_until
+            .compare_exchange(next, 0, Relaxed, Relaxed);
         return;
     }
     health.ejections.store(ejections + 1, Relaxed);
@@ -128,10 +137,9 @@ fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     tracing::debug!(backend = %backend.id, endpoint = %endpoint.address, "avoiding an endpoint");
 }
 
-fn backoff(ejections: u32) -> Duration {
-    let time = FIRST_EJECTION
-        .saturating_mul(1 << ejections.min(16))
-        .min(MAX_EJECTION);
+fn backoff(first: Duration, ejections: u32) -> Duration {
+    let factor = 1_u32 << ejections.min(16);
+    let time = first.saturating_mul(factor.min(MAX_EJECTION));
     time.mul_f64(rand::rng().random_range(1.0 - JITTER..1.0 + JITTER))
 }
 
@@ -139,6 +147,7 @@ fn backoff(ejections: u32) -> Duration {
 pub(super) mod tests {
     use super::*;
     use crate::ir;
+    use crate::ir::backend_policy::{BackendLimits, BackendPolicy, Connection, LoadBalancing};
     use crate::table::Transport;
 
     /// Returns a backend with endpoints on loopback.
@@ -239,15 +248,71 @@ pub(super) mod tests {
             let endpoints = backend.endpoints();
             endpoints[index].health.avoided_until.load(Relaxed)
         };
-        limit_ejections(&backend.endpoints(), 1);
+        limit_ejections(&backend.endpoints(), &Passive::DEFAULT, 1);
         assert!(until(0) > 20_000 && until(1) > 20_000);
         let left: Vec<_> = [1, 2, 3].map(|port| ([127, 0, 0, 1], port).into()).into();
         backend.set_endpoints(&left);
-        limit_ejections(&backend.endpoints(), 1);
+        limit_ejections(&backend.endpoints(), &Passive::DEFAULT, 1);
         assert_eq!([until(0), until(1), until(2)], [1_001, 1_001, 0]);
         // A failed probe keeps the endpoint out, but not for long.
         eject(&backend, &backend.endpoints()[0], 2_000);
         assert_eq!(until(0), 3_000);
+    }
+
+    #[test]
+    fn failed_checks_outlive_responses_and_ejections() {
+        let backend = backend(4);
+        let endpoints = backend.endpoints();
+        let health = &endpoints[0].health;
+        health.fail_checks();
+        on_response(health);
+        on_connect_failure(&backend, &endpoints[0]);
+        endpoints[1..].iter().for_each(|it| it.health.fail_checks());
+        limit_ejections(&endpoints, &Passive::DEFAULT, 1);
+        assert!(endpoints.iter().all(|it| it.health.has_failed_checks()));
+        assert!(!is_eligible(health, u64::MAX - 1));
+        health.pass_checks();
+        assert!(is_eligible(health, 1) && !health.is_avoided());
+    }
+
+    #[test]
+    fn ejection_by_requests_outlives_checks_that_pass() {
+        let backend = backend(2);
+        on_connect_failure(&backend, &backend.endpoints()[0]);
+        let health = &backend.endpoints()[0].health;
+        health.pass_checks();
+        assert!(health.is_avoided());
+    }
+
+    #[test]
+    fn policy_replaces_defaults() {
+        let policy = BackendPolicy {
+            policy: ir::ObjectRef::core("Policy", "ns", "one"),
+            load_balancing: LoadBalancing::LeastRequest,
+            limits: BackendLimits::default(),
+            active: None,
+            connection: Connection::default(),
+            passive: Passive {
+                consecutive_errors: 2,
+                ejection: Duration::from_secs(10),
+                max_ejected_percent: 100,
+                panic_percent: 50,
+            },
+        };
+        let ir = ir::Backend {
+            policy: Some(Arc::new(policy)),
+            ..ir::Backend::plain((1..=4).map(|port| ([127, 0, 0, 1], port).into()).collect())
+        };
+        let backend = Backend::new(&ir, Transport::Plain, Arc::default());
+        let endpoints = backend.endpoints();
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            assert_eq!(is_panic(&endpoints, &backend.passive()), index > 2);
+            on_request_failure(&backend, endpoint);
+            assert!(!endpoint.health.is_avoided());
+            on_request_failure(&backend, endpoint);
+            let left = endpoint.health.avoided_until.load(Relaxed) - now();
+            assert!((7_000..=12_000).contains(&left), "{left}");
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::runtime::clock::Clock;
-use crate::runtime::per_worker::WorkerId;
-use crate::table::Endpoint;
+use crate::runtime::per_worker::{PerWorker, WorkerId};
+use crate::table::{Endpoint, KnownLoad};
 
 /// Selections in which the load of the other workers at an endpoint is known, unless the clock ticks before.
 const SELECTIONS: u8 = 16;
@@ -62,6 +62,27 @@ impl WorkerEndpoints {
             .entry(endpoint.id)
             .or_insert_with(|| self.add(endpoint));
         known.load(self.clock.now())
+    }
+
+    /// Returns the worker.
+    pub(super) fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// Returns the mean requests in flight of endpoints, as of a moment ago.
+    pub(super) fn mean_load(
+        &self,
+        endpoints: &[Arc<Endpoint>],
+        known: &PerWorker<KnownLoad>,
+    ) -> u64 {
+        let (known, now) = (known.of(self.worker), self.clock.now());
+        known.known(now).unwrap_or_else(|| {
+            let all: u64 = endpoints.iter().map(|it| it.load.in_flight()).sum();
+            let count = endpoints.len().max(1) as u64;
+            let mean = all.div_ceil(count);
+            known.store(mean, now, count.max(SELECTIONS.into()));
+            mean
+        })
     }
 
     #[cold]

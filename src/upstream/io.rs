@@ -10,7 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::ir::backend_policy::Connection;
 use crate::runtime::descriptors::BackendDescriptor;
+use crate::table::ConnectionSlot;
 
 /// A connected stream.
 #[derive(Debug)]
@@ -18,6 +20,29 @@ pub struct Io {
     stream: Stream,
     /// Counts the socket until it is closed.
     _descriptor: BackendDescriptor,
+    /// What the policy of the backend says of the connection.
+    terms: Option<Box<Terms>>,
+}
+
+/// What the policy of a backend says of a connection to it.
+#[derive(Debug)]
+pub(super) struct Terms {
+    /// Counts the connection for its backend, if they are limited.
+    slot: Option<ConnectionSlot>,
+    /// Requests that it may still carry.
+    left: Option<u32>,
+    /// Idle timeout in milliseconds.
+    idle: Option<u64>,
+}
+
+impl Terms {
+    pub(super) fn new(connection: &Connection, slot: Option<ConnectionSlot>) -> Self {
+        Self {
+            slot,
+            left: connection.max_requests,
+            idle: connection.idle.map(|idle| idle.as_millis() as u64),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -33,6 +58,7 @@ impl Io {
         Self {
             stream: Stream::Plain(stream),
             _descriptor: descriptor,
+            terms: None,
         }
     }
 
@@ -41,7 +67,38 @@ impl Io {
         Self {
             stream: Stream::Tls(Box::new(stream)),
             _descriptor: descriptor,
+            terms: None,
         }
+    }
+
+    /// Sets what the policy of the backend says of the connection.
+    pub(super) fn with_terms(self, terms: Option<Box<Terms>>) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// Counts a request that the connection has carried. Returns whether it may carry another one.
+    pub(super) fn count_request(&mut self) -> bool {
+        let left = self.terms.as_mut().and_then(|terms| terms.left.as_mut());
+        left.is_none_or(|left| {
+            *left = left.saturating_sub(1);
+            *left > 0
+        })
+    }
+
+    /// Returns how many requests it may carry, if they are limited.
+    pub(super) fn max_requests(&self) -> Option<u32> {
+        self.terms.as_ref()?.left
+    }
+
+    /// Returns its own idle timeout in milliseconds.
+    pub(super) fn idle_timeout(&self) -> Option<u64> {
+        self.terms.as_ref()?.idle
+    }
+
+    /// Reports whether other connections of the backend were refused since this time, for want of slots.
+    pub(super) fn is_wanted(&self, since: u64) -> bool {
+        let slot = self.terms.as_ref().and_then(|terms| terms.slot.as_ref());
+        slot.is_some_and(|slot| slot.is_wanted(since))
     }
 
     /// Reports whether the stream has TLS.

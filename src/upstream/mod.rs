@@ -16,6 +16,7 @@ mod in_flight;
 mod io;
 mod outgoing;
 mod pool;
+mod proxy_header;
 mod release;
 mod response;
 mod response_head;
@@ -36,7 +37,7 @@ pub use self::outgoing::{BoxError, HeadLimits, Informational, Outgoing, Replay, 
 use self::pool::Pool;
 pub use self::response::{Response, ResponseBody, Upgraded};
 pub use self::send_error::SendError;
-pub use self::tcp::{Security, TcpConnection};
+pub use self::tcp::{Security, TcpClient, TcpConnection};
 pub use self::udp::UdpFlow;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;

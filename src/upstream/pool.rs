@@ -18,6 +18,7 @@ use super::outgoing::HeadLimits;
 use super::send_error::SendError;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::{BackendDescriptor, Descriptors};
+use crate::runtime::monotonic;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 use crate::upstream::connector::ConnectionKey;
@@ -31,6 +32,9 @@ const MAX_HTTP2: usize = 64;
 
 /// Idle timeout in milliseconds while few descriptors are left.
 const TIGHT_IDLE_TIMEOUT: u64 = 1000;
+
+/// Time in milliseconds after a connection was refused by the limit of its backend in which idle ones close for others.
+const WANTED: u64 = 2000;
 
 /// A connection that can carry a request now.
 pub(super) enum Ready {
@@ -134,7 +138,10 @@ impl Pool {
     }
 
     /// Returns an HTTP/1.1 connection whose exchange is complete.
-    pub(super) fn put(&self, key: ConnectionKey, connection: Connection) {
+    pub(super) fn put(&self, key: ConnectionKey, mut connection: Connection) {
+        if !connection.count_request() {
+            return;
+        }
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(key).or_default();
         if entry.idle.len() < self.max_idle && !self.descriptors.is_tight() {
@@ -151,14 +158,21 @@ impl Pool {
             true => TIGHT_IDLE_TIMEOUT.min(self.idle_timeout),
             false => self.idle_timeout,
         };
-        let oldest = self.clock.now().saturating_sub(timeout);
+        let now = self.clock.now();
+        let oldest = now.saturating_sub(timeout);
+        let since =
+            |own: Option<u64>| own.map_or(oldest, |own| oldest.max(now.saturating_sub(own)));
+        let wanted = monotonic::now().get().saturating_sub(WANTED);
         self.entries.borrow_mut().retain(|_, entry| {
-            entry
-                .idle
-                .retain_mut(|idle| idle.since >= oldest && idle.connection.is_idle());
-            entry
-                .http2
-                .retain(|connection| connection.is_open() && !connection.is_unused_since(oldest));
+            entry.idle.retain_mut(|idle| {
+                let connection = &mut idle.connection;
+                idle.since >= since(connection.idle_timeout())
+                    && connection.is_idle()
+                    && !connection.is_wanted(wanted)
+            });
+            entry.http2.retain(|connection| {
+                connection.is_open() && !connection.is_unused_since(since(connection.idle_timeout))
+            });
             !(entry.idle.is_empty() && entry.http2.is_empty() && entry.opening.is_empty())
         });
         self.buffers.sweep();
@@ -315,7 +329,9 @@ impl Entry {
 
     fn usable_http2(&self, avoid: Avoid, allow_full: bool) -> Option<usize> {
         let connections = self.http2.iter().enumerate();
-        let mut usable = connections.filter(|(_, connection)| connection.id != avoid.refused);
+        let mut usable = connections.filter(|(_, connection)| {
+            connection.id != avoid.refused && connection.has_requests_left()
+        });
         let found = if allow_full {
             usable.min_by_key(|(_, connection)| (connection.is_exhausted(), connection.streams()))
         } else {
@@ -328,7 +344,9 @@ impl Entry {
 
     /// Returns the number of HTTP/2 connections whose window is not exhausted.
     fn usable_connections(&self) -> usize {
-        let usable = |connection: &&Rc<Http2Connection>| !connection.is_exhausted();
+        let usable = |connection: &&Rc<Http2Connection>| {
+            !connection.is_exhausted() && connection.has_requests_left()
+        };
         self.http2.iter().filter(usable).count()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::cookie;
-use crate::table::{Endpoint, Endpoints, Release, Releases};
+use crate::table::{Endpoint, Endpoints, Release, Releases, Ring};
 
 /// The release that a request is in.
 pub(super) struct SelectedRelease {
@@ -56,4 +56,12 @@ pub(super) fn candidates<'a>(
     release: Option<&'a Release>,
 ) -> &'a [Arc<Endpoint>] {
     release.map_or(endpoints, |release| &release.endpoints)
+}
+
+/// Returns the ring of these endpoints, if they are selected by hash.
+pub(super) fn ring<'a>(endpoints: &'a Endpoints, release: Option<&'a Release>) -> Option<&'a Ring> {
+    match release {
+        None => endpoints.ring(),
+        Some(release) => release.ring.as_ref(),
+    }
 }

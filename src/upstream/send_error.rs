@@ -1,6 +1,6 @@
 //! Why a request could not be sent to a backend.
 
-use crate::table::UpstreamFault;
+use crate::table::{Overloaded, UpstreamFault};
 use crate::upstream::exchange_error::ExchangeError;
 
 /// Why a request could not be sent to a backend.
@@ -26,6 +26,10 @@ impl SendError {
     pub(super) const NO_DESCRIPTOR: Self = Self::Backend(
         UpstreamFault::Descriptors,
         "the proxy has no file descriptor left for a connection to the backend",
+    );
+    pub(super) const OVERLOADED: Self = Self::Backend(
+        UpstreamFault::Overloaded,
+        "overloaded: the backend has as many requests or connections as its policy permits",
     );
     pub(super) const TIMEOUT: Self = Self::Backend(
         UpstreamFault::Timeout,
@@ -59,5 +63,11 @@ impl From<ExchangeError> for SendError {
             ),
             ExchangeError::Io(_) => Self::CLOSED,
         }
+    }
+}
+
+impl From<Overloaded> for SendError {
+    fn from(_: Overloaded) -> Self {
+        Self::OVERLOADED
     }
 }

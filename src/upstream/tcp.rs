@@ -1,9 +1,12 @@
 //! Connections to backends for what clients send over TCP: selects an endpoint, and another one if that cannot be
 //! connected to. Must not know what the bytes are.
 
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
 use http::HeaderMap;
 
-use super::balance;
+use super::balance::{self, Choice};
 use super::connect::on_failure;
 use super::connector::Connector;
 use super::health;
@@ -11,15 +14,24 @@ use super::in_flight::InFlight;
 use super::release::{self, candidates};
 use super::restrictions::MAX_ENDPOINTS;
 use super::send_error::SendError;
-use super::slow_start::SlowStart;
 use super::{Io, Upstream};
-use crate::table::Backend;
+use crate::table::{Backend, RequestSlot, UpstreamFault};
 
 /// A connection to an endpoint of a backend. Counts as a request in flight until it is dropped.
 pub struct TcpConnection {
     /// Its bytes.
     pub io: Io,
     _in_flight: InFlight,
+    _slot: Option<RequestSlot>,
+}
+
+/// The client of a connection.
+#[derive(Clone, Debug)]
+pub struct TcpClient {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its address with the port, and that of the proxy as it sees it; `None` for connections of the proxy itself.
+    pub ends: Option<Arc<(SocketAddr, SocketAddr)>>,
 }
 
 /// Who secures a connection.
@@ -32,22 +44,29 @@ pub enum Security {
 }
 
 impl Upstream {
-    /// Connects to an endpoint of a backend. Tries up to three of them.
+    /// Connects a client to an endpoint of a backend. Tries up to three of them.
     ///
     /// # Errors
     /// Why the last one could not be connected to.
     pub async fn connect(
         &self,
         backend: &Backend,
+        client: &TcpClient,
         security: Security,
     ) -> Result<TcpConnection, SendError> {
         let mut excluded = [0; MAX_ENDPOINTS];
-        let mut error = SendError::NO_ENDPOINT;
+        let slot =
+            admit(backend).inspect_err(|_| backend.stats.failed(UpstreamFault::Overloaded))?;
+        let mut error = match balance::are_full(backend) {
+            true => SendError::OVERLOADED,
+            false => SendError::NO_ENDPOINT,
+        };
         for tried in 0..MAX_ENDPOINTS {
-            let Some(in_flight) = self.select(backend, &excluded) else {
+            let Some(in_flight) = self.select(backend, client.address, &excluded) else {
                 break;
             };
             let connector = Connector::new(backend, in_flight.endpoint());
+            let connector = connector.of_client(client.ends.clone());
             let connector = match security {
                 Security::OfBackend => connector,
                 Security::EndToEnd => connector.in_plain_text(),
@@ -59,6 +78,7 @@ impl Upstream {
                     return Ok(TcpConnection {
                         io,
                         _in_flight: in_flight,
+                        _slot: slot,
                     });
                 }
                 Err(failure) => {
@@ -74,7 +94,13 @@ impl Upstream {
         Err(error)
     }
 
-    pub(super) fn select(&self, backend: &Backend, excluded: &[u64]) -> Option<InFlight> {
+    /// Selects an endpoint for a client.
+    pub(super) fn select(
+        &self,
+        backend: &Backend,
+        client: IpAddr,
+        excluded: &[u64],
+    ) -> Option<InFlight> {
         let endpoints = backend.endpoints();
         // Clients of TCP have no cookie that keeps them on a release.
         let release = endpoints
@@ -84,13 +110,23 @@ impl Upstream {
             None => None,
             Some(selected) => Some(selected?.release),
         };
+        let settings = backend.settings.as_deref();
+        let affinity = settings.and_then(|settings| settings.affinity_of_client(client));
+        let ring = release::ring(&endpoints, release.as_deref());
+        let choice = Choice::of(backend, self.pool.worker, ring, affinity);
         let tried = excluded.iter().filter(|id| **id != 0).count();
         balance::select(
             &self.pool.endpoints,
             candidates(&endpoints, release.as_deref()),
             &excluded[..tried],
-            None,
-            SlowStart::of(backend),
+            choice,
         )
     }
+}
+
+/// Counts a connection or flow of a client as a request of its backend, if the backend has limits.
+pub(super) fn admit(backend: &Backend) -> Result<Option<RequestSlot>, SendError> {
+    let settings = backend.settings.as_ref();
+    let slot = settings.map(|settings| settings.admit(None)).transpose()?;
+    Ok(slot.flatten())
 }

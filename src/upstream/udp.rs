@@ -1,9 +1,9 @@
 //! Flows of datagrams to endpoints of backends: one socket for each client, connected to the endpoint that is selected
 //! for it. Must not know what the datagrams are.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -15,40 +15,44 @@ use super::connector::connect_error;
 use super::health;
 use super::in_flight::InFlight;
 use super::send_error::SendError;
+use super::tcp::admit;
 use crate::datagrams::{DatagramIo, Datagrams, join_received};
 use crate::runtime::descriptors::BackendDescriptor;
-use crate::table::Backend;
+use crate::table::{Backend, RequestSlot};
 
 /// A socket that is connected to an endpoint. Counts as a request in flight until it is dropped.
 pub struct UdpFlow {
     /// Its datagrams.
     pub socket: UdpSocket,
-    backend: Arc<Backend>,
+    backend: RefCell<Arc<Backend>>,
     in_flight: InFlight,
     /// Version of the endpoints in which its own was looked up last.
     version: Cell<u64>,
     _descriptor: BackendDescriptor,
+    _slot: Option<RequestSlot>,
 }
 
 impl Upstream {
-    /// Opens a flow to an endpoint of a backend.
+    /// Opens a flow of a client to an endpoint of a backend.
     ///
     /// # Errors
     /// When the backend has no endpoint, or the process no descriptor or local port.
-    pub fn open_flow(&self, backend: &Arc<Backend>) -> Result<UdpFlow, SendError> {
+    pub fn open_flow(&self, backend: &Arc<Backend>, client: IpAddr) -> Result<UdpFlow, SendError> {
         let descriptor = self.pool.descriptor().ok_or(SendError::NO_DESCRIPTOR)?;
+        let slot = admit(backend)?;
         let version = Cell::new(backend.endpoints().version());
-        let selected = self.select(backend, &[]);
+        let selected = self.select(backend, client, &[]);
         let in_flight = selected.ok_or(SendError::NO_ENDPOINT)?;
         let opened = open(in_flight.endpoint().address);
         let socket = opened.map_err(|error| connect_error(&error))?;
         in_flight.on_sent();
         Ok(UdpFlow {
             socket,
-            backend: backend.clone(),
+            backend: RefCell::new(backend.clone()),
             in_flight,
             version,
             _descriptor: descriptor,
+            _slot: slot,
         })
     }
 }
@@ -62,14 +66,20 @@ impl UdpFlow {
         io.send(&self.socket, self.in_flight.endpoint().address, datagrams)
     }
 
-    /// Returns the backend.
-    pub fn backend(&self) -> &Arc<Backend> {
-        &self.backend
+    /// Reports whether it is a flow to this backend. Follows the present version of the backend.
+    pub fn is_to(&self, backend: &Arc<Backend>) -> bool {
+        let mut known = self.backend.borrow_mut();
+        let is_same = known.id == backend.id;
+        if is_same && !Arc::ptr_eq(&known, backend) {
+            *known = backend.clone();
+        }
+        is_same
     }
 
     /// Reports whether the endpoint is still one of the backend.
     pub fn has_endpoint(&self) -> bool {
-        let endpoints = self.backend.endpoints();
+        let backend = self.backend.borrow();
+        let endpoints = backend.endpoints();
         if self.version.replace(endpoints.version()) == endpoints.version() {
             return true;
         }
@@ -92,7 +102,7 @@ impl UdpFlow {
 
     /// Records that the endpoint's host has refused a datagram: nothing listens there.
     pub fn on_refused(&self) {
-        health::on_connect_failure(&self.backend, self.in_flight.endpoint());
+        health::on_connect_failure(&self.backend.borrow(), self.in_flight.endpoint());
     }
 }
 

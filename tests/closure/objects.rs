@@ -40,6 +40,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => policy(),
         3 => tls_override(),
         2 => crate::traffic_policies::traffic_policy(),
+        2 => crate::traffic_policies::backend_policy(),
         2 => crate::telemetry_policies::telemetry_policy(),
         4 => crate::inherited_policies::access_policy(),
         2 => crate::inherited_policies::rate_limit_policy(),

@@ -4,6 +4,7 @@ use proptest::arbitrary::any;
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prop_oneof;
+use proptest::sample::select;
 use proptest::strategy::Strategy;
 use serde_json::{Value, json};
 
@@ -27,6 +28,63 @@ pub(crate) fn traffic_policy() -> impl Strategy<Value = Value> {
             },
         })
     })
+}
+
+pub(crate) fn backend_policy() -> impl Strategy<Value = Value> {
+    let method = select(vec![
+        json!({"type": "RoundRobin"}),
+        json!({"slowStart": "10s"}),
+        json!({"type": "ConsistentHash", "consistentHash": {"key": [{"type": "ClientIP"}]}}),
+        json!({"type": "ConsistentHash"}),
+    ]);
+    let section = of(select(vec!["o", "none"]));
+    let spec = (
+        target_name(),
+        section,
+        of(method),
+        any::<bool>(),
+        any::<bool>(),
+    );
+    (metadata("bp"), spec).prop_map(|(metadata, (target, section, method, limits, persists))| {
+        let (group, kind, name) = target;
+        let target = json!({"group": group, "kind": kind, "name": name, "sectionName": section});
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "BackendPolicy", "metadata": metadata,
+            "spec": {
+                "targetRefs": [target], "loadBalancing": method,
+                "retryConstraint": limits.then(|| json!({"budget": {"percent": 10}})),
+                "sessionPersistence": persists.then(|| json!({})),
+            },
+        })
+    })
+}
+
+#[test]
+fn backend_policy_is_in_closures_of_gateways_that_send_requests_to_its_targets() {
+    let policy = |namespace: &str| {
+        let target = json!({"group": "", "kind": "Service", "name": "app", "sectionName": "o"});
+        let spec = json!({"targetRefs": [target], "loadBalancing": {"type": "Random"}});
+        object("BackendPolicy", namespace, "p", spec)
+    };
+    let mut followed = Followed::new([
+        class(),
+        http("one"),
+        http("two"),
+        route("apps", "r", "one", json!({"name": "app", "port": 80})),
+        route("apps", "s", "two", json!({"name": "other", "port": 80})),
+        service("apps", "app"),
+        service("apps", "other"),
+    ]);
+    // A policy of another namespace targets other objects.
+    assert!(followed.put(&policy("infra")).is_empty());
+    assert_eq!(
+        followed.put(&policy("apps")),
+        ["one: +BackendPolicy apps/p"]
+    );
+    assert_eq!(
+        followed.delete(&policy("apps")),
+        ["one: -BackendPolicy apps/p"]
+    );
 }
 
 #[test]

@@ -34,6 +34,7 @@ KINDS = {
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "GatewayParameters": ("/apis/portcullis.dev/v1alpha1", "gatewayparameters", True),
     "AccessPolicy": ("/apis/portcullis.dev/v1alpha1", "accesspolicies", True),
+    "BackendPolicy": ("/apis/portcullis.dev/v1alpha1", "backendpolicies", True),
     "TelemetryPolicy": ("/apis/portcullis.dev/v1alpha1", "telemetrypolicies", True),
     "ClientPolicy": ("/apis/portcullis.dev/v1alpha1", "clientpolicies", True),
     "RateLimitPolicy": ("/apis/portcullis.dev/v1alpha1", "ratelimitpolicies", True),

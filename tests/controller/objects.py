@@ -125,6 +125,16 @@ def traffic_policy(namespace: str, name: str, service: str) -> dict:
     }
 
 
+def backend_policy(namespace: str, name: str, service: str) -> dict:
+    """A BackendPolicy for a Service."""
+    return {
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "BackendPolicy",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": service}], "loadBalancing": {"type": "RoundRobin"}},
+    }
+
+
 def release_backend(namespace: str, name: str, service: str, weights: dict[str, int], **spec) -> dict:
     """A ReleaseBackend over a chart's Service, with releases by `app.kubernetes.io/instance`."""
     instance = "app.kubernetes.io/instance"

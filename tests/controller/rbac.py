@@ -8,13 +8,13 @@ from api import condition, wait_for
 from audit import WRITES
 from checks import check
 from cluster import SYSTEM
-from objects import access_policy, backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace, parameters, parameters_ref, to_backend, traffic_policy
+from objects import access_policy, backend_policy, backend_tls, backend_tls_override, echo, external, gateway, gateway_class, https_listener, key_material, listener_set, namespace, parameters, parameters_ref, to_backend, traffic_policy
 
 NS = "rights"
 CONTROLLER = "portcullis-controller"
 WITH_STATUS = [
     "gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes",
-    "backendtlspolicies", "accesspolicies", "clientpolicies", "ratelimitpolicies", "routepolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
+    "backendtlspolicies", "accesspolicies", "backendpolicies", "clientpolicies", "ratelimitpolicies", "routepolicies", "backendtlsoverrides", "releasebackends", "telemetrypolicies", "xbackends", "xbackendtrafficpolicies",
 ]
 # Permissions that are not visible in requests, and the reason for each.
 UNSEEN = {
@@ -58,7 +58,7 @@ def prepare(cluster):
     for kind in "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
         wait_for(f"{kind} has a status", lambda: cluster.api.get(kind, "any", NS).get("status", {}).get("parents"), 10)
     edge["spec"]["listeners"].append(https_listener(8443, "keys"))
-    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"))
+    cluster.apply(edge, backend_tls(NS, "any", "echo", "keys"), backend_tls_override(NS, "any", "echo", "edge"), traffic_policy(NS, "any", "echo"), backend_policy(NS, "any", "echo"))
     limits = access_policy(NS, "any", "edge", rules=[{"name": "any", "concurrent": 1000}])
     del limits["spec"]["ipRules"]
     clients = access_policy(NS, "any", "edge", clientIP={})
@@ -81,6 +81,8 @@ def prepare(cluster):
     wait_for("TelemetryPolicy has a status", traced, 10)
     traffic = lambda: cluster.api.get("XBackendTrafficPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
     wait_for("XBackendTrafficPolicy has a status", traffic, 10)
+    of_backend = lambda: cluster.api.get("BackendPolicy", "any", NS).get("status", {}).get("ancestors")  # noqa: E731
+    wait_for("BackendPolicy has a status", of_backend, 10)
     found = lambda: cluster.api.get("ListenerSet", "more", NS).get("status", {}).get("conditions", [])  # noqa: E731
     wait_for("the ListenerSet has a status", lambda: condition(found(), "Programmed").get("observedGeneration"), 10)
 

@@ -28,6 +28,7 @@ pub(crate) static HEALTHY: LazyLock<Value> = LazyLock::new(|| {
         "routes": {"HTTPRoute": route, "GRPCRoute": route, "TLSRoute": route, "TCPRoute": route, "UDPRoute": route},
         "policies": {
             "AccessPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
+            "BackendPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "ClientPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "RateLimitPolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),
             "RoutePolicy": of_controller(&["Accepted", "ResolvedRefs", "Programmed"]),

@@ -20,7 +20,7 @@ use crate::scene::{Objects, Scene};
 use crate::tcp_route::{route, until_counted};
 
 /// Port of the listener.
-const PORT: u16 = 53;
+pub(crate) const PORT: u16 = 53;
 /// The largest datagram of IPv4.
 const LARGEST: usize = 65_507;
 
@@ -51,7 +51,7 @@ pub(crate) fn service(name: &str, endpoints: &[SocketAddr]) -> String {
 }
 
 /// Returns objects that forward datagrams to Service `app` with these endpoints.
-fn to(endpoints: &[SocketAddr]) -> Objects {
+pub(crate) fn to(endpoints: &[SocketAddr]) -> Objects {
     listening(PORT)
         .with(service("app", endpoints))
         .with(udp_route(&[("app", 1)]))

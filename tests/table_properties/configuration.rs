@@ -5,7 +5,11 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock};
 
 use http::{HeaderName, Method};
+use portcullis::ir::backend_policy::{
+    BackendLimits, BackendPolicy, Connection, LoadBalancing, Passive,
+};
 use portcullis::ir::filter::{Fraction, Mirror};
+use portcullis::ir::limit::KeyPart;
 use portcullis::ir::route::{
     Action, BackendTarget, Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch,
     QueryMatch, Timeouts, ValueMatch, WeightedBackend,
@@ -251,6 +255,19 @@ pub(crate) fn listener(
     })
 }
 
+/// A policy that selects endpoints by the address of the client.
+fn by_address() -> BackendPolicy {
+    let key = KeyPart::ClientIp { v4: 32, v6: 64 };
+    BackendPolicy {
+        policy: ObjectRef::core("Policy", "ns", "one"),
+        load_balancing: LoadBalancing::ConsistentHash(vec![key]),
+        limits: BackendLimits::default(),
+        active: None,
+        passive: Passive::DEFAULT,
+        connection: Connection::default(),
+    }
+}
+
 pub(crate) fn ir() -> impl Strategy<Value = Ir> {
     let hostnames = subsequence(HOSTNAMES.to_vec(), 1..4);
     let attached = vec(
@@ -259,7 +276,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
     );
     let endpoints = subsequence(vec![1_u16, 2, 3], 0..=3);
     // Rules refer to backend 3, which never exists.
-    let backends = vec((any::<bool>(), endpoints), 3);
+    let backends = vec((any::<bool>(), any::<bool>(), endpoints), 3);
     (routes(), hostnames, vec(attached, 3), backends).prop_map(
         |(routes, hostnames, attached, backends)| {
             let listeners = hostnames
@@ -271,7 +288,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                 gateway: GATEWAY.clone(),
                 listeners: listeners.collect(),
             };
-            let backend = |(index, (h2c, ports)): (u8, (bool, Vec<u16>))| {
+            let backend = |(index, (h2c, hashes, ports)): (u8, (bool, bool, Vec<u16>))| {
                 let protocol = match h2c {
                     true => UpstreamProtocol::H2c,
                     false => UpstreamProtocol::Http1,
@@ -285,6 +302,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                     endpoints: endpoints.into(),
                     slow_start: None,
                     traffic: None,
+                    policy: hashes.then(|| Arc::new(by_address())),
                     fallback: None,
                 })
             };

@@ -38,6 +38,7 @@ fn pair() -> Ir {
             endpoints: vec![([127, 0, 0, 1], 1).into()].into(),
             slow_start: None,
             traffic: None,
+            policy: None,
             fallback: None,
         })
     });

@@ -8,7 +8,9 @@ use portcullis::table::UpstreamFault;
 use portcullis::upstream::SendError;
 use tokio::io::AsyncReadExt;
 
-use crate::scene::{Endpoint, TestRequest, Worker, block_on, head, http1, read_until, write_text};
+use crate::scene::{
+    Endpoint, TestRequest, Worker, block_on, hashed, head, http1, read_until, write_text,
+};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -237,7 +239,7 @@ fn affinity_selects_one_endpoint_of_many() {
             origins.push(Endpoint::answering(OK).await);
         }
         let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
-        let (worker, backend) = (Worker::new(), http1(&addresses));
+        let (worker, backend) = (Worker::new(), hashed(&addresses));
         let mut used = std::collections::HashSet::new();
         for affinity in 0..20 {
             let mut request = TestRequest::get();

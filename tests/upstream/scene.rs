@@ -15,6 +15,10 @@ use http::{HeaderMap, Method, Request, StatusCode, request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use portcullis::ir;
+use portcullis::ir::backend_policy::{
+    BackendLimits, BackendPolicy, Connection, LoadBalancing, Passive,
+};
+use portcullis::ir::limit::KeyPart;
 use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use portcullis::runtime::clock::Clock;
 use portcullis::runtime::per_worker::WorkerId;
@@ -242,9 +246,32 @@ pub(crate) fn backend(
     transport: Transport,
     endpoints: &[SocketAddr],
 ) -> Backend {
+    let ir = backend_ir(protocol, endpoints);
+    Backend::new(&ir, transport, Arc::default())
+}
+
+/// Returns a backend of HTTP/1.1 in plain text whose policy selects endpoints by a header.
+pub(crate) fn hashed(endpoints: &[SocketAddr]) -> Backend {
+    let key = KeyPart::Header(http::HeaderName::from_static("x-user"));
+    let policy = BackendPolicy {
+        policy: ObjectRef::core("Policy", "ns", "one"),
+        load_balancing: LoadBalancing::ConsistentHash(vec![key]),
+        limits: BackendLimits::default(),
+        active: None,
+        passive: Passive::DEFAULT,
+        connection: Connection::default(),
+    };
+    let ir = ir::Backend {
+        policy: Some(Arc::new(policy)),
+        ..backend_ir(UpstreamProtocol::Http1, endpoints)
+    };
+    Backend::new(&ir, Transport::Plain, Arc::default())
+}
+
+fn backend_ir(protocol: UpstreamProtocol, endpoints: &[SocketAddr]) -> ir::Backend {
     let mut endpoints = endpoints.to_vec();
     endpoints.sort();
-    let ir = ir::Backend {
+    ir::Backend {
         id: BackendId {
             object: ObjectRef::core("Service", "ns", "one"),
             port: 80,
@@ -256,9 +283,9 @@ pub(crate) fn backend(
         endpoints: endpoints.into(),
         slow_start: None,
         traffic: None,
+        policy: None,
         fallback: None,
-    };
-    Backend::new(&ir, transport, Arc::default())
+    }
 }
 
 /// Returns a backend of HTTP/1.1 in plain text.

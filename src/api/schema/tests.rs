@@ -1,6 +1,7 @@
 //! Validates objects that an API server accepts or refuses, with schemas and CEL rules.
 
 mod access_policy;
+mod backend_policy;
 mod backend_tls;
 mod client_policy;
 mod cors;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::head::Head;
 use crate::api::access_policy::AccessPolicy;
+use crate::api::backend_policy::BackendPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::client_policy::ClientPolicy;
 use crate::api::gateway::Gateway;
@@ -74,6 +75,7 @@ impl Observed {
 pub(super) fn is_observed(kind: &Kind) -> bool {
     let others = [
         AccessPolicy::KIND,
+        BackendPolicy::KIND,
         ClientPolicy::KIND,
         RateLimitPolicy::KIND,
         RoutePolicy::KIND,

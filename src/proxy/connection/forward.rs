@@ -14,8 +14,8 @@ use super::relay::{Half, RelayEnd, Side, relay};
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::worker_state::OpenConnection;
 use crate::proxy::worker_state::port::PortState;
-use crate::table::Rule;
-use crate::upstream::{Security, TcpConnection};
+use crate::table::{Backend, Rule};
+use crate::upstream::{Security, TcpClient, TcpConnection};
 
 /// Interval of checks for a reset by a side that is not read from, since the other one does not read.
 const RESET_CHECK: Duration = Duration::from_secs(1);
@@ -25,6 +25,8 @@ pub(super) struct Forwarded {
     pub(super) client: ClientIo,
     /// Address of the client.
     pub(super) peer: IpAddr,
+    /// Port of the client.
+    pub(super) port: u16,
     /// Bytes that were read from it already.
     pub(super) first: Vec<u8>,
     /// The rule; `None` if no route wants the connection.
@@ -43,6 +45,7 @@ impl Forwarded {
         Self {
             client,
             peer: peer.ip().to_canonical(),
+            port: peer.port(),
             first,
             rule,
             security,
@@ -56,13 +59,19 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
     let Forwarded {
         client,
         peer,
+        port: peer_port,
         first,
         rule,
         security,
     } = forwarded;
     let activity = Activity::tunnel(&open.clock, &open.limits_of(port));
     open.connections.register(peer, &activity);
-    let connecting = connect(open, rule.as_deref(), security);
+    let backend = rule.as_deref().and_then(Rule::draw_backend);
+    let of_client = TcpClient {
+        address: peer,
+        ends: backend.and_then(|backend| ends(backend, SocketAddr::new(peer, peer_port), &client)),
+    };
+    let connecting = connect(open, backend, &of_client, security);
     let connected = tokio::select! {
         connected = connecting => connected,
         // Three endpoints that do not answer take three times the connect timeout.
@@ -143,13 +152,25 @@ enum Stop {
     BackendFailed,
 }
 
+/// Returns the addresses of a client and of the proxy, if the policy of a backend tells them.
+fn ends(
+    backend: &Backend,
+    peer: SocketAddr,
+    client: &ClientIo,
+) -> Option<Arc<(SocketAddr, SocketAddr)>> {
+    let settings = backend.settings.as_ref()?;
+    settings.ir.connection.proxy_protocol?;
+    Some(Arc::new((peer, client.local_address()?)))
+}
+
 async fn connect(
     open: &OpenConnection,
-    rule: Option<&Rule>,
+    backend: Option<&Arc<Backend>>,
+    client: &TcpClient,
     security: Security,
 ) -> Option<TcpConnection> {
-    let backend = rule?.draw_backend()?;
-    let connected = open.upstream.connect(backend, security).await;
+    let backend = backend?;
+    let connected = open.upstream.connect(backend, client, security).await;
     connected
         .inspect_err(
             |error| tracing::debug!(%error, backend = %backend.id, "cannot forward a connection"),

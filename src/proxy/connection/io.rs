@@ -2,6 +2,7 @@
 //! [`Activity`], and writes injected bytes between those of the upper layer.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -48,6 +49,11 @@ impl ClientIo {
     /// Reports whether the client has reset the connection. Makes a system call.
     pub(crate) fn has_failed(&self) -> bool {
         self.tcp().take_error().is_ok_and(|error| error.is_some())
+    }
+
+    /// Returns the address of the proxy as the client sees it. Makes a system call.
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        self.tcp().local_addr().ok()
     }
 
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.

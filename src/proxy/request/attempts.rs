@@ -14,7 +14,7 @@ use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::error::Error;
-use crate::table::{Backend, BackendTarget, Rule, Traffic};
+use crate::table::{Backend, BackendTarget, LimitedRequest, Rule, Traffic};
 use crate::telemetry::trace::TRACEPARENT;
 use crate::upstream::{self, FailedAttempt, Outgoing, Resend, Semantics};
 
@@ -160,9 +160,14 @@ async fn attempt(
         try_timeout: exchange.attempt_timeout(),
         keeps_body,
     };
+    let settings = backend.settings.as_deref();
+    let affinity = settings.and_then(|settings| {
+        let (client, view) = (exchange.record.client().ip(), exchange.view());
+        settings.affinity(&LimitedRequest { client, view })
+    });
     let upstream = &exchange.client.worker.upstream;
     let attempts = &mut exchange.record.attempts;
-    let attempt = upstream.attempt(backend, None, attempts, &outgoing, body);
+    let attempt = upstream.attempt(backend, affinity, attempts, &outgoing, body);
     attempt.await
 }
 

@@ -117,9 +117,10 @@ impl<'a> Allowed<'a> {
             | UpstreamFault::Refused
             | UpstreamFault::Local => true,
             UpstreamFault::Reset | UpstreamFault::Timeout => method.is_idempotent(),
-            UpstreamFault::Protocol | UpstreamFault::NoEndpoint | UpstreamFault::Descriptors => {
-                false
-            }
+            UpstreamFault::Protocol
+            | UpstreamFault::NoEndpoint
+            | UpstreamFault::Descriptors
+            | UpstreamFault::Overloaded => false,
         };
         self.are_left() && (is_connection_failure || self.allow_status(Error::Send(error).status()))
     }

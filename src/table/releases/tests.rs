@@ -41,7 +41,7 @@ fn of_weights(weights: &[u64]) -> Releases {
         cookie: None,
         releases: releases.collect(),
     };
-    Releases::new(&ir, &[], &BackendStats::default())
+    Releases::new(&ir, &[], &BackendStats::default(), false)
 }
 
 fn name(release: &Arc<Release>) -> &str {

@@ -56,6 +56,7 @@ impl Resolver for ConfigMaps {
                 endpoints: vec![address].into(),
                 slow_start: None,
                 traffic: None,
+                policy: None,
                 fallback: None,
             },
             port: Port {

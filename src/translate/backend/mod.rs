@@ -34,6 +34,7 @@ use self::registry::{REGISTRY, unusable};
 use super::changes::Changes;
 use super::consumer::Requests;
 use super::input::{Input, Options};
+use super::policy::backend_policy::{self, BackendPolicies};
 use super::policy::backend_tls::{Decision, TlsPolicies};
 use super::policy::traffic_policy::TrafficPolicies;
 use super::reason::{Fault, Reason};
@@ -55,6 +56,7 @@ pub(super) struct Backends {
     slices: SlicesByOwner,
     pub(super) tls: TlsPolicies,
     pub(super) traffic: TrafficPolicies,
+    pub(super) policies: BackendPolicies,
     resolved: BTreeMap<BackendId, Resolved>,
     /// Whether a resolved backend may have no claims.
     has_unclaimed: bool,
@@ -94,6 +96,7 @@ impl Backends {
             slices: SlicesByOwner::default(),
             tls: TlsPolicies::default(),
             traffic: TrafficPolicies::default(),
+            policies: BackendPolicies::default(),
             resolved: BTreeMap::new(),
             has_unclaimed: false,
             listed: None,
@@ -105,6 +108,7 @@ impl Backends {
     pub(super) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) {
         self.tls.step(input, changes);
         self.traffic.step(input, changes);
+        self.policies.step(input, changes);
         let owners = |slice: &_| owners(slice).collect();
         self.slices.step(input, changes, owners);
         let sources = sources(input, &self.slices);
@@ -114,7 +118,8 @@ impl Backends {
         let changed = changes.sources().iter().filter_map(|source| match source {
             Source::Backend(object)
             | Source::EndpointsOf(object)
-            | Source::TrafficPolicyOf(object) => Some(object),
+            | Source::TrafficPolicyOf(object)
+            | Source::BackendPolicyOf(object) => Some(object),
             _ => None,
         });
         for object in changed {
@@ -282,7 +287,7 @@ impl Backends {
     fn add(&mut self, found: Found, used: BackendUse) -> Arc<Backend> {
         let Found { mut backend, port } = found;
         used.put_into(&mut backend);
-        backend.traffic = self.traffic.of(&backend.id.object).cloned();
+        self.apply_policies(&mut backend, &port);
         if let Some(known) = self.resolved.get_mut(&backend.id) {
             if *known.backend == backend {
                 return known.backend.clone();
@@ -303,6 +308,17 @@ impl Backends {
         };
         self.resolved.insert(backend.id.clone(), resolved);
         backend
+    }
+
+    /// Applies the policies on the object and the port of a backend that are not about TLS.
+    fn apply_policies(&self, backend: &mut Backend, port: &Port) {
+        let object = &backend.id.object;
+        let applied = self.policies.of(object, port.name.as_deref());
+        let traffic = self.traffic.of(object);
+        backend.traffic = backend_policy::traffic_of(traffic, applied.as_ref());
+        backend.policy = applied.as_ref().map(|applied| applied.policy.clone());
+        let slow_start = applied.and_then(|applied| applied.slow_start);
+        backend.slow_start = slow_start.or(backend.slow_start);
     }
 
     /// Keeps a backend until it is released as often as it was claimed. While one of the claims serves traffic, the
@@ -413,7 +429,7 @@ impl Backends {
         backend.tls = same.cloned().or(tls);
         backend.id = id.clone();
         backend.protocol = protocol;
-        backend.traffic = self.traffic.of(&id.object).cloned();
+        self.apply_policies(&mut backend, &port);
         Some((backend, port))
     }
 }

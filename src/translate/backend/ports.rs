@@ -45,6 +45,7 @@ pub(super) fn resolve_with(
         endpoints: endpoints(port),
         slow_start: None,
         traffic: None,
+        policy: None,
         fallback: None,
     };
     Ok(Found {

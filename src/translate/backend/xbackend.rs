@@ -148,6 +148,7 @@ impl Resolver for XBackends {
                 },
                 slow_start: None,
                 traffic: None,
+                policy: None,
                 fallback: None,
             },
             port: Port {

@@ -6,6 +6,7 @@
 //! objects would keep each other in a closure.
 
 use crate::api::access_policy::{AccessPolicy, AccessSpec};
+use crate::api::backend_policy::BackendPolicy;
 use crate::api::filter::HttpFilter;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::api::inherited_policy::InheritedPolicy;
@@ -52,6 +53,7 @@ pub(super) fn links(
         Object::BackendTlsPolicy(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
+        Object::BackendPolicy(policy) => by_kind.backend_policy(policy),
         Object::AccessPolicy(policy) => by_kind.access_policy(policy),
         Object::ClientPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
@@ -236,12 +238,27 @@ impl ByKind<'_> {
 
     /// Collects the links of a policy on traffic: it belongs to the backends that it targets.
     fn traffic_policy(&mut self, policy: &BackendTrafficPolicy) {
+        let targets = policy.spec.target_refs.iter();
+        self.belongs_to_backends(targets.map(|it| (&*it.group, &*it.kind, &*it.name)));
+    }
+
+    /// Collects the links of a policy on backends: it belongs to those that it targets.
+    fn backend_policy(&mut self, policy: &BackendPolicy) {
+        let targets = policy.spec.target_refs.iter();
+        self.belongs_to_backends(targets.map(|it| (&*it.group, &*it.kind, &*it.name)));
+    }
+
+    /// Collects backends of the own namespace that the object belongs to.
+    fn belongs_to_backends<'t>(
+        &mut self,
+        targets: impl Iterator<Item = (&'t str, &'t str, &'t str)>,
+    ) {
         let namespace = &*self.collector.name.namespace;
         let kinds = &self.collector.input.options.permissions.backend_kinds;
-        let targets = policy.spec.target_refs.iter();
         let targets =
-            targets.filter(|it| backend::find_enabled(kinds, &it.group, &it.kind).is_some());
-        let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
+            targets.filter(|(group, kind, _)| backend::find_enabled(kinds, group, kind).is_some());
+        let targets =
+            targets.map(|(group, kind, name)| ObjectRef::new(group, kind, namespace, name));
         self.collector.links.belongs_to.extend(targets);
     }
 

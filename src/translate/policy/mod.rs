@@ -1,5 +1,6 @@
 //! Policies: one file or folder per kind, and the status that they share.
 
+pub(super) mod backend_policy;
 pub(super) mod backend_tls;
 pub(super) mod index;
 pub(super) mod inherited;

@@ -196,6 +196,7 @@ fn settings(
         let session = session.map(|spec| session_persistence::of_backend(spec, target));
         let settings = TrafficPolicy {
             policy: policy.clone(),
+            session_policy: None,
             retry_budget,
             session: session.transpose()?,
         };
@@ -205,7 +206,7 @@ fn settings(
 }
 
 /// Validates the same as the CRD: an API server with another version of the CRD may accept other values.
-fn retry_budget(constraint: &RetryConstraint) -> Result<RetryBudget, Fault> {
+pub(super) fn retry_budget(constraint: &RetryConstraint) -> Result<RetryBudget, Fault> {
     let RetryConstraint {
         budget,
         min_retry_rate,

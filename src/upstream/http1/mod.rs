@@ -50,6 +50,21 @@ impl Connection {
         }
     }
 
+    /// Counts a request that the connection has carried. Returns whether it may carry another one.
+    pub(super) fn count_request(&mut self) -> bool {
+        self.io.count_request()
+    }
+
+    /// Returns its own idle timeout in milliseconds.
+    pub(super) fn idle_timeout(&self) -> Option<u64> {
+        self.io.idle_timeout()
+    }
+
+    /// Reports whether other connections of the backend were refused since this time, for want of slots.
+    pub(super) fn is_wanted(&self, since: u64) -> bool {
+        self.io.is_wanted(since)
+    }
+
     /// Reports whether the connection is open and has received nothing, as an idle connection must.
     pub(super) fn is_idle(&mut self) -> bool {
         self.buffer.is_empty() && self.io.is_idle()

@@ -65,6 +65,10 @@ pub(in crate::upstream) struct Http2Connection {
     bodies: Rc<Bodies>,
     clock: Rc<Clock>,
     pub(super) is_tls: bool,
+    /// Requests that it may still carry, if they are limited.
+    requests_left: Cell<Option<u32>>,
+    /// Its own idle timeout in milliseconds.
+    pub(in crate::upstream) idle_timeout: Option<u64>,
 }
 
 /// Requests on a connection.
@@ -85,6 +89,7 @@ impl Http2Connection {
     ) -> Result<Rc<Self>, h2::Error> {
         thread_local!(static NEXT: Cell<u64> = const { Cell::new(1) });
         let is_tls = io.is_tls();
+        let (max_requests, idle_timeout) = (io.max_requests(), io.idle_timeout());
         let last_read = Rc::new(Cell::new(clock.now()));
         let io = WatchedIo {
             io,
@@ -133,6 +138,8 @@ impl Http2Connection {
             bodies,
             clock: clock.clone(),
             is_tls,
+            requests_left: Cell::new(max_requests),
+            idle_timeout,
         }))
     }
 
@@ -171,9 +178,17 @@ impl Http2Connection {
         self.streams() == 0 && self.load.used.get() < oldest
     }
 
+    /// Reports whether the policy of the backend permits it to carry another request.
+    pub(in crate::upstream) fn has_requests_left(&self) -> bool {
+        self.requests_left.get() != Some(0)
+    }
+
     /// Reserves a slot for one request.
     pub(in crate::upstream) fn reserve(self: &Rc<Self>) -> Slot {
         self.load.streams.set(self.load.streams.get() + 1);
+        if let Some(left) = self.requests_left.get() {
+            self.requests_left.set(Some(left.saturating_sub(1)));
+        }
         Slot(self.clone())
     }
 }

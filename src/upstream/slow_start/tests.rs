@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::balance;
+use super::super::balance::{self, Choice};
 use super::super::in_flight::{InFlight, WorkerEndpoints};
 use super::*;
 use crate::ir;
@@ -49,7 +49,7 @@ fn worker() -> WorkerEndpoints {
 }
 
 fn select(endpoints: &[Arc<Endpoint>], slow_start: SlowStart) -> InFlight {
-    balance::select(&worker(), endpoints, &[], None, Some(slow_start)).unwrap()
+    balance::select(&worker(), endpoints, &[], Choice::by_load(Some(slow_start))).unwrap()
 }
 
 /// Returns the part of the requests that the last endpoint gets, if each ends before the next
@@ -128,8 +128,13 @@ fn added_endpoint_gets_all_requests_when_alone() {
     assert_near(part(&endpoints[1..], slow_start), 1.0);
     let excluded = [endpoints[0].id];
     for _ in 0..100 {
-        let selected =
-            balance::select(&worker(), &endpoints, &excluded, None, Some(slow_start)).unwrap();
+        let selected = balance::select(
+            &worker(),
+            &endpoints,
+            &excluded,
+            Choice::by_load(Some(slow_start)),
+        )
+        .unwrap();
         assert_eq!(selected.endpoint().id, endpoints[1].id);
     }
 }
@@ -140,19 +145,6 @@ fn added_endpoint_gets_all_requests_while_others_are_avoided() {
     let health = &endpoints[0].health;
     health.avoided_until.store(u64::MAX, Relaxed);
     assert_near(part(&endpoints, at(&endpoints, 0)), 1.0);
-}
-
-#[test]
-fn affinity_overrides_slow_start() {
-    let endpoints = endpoints(2, 2);
-    let slow_start = at(&endpoints, 0);
-    for affinity in 0..100 {
-        let of = |slow_start| {
-            let selected = balance::select(&worker(), &endpoints, &[], Some(affinity), slow_start);
-            selected.unwrap().endpoint().id
-        };
-        assert_eq!(of(Some(slow_start)), of(None));
-    }
 }
 
 proptest! {

@@ -29,6 +29,7 @@ use crate::status::Condition;
 use self::effective::effective;
 use self::index::Index;
 use self::path::{Combination, Levels, Path, Sections};
+pub(in crate::translate) use self::rate_limit::key_part;
 pub(in crate::translate) use self::status::{Attachments, Statuses};
 use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;

@@ -155,7 +155,8 @@ fn rate(limit: &RequestLimit, field: &str) -> Result<Rate, Fault> {
     })
 }
 
-fn key_part(part: &ApiKeyPart, field: &str) -> Result<KeyPart, Fault> {
+/// Translates the part of a key at `field`.
+pub(in crate::translate) fn key_part(part: &ApiKeyPart, field: &str) -> Result<KeyPart, Fault> {
     let ApiKeyPart {
         kind,
         name,

@@ -1,0 +1,137 @@
+//! Endpoints by the policy of a backend.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::ir;
+use crate::ir::backend_policy::{BackendLimits, BackendPolicy, Connection};
+use crate::ir::limit::KeyPart;
+use crate::runtime::clock::Clock;
+use crate::table::Transport;
+
+fn policy(load_balancing: LoadBalancing) -> BackendPolicy {
+    BackendPolicy {
+        policy: ir::ObjectRef::core("Policy", "ns", "one"),
+        load_balancing,
+        limits: BackendLimits::default(),
+        active: None,
+        passive: Passive::DEFAULT,
+        connection: Connection::default(),
+    }
+}
+
+fn hashed() -> BackendPolicy {
+    let key = KeyPart::ClientIp { v4: 32, v6: 64 };
+    policy(LoadBalancing::ConsistentHash(vec![key]))
+}
+
+fn backend(endpoints: u16, policy: BackendPolicy) -> Backend {
+    let address = |port| ([127, 0, 0, 1], port).into();
+    let ir = ir::Backend {
+        policy: Some(Arc::new(policy)),
+        ..ir::Backend::plain((1..=endpoints).map(address).collect())
+    };
+    Backend::new(&ir, Transport::Plain, Arc::default())
+}
+
+/// Selects an endpoint for a key.
+fn request(worker: &WorkerEndpoints, backend: &Backend, key: Option<u64>) -> Option<InFlight> {
+    let endpoints = backend.endpoints();
+    let choice = Choice::of(backend, worker.worker(), endpoints.ring(), key);
+    select(worker, &endpoints, &[], choice)
+}
+
+fn worker() -> WorkerEndpoints {
+    WorkerEndpoints::new(WorkerId::ONLY, Clock::new())
+}
+
+/// Returns the port that each key gets.
+fn ports(backend: &Backend) -> BTreeMap<u64, u16> {
+    let worker = worker();
+    let port = |key| {
+        let selected = request(&worker, backend, Some(key)).unwrap();
+        selected.endpoint().address.port()
+    };
+    (0..400).map(|key| (key, port(key))).collect()
+}
+
+#[test]
+fn few_requests_of_a_key_stay_together_and_many_are_bounded() {
+    let (worker, backend) = (worker(), backend(4, hashed()));
+    let mut requests = Vec::new();
+    let most = || {
+        let endpoints = backend.endpoints();
+        endpoints.iter().map(|it| it.load.in_flight()).max()
+    };
+    for count in 1..=400 {
+        requests.push(request(&worker, &backend, Some(7)));
+        if count <= ALWAYS_PERMITTED {
+            assert_eq!(most(), Some(count));
+        }
+    }
+    // A fourth more than the mean, and what the count of the mean is late.
+    assert!(most() <= Some(125 + 8), "{:?}", most());
+}
+
+#[test]
+fn only_keys_of_an_endpoint_that_fails_move_and_to_all_others() {
+    let backend = backend(5, hashed());
+    let before = ports(&backend);
+    backend.endpoints()[0].health.fail_checks();
+    let after = ports(&backend);
+    let mut moved_to = BTreeMap::new();
+    for (key, port) in before {
+        match port {
+            1 => *moved_to.entry(after[&key]).or_insert(0) += 1,
+            _ => assert_eq!(after[&key], port),
+        }
+    }
+    let ports: Vec<_> = moved_to.keys().copied().collect();
+    assert_eq!(ports, [2, 3, 4, 5], "{moved_to:?}");
+}
+
+#[test]
+fn endpoints_in_turn_pass_over_failed_ones() {
+    let (worker, backend) = (worker(), backend(3, policy(LoadBalancing::RoundRobin)));
+    let next = || {
+        let selected = request(&worker, &backend, None).unwrap();
+        selected.endpoint().address.port()
+    };
+    assert_eq!([next(), next(), next(), next()], [1, 2, 3, 1]);
+    backend.endpoints()[2].health.fail_checks();
+    assert_eq!([next(), next(), next(), next()], [2, 1, 1, 2]);
+}
+
+#[test]
+fn all_endpoints_are_used_below_the_share_of_healthy_ones() {
+    let mut policy = policy(LoadBalancing::Random);
+    policy.passive.panic_percent = 50;
+    let (worker, backend) = (worker(), backend(5, policy));
+    let used = || {
+        let mut used = [false; 5];
+        for _ in 0..300 {
+            let selected = request(&worker, &backend, None).unwrap();
+            used[usize::from(selected.endpoint().address.port()) - 1] = true;
+        }
+        used
+    };
+    let endpoints = backend.endpoints();
+    endpoints[..2].iter().for_each(|it| it.health.fail_checks());
+    assert_eq!(used(), [false, false, true, true, true]);
+    endpoints[2].health.fail_checks();
+    assert_eq!(used(), [true; 5]);
+}
+
+#[test]
+fn full_endpoints_get_no_request() {
+    let mut policy = hashed();
+    policy.limits.requests_per_endpoint = Some(2);
+    let (worker, backend) = (worker(), backend(3, policy));
+    let requests: Vec<_> = (0..6)
+        .map(|_| request(&worker, &backend, Some(1)).expect("an endpoint"))
+        .collect();
+    assert!(request(&worker, &backend, Some(1)).is_none());
+    assert!(are_full(&backend));
+    drop(requests);
+    assert!(request(&worker, &backend, Some(1)).is_some());
+}
