@@ -43,6 +43,27 @@ pub struct RouteSpec {
     /// Changes of responses, before the filters of their rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderModifier>,
+    /// Compression of responses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
+}
+
+/// Compression of responses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Compression {
+    /// Content codings in order of preference; all if it is not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encodings: Option<Vec<String>>,
+    /// Media types.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_types: Option<Vec<String>>,
+    /// Minimum size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_size: Option<Size>,
+    /// Effort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
 }
 
 /// Request bodies.

@@ -6,6 +6,7 @@ pub mod authorization;
 pub mod backend;
 pub mod cidr;
 pub mod client;
+pub mod compression;
 pub mod cors;
 pub mod external_auth;
 pub mod filter;

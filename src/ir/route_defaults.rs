@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ObjectRef;
+use super::compression::Compression;
 use super::filter::HeaderChanges;
 
 /// What policies say about the requests of a listener or a rule.
@@ -25,6 +26,9 @@ pub struct RouteDefaults {
     /// Changes of responses before the filters of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderChanges>,
+    /// Compression of responses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
     /// The policies that contribute.
     pub policies: Vec<ObjectRef>,
 }

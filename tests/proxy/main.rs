@@ -22,6 +22,7 @@ mod canary;
 mod client_certificates;
 mod client_policy;
 mod collector;
+mod compression;
 mod connections;
 mod cors;
 mod cors_conformance;

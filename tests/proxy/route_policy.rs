@@ -22,7 +22,7 @@ use crate::scene::{Objects, Scene, prefix, to};
 use crate::websocket_http2::{switch, tunnel};
 
 /// A RoutePolicy on a target.
-fn policy(name: &str, target: &Value, spec: &Value) -> String {
+pub(crate) fn policy(name: &str, target: &Value, spec: &Value) -> String {
     access(name, target, spec).replace("AccessPolicy", "RoutePolicy")
 }
 

@@ -28,6 +28,30 @@ fn validates_fields_of_route_policies() {
             "requestHeaders.set",
         ),
         (", responseHeaders: {}", "responseHeaders"),
+        (", compression: {}", ""),
+        (
+            ", compression: {encodings: [br, gzip], contentTypes: [text/*], minSize: 2Ki, level: Best}",
+            "",
+        ),
+        (", compression: {encodings: []}", ""),
+        (
+            ", compression: {encodings: [deflate]}",
+            "compression.encodings",
+        ),
+        (
+            ", compression: {encodings: [br, br]}",
+            "compression.encodings",
+        ),
+        (
+            ", compression: {contentTypes: [html]}",
+            "compression.contentTypes",
+        ),
+        (
+            ", compression: {contentTypes: []}",
+            "compression.contentTypes",
+        ),
+        (", compression: {minSize: 1.5Ki}", "compression.minSize"),
+        (", compression: {level: 9}", "compression.level"),
     ] {
         let found = policy(spec);
         let as_expected = match expected {

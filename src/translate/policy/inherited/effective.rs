@@ -90,6 +90,7 @@ fn route(levels: &Levels<'_>) -> Option<RouteDefaults> {
         Section::Retry,
         Section::RequestHeaders,
         Section::ResponseHeaders,
+        Section::Compression,
     ] {
         if let Some((_, Content::Route(content))) = usable(levels, section) {
             let known = defaults.take().unwrap_or_default();
@@ -108,6 +109,7 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
         retry,
         request_headers,
         response_headers,
+        compression,
         mut policies,
     } = known;
     for policy in &section.policies {
@@ -126,6 +128,7 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
         retry: retry.or_else(|| section.retry.clone()),
         request_headers: request_headers.or_else(|| section.request_headers.clone()),
         response_headers: response_headers.or_else(|| section.response_headers.clone()),
+        compression: compression.or_else(|| section.compression.clone()),
         policies,
     }
 }

@@ -9,6 +9,7 @@ use crate::ir::ObjectRef;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::route_defaults::RouteDefaults;
 
+use super::compression;
 use super::policy::{Content, Policy, Section};
 use crate::translate::filter::{Message, headers};
 use crate::translate::reason::{ConditionType, Fault, Reason};
@@ -25,6 +26,7 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
         retry,
         request_headers,
         response_headers,
+        compression,
     } = &object.spec;
     let name = object.object_ref();
     let mut sections = BTreeMap::new();
@@ -60,6 +62,13 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
     let section = Section::ResponseHeaders;
     let changes = changed(response_headers, Message::Response, section);
     set(section, changes.map(|it| it.map(of_responses)));
+    let compression = compression.as_ref().map(|spec| {
+        Ok(RouteDefaults {
+            compression: Some(compression::read(spec)?),
+            ..RouteDefaults::default()
+        })
+    });
+    set(Section::Compression, compression);
     let mut policy = Policy::new(object, ConditionType::RoutePolicyAffected, sections);
     policy.protects = false;
     policy
