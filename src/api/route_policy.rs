@@ -33,7 +33,7 @@ pub struct RouteSpec {
     pub request_body: Option<RequestBody>,
     /// Timeouts of rules that set none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeouts: Option<HttpTimeouts>,
+    pub timeouts: Option<RouteTimeouts>,
     /// Retries of rules that set none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<HttpRetry>,
@@ -46,6 +46,18 @@ pub struct RouteSpec {
     /// Compression of responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
+}
+
+/// Timeouts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RouteTimeouts {
+    /// Those that a rule of an HTTPRoute may set.
+    #[serde(flatten)]
+    pub of_rules: HttpTimeouts,
+    /// Time without a byte in either direction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_idle: Option<String>,
 }
 
 /// Compression of responses.

@@ -79,6 +79,7 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
         request_headers,
         response_headers,
         compression,
+        stream_idle,
         policies,
     } = defaults;
     let body = max_body.map(|bytes| format!("request bodies of {bytes} bytes at most"));
@@ -89,6 +90,10 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
     let mut lines: Vec<_> = body.into_iter().collect();
     lines.extend(changes("request header", request_headers));
     lines.extend(changes("response header", response_headers));
+    lines.extend(stream_idle.map(|time| match time.is_zero() {
+        true => "idle streams stay open".to_owned(),
+        false => format!("idle streams end after {time:?}"),
+    }));
     lines.extend(compression.as_ref().map(shown_compression));
     let names: Vec<_> = policies.iter().map(ToString::to_string).collect();
     lines.push(format!("from {}", names.join(", ")));

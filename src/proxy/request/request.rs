@@ -208,6 +208,10 @@ impl Exchange {
                     rule,
                     record,
                 });
+                let defaults = exchange.defaults.as_deref();
+                if let Some(time) = defaults.and_then(RouteDefaults::stream_idle_timeout) {
+                    exchange.record.activity().idle_for(time);
+                }
                 match passed {
                     None => Outcome::Forward(exchange),
                     Some(passed) => {

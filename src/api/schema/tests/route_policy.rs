@@ -18,6 +18,8 @@ fn validates_fields_of_route_policies() {
         (", requestBody: {maxSize: 1.5Mi}", "requestBody.maxSize"),
         (", requestBody: {}", "requestBody"),
         (", timeouts: {request: 0s, backendRequest: 1m}", ""),
+        (", timeouts: {streamIdle: 1h}", ""),
+        (", timeouts: {streamIdle: long}", "timeouts.streamIdle"),
         (", timeouts: {}", "timeouts"),
         (", timeouts: {request: soon}", "timeouts.request"),
         (", retry: {codes: [503], attempts: 3, backoff: 10ms}", ""),

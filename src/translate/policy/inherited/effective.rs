@@ -110,6 +110,7 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
         request_headers,
         response_headers,
         compression,
+        stream_idle,
         mut policies,
     } = known;
     for policy in &section.policies {
@@ -125,6 +126,7 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
                 .backend_request
                 .or(section.timeouts.backend_request),
         },
+        stream_idle: stream_idle.or(section.stream_idle),
         retry: retry.or_else(|| section.retry.clone()),
         request_headers: request_headers.or_else(|| section.request_headers.clone()),
         response_headers: response_headers.or_else(|| section.response_headers.clone()),
