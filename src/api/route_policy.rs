@@ -33,7 +33,7 @@ pub struct RouteSpec {
     pub request_body: Option<RequestBody>,
     /// Timeouts of rules that set none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeouts: Option<HttpTimeouts>,
+    pub timeouts: Option<RouteTimeouts>,
     /// Retries of rules that set none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<HttpRetry>,
@@ -43,6 +43,39 @@ pub struct RouteSpec {
     /// Changes of responses, before the filters of their rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderModifier>,
+    /// Compression of responses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
+}
+
+/// Timeouts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RouteTimeouts {
+    /// Those that a rule of an HTTPRoute may set.
+    #[serde(flatten)]
+    pub of_rules: HttpTimeouts,
+    /// Time without a byte in either direction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_idle: Option<String>,
+}
+
+/// Compression of responses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Compression {
+    /// Content codings in order of preference; all if it is not set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encodings: Option<Vec<String>>,
+    /// Media types.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_types: Option<Vec<String>>,
+    /// Minimum size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_size: Option<Size>,
+    /// Effort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
 }
 
 /// Request bodies.

@@ -11,6 +11,7 @@ use crate::ir::ObjectRef;
 use crate::ir::authentication::{Authentication, KeyPlace, Require};
 use crate::ir::authorization::{Authorization, AuthorizationRule, RequestConditions};
 use crate::ir::cidr::CidrSet;
+use crate::ir::compression::Compression;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::{KeyPart, Limit, Limits};
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
@@ -79,6 +80,8 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
         retry: _,
         request_headers,
         response_headers,
+        compression,
+        stream_idle,
         policies,
     } = defaults;
     let body = max_body.map(|bytes| format!("request bodies of {bytes} bytes at most"));
@@ -89,9 +92,29 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
     let mut lines: Vec<_> = body.into_iter().collect();
     lines.extend(changes("request header", request_headers));
     lines.extend(changes("response header", response_headers));
+    lines.extend(stream_idle.map(|time| match time.is_zero() {
+        true => "idle streams stay open".to_owned(),
+        false => format!("idle streams end after {time:?}"),
+    }));
+    lines.extend(compression.as_ref().map(shown_compression));
     let names: Vec<_> = policies.iter().map(ToString::to_string).collect();
     lines.push(format!("from {}", names.join(", ")));
     lines
+}
+
+fn shown_compression(compression: &Compression) -> String {
+    let Compression {
+        encodings,
+        content_types,
+        min_size,
+        level,
+    } = compression;
+    if encodings.is_empty() {
+        return "no compression".to_owned();
+    }
+    let encodings: Vec<_> = encodings.iter().map(|it| it.name()).collect();
+    let (encodings, types) = (encodings.join(", "), content_types.join(", "));
+    format!("compression with {encodings}, level {level:?}, from {min_size} bytes, of {types}")
 }
 
 fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {

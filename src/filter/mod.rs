@@ -2,10 +2,12 @@
 //! filters also decide what happens to its response.
 
 mod alias;
+pub mod compression;
 mod cors;
 pub mod credentials;
 mod facts;
 mod header;
+mod list;
 mod path;
 mod redirect;
 mod response;

@@ -7,6 +7,7 @@ pub mod backend;
 pub mod backend_policy;
 pub mod cidr;
 pub mod client;
+pub mod compression;
 pub mod cors;
 pub mod external_auth;
 pub mod filter;

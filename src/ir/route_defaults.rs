@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ObjectRef;
+use super::compression::Compression;
 use super::filter::HeaderChanges;
 
 /// What policies say about the requests of a listener or a rule.
@@ -16,6 +17,9 @@ pub struct RouteDefaults {
     pub max_body: Option<u64>,
     /// Timeouts that the rule does not set.
     pub timeouts: Timeouts,
+    /// Time without a byte in either direction, after which an exchange or a tunnel ends; zero is no such time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_idle: Option<Duration>,
     /// Retries, if the rule does not set them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
@@ -25,8 +29,22 @@ pub struct RouteDefaults {
     /// Changes of responses before the filters of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_headers: Option<HeaderChanges>,
+    /// Compression of responses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
     /// The policies that contribute.
     pub policies: Vec<ObjectRef>,
+}
+
+/// Longer than any exchange.
+const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+impl RouteDefaults {
+    /// Returns the time after which an idle exchange or tunnel ends, if policies say it.
+    pub fn stream_idle_timeout(&self) -> Option<Duration> {
+        let timeout = self.stream_idle;
+        timeout.map(|timeout| if timeout.is_zero() { ENDLESS } else { timeout })
+    }
 }
 
 /// Timeouts of a rule, and of policies; `None` is not set, and zero is no timeout.

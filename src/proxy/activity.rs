@@ -85,6 +85,8 @@ pub(crate) struct Activity {
     body_open: Cell<bool>,
     is_body_too_large: Cell<bool>,
     ended_by: Cell<Option<TimeoutKind>>,
+    /// What the policies of the request say instead of the limits of the connection.
+    stream_idle: Cell<Option<Duration>>,
     expiry: RefCell<Option<Pin<Box<Sleep>>>>,
     multiplexed: bool,
     evicted: Cell<bool>,
@@ -111,6 +113,7 @@ impl Activity {
             body_open: Cell::new(false),
             is_body_too_large: Cell::new(false),
             ended_by: Cell::new(None),
+            stream_idle: Cell::new(None),
             expiry: RefCell::new(None),
             multiplexed,
             evicted: Cell::new(false),
@@ -311,6 +314,7 @@ impl Activity {
         self.received.set(0);
         self.body_open.set(false);
         self.ended_by.set(None);
+        self.stream_idle.set(None);
         if !self.multiplexed {
             self.expire_at(None);
         }
@@ -399,11 +403,23 @@ impl Activity {
             Phase::Idle if self.multiplexed => self.limits.keep_alive_timeout,
             Phase::Idle => self.limits.idle_buffer_timeout,
             Phase::RequestBody => self.limits.body_timeout,
-            Phase::Backend => self.limits.stream_idle_timeout,
+            Phase::Backend => (self.stream_idle.get()).unwrap_or(self.limits.stream_idle_timeout),
             Phase::Write => self.limits.write_timeout,
             Phase::Tunnel => self.limits.tunnel_idle_timeout,
             Phase::Exchange | Phase::Evicted => Duration::ZERO,
         });
+    }
+
+    /// Sets the time after which the exchange, or its tunnel, ends if no byte moves.
+    pub(crate) fn idle_for(&self, time: Duration) {
+        self.stream_idle.set(Some(time));
+        self.restart();
+    }
+
+    /// Returns the time after which a tunnel of the last request ends if no byte moves.
+    pub(crate) fn tunnel_idle_timeout(&self) -> Duration {
+        let timeout = self.stream_idle.get();
+        timeout.unwrap_or(self.limits.tunnel_idle_timeout)
     }
 
     /// Parks an idle connection: the rest of the keep-alive timeout starts now.

@@ -120,6 +120,7 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         descriptors: shared.descriptors,
         turn: Cell::new(0),
         kept_bytes: Budget::of_worker(shared.loads.len()),
+        encoders: Budget::of_encoders(shared.loads.len()),
         handshakes: Handshakes::new(shared.limits.max_handshakes / shared.loads.len()),
         date: Date::default(),
         id,

@@ -72,6 +72,8 @@ pub(crate) struct Worker {
     pub(crate) upstream: Upstream,
     /// Memory for request bodies that are kept.
     pub(super) kept_bytes: Rc<Budget>,
+    /// Memory for encoders of responses.
+    pub(super) encoders: Rc<Budget>,
     /// TLS handshakes in progress.
     pub(crate) handshakes: Handshakes,
     /// Timeouts and limits.

@@ -25,6 +25,7 @@ mod client_affinity;
 mod client_certificates;
 mod client_policy;
 mod collector;
+mod compression;
 mod connections;
 mod cors;
 mod cors_conformance;

@@ -1,6 +1,6 @@
 //! RoutePolicies: request bodies, timeouts, retries and headers where routes do not say it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -17,12 +17,12 @@ use crate::client::{Client, connect, read_until, write_text};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::{self as peer, block_on};
-use crate::origin::{Origin, Payload, full, stream};
+use crate::origin::{Origin, Payload, empty, full, stream};
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::websocket_http2::{switch, tunnel};
 
 /// A RoutePolicy on a target.
-fn policy(name: &str, target: &Value, spec: &Value) -> String {
+pub(crate) fn policy(name: &str, target: &Value, spec: &Value) -> String {
     access(name, target, spec).replace("AccessPolicy", "RoutePolicy")
 }
 
@@ -310,4 +310,96 @@ async fn filters_of_routes_run_after_header_changes_of_policies() {
     assert_eq!(answer.header("x-frame-options"), "SAMEORIGIN");
     assert_eq!(answer.header("x-added"), "1");
     assert!(!answer.headers.contains_key("server"), "{answer:?}");
+}
+
+/// The time without a byte in tests, and a shorter one in which bytes move.
+const IDLE: (&str, Duration, Duration) = (
+    "600ms",
+    Duration::from_millis(600),
+    Duration::from_millis(200),
+);
+
+fn idle() -> String {
+    policy(
+        "idle",
+        &gateway(),
+        &json!({"timeouts": {"streamIdle": IDLE.0}}),
+    )
+}
+
+#[tokio::test]
+async fn idle_streams_end_and_others_live() {
+    let (tell, mut told) = mpsc::channel(2);
+    let origin = Origin::new(move |request: Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            if request.uri().path() == "/never" {
+                std::future::pending::<()>().await;
+            }
+            let (sender, body) = stream();
+            tell.send(sender).await.expect("a test");
+            Response::new(body)
+        }
+    })
+    .await;
+    let scene = Scene::start(&before(&origin, &[idle()]));
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        let begin = Instant::now();
+        assert_eq!(client.get("a.com", "/never").await.status, 504);
+        // The clock of a worker is coarse.
+        let waited = begin.elapsed();
+        assert!(waited >= IDLE.2 && waited < 10 * IDLE.1, "{waited:?}");
+        let request = client.request(Method::GET, "a.com", "/");
+        let request = request.body(empty()).expect("a request");
+        let (response, sender) = tokio::join!(client.send(request), told.recv());
+        let mut response = response.expect("a response");
+        let sender = sender.expect("a sender");
+        let begin = Instant::now();
+        while begin.elapsed() < 2 * IDLE.1 {
+            let event = Frame::data(Bytes::from("event"));
+            sender.send(event).await.expect("a reader");
+            let frame = timeout(TEST_TIMEOUT, response.frame()).await;
+            frame.expect("in time").expect("a frame").expect("data");
+            tokio::time::sleep(IDLE.2).await;
+        }
+        let end = timeout(TEST_TIMEOUT, response.frame()).await;
+        assert!(end.expect("in time").expect("a failure").is_err());
+    }
+}
+
+#[test]
+fn idle_tunnels_end_and_others_live() {
+    block_on(async {
+        let origin = Origin::raw(|mut stream| async move {
+            switch(&mut stream).await;
+            let mut heard = [0; 4];
+            while stream.read_exact(&mut heard).await.is_ok() {
+                stream.write_all(&heard).await.expect("written");
+            }
+        });
+        let origin = origin.await;
+        let objects = Objects::http()
+            .service("origin", &[origin.address])
+            .route("route", &[prefix("/chat", "origin")])
+            .with(idle());
+        let scene = Scene::start(&objects);
+        let (sender, connection) = peer::connect(scene.at(80)).await;
+        let (body, mut stream) = tunnel(&sender, "/chat").await;
+        let begin = Instant::now();
+        let mut count = 0;
+        while begin.elapsed() < 2 * IDLE.1 {
+            let sent = peer::write(&mut stream, Bytes::from_static(b"ping"), false);
+            sent.await.expect("taken");
+            count += 1;
+            tokio::time::sleep(IDLE.2).await;
+        }
+        let read = timeout(TEST_TIMEOUT, peer::read(body))
+            .await
+            .expect("in time");
+        assert_eq!(read.bytes.len(), "welcome".len() + 4 * count);
+        drop(connection);
+    });
 }

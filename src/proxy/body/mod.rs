@@ -2,6 +2,8 @@
 
 pub(super) mod body_copy;
 pub(super) mod buffered;
+pub(super) mod compressed_body;
+mod encoder;
 pub(super) mod grpc_web_body;
 pub(super) mod incoming;
 pub(super) mod request_body;

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use super::compressed_body::{CompressedBody, Frames};
 use super::grpc_web_body::WebBody;
 use super::request_body::RequestBody;
 use super::trailers;
@@ -24,6 +25,8 @@ pub(crate) enum BodySource {
     Tunnel(Box<Tunnel>),
     /// A gRPC response of a backend, translated for a gRPC-Web client.
     GrpcWeb(Box<WebBody>),
+    /// Another one, compressed.
+    Compressed(Box<CompressedBody<Self>>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
@@ -99,21 +102,36 @@ impl ResponseBody {
 }
 
 impl BodySource {
-    fn is_end_stream(&self) -> bool {
+    /// Reports whether there is nothing more to send.
+    pub(in crate::proxy) fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty | Self::Tunnel(_) => true,
             Self::Memory(bytes) => bytes.is_empty(),
             Self::GrpcWeb(body) => body.is_ended(),
+            Self::Compressed(body) => body.is_ended(),
             Self::Backend(body) => body.is_end_stream(),
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    /// Returns what is known about the number of bytes.
+    pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::GrpcWeb(_) | Self::Compressed(_) => SizeHint::default(),
+            Self::Empty | Self::Tunnel(_) => SizeHint::with_exact(0),
+            Self::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Backend(body) => body.size_hint(),
+        }
+    }
+}
+
+impl Frames for BodySource {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self {
             Self::Empty | Self::Tunnel(_) => Poll::Ready(None),
             Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::GrpcWeb(body) => body.poll_frame(cx),
+            Self::Compressed(body) => body.poll_frame(cx),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -136,7 +154,7 @@ impl Body for ResponseBody {
             return Poll::Ready(None);
         };
         record.activity().on_response_awaited();
-        let mut polled = this.source.poll(cx);
+        let mut polled = this.source.poll_frame(cx);
         match &mut polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
@@ -170,12 +188,9 @@ impl Body for ResponseBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            _ if self.is_end_hidden => SizeHint::default(),
-            BodySource::GrpcWeb(_) => SizeHint::default(),
-            BodySource::Empty | BodySource::Tunnel(_) => SizeHint::with_exact(0),
-            BodySource::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            BodySource::Backend(body) => body.size_hint(),
+        match self.is_end_hidden {
+            true => SizeHint::default(),
+            false => self.source.size_hint(),
         }
     }
 }

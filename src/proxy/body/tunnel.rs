@@ -1,5 +1,7 @@
 //! The body of a response that opens a tunnel: the connection to the backend, which the connection to the client relays.
 
+use std::time::Duration;
+
 use super::request_body::RequestBody;
 use crate::proxy::response::record::Record;
 use crate::upstream::{ResponseBody, Upgraded};
@@ -15,5 +17,10 @@ impl Tunnel {
     pub(crate) fn new(response: ResponseBody<RequestBody>, record: Box<Record>) -> Option<Self> {
         let backend = response.into_upgraded()?;
         Some(Self { backend, record })
+    }
+
+    /// Returns the time after which the tunnel ends if no byte moves.
+    pub(in crate::proxy) fn idle_timeout(&self) -> Duration {
+        self.record.activity().tunnel_idle_timeout()
     }
 }

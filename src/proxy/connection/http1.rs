@@ -113,7 +113,7 @@ pub(crate) async fn serve(
         }
         prefix = join(parts.read_buf, unread);
         if let Some(tunnel) = tunnel.take() {
-            let idle = client.limits.tunnel_idle_timeout;
+            let idle = tunnel.idle_timeout();
             let relay = upgrade::relay(*tunnel, io, prefix, &client.worker.clock, idle);
             return Box::pin(relay).await;
         }

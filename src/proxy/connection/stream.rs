@@ -163,7 +163,7 @@ impl Stream {
         let _open = self.connection.open_tunnel();
         let mut writer = StreamWriter::new(sender);
         let reader = StreamReader::new(input);
-        let (idle, clock) = (client.limits.tunnel_idle_timeout, &client.worker.clock);
+        let (idle, clock) = (tunnel.idle_timeout(), &client.worker.clock);
         let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, clock, idle);
         match relayed.await {
             RelayEnd::Complete => {}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderValue, request};
 use tokio::time::Instant;
 
+use super::negotiation::Negotiated;
 use super::view::view;
 use crate::filter::ResponsePhase;
 use crate::ir::Filter;
@@ -42,6 +43,8 @@ pub(in crate::proxy) struct Exchange {
     pub(in crate::proxy) rule: LoadedRule,
     /// What policies say where the rule does not.
     pub(super) defaults: Option<Arc<RouteDefaults>>,
+    /// What decides about the compression of the response, if a policy says anything about it.
+    pub(super) negotiated: Option<Negotiated>,
     /// Modifications of the response by filters.
     pub(in crate::proxy) response_phase: ResponsePhase,
     /// Whether copies were sent to the mirrors of the selected backendRef.

@@ -3,11 +3,13 @@
 mod admission;
 mod attempts;
 mod authentication;
+mod compression;
 pub(super) mod exchange;
 mod external_auth;
 mod filters;
 pub(super) mod headers;
 mod mirror;
+mod negotiation;
 mod policies;
 mod policy_refusal;
 pub mod preview;

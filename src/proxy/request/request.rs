@@ -13,7 +13,9 @@ use tokio::time::{Instant, timeout_at};
 use super::admission::{Matched, Refused, admit, new_id};
 use super::attempts::{self, ResponseSource};
 use super::authentication::{Credentials, Unverified};
+use super::compression::compress;
 use super::filters;
+use super::negotiation::Negotiated;
 use super::policy_refusal::PolicyRefusal;
 use super::websocket::Handshake;
 use crate::filter::{Level, ResponsePhase, change_response};
@@ -177,6 +179,7 @@ impl Exchange {
             }) => {
                 let defaults = passed.as_ref().and_then(|it| it.defaults.clone());
                 let mut exchange = Box::new(Self {
+                    negotiated: Negotiated::of(defaults.as_deref(), &parts),
                     grpc_web: match rule.kind() {
                         RouteKind::Grpc => body.translate_grpc_web(&mut parts.headers),
                         _ => None,
@@ -205,6 +208,10 @@ impl Exchange {
                     rule,
                     record,
                 });
+                let defaults = exchange.defaults.as_deref();
+                if let Some(time) = defaults.and_then(RouteDefaults::stream_idle_timeout) {
+                    exchange.record.activity().idle_for(time);
+                }
                 match passed {
                     None => Outcome::Forward(exchange),
                     Some(passed) => {
@@ -247,6 +254,11 @@ impl Exchange {
         response
     }
 
+    /// Reports whether the request is a gRPC call.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.error_format() != ErrorFormat::Text
+    }
+
     fn error_format(&self) -> ErrorFormat {
         match self.grpc_web {
             Some(format) => ErrorFormat::GrpcWeb(format),
@@ -287,6 +299,7 @@ impl Exchange {
                 }
                 None => BodySource::Backend(body),
             };
+            let source = compress(&self, status, &mut headers, source);
             ResponseBody::new(source, self.record)
         };
         let mut response = Response::new(body);
@@ -317,7 +330,9 @@ impl Exchange {
             body = error_response::as_grpc(&mut head, body);
         }
         self.apply_response_phase(&mut head.headers);
-        in_memory((Response::from_parts(head, body), self.record))
+        let source = BodySource::Memory(body);
+        let source = compress(&self, head.status, &mut head.headers, source);
+        Response::from_parts(head, ResponseBody::new(source, self.record))
     }
 }
 

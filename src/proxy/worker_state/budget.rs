@@ -1,7 +1,8 @@
 //! Memory of a worker for bytes that outlive their turn: request bodies for another attempt or an
-//! authorization server, and queues of copies for mirrors. All of them share one budget, of which
-//! each client has a share that depends on what is free. No client can use up the budget: a
-//! client that asks for too much loses its own replay or copy.
+//! authorization server, and queues of copies for mirrors. All of them share one budget, and encoders
+//! of responses share another. Of a budget, each client has a share that depends on what is free. No
+//! client can use up a budget: a client that asks for too much loses its own replay, copy or
+//! compression.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -14,6 +15,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 /// minimum allows 64 full replays of 64 KiB.
 const PROCESS: usize = 64 * 1024 * 1024;
 const MIN: usize = 4 * 1024 * 1024;
+/// The same for encoders of responses.
+const ENCODERS: usize = 128 * 1024 * 1024;
+const MIN_ENCODERS: usize = 16 * 1024 * 1024;
 /// Part of the free bytes that one connection may hold. An address may hold all that is still free,
 /// hence half of the budget, and leaves as much to all others.
 const CONNECTION: usize = 8;
@@ -45,6 +49,11 @@ impl Budget {
     /// Creates the budget of one of `workers` workers.
     pub(in crate::proxy) fn of_worker(workers: usize) -> Rc<Self> {
         Self::new((PROCESS / workers.max(1)).max(MIN))
+    }
+
+    /// Creates the budget for encoders of responses, of one of `workers` workers.
+    pub(in crate::proxy) fn of_encoders(workers: usize) -> Rc<Self> {
+        Self::new((ENCODERS / workers.max(1)).max(MIN_ENCODERS))
     }
 
     fn new(limit: usize) -> Rc<Self> {

@@ -18,6 +18,8 @@ fn validates_fields_of_route_policies() {
         (", requestBody: {maxSize: 1.5Mi}", "requestBody.maxSize"),
         (", requestBody: {}", "requestBody"),
         (", timeouts: {request: 0s, backendRequest: 1m}", ""),
+        (", timeouts: {streamIdle: 1h}", ""),
+        (", timeouts: {streamIdle: long}", "timeouts.streamIdle"),
         (", timeouts: {}", "timeouts"),
         (", timeouts: {request: soon}", "timeouts.request"),
         (", retry: {codes: [503], attempts: 3, backoff: 10ms}", ""),
@@ -28,6 +30,30 @@ fn validates_fields_of_route_policies() {
             "requestHeaders.set",
         ),
         (", responseHeaders: {}", "responseHeaders"),
+        (", compression: {}", ""),
+        (
+            ", compression: {encodings: [br, gzip], contentTypes: [text/*], minSize: 2Ki, level: Best}",
+            "",
+        ),
+        (", compression: {encodings: []}", ""),
+        (
+            ", compression: {encodings: [deflate]}",
+            "compression.encodings",
+        ),
+        (
+            ", compression: {encodings: [br, br]}",
+            "compression.encodings",
+        ),
+        (
+            ", compression: {contentTypes: [html]}",
+            "compression.contentTypes",
+        ),
+        (
+            ", compression: {contentTypes: []}",
+            "compression.contentTypes",
+        ),
+        (", compression: {minSize: 1.5Ki}", "compression.minSize"),
+        (", compression: {level: 9}", "compression.level"),
     ] {
         let found = policy(spec);
         let as_expected = match expected {

@@ -90,6 +90,7 @@ fn route(levels: &Levels<'_>) -> Option<RouteDefaults> {
         Section::Retry,
         Section::RequestHeaders,
         Section::ResponseHeaders,
+        Section::Compression,
     ] {
         if let Some((_, Content::Route(content))) = usable(levels, section) {
             let known = defaults.take().unwrap_or_default();
@@ -108,6 +109,8 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
         retry,
         request_headers,
         response_headers,
+        compression,
+        stream_idle,
         mut policies,
     } = known;
     for policy in &section.policies {
@@ -123,9 +126,11 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
                 .backend_request
                 .or(section.timeouts.backend_request),
         },
+        stream_idle: stream_idle.or(section.stream_idle),
         retry: retry.or_else(|| section.retry.clone()),
         request_headers: request_headers.or_else(|| section.request_headers.clone()),
         response_headers: response_headers.or_else(|| section.response_headers.clone()),
+        compression: compression.or_else(|| section.compression.clone()),
         policies,
     }
 }

@@ -5,6 +5,7 @@
 pub(in crate::translate) mod access;
 mod authentication;
 mod client;
+mod compression;
 mod condition;
 mod effective;
 mod index;

@@ -85,6 +85,8 @@ pub(super) enum Section {
     RequestHeaders,
     /// `responseHeaders` of a RoutePolicy.
     ResponseHeaders,
+    /// `compression` of a RoutePolicy.
+    Compression,
 }
 
 /// What a section says.
@@ -137,6 +139,7 @@ impl Section {
             Self::Retry => "spec.retry",
             Self::RequestHeaders => "spec.requestHeaders",
             Self::ResponseHeaders => "spec.responseHeaders",
+            Self::Compression => "spec.compression",
         }
     }
 
@@ -155,7 +158,8 @@ impl Section {
             | Self::RouteTimeouts
             | Self::Retry
             | Self::RequestHeaders
-            | Self::ResponseHeaders => false,
+            | Self::ResponseHeaders
+            | Self::Compression => false,
             Self::ProxyProtocol
             | Self::Timeouts
             | Self::Connections

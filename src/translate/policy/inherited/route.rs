@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::api::Resource;
 use crate::api::filter::HeaderModifier;
-use crate::api::route_policy::{RequestBody, RoutePolicy, RouteSpec};
+use crate::api::route_policy::{RequestBody, RoutePolicy, RouteSpec, RouteTimeouts};
 use crate::ir::ObjectRef;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::route_defaults::RouteDefaults;
 
+use super::compression;
 use super::policy::{Content, Policy, Section};
 use crate::translate::filter::{Message, headers};
 use crate::translate::reason::{ConditionType, Fault, Reason};
-use crate::translate::{retry, size, timeouts};
+use crate::translate::{duration, retry, size, timeouts};
 
 /// Parses a policy.
 pub(super) fn read(object: &RoutePolicy) -> Policy {
@@ -25,6 +26,7 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
         retry,
         request_headers,
         response_headers,
+        compression,
     } = &object.spec;
     let name = object.object_ref();
     let mut sections = BTreeMap::new();
@@ -36,13 +38,10 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
         Section::RequestBody,
         request_body.as_ref().map(self::request_body),
     );
-    let timeouts = timeouts.as_ref().map(|spec| {
-        Ok(RouteDefaults {
-            timeouts: timeouts::translate(spec, Section::RouteTimeouts.field())?,
-            ..RouteDefaults::default()
-        })
-    });
-    set(Section::RouteTimeouts, timeouts);
+    set(
+        Section::RouteTimeouts,
+        timeouts.as_ref().map(self::timeouts),
+    );
     let retry = retry.as_ref().map(|spec| {
         Ok(RouteDefaults {
             retry: Some(retry::translate(spec, Section::Retry.field())?),
@@ -60,6 +59,13 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
     let section = Section::ResponseHeaders;
     let changes = changed(response_headers, Message::Response, section);
     set(section, changes.map(|it| it.map(of_responses)));
+    let compression = compression.as_ref().map(|spec| {
+        Ok(RouteDefaults {
+            compression: Some(compression::read(spec)?),
+            ..RouteDefaults::default()
+        })
+    });
+    set(Section::Compression, compression);
     let mut policy = Policy::new(object, ConditionType::RoutePolicyAffected, sections);
     policy.protects = false;
     policy
@@ -82,6 +88,21 @@ fn request_body(section: &RequestBody) -> Result<RouteDefaults, Fault> {
     let max_size = max_size.as_ref();
     Ok(RouteDefaults {
         max_body: max_size.map(|size| size::parse(size, field)).transpose()?,
+        ..RouteDefaults::default()
+    })
+}
+
+fn timeouts(section: &RouteTimeouts) -> Result<RouteDefaults, Fault> {
+    let RouteTimeouts {
+        of_rules,
+        stream_idle,
+    } = section;
+    let field = Section::RouteTimeouts.field();
+    let idle = stream_idle.as_ref();
+    let idle = idle.map(|text| duration::parse(text, &format!("{field}.streamIdle")));
+    Ok(RouteDefaults {
+        timeouts: timeouts::translate(of_rules, field)?,
+        stream_idle: idle.transpose()?,
         ..RouteDefaults::default()
     })
 }
