@@ -300,8 +300,12 @@ impl RouteBuilder<'_> {
     /// rule serves its requests.
     pub(in crate::translate) fn rule(&mut self, parts: RuleParts) -> Rule {
         let (settings, action) = match parts.settings {
-            Ok(settings) => {
-                self.usable += usize::from(parts.forward.is_usable);
+            Ok(mut settings) => {
+                let is_usable = parts.forward.is_usable;
+                self.usable += usize::from(is_usable);
+                // A rule that forwards no request sends none to others either.
+                let is_kept = |filter: &Filter| is_usable || filter.backend().is_none();
+                settings.filters.retain(is_kept);
                 (settings, Action::Forward(parts.forward.targets.into()))
             }
             Err(fault) => {
