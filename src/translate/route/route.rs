@@ -304,7 +304,7 @@ impl RouteBuilder<'_> {
                 let is_usable = parts.forward.is_usable;
                 self.usable += usize::from(is_usable);
                 // A rule that forwards no request sends none to others either.
-                let is_kept = |filter: &Filter| is_usable || filter.backend().is_none();
+                let is_kept = |filter: &Filter| is_usable || filter.target().is_none();
                 settings.filters.retain(is_kept);
                 (settings, Action::Forward(parts.forward.targets.into()))
             }
