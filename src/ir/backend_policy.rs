@@ -30,6 +30,20 @@ pub struct BackendPolicy {
     pub connection: Connection,
 }
 
+impl BackendPolicy {
+    /// Returns the policy of an object that sets nothing: all is as without a policy.
+    pub fn without_settings(policy: ObjectRef) -> Self {
+        Self {
+            policy,
+            load_balancing: LoadBalancing::LeastRequest,
+            limits: BackendLimits::default(),
+            active: None,
+            passive: Passive::DEFAULT,
+            connection: Connection::default(),
+        }
+    }
+}
+
 /// Connections to the endpoints of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Connection {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::backend_counts::{BackendCounts, ConnectionSlot, PendingSlot, RequestSlot, Slot};
 use super::limits::LimitedRequest;
 use super::ring;
-use crate::ir::backend_policy::{BackendLimits, BackendPolicy, LoadBalancing, Passive};
+use crate::ir::backend_policy::{BackendPolicy, LoadBalancing};
 use crate::ir::limit::KeyPart;
 use crate::runtime::per_worker::{Count, PerWorker};
 
@@ -36,12 +36,8 @@ impl BackendSettings {
     /// Returns the settings for health checks of the backend: those of connections.
     pub(super) fn for_checks(&self) -> Self {
         Self::new(&Arc::new(BackendPolicy {
-            policy: self.ir.policy.clone(),
-            load_balancing: LoadBalancing::LeastRequest,
-            limits: BackendLimits::default(),
-            active: None,
-            passive: Passive::DEFAULT,
             connection: self.ir.connection,
+            ..BackendPolicy::without_settings(self.ir.policy.clone())
         }))
     }
 

@@ -147,7 +147,7 @@ fn backoff(first: Duration, ejections: u32) -> Duration {
 pub(super) mod tests {
     use super::*;
     use crate::ir;
-    use crate::ir::backend_policy::{BackendLimits, BackendPolicy, Connection, LoadBalancing};
+    use crate::ir::backend_policy::BackendPolicy;
     use crate::table::Transport;
 
     /// Returns a backend with endpoints on loopback.
@@ -287,17 +287,13 @@ pub(super) mod tests {
     #[test]
     fn policy_replaces_defaults() {
         let policy = BackendPolicy {
-            policy: ir::ObjectRef::core("Policy", "ns", "one"),
-            load_balancing: LoadBalancing::LeastRequest,
-            limits: BackendLimits::default(),
-            active: None,
-            connection: Connection::default(),
             passive: Passive {
                 consecutive_errors: 2,
                 ejection: Duration::from_secs(10),
                 max_ejected_percent: 100,
                 panic_percent: 50,
             },
+            ..BackendPolicy::without_settings(ir::ObjectRef::core("Policy", "ns", "one"))
         };
         let ir = ir::Backend {
             policy: Some(Arc::new(policy)),

@@ -117,7 +117,7 @@ fn config_map(keys: &[Value]) -> String {
     .to_string()
 }
 
-/// A key that is gone verifies nothing, although its tokens are remembered.
+/// Tokens of a removed key are invalid, although they were valid before.
 #[tokio::test]
 async fn keys_can_be_rotated() {
     let origin = Origin::echo("origin").await;

@@ -5,9 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, LazyLock};
 
 use http::{HeaderName, Method};
-use portcullis::ir::backend_policy::{
-    BackendLimits, BackendPolicy, Connection, LoadBalancing, Passive,
-};
+use portcullis::ir::backend_policy::{BackendPolicy, LoadBalancing};
 use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::limit::KeyPart;
 use portcullis::ir::route::{
@@ -259,12 +257,8 @@ pub(crate) fn listener(
 fn by_address() -> BackendPolicy {
     let key = KeyPart::ClientIp { v4: 32, v6: 64 };
     BackendPolicy {
-        policy: ObjectRef::core("Policy", "ns", "one"),
         load_balancing: LoadBalancing::ConsistentHash(vec![key]),
-        limits: BackendLimits::default(),
-        active: None,
-        passive: Passive::DEFAULT,
-        connection: Connection::default(),
+        ..BackendPolicy::without_settings(ObjectRef::core("Policy", "ns", "one"))
     }
 }
 

@@ -15,9 +15,7 @@ use http::{HeaderMap, Method, Request, StatusCode, request};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use portcullis::ir;
-use portcullis::ir::backend_policy::{
-    BackendLimits, BackendPolicy, Connection, LoadBalancing, Passive,
-};
+use portcullis::ir::backend_policy::{BackendPolicy, LoadBalancing};
 use portcullis::ir::limit::KeyPart;
 use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use portcullis::runtime::clock::Clock;
@@ -254,12 +252,8 @@ pub(crate) fn backend(
 pub(crate) fn hashed(endpoints: &[SocketAddr]) -> Backend {
     let key = KeyPart::Header(http::HeaderName::from_static("x-user"));
     let policy = BackendPolicy {
-        policy: ObjectRef::core("Policy", "ns", "one"),
         load_balancing: LoadBalancing::ConsistentHash(vec![key]),
-        limits: BackendLimits::default(),
-        active: None,
-        passive: Passive::DEFAULT,
-        connection: Connection::default(),
+        ..BackendPolicy::without_settings(ObjectRef::core("Policy", "ns", "one"))
     };
     let ir = ir::Backend {
         policy: Some(Arc::new(policy)),

@@ -154,7 +154,7 @@ impl Verifier {
     /// first few that can have its algorithm.
     fn verify(&self, ir: &Provider, token: &[u8]) -> Option<Map<String, Value>> {
         let header = decode_header(token).ok()?;
-        // Nothing is understood that must be (RFC 7515, 4.1.11), and a token that is encrypted is none of ours.
+        // No header of `crit` is supported, so such a token is invalid (RFC 7515, 4.1.11). Encrypted tokens are not supported.
         if header.crit.is_some() || header.enc.is_some() {
             return None;
         }

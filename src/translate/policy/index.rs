@@ -5,6 +5,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::ir::ObjectRef;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
@@ -22,8 +24,13 @@ pub(in crate::translate) trait TargetPolicy {
     /// Returns what is announced of a backend whose policies may have changed.
     fn source(backend: ObjectRef) -> Source;
 
+    /// Returns the time of creation; `None` counts as oldest.
+    fn created(&self) -> Option<Timestamp>;
+
     /// Compares the ages: of two equal policies the older one applies, then the first by namespace and name.
-    fn by_age(&self, other: &Self) -> Ordering;
+    fn by_age(&self, other: &Self) -> Ordering {
+        (self.created(), self.name()).cmp(&(other.created(), other.name()))
+    }
 }
 
 /// The policies of a kind.

@@ -14,6 +14,7 @@ use crate::translate::input::{Input, Mode};
 use crate::translate::memo::Memo;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::{Report, put};
+use crate::translate::source::Source;
 
 /// The statuses of the policies of a kind.
 pub(in crate::translate) struct PolicyStatuses {
@@ -50,7 +51,10 @@ impl PolicyStatuses {
         let mut names = self.statuses.outdated(changes);
         names.extend(changed);
         for name in names {
-            let computed = input.reading(|| Some(entries(input, of_policy(&name)?)));
+            let computed = input.reading(|| {
+                input.read(|| Source::Object(name.clone()));
+                Some(entries(input, of_policy(&name)?))
+            });
             self.statuses.replace(&name, computed);
             let status = self.statuses.get(&name);
             let note = status.and_then(|status| note(input, (&name, self.unused), status));

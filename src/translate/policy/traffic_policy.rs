@@ -1,7 +1,6 @@
 //! XBackendTrafficPolicies: which of them applies to a backend, its settings, and its status. Keeps policies from one
 //! translation to the next.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -64,8 +63,8 @@ impl TargetPolicy for Policy {
         Source::TrafficPolicyOf(backend)
     }
 
-    fn by_age(&self, other: &Self) -> Ordering {
-        (self.created, &self.name).cmp(&(other.created, &other.name))
+    fn created(&self) -> Option<jiff::Timestamp> {
+        self.created
     }
 }
 
@@ -80,7 +79,6 @@ impl Statuses {
         report: &mut Report,
     ) {
         let of_policy = |name: &ObjectRef| {
-            input.read(|| Source::Object(name.clone()));
             let policy = policies.0.get(name)?;
             Some(policies.of_gateways(input, policy, requesters))
         };

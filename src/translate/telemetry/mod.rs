@@ -3,7 +3,6 @@
 
 mod settings;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -66,8 +65,8 @@ impl TargetPolicy for Policy {
         Source::TelemetryPolicyOf(gateway)
     }
 
-    fn by_age(&self, other: &Self) -> Ordering {
-        (self.created, &self.name).cmp(&(other.created, &other.name))
+    fn created(&self) -> Option<jiff::Timestamp> {
+        self.created
     }
 }
 
@@ -101,7 +100,6 @@ impl TelemetryPolicies {
         self.step_gateways(input, changes, parents, backends);
         let mut statuses = std::mem::take(&mut self.statuses);
         let of_policy = |name: &ObjectRef| {
-            input.read(|| Source::Object(name.clone()));
             let policy = self.policies.get(name)?;
             let gateways = policy.gateways.iter().filter(|gateway| {
                 input.read(|| Source::ListenersOf((*gateway).clone()));

@@ -4,19 +4,15 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::ir;
-use crate::ir::backend_policy::{BackendLimits, BackendPolicy, Connection};
+use crate::ir::backend_policy::BackendPolicy;
 use crate::ir::limit::KeyPart;
 use crate::runtime::clock::Clock;
 use crate::table::Transport;
 
 fn policy(load_balancing: LoadBalancing) -> BackendPolicy {
     BackendPolicy {
-        policy: ir::ObjectRef::core("Policy", "ns", "one"),
         load_balancing,
-        limits: BackendLimits::default(),
-        active: None,
-        passive: Passive::DEFAULT,
-        connection: Connection::default(),
+        ..BackendPolicy::without_settings(ir::ObjectRef::core("Policy", "ns", "one"))
     }
 }
 

@@ -1,6 +1,5 @@
 //! A parsed BackendPolicy: its targets and its sections. Must not know other policies.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -63,8 +62,8 @@ impl TargetPolicy for Policy {
         Source::BackendPolicyOf(backend)
     }
 
-    fn by_age(&self, other: &Self) -> Ordering {
-        (self.created, &self.name).cmp(&(other.created, &other.name))
+    fn created(&self) -> Option<jiff::Timestamp> {
+        self.created
     }
 }
 

@@ -32,7 +32,6 @@ impl Statuses {
         report: &mut Report,
     ) {
         let of_policy = |name: &ObjectRef| {
-            input.read(|| Source::Object(name.clone()));
             let policy = policies.0.get(name)?;
             Some(of_gateways(input, (policies, upstream), policy, requesters))
         };

@@ -108,6 +108,10 @@ impl TargetPolicy for Policy {
         Source::Backend(backend)
     }
 
+    fn created(&self) -> Option<jiff::Timestamp> {
+        self.created
+    }
+
     fn by_age(&self, other: &Self) -> Ordering {
         let age = |policy: &Self| {
             let (namespace, name) = (policy.name.namespace.clone(), policy.name.name.clone());

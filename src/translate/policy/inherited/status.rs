@@ -49,7 +49,6 @@ impl Statuses {
     ) {
         let index = &policies.index;
         let of_policy = |name: &ObjectRef| {
-            input.read(|| Source::Object(name.clone()));
             let policy = index.get(name)?;
             Some(of_gateways(input, index, policy, attachments))
         };
