@@ -7,7 +7,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis::ir::route::{
-    Action, BackendTarget, Conditions, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts,
+    Action, BackendTarget, Conditions, HeaderMatch, Match, PathMatch, QueryMatch,
     ValueMatch, WeightedBackend,
 };
 use portcullis::ir::{
@@ -48,7 +48,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
             target: BackendTarget::Backend(backend()),
             filters: Box::default(),
         }])),
-        timeouts: Timeouts::default(),
+        timeouts: None,
         retry: None,
         session: None,
     };
@@ -57,7 +57,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         object,
         created: None,
         priority: 0,
-        rules: vec![Arc::new(rule)],
+        rules: [Arc::new(rule)].into(),
         policies: None,
     };
     AttachedRoute {

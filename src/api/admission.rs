@@ -22,7 +22,7 @@ pub struct Admission {
     /// The object; `None` if it is invalid or of a kind that is not watched.
     pub object: Option<Object>,
     /// Errors and warnings.
-    pub findings: Vec<Finding>,
+    pub findings: Box<[Finding]>,
 }
 
 impl Admission {
@@ -30,7 +30,7 @@ impl Admission {
         Self {
             id,
             object: None,
-            findings: vec![finding],
+            findings: [finding].into(),
         }
     }
 
@@ -91,21 +91,19 @@ pub fn admit(value: Value) -> Admission {
         findings = schema::apply(kind, &mut value);
     }
     findings.extend(advice);
-    let mut admission = Admission {
-        id,
-        object: None,
-        findings,
-    };
-    if !admission.has_errors() {
+    let is_error = |finding: &Finding| finding.severity == Severity::Error;
+    let mut object = None;
+    if !findings.iter().any(is_error) {
         match kind.decode(&Value::Object(value)) {
-            Ok(object) => admission.object = Some(object),
-            Err(error) => admission
-                .findings
-                .push(Finding::error("", format!("cannot be read: {error}"))),
+            Ok(read) => object = Some(read),
+            Err(error) => findings.push(Finding::error("", format!("cannot be read: {error}"))),
         }
     }
-    cut(&mut admission.findings);
-    admission
+    Admission {
+        id,
+        object,
+        findings: cut(findings),
+    }
 }
 
 /// Names an object of a kind before its release as the released kind, and advises to do so.
@@ -123,9 +121,9 @@ fn read_as_released(kind: &Kind, name: &str, value: &mut Map<String, Value>) -> 
 }
 
 /// Truncates findings to [`MAX_FINDINGS`], warnings first.
-fn cut(findings: &mut Vec<Finding>) {
+fn cut(mut findings: Vec<Finding>) -> Box<[Finding]> {
     if findings.len() <= MAX_FINDINGS {
-        return;
+        return findings.into();
     }
     let dropped = findings.len() - MAX_FINDINGS;
     findings.sort_by_key(|finding| finding.severity);
@@ -137,6 +135,7 @@ fn cut(findings: &mut Vec<Finding>) {
         severity: last,
         ..Finding::error("", format!("and {dropped} more"))
     });
+    findings.into()
 }
 
 /// Admits an object of a kind that is not watched: either a former kind of the API, or a foreign one.
@@ -154,11 +153,10 @@ fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admis
     if findings.is_empty() {
         findings.push(unknown(group, api_version, kind));
     }
-    cut(&mut findings);
     Admission {
         id: (!name.is_empty()).then_some(id),
         object: None,
-        findings,
+        findings: cut(findings),
     }
 }
 

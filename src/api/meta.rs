@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::by_text;
 use crate::ir::sharing::{Text, TextMap};
+use crate::ir::time::Time;
 
 /// The parts of `metadata` that Portcullis reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -23,12 +24,12 @@ pub struct ObjectMeta {
     /// Annotations, except the copy of the object that `kubectl apply` makes.
     #[serde(deserialize_with = "without_last_applied")]
     pub annotations: TextMap,
-    /// Creation time (RFC 3339). In files it may be absent, which means oldest.
+    /// Creation time. In files it may be absent, which means oldest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub creation_timestamp: Option<jiff::Timestamp>,
-    /// Time of the deletion request (RFC 3339). The object exists until its finalizers are removed.
+    pub creation_timestamp: Option<Time>,
+    /// Time of the deletion request. The object exists until its finalizers are removed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub deletion_timestamp: Option<jiff::Timestamp>,
+    pub deletion_timestamp: Option<Time>,
     /// Generation of the spec; 0 in files.
     pub generation: i64,
     /// UID; empty in files.

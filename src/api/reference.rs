@@ -71,16 +71,16 @@ impl ParentRef {
 /// The parents of a route. Routes with equal lists share them, such as those of a team.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct ParentRefs(Arc<[ParentRef]>);
+pub struct ParentRefs(Arc<Vec<ParentRef>>);
 
 /// The lists of all routes.
-static PARENTS: LazyLock<Shared<[ParentRef]>> = LazyLock::new(Shared::default);
+static PARENTS: LazyLock<Shared<Arc<Vec<ParentRef>>>> = LazyLock::new(Shared::default);
 
 impl From<Vec<ParentRef>> for ParentRefs {
     fn from(references: Vec<ParentRef>) -> Self {
-        let is_same = |known: &Arc<[ParentRef]>| **known == *references;
+        let is_same = |known: &Arc<Vec<ParentRef>>| **known == references;
         let digest = sharing::digest(&references);
-        Self(PARENTS.get(digest, is_same, || references.as_slice().into()))
+        Self(PARENTS.get(digest, is_same, || Arc::new(references.clone())))
     }
 }
 

@@ -2,12 +2,12 @@
 //! have a limit each, so that one with many objects or with hanging requests does not delay others.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
 use crate::ir::ObjectRef;
+use crate::ir::sharing::Text;
 use crate::runtime::backoff::Backoff;
 
 /// Objects that wait for a worker, that workers process, and that back off.
@@ -16,9 +16,9 @@ pub struct WorkQueue {
     limits: Limits,
     backoff: Backoff,
     /// By name, which is empty for cluster-scoped objects. Contains only namespaces with waiting or running objects.
-    namespaces: HashMap<Arc<str>, Namespace>,
+    namespaces: HashMap<Text, Namespace>,
     /// Namespaces with a waiting object that may run, in the order of their turns.
-    turns: VecDeque<Arc<str>>,
+    turns: VecDeque<Text>,
     waiting: HashSet<ObjectRef>,
     /// Objects that are being processed, and whether to process them again.
     running: HashMap<ObjectRef, Option<Again>>,
@@ -200,7 +200,7 @@ impl WorkQueue {
     }
 
     /// Appends a namespace to `turns`, unless it is there, has no waiting object or is at its limit.
-    fn offer_turn(&mut self, name: &Arc<str>) {
+    fn offer_turn(&mut self, name: &Text) {
         let Some(namespace) = self.namespaces.get_mut(name) else {
             return;
         };

@@ -12,6 +12,7 @@ use super::cors::Cors;
 use super::external_auth::ExternalAuth;
 use super::path_rewrite::PathRewrite;
 pub use super::scheme::Scheme;
+use super::sharing::Text;
 use super::target::BackendTarget;
 
 /// One filter of a rule or of a backendRef.
@@ -96,7 +97,7 @@ pub struct Redirect {
     /// Scheme.
     pub scheme: Option<Scheme>,
     /// Host, without port.
-    pub hostname: Option<Arc<str>>,
+    pub hostname: Option<Text>,
     /// Port; `None` derives it from the scheme, or else from the listener.
     pub port: Option<u16>,
     /// Path.
@@ -138,13 +139,13 @@ pub struct Fraction {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum PathChange {
     /// Replaces the whole path; begins with `/`.
-    Full(Arc<str>),
+    Full(Text),
     /// Replaces the matched prefix.
     Prefix {
         /// The only path prefix of the rule, as in [`super::route::PathMatch::Prefix`]: no `/` at the end.
-        prefix: Arc<str>,
+        prefix: Text,
         /// The replacement, as written.
-        replacement: Arc<str>,
+        replacement: Text,
     },
 }
 

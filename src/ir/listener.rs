@@ -13,7 +13,8 @@ use serde::{Serialize, Serializer};
 
 use super::client::ClientPolicies;
 use super::policy::Policies;
-use super::{Certificate, ObjectRef, Route, ServerTls, Transport, sharing};
+use super::sharing::Text;
+use super::{Certificate, ObjectRef, Route, ServerTls, Transport};
 
 /// A port to bind, on one address or on every address of both families.
 ///
@@ -165,7 +166,7 @@ pub struct ListenerKey {
     /// The Gateway or ListenerSet that declares it.
     pub origin: ObjectRef,
     /// Its name there.
-    pub name: Arc<str>,
+    pub name: Text,
 }
 
 impl fmt::Display for ListenerKey {
@@ -285,9 +286,9 @@ pub struct AttachedRoute {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Hostname {
     /// One name.
-    Exact(Arc<str>),
+    Exact(Text),
     /// Every name that ends in `.` and this suffix. One or more labels precede it, so the suffix itself does not match.
-    Wildcard(Arc<str>),
+    Wildcard(Text),
     /// Every host.
     Any,
 }
@@ -298,8 +299,8 @@ impl Hostname {
         let text = text.to_ascii_lowercase();
         match text.strip_prefix("*.") {
             _ if text.is_empty() => Self::Any,
-            Some(suffix) => Self::Wildcard(sharing::text(suffix)),
-            None => Self::Exact(sharing::text(&text)),
+            Some(suffix) => Self::Wildcard(suffix.into()),
+            None => Self::Exact(text.into()),
         }
     }
 

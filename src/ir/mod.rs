@@ -31,6 +31,7 @@ pub mod session;
 pub mod sharing;
 mod target;
 pub mod telemetry;
+pub mod time;
 pub mod tls;
 pub mod token;
 pub mod traffic;
@@ -54,6 +55,7 @@ pub use pattern::Pattern;
 pub use precedence::Precedence;
 pub use route::{Route, RouteKind, Rule, RuleId};
 pub use telemetry::Tracing;
+pub use time::Time;
 pub use tls::{Certificate, ClientTls, ServerTls};
 pub use transport::Transport;
 

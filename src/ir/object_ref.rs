@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Serialize, Serializer};
 
-use super::sharing::{self, Shared};
+use super::sharing::{self, Shared, Text};
 
 /// Group of the Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -36,7 +36,7 @@ pub fn released<'a>(group: &'a str, kind: &'a str) -> (&'a str, &'a str) {
 }
 
 /// Frequent groups and kinds, which need no look-up.
-static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
+static WORDS: LazyLock<[Text; 8]> = LazyLock::new(|| {
     let words = [
         GATEWAY_GROUP,
         "",
@@ -47,15 +47,15 @@ static WORDS: LazyLock<[Arc<str>; 8]> = LazyLock::new(|| {
         "Secret",
         "ListenerSet",
     ];
-    words.map(sharing::text)
+    words.map(Text::from)
 });
 
 /// The names of all objects that the process knows of. A process may hold many thousands of them, each in many places.
-static NAMES: LazyLock<Shared<ObjectName>> = LazyLock::new(Shared::default);
+static NAMES: LazyLock<Shared<Arc<ObjectName>>> = LazyLock::new(Shared::default);
 
-fn word(text: &str) -> Arc<str> {
+fn word(text: &str) -> Text {
     let known = WORDS.iter().find(|word| ***word == *text);
-    known.cloned().unwrap_or_else(|| sharing::text(text))
+    known.cloned().unwrap_or_else(|| text.into())
 }
 
 /// Group, kind, namespace and name of one object, which equal references share. Small and cheap to clone.
@@ -70,13 +70,13 @@ pub struct ObjectName {
     /// Equal for equal names.
     digest: u64,
     /// API group, empty for core kinds.
-    pub group: Arc<str>,
+    pub group: Text,
     /// Kind, in the API's spelling.
-    pub kind: Arc<str>,
+    pub kind: Text,
     /// Namespace, empty for cluster-scoped kinds.
-    pub namespace: Arc<str>,
+    pub namespace: Text,
     /// Name.
-    pub name: Arc<str>,
+    pub name: Text,
 }
 
 impl Deref for ObjectRef {
@@ -102,8 +102,8 @@ impl ObjectRef {
                 digest,
                 group: word(group),
                 kind: word(kind),
-                namespace: sharing::text(namespace),
-                name: sharing::text(name),
+                namespace: namespace.into(),
+                name: name.into(),
             })
         };
         Self(NAMES.get(digest, is_same, create))
@@ -151,13 +151,13 @@ impl Ord for ObjectRef {
             return Ordering::Equal;
         }
         // Equal groups and kinds are mostly one shared string: comparing addresses first avoids comparing the text.
-        let part = |one: &Arc<str>, two: &Arc<str>| match Arc::ptr_eq(one, two) {
+        let part = |one: &Text, two: &Text| match one.is_same(two) {
             true => Ordering::Equal,
             false => one.cmp(two),
         };
         part(&self.group, &other.group)
             .then_with(|| part(&self.kind, &other.kind))
-            .then_with(|| match Arc::ptr_eq(&self.namespace, &other.namespace) {
+            .then_with(|| match self.namespace.is_same(&other.namespace) {
                 true => self.name.cmp(&other.name),
                 false => by_text(
                     (&self.namespace, &self.name),
@@ -190,9 +190,9 @@ fn text<'a>((namespace, name): (&'a str, &'a str)) -> impl Iterator<Item = u8> +
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QualifiedName {
     /// Namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Text,
     /// Name.
-    pub name: Arc<str>,
+    pub name: Text,
 }
 
 impl Ord for QualifiedName {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use super::object_ref::QualifiedName;
 use super::route::{GrpcMatch, Match, PathMatch, RouteKind, Rule};
+use super::time::Time;
 
 /// The order of matches of equally specific hostnames: the smallest is tried first, and the first that matches wins.
 /// The order of the fields is the order of the API's lists, because `Ord` is derived.
@@ -14,7 +15,7 @@ pub struct Precedence {
     /// How specific the match is.
     pub specificity: Specificity,
     /// Creation time; older is first, and `None` counts as oldest.
-    pub created: Option<i64>,
+    pub created: Option<Time>,
     /// Namespace and name of the route, in the order of their text.
     pub route: QualifiedName,
     /// Index of the rule.
@@ -60,7 +61,7 @@ impl Precedence {
     pub fn new(
         kind: RouteKind,
         priority: i16,
-        created: Option<i64>,
+        created: Option<Time>,
         rule: &Rule,
         index: usize,
     ) -> Self {

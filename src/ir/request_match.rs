@@ -1,12 +1,12 @@
 //! Conditions on requests, of rules and of limits. Must not know what has them.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
 use super::Pattern;
+use super::sharing::Text;
 
 /// A condition on the path, and others, which must all hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -118,9 +118,9 @@ pub struct GrpcMatch {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum PathMatch {
     /// The whole path.
-    Exact(Arc<str>),
+    Exact(Text),
     /// Whole path elements at the start. Has no `/` at the end, so that `/` is the empty string.
-    Prefix(Arc<str>),
+    Prefix(Text),
     /// A pattern that the whole path matches.
     Regex(Pattern),
     /// Conditions on the parts of a gRPC path, `/service/method`.
@@ -159,7 +159,7 @@ pub struct HeaderMatch {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct QueryMatch {
     /// Name, case-sensitive.
-    pub name: Arc<str>,
+    pub name: Text,
     /// Value.
     pub value: ValueMatch,
 }
@@ -168,7 +168,7 @@ pub struct QueryMatch {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum ValueMatch {
     /// Equal.
-    Exact(Arc<str>),
+    Exact(Text),
     /// Matches as a whole.
     Regex(Pattern),
 }

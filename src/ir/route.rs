@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::policy::Policies;
 pub use super::request_match::{
@@ -13,7 +13,9 @@ pub use super::request_match::{
 use super::route_defaults::RouteDefaults;
 pub use super::route_defaults::{Retry, Timeouts};
 use super::session::SessionPersistence;
+use super::sharing::Text;
 pub use super::target::BackendTarget;
+use super::time::Time;
 use super::{BackendId, Filter, ObjectRef, Pattern};
 
 /// A route. All listeners that it is attached to share it.
@@ -24,13 +26,13 @@ pub struct Route {
     pub kind: RouteKind,
     /// The object.
     pub object: ObjectRef,
-    /// Creation time in seconds since 1970; `None` counts as oldest.
-    pub created: Option<i64>,
+    /// Creation time; `None` counts as oldest.
+    pub created: Option<Time>,
     /// Compared before everything that the API compares among matches of one hostname; greater is first.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: i16,
     /// Rules, in the object's order.
-    pub rules: Vec<Arc<Rule>>,
+    pub rules: Box<[Arc<Rule>]>,
     /// What policies require of the requests of each rule, in the order of `rules`, if a policy has the route as its
     /// target. It takes the place of what they require on the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +62,7 @@ pub struct RuleId {
     /// Index in `spec.rules`.
     pub index: usize,
     /// `name` of the rule.
-    pub name: Option<Arc<str>>,
+    pub name: Option<Text>,
 }
 
 impl RuleId {
@@ -86,8 +88,9 @@ pub struct Rule {
     pub filters: Box<[Filter]>,
     /// What happens to a request that passes the filters.
     pub action: Action,
-    /// Timeouts.
-    pub timeouts: Timeouts,
+    /// Timeouts, if it sets any.
+    #[serde(serialize_with = "timeouts")]
+    pub timeouts: Option<Box<Timeouts>>,
     /// Retries in addition to those that are always safe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<Box<Retry>>,
@@ -103,7 +106,7 @@ pub enum Action {
     /// TLSRoute, TCPRoute or UDPRoute, it is a connection or a datagram, which is closed or dropped instead.
     Forward(Box<[WeightedBackend]>),
     /// Responds with 500: the rule cannot be served as written, for this reason.
-    Invalid(Arc<str>),
+    Invalid(Text),
 }
 
 /// A backend with its share of a rule's requests.
@@ -137,7 +140,8 @@ impl Rule {
         of: impl Fn(&Timeouts) -> Option<Duration>,
     ) -> Option<Duration> {
         let default = || defaults.and_then(|defaults| of(&defaults.timeouts));
-        let timeout = of(&self.timeouts).or_else(default);
+        let own = self.timeouts.as_ref().and_then(|timeouts| of(timeouts));
+        let timeout = own.or_else(default);
         timeout.filter(|timeout| !timeout.is_zero())
     }
 
@@ -170,6 +174,14 @@ impl Route {
         let matches = self.rules.iter().flat_map(|rule| &rule.matches);
         matches.flat_map(Match::patterns)
     }
+}
+
+fn timeouts<S: Serializer>(
+    timeouts: &Option<Box<Timeouts>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let none = Timeouts::default();
+    timeouts.as_deref().unwrap_or(&none).serialize(serializer)
 }
 
 #[expect(

@@ -9,6 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use arcstr::ArcStr;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
@@ -19,27 +20,28 @@ const PARTS: usize = 16;
 const MIN_SWEEP: usize = 256;
 
 /// Names of objects and namespaces.
-static TEXTS: LazyLock<Shared<str>> = LazyLock::new(Shared::default);
+static TEXTS: LazyLock<Shared<ArcStr>> = LazyLock::new(Shared::default);
 
-/// Returns the shared copy of a text.
-pub fn text(text: &str) -> Arc<str> {
-    TEXTS.get(digest(text), |known| **known == *text, || text.into())
-}
-
-/// A text of an object, such as a name. Equal texts share their memory.
+/// A text of an object, such as a name. Equal texts share their memory. As small as a pointer, since a process may hold
+/// many in each of many thousands of objects.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Text(Arc<str>);
+pub struct Text(ArcStr);
 
 impl Text {
     /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Reports whether both are the same memory. Equal texts mostly are.
+    pub fn is_same(&self, other: &Self) -> bool {
+        ArcStr::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Default for Text {
     fn default() -> Self {
-        Self(text(""))
+        Self(ArcStr::new())
     }
 }
 
@@ -65,25 +67,28 @@ impl AsRef<str> for Text {
 
 impl From<&str> for Text {
     fn from(value: &str) -> Self {
-        Self(text(value))
+        if value.is_empty() {
+            return Self::default();
+        }
+        Self(TEXTS.get(digest(value), |known| **known == *value, || value.into()))
     }
 }
 
 impl From<String> for Text {
     fn from(value: String) -> Self {
-        Self(text(&value))
+        value.as_str().into()
     }
 }
 
-impl From<&Arc<str>> for Text {
-    fn from(shared: &Arc<str>) -> Self {
-        Self(shared.clone())
+impl From<&Self> for Text {
+    fn from(text: &Self) -> Self {
+        text.clone()
     }
 }
 
 impl From<&Text> for Arc<str> {
     fn from(text: &Text) -> Self {
-        text.0.clone()
+        text.as_str().into()
     }
 }
 
@@ -150,7 +155,7 @@ impl Visitor<'_> for AnyText {
 pub struct TextMap(Arc<BTreeMap<String, String>>);
 
 /// All labels and annotations.
-static MAPS: LazyLock<Shared<BTreeMap<String, String>>> = LazyLock::new(Shared::default);
+static MAPS: LazyLock<Shared<Arc<BTreeMap<String, String>>>> = LazyLock::new(Shared::default);
 
 impl From<BTreeMap<String, String>> for TextMap {
     fn from(map: BTreeMap<String, String>) -> Self {
@@ -195,17 +200,35 @@ pub fn digest(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Values by their digests. Of several values with one digest, which is improbable, the first one is shared.
-pub struct Shared<T: ?Sized>([Mutex<Part<T>>; PARTS]);
+/// A pointer to a value that is counted.
+pub trait Counted: Clone {
+    /// Reports whether others refer to the value too.
+    fn is_used_elsewhere(&self) -> bool;
+}
 
-struct Part<T: ?Sized> {
-    values: FxHashMap<u64, Arc<T>>,
+impl<T: ?Sized> Counted for Arc<T> {
+    fn is_used_elsewhere(&self) -> bool {
+        Self::strong_count(self) > 1
+    }
+}
+
+impl Counted for ArcStr {
+    fn is_used_elsewhere(&self) -> bool {
+        Self::strong_count(self).is_none_or(|count| count > 1)
+    }
+}
+
+/// Values by their digests. Of several values with one digest, which is improbable, the first one is shared.
+pub struct Shared<P>([Mutex<Part<P>>; PARTS]);
+
+struct Part<P> {
+    values: FxHashMap<u64, P>,
     /// Number of values at which those that nothing else refers to are dropped. Grows with what remains, so that each
     /// value costs a constant share of all sweeps.
     sweep_at: usize,
 }
 
-impl<T: ?Sized> Default for Shared<T> {
+impl<P> Default for Shared<P> {
     fn default() -> Self {
         Self(std::array::from_fn(|_| {
             Mutex::new(Part {
@@ -216,15 +239,15 @@ impl<T: ?Sized> Default for Shared<T> {
     }
 }
 
-impl<T: ?Sized> Shared<T> {
+impl<P: Counted> Shared<P> {
     /// Returns the shared value of a digest. Creates it if there is none, and does not share it if that of the digest
     /// is another one.
     pub fn get(
         &self,
         digest: u64,
-        is_same: impl FnOnce(&Arc<T>) -> bool,
-        create: impl FnOnce() -> Arc<T>,
-    ) -> Arc<T> {
+        is_same: impl FnOnce(&P) -> bool,
+        create: impl FnOnce() -> P,
+    ) -> P {
         // Not the lowest bits, by which the maps of the parts distribute their entries.
         let part = &self.0[(digest >> 32) as usize % PARTS];
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,9 +262,9 @@ impl<T: ?Sized> Shared<T> {
     }
 }
 
-impl<T: ?Sized> Part<T> {
+impl<P: Counted> Part<P> {
     fn sweep(&mut self) {
-        self.values.retain(|_, value| Arc::strong_count(value) > 1);
+        self.values.retain(|_, value| value.is_used_elsewhere());
         self.values.shrink_to(self.values.len() * 3 / 2);
         self.sweep_at = MIN_SWEEP.max(2 * self.values.len());
     }
@@ -253,14 +276,14 @@ mod tests {
 
     #[test]
     fn equal_texts_are_one_allocation_while_in_use() {
-        let one = text("equal texts are shared");
-        assert!(Arc::ptr_eq(&one, &text("equal texts are shared")));
-        assert!(!Arc::ptr_eq(&one, &text("other texts are not")));
+        let one = Text::from("equal texts are shared");
+        assert!(one.is_same(&"equal texts are shared".into()));
+        assert!(!one.is_same(&"other texts are not".into()));
     }
 
     #[test]
     fn values_without_use_are_dropped_as_others_come() {
-        let shared = Shared::<str>::default();
+        let shared = Shared::<Arc<str>>::default();
         let get = |number: usize| {
             let value = format!("value {number}");
             shared.get(digest(&*value), |it| **it == *value, || (*value).into())
@@ -277,7 +300,7 @@ mod tests {
 
     #[test]
     fn values_of_one_digest_are_not_mixed_up() {
-        let shared = Shared::<str>::default();
+        let shared = Shared::<Arc<str>>::default();
         let get = |value: &str| shared.get(7, |it| **it == *value, || value.into());
         let (one, two) = (get("one"), get("two"));
         assert_eq!((&*one, &*two, &*get("two")), ("one", "two", "two"));

@@ -1,9 +1,8 @@
 //! What a reference to a backend resolves to.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
+use super::sharing::Text;
 use crate::ir::BackendId;
 
 /// What a backendRef or the reference of a filter resolves to.
@@ -12,7 +11,7 @@ pub enum BackendTarget {
     /// A backend of [`super::Ir::backends`].
     Backend(BackendId),
     /// Nowhere: requests get 500, for this reason.
-    Invalid(Arc<str>),
+    Invalid(Text),
 }
 
 impl BackendTarget {

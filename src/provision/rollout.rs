@@ -2,7 +2,6 @@
 //! continues when they serve again. Only decides, and applies nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use imbl::OrdSet;
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use super::desired::RolloutOptions;
 use super::revision::Revision;
 use crate::ir::ObjectRef;
+use crate::ir::sharing::Text;
 
 /// Annotation of workloads with a [`Record`].
 const ANNOTATION: &str = "portcullis.dev/rollout";
@@ -126,7 +126,7 @@ pub(super) struct Rollouts {
     /// Whether a Gateway serves with the version that is rolled out.
     has_succeeded: bool,
     /// Number of rollouts that were overdue or given up, by namespace. Namespaces with fewer have precedence.
-    failed: BTreeMap<Arc<str>, usize>,
+    failed: BTreeMap<Text, usize>,
     /// The user's settings at the time when a Gateway without a record began to wait.
     baseline: BTreeMap<ObjectRef, String>,
 }

@@ -9,6 +9,8 @@ use std::{panic, thread};
 
 use rustc_hash::FxHashMap;
 
+use crate::ir::sharing::Text;
+
 /// Passwords of a namespace that wait.
 const MAX_WAITING: usize = 32;
 /// Passwords of a client that wait, of those of a namespace.
@@ -26,9 +28,9 @@ pub(crate) struct Busy;
 
 /// The passwords that wait.
 struct Queues {
-    by_namespace: FxHashMap<Arc<str>, Queue>,
+    by_namespace: FxHashMap<Text, Queue>,
     /// The namespaces whose next password may be verified, the one that has waited longest first.
-    ready: VecDeque<Arc<str>>,
+    ready: VecDeque<Text>,
     threads: usize,
     max_threads: usize,
 }
@@ -57,7 +59,7 @@ impl PasswordThreads {
     ///
     /// # Errors
     /// When too many passwords of the namespace or the client wait, or no thread can be started.
-    pub(crate) fn run(&self, namespace: &Arc<str>, client: IpAddr, job: Job) -> Result<(), Busy> {
+    pub(crate) fn run(&self, namespace: &Text, client: IpAddr, job: Job) -> Result<(), Busy> {
         let mut queues = self.lock();
         queues.add(namespace, client, job)?;
         if queues.ready.is_empty() || queues.threads == queues.max_threads {
@@ -99,7 +101,7 @@ impl PasswordThreads {
 }
 
 impl Queues {
-    fn add(&mut self, namespace: &Arc<str>, client: IpAddr, job: Job) -> Result<(), Busy> {
+    fn add(&mut self, namespace: &Text, client: IpAddr, job: Job) -> Result<(), Busy> {
         let client = network(client);
         let queue = self.by_namespace.entry(namespace.clone()).or_default();
         let of_client = queue.waiting.iter().filter(|(of, _)| *of == client);
@@ -112,7 +114,7 @@ impl Queues {
     }
 
     /// Takes the next job. Half of the threads are for other namespaces.
-    fn take(&mut self) -> Option<(Arc<str>, Job)> {
+    fn take(&mut self) -> Option<(Text, Job)> {
         let namespace = self.ready.pop_front()?;
         let queue = self.by_namespace.get_mut(&namespace)?;
         queue.is_ready = false;
@@ -122,7 +124,7 @@ impl Queues {
         Some((namespace, job))
     }
 
-    fn finish(&mut self, namespace: &Arc<str>) {
+    fn finish(&mut self, namespace: &Text) {
         if let Some(queue) = self.by_namespace.get_mut(namespace) {
             queue.running -= 1;
             if queue.running == 0 && queue.waiting.is_empty() {
@@ -133,7 +135,7 @@ impl Queues {
         self.make_ready(namespace);
     }
 
-    fn make_ready(&mut self, namespace: &Arc<str>) {
+    fn make_ready(&mut self, namespace: &Text) {
         let max_running = self.max_threads / 2;
         if let Some(queue) = self.by_namespace.get_mut(namespace)
             && !queue.is_ready
@@ -191,7 +193,7 @@ mod tests {
     #[test]
     fn namespace_leaves_threads_to_others() {
         let threads = PasswordThreads::new(1);
-        let (one, other): (Arc<str>, Arc<str>) = ("one".into(), "other".into());
+        let (one, other): (Text, Text) = ("one".into(), "other".into());
         let (job, begins, end) = blocked();
         threads.run(&one, client(1), job).unwrap();
         begins.recv_timeout(TIMEOUT).unwrap();
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn queues_of_namespaces_and_clients_are_bounded() {
         let threads = PasswordThreads::new(1);
-        let (one, other): (Arc<str>, Arc<str>) = ("one".into(), "other".into());
+        let (one, other): (Text, Text) = ("one".into(), "other".into());
         let (job, begins, end) = blocked();
         threads.run(&one, client(0), job).unwrap();
         begins.recv_timeout(TIMEOUT).unwrap();
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn threads_end_and_start_again() {
         let threads = PasswordThreads::new(4);
-        let namespace: Arc<str> = "one".into();
+        let namespace: Text = "one".into();
         for _ in 0..3 {
             let (sender, receiver) = mpsc::channel();
             for last in 0..8 {

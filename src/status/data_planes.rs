@@ -145,7 +145,7 @@ mod tests {
         ListenerStatus {
             name: port.to_string().into(),
             attached_routes: 0,
-            supported_kinds: Vec::new(),
+            supported_kinds: [].into(),
             conditions: vec![programmed],
             port,
             binds: vec![Bind::tcp(None, port)],

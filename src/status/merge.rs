@@ -479,10 +479,11 @@ mod tests {
         let listener = ListenerStatus {
             name: "http".into(),
             attached_routes: 2,
-            supported_kinds: vec![RouteKind {
-                group: "gateway.networking.k8s.io".to_owned(),
-                kind: "HTTPRoute".to_owned(),
-            }],
+            supported_kinds: [RouteKind {
+                group: "gateway.networking.k8s.io".into(),
+                kind: "HTTPRoute".into(),
+            }]
+            .into(),
             conditions: vec![accepted(1)],
             port: 80,
             binds: Vec::new(),

@@ -261,7 +261,7 @@ mod tests {
             vec![ListenerStatus {
                 name: "http".into(),
                 attached_routes: 1,
-                supported_kinds: Vec::new(),
+                supported_kinds: Arc::default(),
                 conditions: failed(),
                 port: 80,
                 binds: Vec::new(),

@@ -14,6 +14,7 @@ use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use super::release_backend::ReleaseBackendStatuses;
 use super::status_map::StatusMap;
 use crate::api::reference::ParentRef;
+use crate::ir::sharing::Text;
 use crate::ir::{Bind, ObjectRef};
 
 /// Statuses of routes.
@@ -101,11 +102,11 @@ pub struct ListenerSetStatus {
 #[serde(rename_all = "camelCase")]
 pub struct ListenerStatus {
     /// Name.
-    pub name: Arc<str>,
+    pub name: Text,
     /// Number of accepted routes.
     pub attached_routes: usize,
     /// Kinds of routes that may attach.
-    pub supported_kinds: Vec<RouteKind>,
+    pub supported_kinds: Arc<[RouteKind]>,
     /// Conditions.
     pub conditions: Vec<Condition>,
     /// Port of the spec.
@@ -120,9 +121,9 @@ pub struct ListenerStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RouteKind {
     /// Group.
-    pub group: String,
+    pub group: Text,
     /// Kind.
-    pub kind: String,
+    pub kind: Text,
 }
 
 /// Status of a route for one of its parents, or of an XBackend for one of the Gateways that send

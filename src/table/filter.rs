@@ -15,9 +15,12 @@ pub struct Filters<'a> {
     targets: &'a Targets,
 }
 
-/// The targets of the filters that have one, in their order. Allocates nothing if no filter has one.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Targets(Box<[BackendTarget]>);
+/// The targets of the filters that have one, in their order. As small as a pointer, since most rules have none.
+#[derive(Debug, Default)]
+pub(super) struct Targets(Option<Box<TargetList>>);
+
+#[derive(Debug)]
+struct TargetList(Box<[BackendTarget]>);
 
 impl<'a> Filters<'a> {
     pub(super) fn new(all: &'a [ir::Filter], targets: &'a Targets) -> Self {
@@ -26,31 +29,33 @@ impl<'a> Filters<'a> {
 
     /// Returns the targets of the filters that have one, in their order.
     pub fn targets(&self) -> impl Iterator<Item = &'a BackendTarget> + use<'a> {
-        self.targets.0.iter()
+        self.targets.all().iter()
     }
 }
 
 impl Targets {
     pub(super) fn new(filters: &[ir::Filter], backends: &Backends) -> Self {
         let targets = filters.iter().filter_map(ir::Filter::target);
-        Self(
-            targets
-                .map(|one| BackendTarget::new(one, backends))
-                .collect(),
-        )
+        let targets = targets.map(|one| BackendTarget::new(one, backends));
+        let targets: Box<[_]> = targets.collect();
+        Self((!targets.is_empty()).then(|| Box::new(TargetList(targets))))
+    }
+
+    fn all(&self) -> &[BackendTarget] {
+        self.0.as_ref().map_or(&[], |list| &list.0)
     }
 
     /// Reports whether one of the targets is a backend that the table does not have.
     pub(super) fn lack_backends(&self, filters: &[ir::Filter]) -> bool {
         let targets = filters.iter().filter_map(ir::Filter::target);
-        let mut all = self.0.iter().zip(targets);
+        let mut all = self.all().iter().zip(targets);
         all.any(|(node, ir)| node.is_missing(ir))
     }
 
     /// Reports whether building these targets again would yield the same nodes.
     pub(super) fn are_current(&self, filters: &[ir::Filter], backends: &Backends) -> bool {
         let mut all = self
-            .0
+            .all()
             .iter()
             .zip(filters.iter().filter_map(ir::Filter::target));
         all.all(|(node, ir)| node.is_current(ir, backends))

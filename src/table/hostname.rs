@@ -1,10 +1,9 @@
 //! An index from hostnames to values, most specific first. Must not know the values.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
 use crate::ir::Hostname;
+use crate::ir::sharing::Text;
 
 /// Values by hostname.
 #[derive(Clone, Debug)]
@@ -17,9 +16,9 @@ pub(super) enum HostIndex<T> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Hosts<T> {
-    exact: FxHashMap<Arc<str>, T>,
+    exact: FxHashMap<Text, T>,
     /// By suffix, without `*.`.
-    wildcards: FxHashMap<Arc<str>, T>,
+    wildcards: FxHashMap<Text, T>,
     /// Length of the longest suffix. It bounds the look-ups for long hosts.
     longest: usize,
     any: Option<T>,

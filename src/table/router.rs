@@ -11,6 +11,7 @@ use super::matcher::{RequestView, is_plain, mismatch, path_fits};
 use super::rule::Rule;
 use crate::ir::Precedence;
 use crate::ir::route::{Match, PathMatch};
+use crate::ir::sharing::Text;
 
 /// One match of a rule.
 #[derive(Clone, Debug)]
@@ -67,9 +68,9 @@ impl Candidate {
 /// [`crate::ir::precedence::PathRank`], longer prefixes first, and patterns of gRPC among the prefixes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Slot {
-    Exact(Arc<str>),
+    Exact(Text),
     Patterns,
-    Prefix(Arc<str>),
+    Prefix(Text),
     GrpcPatterns,
     /// The prefix `/`.
     Root,
@@ -133,9 +134,9 @@ type Changes = (Vec<Candidate>, Vec<Candidate>);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
-    exact: FxHashMap<Arc<str>, Bucket>,
+    exact: FxHashMap<Text, Bucket>,
     patterns: Arc<[Candidate]>,
-    prefixes: FxHashMap<Arc<str>, Bucket>,
+    prefixes: FxHashMap<Text, Bucket>,
     /// The lengths that occur in `prefixes`, longest first.
     lengths: Box<[usize]>,
     grpc_patterns: Arc<[Candidate]>,

@@ -13,8 +13,10 @@ use super::policies::{Policies, PolicyStates};
 use super::request_stats::RuleStats;
 use super::target::BackendTarget;
 use crate::ir;
+use crate::ir::Time;
 use crate::ir::cors::is_preflight;
 use crate::ir::route::Action;
+use crate::ir::sharing::Text;
 use crate::ir::{Precedence, RouteKind};
 
 /// A rule of a route, shared by all listeners that the route is attached to.
@@ -29,10 +31,10 @@ pub struct Rule {
     /// What policies require of its requests, if they target its route.
     policies: Option<Arc<Policies>>,
     /// The name of its route as text, for the access log.
-    route_name: OnceLock<Box<str>>,
+    route_name: OnceLock<Text>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
-    created: Option<i64>,
+    created: Option<Time>,
     priority: i16,
 }
 
@@ -57,20 +59,52 @@ enum WeightedBackends {
 /// A backendRef of a rule.
 #[derive(Debug)]
 pub struct WeightedBackend {
-    /// Filters of this backendRef, which run after those of the rule.
-    pub filters: Arc<[ir::Filter]>,
     /// Its backend.
     pub target: BackendTarget,
+    /// Its filters, which few have.
+    filters: Option<Box<OwnFilters>>,
     /// Whether it can be selected. With weight 0, only requests of its sessions reach it (GEP-1619, "Traffic Splitting").
     pub has_weight: bool,
-    filter_targets: Targets,
+}
+
+/// Filters of a backendRef, which run after those of the rule.
+#[derive(Debug)]
+struct OwnFilters {
+    all: Box<[ir::Filter]>,
+    targets: Targets,
 }
 
 impl WeightedBackend {
-    /// Its filters, with the backends that they refer to.
+    fn new(ir: &ir::route::WeightedBackend, backends: &Backends) -> Self {
+        let filters = || OwnFilters {
+            all: ir.filters.clone(),
+            targets: Targets::new(&ir.filters, backends),
+        };
+        Self {
+            target: BackendTarget::new(&ir.target, backends),
+            filters: (!ir.filters.is_empty()).then(|| Box::new(filters())),
+            has_weight: ir.weight > 0,
+        }
+    }
+
+    /// Its filters, which run after those of the rule, with the backends that they refer to; `None` if it has none.
     #[inline]
-    pub fn filters(&self) -> Filters<'_> {
-        Filters::new(&self.filters, &self.filter_targets)
+    pub fn filters(&self) -> Option<Filters<'_>> {
+        let own = self.filters.as_deref()?;
+        Some(Filters::new(&own.all, &own.targets))
+    }
+
+    /// Reports whether a node from `ir` would get the same backends in the new table.
+    fn is_current(&self, ir: &ir::route::WeightedBackend, backends: &Backends) -> bool {
+        let mut filters = self.filters.iter();
+        self.target.is_current(&ir.target, backends)
+            && filters.all(|own| own.targets.are_current(&own.all, backends))
+    }
+
+    /// Reports whether it refers to a backend that its table does not have.
+    fn lacks_backends(&self, ir: &ir::route::WeightedBackend) -> bool {
+        let mut filters = self.filters.iter();
+        self.target.is_missing(&ir.target) || filters.any(|own| own.targets.lack_backends(&own.all))
     }
 }
 
@@ -89,12 +123,7 @@ impl Rule {
         for reference in references(&ir) {
             sum += u64::from(reference.weight);
             sums.push(sum);
-            all.push(WeightedBackend {
-                filters: shared(&reference.filters),
-                target: BackendTarget::new(&reference.target, backends),
-                has_weight: reference.weight > 0,
-                filter_targets: Targets::new(&reference.filters, backends),
-            });
+            all.push(WeightedBackend::new(reference, backends));
         }
         let filter_targets = Targets::new(&ir.filters, backends);
         let backends = match all.pop() {
@@ -141,30 +170,22 @@ impl Rule {
 
     /// Reports whether this node would get the same backends in the new table.
     pub(super) fn has_same_targets(&self, backends: &Backends) -> bool {
-        let is_kept = |(node, ir): (&WeightedBackend, &ir::route::WeightedBackend)| {
-            node.target.is_current(&ir.target, backends)
-                && node.filter_targets.are_current(&ir.filters, backends)
-        };
-        self.backends()
-            .iter()
-            .zip(references(&self.ir))
-            .all(is_kept)
+        let mut all = self.backends().iter().zip(references(&self.ir));
+        all.all(|(node, ir)| node.is_current(ir, backends))
             && self.filter_targets.are_current(&self.ir.filters, backends)
     }
 
     /// Reports whether it refers to a backend that its table does not have.
     pub(super) fn lacks_backends(&self) -> bool {
-        let mut targets = self.backends().iter().zip(references(&self.ir));
-        let of_filters = |(node, ir): (&WeightedBackend, &ir::route::WeightedBackend)| {
-            node.target.is_missing(&ir.target) || node.filter_targets.lack_backends(&ir.filters)
-        };
-        targets.any(of_filters) || self.filter_targets.lack_backends(&self.ir.filters)
+        let mut all = self.backends().iter().zip(references(&self.ir));
+        all.any(|(node, ir)| node.lacks_backends(ir))
+            || self.filter_targets.lack_backends(&self.ir.filters)
     }
 
     /// The name of its route as text.
     #[inline]
     pub fn route_name(&self) -> &str {
-        let name = || self.ir.id.route.to_string().into();
+        let name = || Text::from(self.ir.id.route.to_string());
         self.route_name.get_or_init(name)
     }
 
@@ -258,14 +279,6 @@ fn policies(route: &ir::Route, index: usize) -> Option<&Arc<ir::policy::Policies
     route.policies.as_ref()?.get(index)
 }
 
-/// Without filters, allocates nothing.
-fn shared(filters: &[ir::Filter]) -> Arc<[ir::Filter]> {
-    match filters {
-        [] => Arc::default(),
-        filters => filters.into(),
-    }
-}
-
 fn references(ir: &ir::Rule) -> &[ir::route::WeightedBackend] {
     match &ir.action {
         Action::Forward(backends) => backends,
@@ -293,7 +306,7 @@ mod tests {
             matches: Box::default(),
             filters: Box::default(),
             action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
-            timeouts: ir::route::Timeouts::default(),
+            timeouts: None,
             retry: None,
             session: None,
         };
@@ -302,7 +315,7 @@ mod tests {
             object: ir.id.route.clone(),
             created: None,
             priority: 0,
-            rules: Vec::new(),
+            rules: Box::default(),
             policies: None,
         };
         Rule::new(

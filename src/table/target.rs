@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::backend::Backend;
 use super::backends::Backends;
 use crate::ir;
+use crate::ir::sharing::Text;
 
 /// The target of a backendRef or of a filter.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub enum BackendTarget {
     /// A backend.
     Backend(Arc<Backend>),
     /// None, for this reason: requests get a 500.
-    Invalid(Arc<str>),
+    Invalid(Text),
 }
 
 impl BackendTarget {

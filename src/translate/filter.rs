@@ -20,6 +20,7 @@ use crate::api::filter::{
 use crate::ir::Filter;
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::ir::sharing::Text;
 
 use super::filter::backend::ResolveBackend;
 use super::reason::{Fault, Reason};
@@ -34,7 +35,7 @@ const FRAMING: [HeaderName; 3] = [CONTENT_LENGTH, TRAILER, PROXY_AUTHENTICATE];
 pub(super) fn translate(
     filters: &[HttpFilter],
     field: &str,
-    prefix: Option<&Arc<str>>,
+    prefix: Option<&Text>,
     extensions: &BTreeMap<usize, Filter>,
     backend: ResolveBackend<'_>,
 ) -> Result<Vec<Filter>, Fault> {
@@ -85,7 +86,7 @@ fn cors_first(mut filters: Vec<Filter>) -> Vec<Filter> {
 fn one(
     filter: &HttpFilter,
     field: &str,
-    prefix: Option<&Arc<str>>,
+    prefix: Option<&Text>,
     backend: ResolveBackend<'_>,
 ) -> Result<Filter, Fault> {
     let missing = || {
@@ -273,7 +274,7 @@ fn header_name(name: &str, field: &str) -> Result<HeaderName, Fault> {
 fn redirect(
     block: &RequestRedirect,
     field: &str,
-    prefix: Option<&Arc<str>>,
+    prefix: Option<&Text>,
 ) -> Result<Redirect, Fault> {
     let scheme = match block.scheme.as_deref() {
         None => None,
@@ -295,14 +296,14 @@ fn redirect(
     })?;
     Ok(Redirect {
         scheme,
-        hostname: hostname(block.hostname.as_deref(), field)?.map(Arc::from),
+        hostname: hostname(block.hostname.as_deref(), field)?.map(Text::from),
         port: block.port,
         path: path(block.path.as_ref(), field, prefix)?,
         status,
     })
 }
 
-fn rewrite(block: &UrlRewrite, field: &str, prefix: Option<&Arc<str>>) -> Result<Rewrite, Fault> {
+fn rewrite(block: &UrlRewrite, field: &str, prefix: Option<&Text>) -> Result<Rewrite, Fault> {
     let hostname = hostname(block.hostname.as_deref(), field)?;
     Ok(Rewrite {
         hostname: hostname.and_then(|name| HeaderValue::from_str(name).ok()),
@@ -326,7 +327,7 @@ fn hostname<'h>(name: Option<&'h str>, field: &str) -> Result<Option<&'h str>, F
 fn path(
     change: Option<&PathModifier>,
     field: &str,
-    prefix: Option<&Arc<str>>,
+    prefix: Option<&Text>,
 ) -> Result<Option<PathChange>, Fault> {
     let Some(change) = change else {
         return Ok(None);
@@ -369,7 +370,7 @@ fn path(
 
 /// Parses a path that is valid in a request line: begins with `/` unless empty, has no query, and only characters that
 /// RFC 3986 allows.
-fn rooted(text: &str, field: &str) -> Result<Arc<str>, Fault> {
+fn rooted(text: &str, field: &str) -> Result<Text, Fault> {
     let fits = |byte: u8| {
         byte.is_ascii_graphic()
             && !matches!(

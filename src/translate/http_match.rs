@@ -1,12 +1,9 @@
 //! Matches of HTTPRoute rules, parsed and normalized. All kinds of routes share the conditions on headers.
 
-use std::sync::Arc;
-
 use http::{HeaderName, Method};
 
 use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
 use crate::ir::route::{Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
-use crate::ir::sharing;
 
 use super::patterns::RoutePatterns;
 use crate::translate::reason::{Fault, Reason};
@@ -69,10 +66,10 @@ fn path(
     let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
     let rooted = value.starts_with('/');
     match kind {
-        "Exact" if rooted => Ok(PathMatch::Exact(sharing::text(value))),
+        "Exact" if rooted => Ok(PathMatch::Exact(value.into())),
         "PathPrefix" if rooted => {
             let prefix = value.trim_end_matches('/');
-            Ok(PathMatch::Prefix(sharing::text(prefix)))
+            Ok(PathMatch::Prefix(prefix.into()))
         }
         "Exact" | "PathPrefix" => Err(unsupported(
             field,
@@ -153,8 +150,10 @@ fn query(
                 &format!("{field}.queryParams[{index}]"),
                 patterns,
             )?;
-            let name: Arc<str> = condition.name.as_str().into();
-            query.push(QueryMatch { name, value });
+            query.push(QueryMatch {
+                name: condition.name.clone(),
+                value,
+            });
         }
     }
     Ok(query)

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::ir::{ObjectRef, sharing};
+use crate::ir::ObjectRef;
+use crate::ir::sharing::Text;
 
 /// Something that an output is computed from. Small, since there are several for each route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,7 +56,7 @@ pub(super) enum Source {
 /// A label of pods.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PodLabel {
-    pub(super) namespace: Arc<str>,
+    pub(super) namespace: Text,
     pub(super) key: String,
     pub(super) value: String,
 }
@@ -74,7 +75,7 @@ impl Source {
     /// The pods of a namespace with this label.
     pub(super) fn pods_labelled(namespace: &str, key: &str, value: &str) -> Self {
         Self::PodsLabelled(Arc::new(PodLabel {
-            namespace: sharing::text(namespace),
+            namespace: namespace.into(),
             key: key.to_owned(),
             value: value.to_owned(),
         }))

@@ -291,7 +291,11 @@ fn serves_every_supported_kind_of_key() {
         let secret = secret("default", &certificate, &key.serialize_pem());
         let translation = run(&[https("default"), secret], None);
         let certificates = served(&translation);
-        assert_eq!(*certificates[0].names, ["a.example.com".into()], "{kind:?}");
+        assert_eq!(
+            *certificates[0].names,
+            [Box::from("a.example.com")],
+            "{kind:?}"
+        );
         let shown = serde_json::to_string(&translation.ir).unwrap();
         assert!(!shown.contains("PRIVATE"), "keys are never shown");
     }

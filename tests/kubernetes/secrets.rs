@@ -217,8 +217,9 @@ fn missing_secrets_of_a_namespace_delay_no_other_change() {
             let start = Instant::now();
             watching.wait_for(|load| {
                 let slice = load.snapshot.endpoint_slices.get("shop", "shop-1");
-                slice
-                    .is_some_and(|slice| *slice.endpoints[0].addresses == [address.as_str().into()])
+                slice.is_some_and(|slice| {
+                    *slice.endpoints[0].addresses == [Box::from(address.as_str())]
+                })
             });
             worst = worst.max(start.elapsed());
         }

@@ -41,7 +41,7 @@ fn writes_the_status_of_an_experimental_listener_set_with_ports() {
     let listener = |name: &str, port| ListenerStatus {
         name: name.into(),
         attached_routes: 2,
-        supported_kinds: Vec::new(),
+        supported_kinds: Arc::default(),
         conditions: accepted(),
         port,
         binds: Vec::new(),

@@ -10,8 +10,9 @@ use portcullis::ir::filter::{Fraction, Mirror};
 use portcullis::ir::limit::KeyPart;
 use portcullis::ir::route::{
     Action, BackendTarget, Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch,
-    QueryMatch, Timeouts, ValueMatch, WeightedBackend,
+    QueryMatch, ValueMatch, WeightedBackend,
 };
+use portcullis::ir::time::Time;
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
     Pattern, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
@@ -181,7 +182,7 @@ pub(crate) fn named_route(
             matches: matches.into(),
             filters,
             action: Action::Forward(shares.into_iter().map(share).collect()),
-            timeouts: Timeouts::default(),
+            timeouts: None,
             retry: None,
             session: None,
         })
@@ -190,7 +191,7 @@ pub(crate) fn named_route(
     Route {
         kind,
         object: object.clone(),
-        created,
+        created: created.map(Time::from_second),
         priority: 0,
         rules,
         policies: None,

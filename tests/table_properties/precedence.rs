@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis::ir::route::{
     Conditions, GrpcCall, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
 };
-use portcullis::ir::{Hostname, Ir, Pattern, Port, Route};
+use portcullis::ir::{Hostname, Ir, Pattern, Port, Route, Time};
 use portcullis::table::{MatchVerdict, Table};
 use proptest::collection::vec;
 use proptest::prelude::{
@@ -84,7 +84,7 @@ pub(crate) fn by_text(one: Ranked<'_>, two: Ranked<'_>) -> Ordering {
                 two.condition().others.query.len(),
             )
         },
-        |one, two| older(one.route.created, two.route.created),
+        |one, two| older(seconds(one.route), seconds(two.route)),
         |one, two| alphabetical(one.route, two.route),
         |one, two| (one.rule, one.index).cmp(&(two.rule, two.index)),
     ];
@@ -132,6 +132,10 @@ fn grpc(ranked: Ranked<'_>) -> GrpcMatch {
 
 fn has_method(ranked: Ranked<'_>) -> bool {
     ranked.condition().others.method.is_some()
+}
+
+fn seconds(route: &Route) -> Option<i64> {
+    route.created.map(Time::as_second)
 }
 
 /// Compares ages. A route without a time, as in files, counts as oldest.

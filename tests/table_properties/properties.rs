@@ -32,8 +32,10 @@ fn outcome(table: &Table, request: &Request) -> String {
     };
     text += &format!(", {:?}", rule.ir);
     let shares = rule.backends().iter();
-    let shares =
-        shares.flat_map(|share| [&share.target].into_iter().chain(share.filters().targets()));
+    let shares = shares.flat_map(|share| {
+        let of_filters = share.filters().into_iter().flat_map(|own| own.targets());
+        [&share.target].into_iter().chain(of_filters)
+    });
     for target in shares.chain(rule.filters().targets()) {
         text += &match target {
             table::BackendTarget::Backend(backend) => {

@@ -20,6 +20,7 @@ use super::retry::{Failure, Retry};
 use super::scope::UNUSED_SECRET_TYPES;
 use super::store::Message;
 use crate::api::{Kind, Object, ObjectRef};
+use crate::ir::sharing::Text;
 
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -43,11 +44,11 @@ pub(super) struct Fetches {
     permits: Arc<Semaphore>,
     running: FxHashMap<ObjectRef, Running>,
     /// By the namespace of the objects that refer to them. May contain objects that need no fetch any more.
-    waiting: BTreeMap<Arc<str>, VecDeque<ObjectRef>>,
+    waiting: BTreeMap<Text, VecDeque<ObjectRef>>,
     /// Length of `waiting` above which it is cleaned up.
     max_waiting: usize,
     /// Objects to fetch, with the namespaces of the objects that refer to them.
-    wanted: FxHashMap<ObjectRef, Vec<Arc<str>>>,
+    wanted: FxHashMap<ObjectRef, Vec<Text>>,
     pace: Pace,
 }
 
@@ -55,13 +56,13 @@ pub(super) struct Fetches {
 #[derive(Default)]
 struct Pace {
     /// By namespace, when its burst would be complete again.
-    complete: BTreeMap<Arc<str>, Instant>,
+    complete: BTreeMap<Text, Instant>,
 }
 
 /// A fetch in progress.
 struct Running {
     /// Namespace of the objects that refer to it.
-    namespace: Arc<str>,
+    namespace: Text,
     task: AbortHandle,
 }
 
@@ -124,7 +125,7 @@ impl Fetches {
     }
 
     fn start(&mut self) {
-        let mut in_namespace: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let mut in_namespace: BTreeMap<Text, usize> = BTreeMap::new();
         for running in self.running.values() {
             *in_namespace.entry(running.namespace.clone()).or_default() += 1;
         }
@@ -169,17 +170,13 @@ impl Fetches {
 }
 
 /// Reports whether an object is to be fetched for a namespace.
-fn is_wanted(
-    wanted: &FxHashMap<ObjectRef, Vec<Arc<str>>>,
-    name: &ObjectRef,
-    namespace: &Arc<str>,
-) -> bool {
+fn is_wanted(wanted: &FxHashMap<ObjectRef, Vec<Text>>, name: &ObjectRef, namespace: &Text) -> bool {
     wanted.get(name).is_some_and(|of| of.contains(namespace))
 }
 
 impl Pace {
     /// Returns when the next request of a namespace may start.
-    fn next(&mut self, namespace: &Arc<str>, now: Instant) -> Instant {
+    fn next(&mut self, namespace: &Text, now: Instant) -> Instant {
         self.complete.retain(|_, complete| *complete > now);
         let complete = self.complete.entry(namespace.clone()).or_insert(now);
         *complete += INTERVAL;
@@ -258,7 +255,7 @@ mod tests {
     #[test]
     fn a_namespace_has_a_burst_of_requests_and_then_a_rate() {
         let (mut pace, now) = (Pace::default(), Instant::now());
-        let (one, other) = (Arc::from("one"), Arc::from("other"));
+        let (one, other) = (Text::from("one"), Text::from("other"));
         let starts: Vec<_> = (0..BURST + 2).map(|_| pace.next(&one, now)).collect();
         assert!(starts[..BURST as usize].iter().all(|start| *start == now));
         assert_eq!(

@@ -3,12 +3,12 @@
 //! the references of the changed object. Owns the fetch state of each. Does no I/O.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::references::References;
 use crate::api::ObjectRef;
+use crate::ir::sharing::Text;
 
 /// Fetch state of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ enum FetchState {
 struct Entry {
     state: FetchState,
     /// Namespaces of the objects that refer to it, each with the number of references. Empty until the entry is dropped.
-    referrers: Vec<(Arc<str>, u32)>,
+    referrers: Vec<(Text, u32)>,
 }
 
 /// A version of an object with references: the stored one, or the previous one while it is still served.
@@ -38,7 +38,7 @@ struct Version {
 
 /// Objects for which the need of a fetch has changed, each with the namespaces of the objects that refer to it. Without
 /// namespaces, a fetch is no longer wanted.
-pub(super) type WantedChanges = Vec<(ObjectRef, Vec<Arc<str>>)>;
+pub(super) type WantedChanges = Vec<(ObjectRef, Vec<Text>)>;
 
 /// The referenced Secrets and ConfigMaps.
 #[derive(Debug, Default)]
@@ -181,7 +181,7 @@ impl Referenced {
         }
     }
 
-    fn count_names(&mut self, namespace: &Arc<str>, names: &[ObjectRef], is_added: bool) {
+    fn count_names(&mut self, namespace: &Text, names: &[ObjectRef], is_added: bool) {
         for name in names {
             match is_added {
                 true if self.is_watched(name) => self.count_one(namespace, name),
@@ -191,7 +191,7 @@ impl Referenced {
         }
     }
 
-    fn count_one(&mut self, namespace: &Arc<str>, name: &ObjectRef) {
+    fn count_one(&mut self, namespace: &Text, name: &ObjectRef) {
         let entry = self.named.entry(name.clone()).or_insert(Entry {
             state: FetchState::Unknown,
             referrers: Vec::new(),
@@ -207,7 +207,7 @@ impl Referenced {
         }
     }
 
-    fn discount_one(&mut self, namespace: &Arc<str>, name: &ObjectRef) {
+    fn discount_one(&mut self, namespace: &Text, name: &ObjectRef) {
         let Some(Entry { state, referrers }) = self.named.get_mut(name) else {
             return;
         };

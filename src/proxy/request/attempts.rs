@@ -44,10 +44,10 @@ pub(in crate::proxy) async fn send(
             Some(place) => rule.backends().get(place.backend),
         };
         let selected = selected.ok_or(Error::NoBackend)?;
-        let unfiltered = exchange.before(&selected.filters);
-        if !selected.filters.is_empty()
-            && let Some(response) =
-                filters::run(selected.filters(), Level::Backend, exchange).await?
+        let own = selected.filters();
+        let unfiltered = own.map(|_| exchange.before_filters());
+        if let Some(own) = own
+            && let Some(response) = filters::run(own, Level::Backend, exchange).await?
         {
             return Ok(ResponseSource::Filter(response));
         }

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::negotiation::Negotiated;
 use super::view::view;
 use crate::filter::ResponsePhase;
-use crate::ir::Filter;
 use crate::ir::grpc::WebFormat;
 use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::proxy::body::request_body::RequestBody;
@@ -85,13 +84,10 @@ impl Exchange {
         view(&self.parts, &self.host, &self.added)
     }
 
-    /// A copy of the head, if `filters` may modify it and another attempt may need the original.
-    pub(in crate::proxy) fn before(&mut self, filters: &[Filter]) -> Option<Box<request::Parts>> {
-        if filters.is_empty() {
-            return None;
-        }
+    /// A copy of the head before filters that may modify it: another attempt may need the original.
+    pub(in crate::proxy) fn before_filters(&mut self) -> Box<request::Parts> {
         self.added.insert_into(&mut self.parts.headers);
-        Some(Box::new(self.parts.clone()))
+        Box::new(self.parts.clone())
     }
 
     /// Restores the request after an attempt.

@@ -36,7 +36,7 @@ fn listeners() -> Vec<ListenerStatus> {
     vec![ListenerStatus {
         name: "http".into(),
         attached_routes: 0,
-        supported_kinds: Vec::new(),
+        supported_kinds: [].into(),
         conditions: conditions(0),
         port: 80,
         binds: vec![Bind::tcp(None, 80)],

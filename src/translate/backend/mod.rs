@@ -57,7 +57,7 @@ pub(super) struct Backends {
     pub(super) tls: TlsPolicies,
     pub(super) traffic: TrafficPolicies,
     pub(super) policies: BackendPolicies,
-    resolved: BTreeMap<BackendId, Resolved>,
+    resolved: BTreeMap<BackendId, Box<Resolved>>,
     /// Whether a resolved backend may have no claims.
     has_unclaimed: bool,
     /// All backends with traffic; `None` after one of them changed.
@@ -255,7 +255,7 @@ impl Backends {
         let known = self.resolved.range(first..);
         let mut of_port = known.take_while(|(id, _)| id.object == *object && id.port == number);
         let known = of_port.find(|(id, _)| id.transport() == port.transport);
-        known.map(|(_, resolved)| resolved)
+        known.map(|(_, resolved)| &**resolved)
     }
 
     /// Returns the backend for a use of a port that has been resolved for this or another use.
@@ -306,7 +306,7 @@ impl Backends {
             claims: 0,
             served: 0,
         };
-        self.resolved.insert(backend.id.clone(), resolved);
+        self.resolved.insert(backend.id.clone(), Box::new(resolved));
         backend
     }
 
@@ -370,7 +370,8 @@ impl Backends {
             protocol: None,
         };
         let known = self.resolved.range(first..);
-        known.take_while(move |(id, _)| id.object == *object)
+        let of_object = known.take_while(move |(id, _)| id.object == *object);
+        of_object.map(|(id, resolved)| (id, &**resolved))
     }
 
     /// Resolves the backends of an object again. Drops those that no longer exist.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ir::sharing::Text;
 use crate::ir::tls::AlpnProtocol;
 use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, RouteKind, TlsUse, UpstreamProtocol};
 
@@ -10,10 +11,10 @@ use super::super::reason::{Fault, Reason};
 /// The properties of a port.
 #[derive(Clone)]
 pub(super) struct Port {
-    pub(super) name: Option<Arc<str>>,
+    pub(super) name: Option<Text>,
     pub(super) protocol: UpstreamProtocol,
     /// The declared protocol, for messages, if gRPC cannot be sent there.
-    pub(super) refuses_grpc: Option<Arc<str>>,
+    pub(super) refuses_grpc: Option<Text>,
     pub(super) tls: PortTls,
 }
 
@@ -23,10 +24,10 @@ pub(super) enum PortTls {
     /// Policies on TLS.
     OfPolicies {
         /// The declared protocol, if it is TLS: requests must not go there in plain text.
-        speaks_tls: Option<Arc<str>>,
+        speaks_tls: Option<Text>,
     },
     /// The object itself: TLS, plain text, or why no request may go there.
-    Own(Result<Option<Arc<ClientTls>>, Arc<str>>),
+    Own(Result<Option<Arc<ClientTls>>, Text>),
 }
 
 /// A use of a port.

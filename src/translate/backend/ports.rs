@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
+use crate::ir::sharing::Text;
 use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, Transport, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
@@ -51,7 +52,7 @@ pub(super) fn resolve_with(
     Ok(Found {
         backend,
         port: Port {
-            name: port.name.as_deref().map(Arc::from),
+            name: port.name.clone(),
             protocol,
             refuses_grpc: websocket(port),
             tls: PortTls::OfPolicies { speaks_tls },
@@ -94,7 +95,7 @@ pub(super) fn transport(protocol: Option<&str>) -> Option<Transport> {
 
 /// Returns the protocol of a port (GEP-1911), and its declared name if that means TLS. Other names outside
 /// `kubernetes.io/` have no effect.
-fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), Fault> {
+fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Text>), Fault> {
     let name = port.app_protocol.as_deref().unwrap_or_default();
     let lower = name.to_ascii_lowercase();
     match lower.as_str() {
@@ -115,7 +116,7 @@ fn protocol(port: &ServicePort) -> Result<(UpstreamProtocol, Option<Arc<str>>), 
 }
 
 /// Returns the declared protocol of a port, if that is WebSocket.
-fn websocket(port: &ServicePort) -> Option<Arc<str>> {
+fn websocket(port: &ServicePort) -> Option<Text> {
     let name = port.app_protocol.as_deref()?;
     let websocket = ["kubernetes.io/ws", "kubernetes.io/wss", "ws", "wss"];
     let mut all = websocket.iter();

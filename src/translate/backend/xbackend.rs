@@ -7,6 +7,7 @@ use crate::api::core::{ConfigMap, Secret};
 use crate::api::policy::BackendTlsValidation;
 use crate::api::xbackend::{XBackend, XBackendTls};
 use crate::api::{Object, Resource};
+use crate::ir::sharing::Text;
 use crate::ir::{
     Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
@@ -60,7 +61,7 @@ struct External {
     port: u16,
     protocol: UpstreamProtocol,
     /// The declared protocol, for messages, if gRPC cannot be sent there.
-    refuses_grpc: Option<Arc<str>>,
+    refuses_grpc: Option<Text>,
     /// Why nothing can be sent there: the protocol is not known.
     unsupported: Option<Fault>,
     /// TLS, plain text, or why no request may be sent, which makes `Accepted` false.
@@ -200,7 +201,7 @@ impl External {
         }
     }
 
-    fn own_tls(&self) -> Result<Option<Arc<ClientTls>>, Arc<str>> {
+    fn own_tls(&self) -> Result<Option<Arc<ClientTls>>, Text> {
         let refused = |fault: &Fault| {
             let message = format!("{}; requests are refused rather than sent", fault.message);
             message.into()

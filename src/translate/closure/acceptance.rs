@@ -251,7 +251,7 @@ impl Rules {
         let mut backends = Backends::new(input.options);
         let built = Built::new(input, object, name, None, &mut backends);
         Self {
-            is_usable: built.unusable.is_none(),
+            is_usable: built.unusable().is_none(),
             patterns: built.demand(gateways.to_vec()),
             hostnames: Claim::of(&built),
         }

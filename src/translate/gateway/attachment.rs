@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use crate::api::gateway::{Gateway, NamespacesFrom};
 use crate::api::reference::ParentRef;
+use crate::ir::Time;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::sharing::Text;
 use crate::ir::{Hostname, ListenerKey, ObjectRef, Transport};
 
 use super::gateway::{GatewayDraft, SetDraft};
@@ -50,7 +50,7 @@ pub(in crate::translate) struct Parents {
 }
 
 /// The age of a Gateway: oldest first, then by namespace and name.
-type Age = (Option<Timestamp>, ObjectRef);
+type Age = (Option<Time>, ObjectRef);
 
 /// The listeners of a Gateway or ListenerSet.
 struct Declared {
@@ -262,7 +262,7 @@ impl Parents {
         &self,
         gateway: &ObjectRef,
         listener: &ListenerKey,
-    ) -> Vec<Arc<str>> {
+    ) -> Vec<Text> {
         let mut places = self.of_object(&listener.origin);
         let place = places.find(|place| *self[*place].key == *listener);
         let port = place.map(|place| self[place].port);

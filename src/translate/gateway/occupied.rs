@@ -1,8 +1,6 @@
 //! The ports and hosts that the listeners of a Gateway occupy: tells whether a new listener has nothing to do with them, so
 //! that it needs no look at the others. May say no without a reason.
 
-use std::sync::Arc;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::conflict;
@@ -13,6 +11,7 @@ use super::overlap::{self, Hosts};
 use crate::api::Resource;
 use crate::api::gateway::ListenerSet;
 use crate::ir::sharing;
+use crate::ir::sharing::Text;
 
 /// What the listeners of a Gateway occupy, whether they can be served or not. Hosts are kept as digests.
 #[derive(Default)]
@@ -26,7 +25,7 @@ pub(super) struct Occupied {
     /// The same with all wider sets of hosts.
     within: FxHashSet<u64>,
     /// The number of listeners from ListenerSets of each namespace.
-    of_namespace: FxHashMap<Arc<str>, usize>,
+    of_namespace: FxHashMap<Text, usize>,
 }
 
 impl Occupied {

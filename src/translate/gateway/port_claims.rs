@@ -5,9 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use jiff::Timestamp;
-
 use crate::api::gateway::Gateway;
+use crate::ir::Time;
 use crate::ir::{ObjectRef, Transport};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
@@ -21,7 +20,7 @@ use super::gateway::{self, GatewayDraft};
 type PortKey = (u16, Transport);
 
 /// The age of a Gateway: oldest first, then by namespace and name.
-type Age = (Option<Timestamp>, ObjectRef);
+type Age = (Option<Time>, ObjectRef);
 
 /// The claims of all Gateways.
 #[derive(Default)]
@@ -35,7 +34,7 @@ pub(super) struct PortClaims {
 /// What a Gateway claims: each of these ports on each of these addresses.
 #[derive(PartialEq, Eq)]
 pub(super) struct Claim {
-    created: Option<Timestamp>,
+    created: Option<Time>,
     ports: BTreeSet<PortKey>,
     addresses: Vec<Option<IpAddr>>,
 }
@@ -53,7 +52,7 @@ impl Claim {
     }
 
     /// Returns the ports, each with the age of the Gateway.
-    fn ports(&self) -> impl Iterator<Item = (Option<Timestamp>, PortKey)> {
+    fn ports(&self) -> impl Iterator<Item = (Option<Time>, PortKey)> {
         self.ports.iter().map(|port| (self.created, *port))
     }
 }

@@ -197,8 +197,8 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
         Vec::new()
     };
     let kind = |kind: &&str| RouteKind {
-        group: GATEWAY_GROUP.to_owned(),
-        kind: (*kind).to_owned(),
+        group: GATEWAY_GROUP.into(),
+        kind: (*kind).into(),
     };
     ListenerStatus {
         name: listener.key.name.clone(),

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use rustc_hash::FxHashSet;
 
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
+use crate::ir::Time;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::status::{ListenerSetStatus, Note};
 use crate::translate::changes::Changes;
@@ -37,11 +37,11 @@ enum SetChange {
 }
 
 /// The age of a ListenerSet. The order is that of precedence: oldest first, then by namespace and name.
-type Age = (Option<Timestamp>, ObjectRef);
+type Age = (Option<Time>, ObjectRef);
 
 /// Where a ListenerSet belongs.
 struct SetParent {
-    created: Option<Timestamp>,
+    created: Option<Time>,
     /// The Gateway, if it belongs to this controller.
     gateway: Option<ObjectRef>,
     /// Its status, if it belongs to no Gateway of this controller.
@@ -155,7 +155,7 @@ impl SetParent {
         })
     }
 
-    fn attached(&self) -> Option<(Option<Timestamp>, &ObjectRef)> {
+    fn attached(&self) -> Option<(Option<Time>, &ObjectRef)> {
         let gateway = self.gateway.as_ref()?;
         Some((self.created, gateway))
     }

@@ -3,11 +3,12 @@
 //! came.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::ir::ObjectRef;
+use crate::ir::Time;
+use crate::ir::sharing::Text;
 use crate::translate::reason::{Fault, Reason};
 
 /// Maximum memory for the patterns of the routes of one namespace on one Gateway, in bytes.
@@ -28,8 +29,8 @@ pub(in crate::translate) struct PatternBudgets {
 /// What a route takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::translate) struct Demand {
-    /// Creation time in seconds since 1970; `None` counts as oldest.
-    pub(in crate::translate) created: Option<i64>,
+    /// Creation time; `None` counts as oldest.
+    pub(in crate::translate) created: Option<Time>,
     /// Upper bound for the memory of its patterns, in bytes.
     pub(in crate::translate) cost: usize,
     /// The Gateways that it attaches to, each once.
@@ -39,13 +40,13 @@ pub(in crate::translate) struct Demand {
 /// The routes of one Gateway.
 #[derive(Default)]
 struct OfGateway {
-    namespaces: BTreeMap<Arc<str>, OfNamespace>,
+    namespaces: BTreeMap<Text, OfNamespace>,
     /// Those that exceed a limit, which is in bytes.
     refused: BTreeMap<ObjectRef, Exceeded>,
 }
 
 /// Costs of the routes of a namespace, the oldest first, then by name.
-type OfNamespace = BTreeMap<(Option<i64>, ObjectRef), usize>;
+type OfNamespace = BTreeMap<(Option<Time>, ObjectRef), usize>;
 
 /// A limit that a route exceeds, together with older ones of its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +217,7 @@ mod tests {
 
     fn put(budgets: &mut PatternBudgets, route: &ObjectRef, created: i64, cost: usize) {
         let demand = Demand {
-            created: Some(created),
+            created: Some(Time::from_second(created)),
             cost: cost * MIB,
             gateways: vec![gateway()],
         };

@@ -5,9 +5,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use crate::ir::ObjectRef;
+use crate::ir::Time;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::memo::Memo;
@@ -25,7 +24,7 @@ pub(in crate::translate) trait TargetPolicy {
     fn source(backend: ObjectRef) -> Source;
 
     /// Returns the time of creation; `None` counts as oldest.
-    fn created(&self) -> Option<Timestamp>;
+    fn created(&self) -> Option<Time>;
 
     /// Compares the ages: of two equal policies the older one applies, then the first by namespace and name.
     fn by_age(&self, other: &Self) -> Ordering {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::api::Resource;
 use crate::api::traffic_policy::{BackendTrafficPolicy, BackendTrafficSpec, RetryConstraint};
 use crate::ir::ObjectRef;
+use crate::ir::Time;
 use crate::ir::traffic::{RetryBudget, TrafficPolicy};
 use crate::status::Condition;
 
@@ -44,7 +45,7 @@ pub(in crate::translate) struct Statuses(PolicyStatuses);
 struct Policy {
     name: ObjectRef,
     generation: i64,
-    created: Option<jiff::Timestamp>,
+    created: Option<Time>,
     targets: Vec<ObjectRef>,
     /// Settings for each target, or why the policy is not applied.
     settings: Result<BTreeMap<ObjectRef, Arc<TrafficPolicy>>, Fault>,
@@ -63,7 +64,7 @@ impl TargetPolicy for Policy {
         Source::TrafficPolicyOf(backend)
     }
 
-    fn created(&self) -> Option<jiff::Timestamp> {
+    fn created(&self) -> Option<Time> {
         self.created
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::api::filter::HttpFilter;
 use crate::api::http_route::{HttpRoute, HttpRule};
 use crate::ir::route::{Match, PathMatch};
+use crate::ir::sharing::Text;
 use crate::ir::{RouteKind, Rule, RuleId};
 
 use super::extension;
@@ -101,7 +102,7 @@ fn settings(
 }
 
 /// Returns the path prefix of a rule with exactly one match. Only such a prefix can be replaced.
-fn only_prefix(matches: &[Match]) -> Option<&Arc<str>> {
+fn only_prefix(matches: &[Match]) -> Option<&Text> {
     match matches {
         [
             Match {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::api::reference::{BackendObjectRef, BackendRef};
 use crate::api::route::RouteResource;
+use crate::ir::Time;
 use crate::ir::route::{Action, BackendTarget, Match, Retry, Timeouts, WeightedBackend};
 use crate::ir::session::SessionPersistence;
 use crate::ir::sharing::Text;
@@ -41,32 +42,70 @@ pub(in crate::translate) trait RouteObject:
 /// A translated route with its faults, independent of its parents.
 pub(in crate::translate) struct Built {
     pub(in crate::translate) route: Arc<Route>,
-    /// Makes `Accepted` false: no rule is usable.
-    pub(in crate::translate) unusable: Option<Box<Fault>>,
-    /// Makes `PartiallyInvalid` true: some rules are not usable.
-    dropped: Option<Box<Fault>>,
-    /// Makes `ResolvedRefs` false.
-    pub(in crate::translate) unresolved: Option<Box<Fault>>,
     /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
     /// target these backends.
-    pub(super) targetable: Box<[(ObjectRef, Option<Arc<str>>)]>,
-    /// Permitted references to backends with a status, whether or not the backends exist.
-    pub(super) with_status: Box<[ObjectRef]>,
+    pub(super) targetable: Box<[(ObjectRef, Option<Text>)]>,
     /// Whether the translation differs between consumers.
     pub(super) depends_on_consumer: bool,
+    /// Behind a pointer, since a process may hold many thousands of routes.
+    remarkable: Option<Box<Remarkable>>,
+}
+
+/// What few routes have.
+#[derive(Default, PartialEq, Eq)]
+struct Remarkable {
+    /// Makes `Accepted` false: no rule is usable.
+    unusable: Option<Fault>,
+    /// Makes `PartiallyInvalid` true: some rules are not usable.
+    dropped: Option<Fault>,
+    /// Makes `ResolvedRefs` false.
+    unresolved: Option<Fault>,
+    /// Permitted references to backends with a status, whether or not the backends exist.
+    with_status: Vec<ObjectRef>,
     /// Upper bound for the memory of its compiled patterns, in bytes.
     pattern_cost: usize,
     /// Why its priority is ignored, if it is.
-    pub(super) ignored_priority: Option<Box<str>>,
+    ignored_priority: Option<String>,
 }
 
 impl Built {
+    fn fault(&self, of: impl Fn(&Remarkable) -> &Option<Fault>) -> Option<&Fault> {
+        of(self.remarkable.as_ref()?).as_ref()
+    }
+
+    /// Returns why `Accepted` is false, if no rule is usable.
+    pub(in crate::translate) fn unusable(&self) -> Option<&Fault> {
+        self.fault(|it| &it.unusable)
+    }
+
+    /// Returns why `PartiallyInvalid` is true, if some rules are not usable.
+    fn dropped(&self) -> Option<&Fault> {
+        self.fault(|it| &it.dropped)
+    }
+
+    /// Returns why `ResolvedRefs` is false, if it is.
+    pub(in crate::translate) fn unresolved(&self) -> Option<&Fault> {
+        self.fault(|it| &it.unresolved)
+    }
+
+    /// Returns the permitted references to backends with a status, whether or not the backends exist.
+    pub(super) fn with_status(&self) -> &[ObjectRef] {
+        let remarkable = self.remarkable.as_ref();
+        remarkable.map_or(&[], |it| &it.with_status)
+    }
+
+    /// Returns why its priority is ignored, if it is.
+    pub(super) fn ignored_priority(&self) -> Option<&str> {
+        self.remarkable.as_ref()?.ignored_priority.as_deref()
+    }
+
     /// Returns what its patterns take on these Gateways, if anything.
     pub(in crate::translate) fn demand(&self, gateways: Vec<ObjectRef>) -> Option<Demand> {
-        let is_needed = self.pattern_cost > 0 && !gateways.is_empty();
-        is_needed.then(|| Demand {
+        let cost = self.remarkable.as_ref()?.pattern_cost;
+        let is_needed = cost > 0 && !gateways.is_empty();
+        is_needed.then_some(Demand {
             created: self.route.created,
-            cost: self.pattern_cost,
+            cost,
             gateways,
         })
     }
@@ -102,7 +141,6 @@ impl Built {
             }
         };
         let created = object.meta().creation_timestamp;
-        let created = created.map(jiff::Timestamp::as_second);
         let priority = consumer.map_or(Ok(0), |consumer| {
             let (gateway, is_permitted) = (&consumer.gateway, consumer.permits_priorities);
             priority::on_gateway(object.meta(), gateway, is_permitted)
@@ -132,7 +170,7 @@ impl Built {
         parents: &Parents,
         generation: i64,
     ) -> Vec<Condition> {
-        let unusable = self.unusable.as_deref();
+        let unusable = self.unusable();
         let refused = match attachment {
             // An unusable route loses to every other one: repair it first.
             Err(fault) if fault.reason == Reason::HostnameConflict => unusable.or(Some(fault)),
@@ -153,7 +191,7 @@ impl Built {
                     .into();
         }
         if refused.is_none() {
-            let remarks = self.ignored_priority.as_deref().into_iter().chain(lost);
+            let remarks = self.ignored_priority().into_iter().chain(lost);
             for remark in remarks {
                 let separator = if accepted.message.is_empty() {
                     ""
@@ -164,7 +202,7 @@ impl Built {
                 accepted.message.push_str(remark);
             }
         }
-        let unresolved = self.unresolved.as_deref();
+        let unresolved = self.unresolved();
         let resolved = judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
@@ -174,7 +212,7 @@ impl Built {
         let mut conditions = Vec::with_capacity(2);
         conditions.push(accepted);
         if refused.is_none() {
-            conditions.extend(self.dropped.as_ref().map(|fault| {
+            conditions.extend(self.dropped().map(|fault| {
                 let message = format!("Dropped Rule: {}", fault.message);
                 Condition::holds(ConditionType::PartiallyInvalid, fault.reason, generation)
                     .with_message(message)
@@ -204,7 +242,7 @@ pub(in crate::translate) struct RouteBuilder<'a> {
     consumer: Option<&'a Consumer>,
     backends: &'a mut Backends,
     /// Permitted backend references, each with the name of the rule.
-    targetable: Vec<(ObjectRef, Option<Arc<str>>)>,
+    targetable: Vec<(ObjectRef, Option<Text>)>,
     /// Permitted references to backends with a status.
     with_status: Vec<ObjectRef>,
     depends_on_consumer: bool,
@@ -247,7 +285,7 @@ impl RouteBuilder<'_> {
         RuleId {
             route: self.route.clone(),
             index,
-            name: name.map(Arc::from),
+            name: name.map(Text::from),
         }
     }
 
@@ -324,7 +362,8 @@ impl RouteBuilder<'_> {
             matches: parts.matches.into(),
             filters: settings.filters.into(),
             action,
-            timeouts: settings.timeouts,
+            timeouts: (settings.timeouts != Timeouts::default())
+                .then(|| Box::new(settings.timeouts)),
             retry: settings.retry.map(Box::new),
             session: settings.session.map(Box::new),
         }
@@ -357,7 +396,7 @@ impl RouteBuilder<'_> {
                 self.with_status.push(name.clone());
             }
             self.depends_on_consumer |= kind.may_be_target() && self.backends.tls.target(&name);
-            self.targetable.push((name, rule.map(Arc::from)));
+            self.targetable.push((name, rule.map(Text::from)));
         }
         match resolution {
             Ok(Resolution::Backend(backend)) => BackendTarget::Backend(backend.id.clone()),
@@ -382,14 +421,14 @@ impl RouteBuilder<'_> {
     fn finish(
         self,
         priority: Result<i16, String>,
-        created: Option<i64>,
+        created: Option<Time>,
         rules: Vec<Arc<Rule>>,
     ) -> Built {
         let (priority, ignored_priority) = match priority {
             Ok(priority) => (priority, None),
-            Err(why) => (0, Some(why.into())),
+            Err(why) => (0, Some(why)),
         };
-        let faults = merge(&self.faults).map(Box::new);
+        let faults = merge(&self.faults);
         let (unusable, dropped) = if self.usable == 0 {
             (faults, None)
         } else {
@@ -400,19 +439,23 @@ impl RouteBuilder<'_> {
             object: self.route.clone(),
             created,
             priority,
-            rules,
+            rules: rules.into(),
             policies: None,
         };
-        Built {
-            route: Arc::new(route),
+        let remarkable = Remarkable {
             unusable,
             dropped,
-            unresolved: merge(&self.unresolved).map(Box::new),
-            targetable: self.targetable.into(),
-            with_status: self.with_status.into(),
-            depends_on_consumer: self.depends_on_consumer,
+            unresolved: merge(&self.unresolved),
+            with_status: self.with_status,
             pattern_cost: self.patterns.cost(),
             ignored_priority,
+        };
+        let is_remarkable = remarkable != Remarkable::default();
+        Built {
+            route: Arc::new(route),
+            targetable: self.targetable.into(),
+            depends_on_consumer: self.depends_on_consumer,
+            remarkable: is_remarkable.then(|| Box::new(remarkable)),
         }
     }
 }

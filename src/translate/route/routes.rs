@@ -99,7 +99,10 @@ struct RoutesOf<R> {
     /// In boxes, since the nodes of the map are half empty.
     entries: BTreeMap<ObjectRef, Box<TranslatedRoute>>,
     last: Last,
-    readers: Readers<(ObjectRef, Work)>,
+    /// What the routes are attached from.
+    attachments: Readers<ObjectRef>,
+    /// What they are translated from.
+    translations: Readers<ObjectRef>,
     kind: PhantomData<fn() -> R>,
 }
 
@@ -182,7 +185,13 @@ impl<R: RouteObject> Step for RoutesOf<R> {
         let touched = touched.filter(|it| &*it.kind == R::KIND && &*it.group == R::GROUP);
         work.extend(touched.map(|name| (name.clone(), Work::Attach)));
         // In order of work: a route that must be translated again is also attached again.
-        work.extend(self.readers.outdated(outer.changes));
+        for (readers, kind) in [
+            (&self.attachments, Work::Attach),
+            (&self.translations, Work::Translate),
+        ] {
+            let outdated = readers.outdated(outer.changes).into_iter();
+            work.extend(outdated.map(|name| (name, kind)));
+        }
         let changed = outer.changes.of::<R>().into_iter();
         work.extend(changed.map(|name| (name, Work::Translate)));
         for (name, work) in work {
@@ -201,8 +210,7 @@ impl<R: RouteObject> Step for RoutesOf<R> {
     }
 
     fn referrers_of(&self, object: &ObjectRef) -> Box<dyn Iterator<Item = &TranslatedRoute> + '_> {
-        let readers = self.readers.of(&Source::Backend(object.clone()));
-        let names = readers.map(|(name, _)| name);
+        let names = self.translations.of(&Source::Backend(object.clone()));
         Box::new(names.filter_map(|name| self.translated(name)))
     }
 }
@@ -212,7 +220,8 @@ impl<R: RouteObject> RoutesOf<R> {
         Self {
             entries: BTreeMap::new(),
             last: Last::default(),
-            readers: Readers::default(),
+            attachments: Readers::default(),
+            translations: Readers::default(),
             kind: PhantomData,
         }
     }
@@ -289,15 +298,13 @@ impl<R: RouteObject> RoutesOf<R> {
         (attachment, translation): (Vec<Source>, Vec<Source>),
     ) -> RouteReads {
         let of_attachment = &mut known.of_attachment;
-        let key = |work| (name.clone(), work);
-        self.readers
-            .replace(&key(Work::Attach), of_attachment, attachment);
+        self.attachments.replace(name, of_attachment, attachment);
         let of_translation = &mut known.of_translation;
-        let key = key(Work::Translate);
+        let readers = &mut self.translations;
         if work == Work::Translate || !is_translated {
-            self.readers.replace(&key, of_translation, translation);
+            readers.replace(name, of_translation, translation);
         } else if !translation.is_empty() {
-            self.readers.extend(&key, of_translation, translation);
+            readers.extend(name, of_translation, translation);
         }
         known
     }

@@ -10,6 +10,7 @@ use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::api::reference::BackendObjectRef;
 use crate::api::telemetry_policy::TelemetryPolicy;
+use crate::ir::Time;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::telemetry::{OtlpProtocol, Tracing};
 use crate::ir::{BackendId, ObjectRef, RouteKind};
@@ -46,7 +47,7 @@ type Output = Result<Option<Arc<Tracing>>, Fault>;
 struct Policy {
     name: ObjectRef,
     generation: i64,
-    created: Option<jiff::Timestamp>,
+    created: Option<Time>,
     gateways: BTreeSet<ObjectRef>,
     /// `None` if nothing is traced; the fault if the policy cannot be applied.
     settings: Result<Option<TracingSettings>, Fault>,
@@ -65,7 +66,7 @@ impl TargetPolicy for Policy {
         Source::TelemetryPolicyOf(gateway)
     }
 
-    fn created(&self) -> Option<jiff::Timestamp> {
+    fn created(&self) -> Option<Time> {
         self.created
     }
 }

@@ -67,7 +67,7 @@ impl TracingSettings {
             service_name: self
                 .service_name
                 .clone()
-                .unwrap_or_else(|| gateway.name.clone()),
+                .unwrap_or_else(|| gateway.name.as_str().into()),
             attributes: self.attributes.clone(),
         }
     }

@@ -32,7 +32,7 @@ fn gateway(certificate: &str) -> Value {
 }
 
 /// Returns the objects to fetch, with the namespaces that refer to them.
-fn wanted(referenced: &mut Referenced) -> BTreeMap<String, Vec<Arc<str>>> {
+fn wanted(referenced: &mut Referenced) -> BTreeMap<String, Vec<Text>> {
     referenced.recheck();
     let changes = referenced.take_wanted(|_| true).into_iter();
     let wanted = changes.filter(|(_, of)| !of.is_empty());
@@ -107,7 +107,10 @@ fn finds_references_in_every_field() {
         put(&mut of_apps, object);
     }
     assert_eq!(names(&mut all), expected);
-    assert_eq!(wanted(&mut all)["Secret other/client"], ["default".into()]);
+    assert_eq!(
+        wanted(&mut all)["Secret other/client"],
+        [Text::from("default")]
+    );
     assert_eq!(
         names(&mut of_apps),
         ["Secret apps/set", "Secret apps/users"]
@@ -156,7 +159,7 @@ fn change_of_one_object_reports_only_its_own_references() {
     put(&mut referenced, &gateway("b"));
     let mut changes = referenced.take_wanted(|_| true);
     changes.sort();
-    let default: Arc<str> = "default".into();
+    let default: Text = "default".into();
     let expected = [(secret("a"), vec![]), (secret("b"), vec![default])];
     assert_eq!(changes, expected);
     put(&mut referenced, &gateway("b"));
@@ -226,7 +229,7 @@ fn apply(referenced: &mut Referenced, model: &mut Model, step: Step) {
 }
 
 /// Returns the referenced names and the namespaces that refer to them, computed from all versions.
-fn naive(model: &Model) -> BTreeMap<ObjectRef, BTreeSet<Arc<str>>> {
+fn naive(model: &Model) -> BTreeMap<ObjectRef, BTreeSet<Text>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ((object, _), (certificates, parent)) in model {
         let mut parents = parent.iter();

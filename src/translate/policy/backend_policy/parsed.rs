@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::api::Resource;
 use crate::api::backend_policy::{BackendPolicy as Object, BackendPolicySpec};
 use crate::ir::ObjectRef;
+use crate::ir::Time;
 use crate::ir::backend_policy::{BackendPolicy, Passive};
 use crate::ir::traffic::TrafficPolicy;
 
@@ -22,7 +23,7 @@ use crate::translate::source::Source;
 pub(super) struct Policy {
     pub(super) name: ObjectRef,
     pub(super) generation: i64,
-    created: Option<jiff::Timestamp>,
+    created: Option<Time>,
     pub(super) targets: Vec<Target>,
     /// Number of sections without a fault.
     pub(super) sections: usize,
@@ -62,7 +63,7 @@ impl TargetPolicy for Policy {
         Source::BackendPolicyOf(backend)
     }
 
-    fn created(&self) -> Option<jiff::Timestamp> {
+    fn created(&self) -> Option<Time> {
         self.created
     }
 }

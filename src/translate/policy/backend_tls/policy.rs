@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::api::ObjectMeta;
 use crate::api::policy::{FromRef, TlsPolicy};
+use crate::ir::Time;
 use crate::ir::object_ref::{GATEWAY_GROUP, QualifiedName};
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::settings::permissions::PolicyLevel;
@@ -22,7 +23,7 @@ use crate::translate::source::Source;
 pub(super) struct Policy {
     pub(super) name: ObjectRef,
     pub(super) generation: i64,
-    created: Option<jiff::Timestamp>,
+    created: Option<Time>,
     pub(super) targets: Vec<PolicyTarget>,
     /// Its settings, or why it cannot be applied, which makes `Accepted` false.
     pub(super) settings: Result<Settings, Fault>,
@@ -108,7 +109,7 @@ impl TargetPolicy for Policy {
         Source::Backend(backend)
     }
 
-    fn created(&self) -> Option<jiff::Timestamp> {
+    fn created(&self) -> Option<Time> {
         self.created
     }
 

@@ -1,9 +1,9 @@
 //! The requests to backends that policies may target.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::policy::Path;
+use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 
 /// Requests to a backend through one listener.
@@ -15,7 +15,7 @@ pub(in crate::translate) struct Use {
     pub(in crate::translate) listener: ListenerKey,
     /// The route, and the name of its rule.
     pub(in crate::translate) route: ObjectRef,
-    pub(in crate::translate) rule: Option<Arc<str>>,
+    pub(in crate::translate) rule: Option<Text>,
 }
 
 /// The requests to each backend that policies may target.

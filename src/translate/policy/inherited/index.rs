@@ -9,6 +9,7 @@ use crate::api::client_policy::ClientPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
 use crate::api::route_policy::RoutePolicy;
 use crate::ir::ObjectRef;
+use crate::ir::sharing::Text;
 
 use super::policy::{Policy, Section, Target};
 use super::{access, client, rate_limit, route};
@@ -161,7 +162,7 @@ impl Index {
     pub(super) fn on(
         &self,
         object: &ObjectRef,
-        section: Option<&Arc<str>>,
+        section: Option<&Text>,
     ) -> Option<(&Target, &OnTarget)> {
         let target = Target {
             object: object.clone(),

@@ -24,6 +24,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ir::client::ClientPolicies;
 use crate::ir::policy::Policies;
+use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef, Route};
 use crate::status::Condition;
 
@@ -156,7 +157,7 @@ impl InheritedPolicies {
     fn required(
         &self,
         place: Place<'_>,
-        route: Option<(&ObjectRef, Option<&Arc<str>>)>,
+        route: Option<(&ObjectRef, Option<&Text>)>,
         sections: &dyn Sections,
     ) -> Arc<Policies> {
         let path = Path {
@@ -218,7 +219,7 @@ impl Sections for Existing<'_> {
         self.parents.has_listener(object, section)
     }
 
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>> {
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
         self.parents.on_port_of(gateway, listener)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 
 use super::index::{Index, OnTarget};
@@ -16,7 +17,7 @@ pub(super) struct Path<'a> {
     pub(super) gateway: &'a ObjectRef,
     pub(super) listener: &'a ListenerKey,
     /// The route, with the name of the rule; `None` for all routes of the listener.
-    pub(super) route: Option<(&'a ObjectRef, Option<&'a Arc<str>>)>,
+    pub(super) route: Option<(&'a ObjectRef, Option<&'a Text>)>,
 }
 
 /// Which listeners and rules exist.
@@ -25,7 +26,7 @@ pub(super) trait Sections {
     fn has(&self, object: &ObjectRef, section: &str) -> bool;
 
     /// Returns the names of the Gateway's own listeners on the port of a listener.
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>>;
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text>;
 }
 
 /// The oldest policy on a target of a path that sets a section.
@@ -141,7 +142,7 @@ impl<'a> Levels<'a> {
     }
 
     /// Adds the level of a target.
-    fn section(&mut self, index: &'a Index, object: &ObjectRef, section: Option<&Arc<str>>) {
+    fn section(&mut self, index: &'a Index, object: &ObjectRef, section: Option<&Text>) {
         let on_target = index.on(object, section).into_iter();
         let level = on_target.flat_map(|on_target| on_level(on_target, false));
         self.0.push(level.collect());

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::ir::ObjectRef;
+use crate::ir::Time;
 use crate::ir::authentication::{ApiKeys, Basic, Require};
 use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
 use crate::ir::limit::Limits;
 use crate::ir::route_defaults::RouteDefaults;
+use crate::ir::sharing::Text;
 use crate::ir::token::Tokens;
 use crate::translate::reason::{ConditionType, Fault};
 
@@ -21,7 +21,7 @@ use crate::translate::reason::{ConditionType, Fault};
 pub(super) struct Policy {
     pub(super) name: ObjectRef,
     pub(super) generation: i64,
-    created: Option<Timestamp>,
+    created: Option<Time>,
     /// Whether it locks its sections for everything below.
     pub(super) overrides: bool,
     /// Its targets, each once.
@@ -43,7 +43,7 @@ pub(super) struct Policy {
 pub(super) struct Target {
     pub(super) object: ObjectRef,
     /// A listener, or a rule of a route; `None` for the whole object.
-    pub(super) section: Option<Arc<str>>,
+    pub(super) section: Option<Text>,
 }
 
 /// A section of the spec of a policy. Each belongs to one kind.
@@ -211,7 +211,7 @@ impl Policy {
             let section = target.section_name.as_deref();
             let target = Target {
                 object: name,
-                section: section.filter(|name| !name.is_empty()).map(Arc::from),
+                section: section.filter(|name| !name.is_empty()).map(Text::from),
             };
             if !targets.contains(&target) {
                 targets.push(target);
@@ -246,7 +246,7 @@ impl Policy {
     }
 
     /// Returns what decides between policies of one target: the least wins.
-    pub(super) fn age(&self) -> (Option<Timestamp>, &ObjectRef) {
+    pub(super) fn age(&self) -> (Option<Time>, &ObjectRef) {
         (self.created, &self.name)
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::status::Condition;
 
@@ -27,10 +28,10 @@ pub(in crate::translate) trait Attachments {
     fn listeners_of(&self, object: &ObjectRef) -> Vec<(ObjectRef, Arc<ListenerKey>)>;
 
     /// Returns the names of the Gateway's own listeners on the port of a listener.
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>>;
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text>;
 
     /// Returns the names of the rules of a route.
-    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Arc<str>>;
+    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Text>;
 }
 
 /// The statuses of all policies.
@@ -87,7 +88,7 @@ impl Sections for Existing<'_> {
         }
     }
 
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>> {
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
         self.0.on_port_of(gateway, listener)
     }
 }

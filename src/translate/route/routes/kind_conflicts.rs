@@ -18,6 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::on_listener::{Loss, OnListener};
 use self::rank::{Rank, Usability};
 use super::super::route::Built;
+use crate::ir::Time;
 use crate::ir::{Hostname, ListenerKey, ObjectRef, RouteKind};
 use crate::translate::gateway::attachment::{Attachment, Parents};
 use crate::translate::reason::{Fault, Reason};
@@ -43,8 +44,8 @@ pub(in crate::translate) struct KindConflicts {
 pub(in crate::translate) struct Claim {
     kind: RouteKind,
     usability: Usability,
-    /// Creation time in seconds since 1970; `None` counts as oldest.
-    created: Option<i64>,
+    /// Creation time; `None` counts as oldest.
+    created: Option<Time>,
     listeners: Hosts,
 }
 
@@ -59,7 +60,7 @@ impl Claim {
 
     /// Returns the claim of a route that has no listeners yet; `None` if it cannot serve any.
     pub(in crate::translate) fn of(built: &Built) -> Option<Self> {
-        let usability = match (&built.unusable, built.route.rules.is_empty()) {
+        let usability = match (built.unusable(), built.route.rules.is_empty()) {
             (None, false) => Usability::Usable,
             (None, true) => Usability::WithoutRules,
             (Some(_), false) => Usability::Unusable,

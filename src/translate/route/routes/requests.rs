@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Routes;
 use super::translated_route::TranslatedRoute;
+use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
 use crate::translate::input::Input;
@@ -64,12 +65,12 @@ impl Attachments for RouteRequests<'_> {
         places.map(listener).collect()
     }
 
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Arc<str>> {
+    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
         self.input.read(|| Source::ListenersOf(gateway.clone()));
         self.parents.on_port_of(gateway, listener)
     }
 
-    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Arc<str>> {
+    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Text> {
         let built = self.routes.translated(route);
         let built = built.and_then(TranslatedRoute::any_variant).into_iter();
         let rules = built.flat_map(|built| &built.route.rules);
@@ -109,6 +110,6 @@ impl TranslatedRoute {
     /// Reports whether the route has a permitted reference to a backend with a status.
     fn sends_to(&self, backend: &ObjectRef) -> bool {
         let built = self.any_variant().filter(|_| self.is_usable);
-        built.is_some_and(|built| built.with_status.contains(backend))
+        built.is_some_and(|built| built.with_status().contains(backend))
     }
 }

@@ -8,7 +8,7 @@ use super::defaults;
 use super::kind_conflicts::{self, Claim, KindConflicts};
 use super::place;
 use crate::api::reference::ParentRef;
-use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef, Route};
+use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::status::{Note, ParentStatus};
 use crate::translate::backend::Backends;
 use crate::translate::consumer::Consumer;
@@ -21,7 +21,15 @@ use crate::translate::source::Source;
 
 /// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
 #[derive(Default)]
-struct Variants(Vec<Variant>);
+enum Variants {
+    #[default]
+    None,
+    One(Variant),
+    Many(Box<VariantList>),
+}
+
+/// Behind a pointer, since most routes have one variant.
+struct VariantList(Vec<Variant>);
 
 /// A translation with its consumer, if it depends on that.
 type Variant = (Option<Box<Consumer>>, Arc<Built>);
@@ -32,7 +40,7 @@ pub(super) struct TranslatedRoute {
     /// The route for each consumer; empty if this controller manages none of its parents.
     built: Variants,
     /// The listeners that it is attached to, each once.
-    pub(super) attached: Vec<(ListenerIndex, Arc<AttachedRoute>)>,
+    pub(super) attached: Box<[(ListenerIndex, Arc<AttachedRoute>)]>,
     /// Whether it counts as attached there.
     pub(super) is_usable: bool,
     /// Whether one of these listeners is served, so that the route's backends are part of the configuration.
@@ -88,8 +96,27 @@ pub(super) enum Work {
 }
 
 impl Variants {
+    fn all(&self) -> &[Variant] {
+        match self {
+            Self::None => &[],
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Many(list) => &list.0,
+        }
+    }
+
+    fn push(&mut self, variant: Variant) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(variant),
+            Self::One(first) => Self::Many(Box::new(VariantList(vec![first, variant]))),
+            Self::Many(mut list) => {
+                list.0.push(variant);
+                Self::Many(list)
+            }
+        };
+    }
+
     fn iter(&self) -> impl Iterator<Item = &Arc<Built>> {
-        self.0.iter().map(|(_, built)| built)
+        self.all().iter().map(|(_, built)| built)
     }
 
     /// Returns the route for a consumer. Reuses the previous translation, unless `work` requires a new one.
@@ -101,21 +128,20 @@ impl Variants {
         build: impl FnOnce() -> Built,
     ) -> Arc<Built> {
         let fits = |(of, built): &&Variant| !built.depends_on_consumer || of.as_deref() == consumer;
-        if let Some((_, built)) = self.0.iter().find(fits) {
+        if let Some((_, built)) = self.all().iter().find(fits) {
             return built.clone();
         }
         let reusable = previous.iter().find(fits).filter(|_| work == Work::Attach);
         let built = match reusable {
             Some((_, built)) => built.clone(),
             None => {
-                Arc::new(build().like(self.0.iter().chain(previous).map(|(_, built)| &**built)))
+                let known = self.all().iter().chain(previous);
+                Arc::new(build().like(known.map(|(_, built)| &**built)))
             }
         };
-        // Most routes have one variant.
-        self.0.reserve_exact(1);
         let consumer = consumer.filter(|_| built.depends_on_consumer);
         let consumer = consumer.map(|consumer| Box::new(consumer.clone()));
-        self.0.push((consumer, built.clone()));
+        self.push((consumer, built.clone()));
         built
     }
 }
@@ -140,7 +166,7 @@ impl TranslatedRoute {
         Self {
             name,
             built: Variants::default(),
-            attached: Vec::new(),
+            attached: Box::default(),
             is_usable: false,
             is_served: false,
             status: None,
@@ -171,7 +197,7 @@ impl TranslatedRoute {
             return (entry, follows);
         }
         let mut variants = Variants::default();
-        let previous_variants = previous.map_or(&[][..], |previous| &previous.built.0);
+        let previous_variants = previous.map_or(&[][..], |previous| previous.built.all());
         let mut build = |consumer: Option<&Consumer>| {
             variants.get(consumer, previous_variants, work, || {
                 let build = || Built::new(input, object, &entry.name, consumer, backends);
@@ -201,7 +227,7 @@ impl TranslatedRoute {
                 let built = build(Some(&parents[*listener].consumer));
                 attached.push((*listener, hostnames.clone(), built.clone()));
                 // Report unresolved references of any listener in the status of the parent.
-                if first.as_ref().is_none_or(|it| it.unresolved.is_none()) {
+                if first.as_ref().is_none_or(|it| it.unresolved().is_none()) {
                     first = Some(built);
                 }
             }
@@ -214,19 +240,22 @@ impl TranslatedRoute {
                 controller_name: input.options.controller_name.clone(),
                 conditions,
             });
-            if let Some(message) = lost.filter(|_| built.unusable.is_none()) {
+            if let Some(message) = lost.filter(|_| built.unusable().is_none()) {
                 let object = entry.name.clone();
                 follows.notes.push(Note { object, message });
             }
         }
         let built = attached.iter().map(|(_, _, built)| &**built);
         follows.notes.extend(ignored_priorities(&entry.name, built));
+        let mut on_listeners = Vec::with_capacity(attached.len());
         for (listener, hostnames, built) in attached {
-            entry.is_usable |= built.unusable.is_none();
+            entry.is_usable |= built.unusable().is_none();
             let at = (listener, parents);
             let route = place::on_route(input, decisions.policies, at, &built.route);
-            entry.attach(listener, hostnames, route, previous);
+            let route = AttachedRoute { hostnames, route };
+            attach(&mut on_listeners, listener, route, previous);
         }
+        entry.attached = on_listeners.into();
         // Several parentRefs may reach the same listeners.
         follows.notes.dedup();
         let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
@@ -237,28 +266,7 @@ impl TranslatedRoute {
         let built = entry.any_variant();
         follows.demand = built.and_then(|it| it.demand(gateways));
         follows.claim = built.and_then(|it| Claim::new(it, hosts));
-        entry.attached.shrink_to_fit();
         (entry, follows)
-    }
-
-    /// Attaches the route to a listener, once even if two parentRefs select it. A route without rules is not attached.
-    fn attach(
-        &mut self,
-        listener: ListenerIndex,
-        hostnames: Arc<[Hostname]>,
-        route: Arc<Route>,
-        previous: Option<&Self>,
-    ) {
-        let is_known = self.attached.iter().any(|(known, _)| *known == listener);
-        if is_known || route.rules.is_empty() {
-            return;
-        }
-        let route = AttachedRoute { hostnames, route };
-        let of_previous = previous.into_iter().flat_map(|previous| &previous.attached);
-        let mut known = of_previous.chain(&self.attached).map(|(_, it)| it);
-        let same = known.find(|it| ***it == route);
-        let route = same.cloned().unwrap_or_else(|| Arc::new(route));
-        self.attached.push((listener, route));
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &BackendId> {
@@ -267,13 +275,31 @@ impl TranslatedRoute {
 
     /// Reports whether there is a translation of the route.
     pub(super) fn is_translated(&self) -> bool {
-        !self.built.0.is_empty()
+        !self.built.all().is_empty()
     }
 
     /// Returns any variant. All of them refer to the same objects.
     pub(super) fn any_variant(&self) -> Option<&Built> {
         self.built.iter().next().map(|built| &**built)
     }
+}
+
+/// Attaches a route to a listener, once even if two parentRefs select it. A route without rules is not attached.
+fn attach(
+    attached: &mut Vec<(ListenerIndex, Arc<AttachedRoute>)>,
+    listener: ListenerIndex,
+    route: AttachedRoute,
+    previous: Option<&TranslatedRoute>,
+) {
+    let is_known = attached.iter().any(|(known, _)| *known == listener);
+    if is_known || route.route.rules.is_empty() {
+        return;
+    }
+    let of_previous = previous.map_or(&[][..], |previous| &previous.attached);
+    let mut known = of_previous.iter().chain(&*attached).map(|(_, it)| it);
+    let same = known.find(|it| ***it == route);
+    let route = same.cloned().unwrap_or_else(|| Arc::new(route));
+    attached.push((listener, route));
 }
 
 /// Returns the status of the previous version if it is equal, so that later comparisons see the same pointer.
@@ -288,7 +314,7 @@ fn ignored_priorities<'a>(
     route: &ObjectRef,
     built: impl Iterator<Item = &'a Built>,
 ) -> impl Iterator<Item = Note> {
-    let messages = built.filter_map(|built| built.ignored_priority.as_deref().map(str::to_owned));
+    let messages = built.filter_map(|built| built.ignored_priority().map(str::to_owned));
     let messages: BTreeSet<_> = messages.collect();
     messages.into_iter().map(move |message| Note {
         object: route.clone(),

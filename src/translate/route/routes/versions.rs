@@ -24,7 +24,7 @@ impl TranslatedRoute {
     fn targets_like(&self, other: &Self) -> bool {
         match (self.any_variant(), other.any_variant()) {
             (Some(built), Some(other)) => {
-                built.targetable == other.targetable && built.with_status == other.with_status
+                built.targetable == other.targetable && built.with_status() == other.with_status()
             }
             (built, other) => built.is_none() && other.is_none(),
         }
@@ -52,7 +52,7 @@ pub(super) fn announce_changes(
         .filter_map(TranslatedRoute::any_variant);
     for built in built {
         let targets = built.targetable.iter().map(|(target, _)| target);
-        for target in targets.chain(&built.with_status) {
+        for target in targets.chain(built.with_status()) {
             changes.announce(Source::RequestsTo(target.clone()));
         }
     }

@@ -11,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ir::precedence::PathRank;
 use crate::ir::route::{GrpcCall, Match, PathMatch, ValueMatch};
+use crate::ir::sharing::Text;
 use crate::ir::{AttachedRoute, Hostname, ObjectRef, Precedence, Route, Rule, RuleId};
 
 /// Matches of one path and hostname that are compared with each other. A path with more of them shadows nothing: the
@@ -69,7 +70,7 @@ impl Entry {
 /// A path condition. The elements below a prefix follow each other in the order of texts.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct PathKey {
-    text: Arc<str>,
+    text: Text,
     rank: PathRank,
 }
 
@@ -303,7 +304,7 @@ impl PathKey {
         Self::new(text.into(), PathRank::Exact)
     }
 
-    fn new(text: Arc<str>, rank: PathRank) -> Self {
+    fn new(text: Text, rank: PathRank) -> Self {
         Self { text, rank }
     }
 

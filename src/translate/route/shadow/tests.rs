@@ -10,9 +10,11 @@ use rustc_hash::FxHashSet;
 
 use super::*;
 use crate::ir::route::{
-    Action, Conditions, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, Timeouts, ValueMatch,
+    Action, Conditions, GrpcMatch, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
 };
-use crate::ir::{AttachedRoute, Bind, ObjectRef, Pattern, Port, Protocol, Route, RouteKind, Rule};
+use crate::ir::{
+    AttachedRoute, Bind, ObjectRef, Pattern, Port, Protocol, Route, RouteKind, Rule, Time,
+};
 
 fn prefix(path: &str) -> Match {
     PathMatch::Prefix(path.into()).into()
@@ -56,7 +58,7 @@ fn route(name: &str, priority: i16, hosts: &[&str], matches: &[Match]) -> Arc<At
         matches: matches.into(),
         filters: Box::default(),
         action: Action::Forward(Box::default()),
-        timeouts: Timeouts::default(),
+        timeouts: None,
         retry: None,
         session: None,
     };
@@ -67,7 +69,7 @@ fn route(name: &str, priority: i16, hosts: &[&str], matches: &[Match]) -> Arc<At
             object,
             created: None,
             priority,
-            rules: vec![Arc::new(rule)],
+            rules: [Arc::new(rule)].into(),
             policies: None,
         }),
     })
@@ -299,8 +301,8 @@ fn any_route() -> impl Strategy<Value = Arc<AttachedRoute>> {
         let mut second = (*inner.rules[0]).clone();
         second.id.index = 1;
         second.matches = two.into();
-        inner.rules.push(Arc::new(second));
-        inner.created = created;
+        inner.rules = [inner.rules[0].clone(), Arc::new(second)].into();
+        inner.created = created.map(Time::from_second);
         if is_grpc {
             as_grpc(&mut inner);
         }

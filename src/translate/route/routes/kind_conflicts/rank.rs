@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::ir::Time;
 use crate::ir::object_ref::by_text;
 use crate::ir::{ObjectRef, RouteKind};
 
@@ -9,8 +10,8 @@ use crate::ir::{ObjectRef, RouteKind};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rank {
     pub(super) usability: Usability,
-    /// Creation time in seconds since 1970; `None` counts as oldest.
-    pub(super) created: Option<i64>,
+    /// Creation time; `None` counts as oldest.
+    pub(super) created: Option<Time>,
     pub(super) route: ObjectRef,
     pub(super) kind: RouteKind,
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::ir::Time;
 
 const HOSTS: [&str; 9] = [
     "",
@@ -24,7 +25,7 @@ struct Candidate {
     kind: RouteKind,
     name: usize,
     usability: Usability,
-    created: Option<i64>,
+    created: Option<Time>,
     hosts: [Vec<&'static str>; 2],
 }
 
@@ -74,7 +75,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         1 => Just(Usability::WithoutRules),
         1 => Just(Usability::Unusable),
     ];
-    let created = prop_oneof![1 => Just(None), 4 => (0..4_i64).prop_map(Some)];
+    let created = prop_oneof![1 => Just(None), 4 => (0..4_i64).prop_map(|second| Some(Time::from_second(second)))];
     let hosts = || vec(select(HOSTS.to_vec()), 0..3);
     (kind, 0..12_usize, usability, created, [hosts(), hosts()]).prop_map(
         |(kind, name, usability, created, hosts)| Candidate {
@@ -188,7 +189,7 @@ fn route(kind: RouteKind, name: usize, created: i64, host: &'static str) -> Cand
         kind,
         name,
         usability: Usability::Usable,
-        created: Some(created),
+        created: Some(Time::from_second(created)),
         hosts: [vec![host], Vec::new()],
     }
 }
