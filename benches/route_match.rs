@@ -7,8 +7,8 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis::ir::route::{
-    Action, BackendTarget, Conditions, HeaderMatch, Match, PathMatch, QueryMatch,
-    ValueMatch, WeightedBackend,
+    Action, BackendTarget, Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
+    WeightedBackend,
 };
 use portcullis::ir::{
     AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
@@ -61,7 +61,7 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
         policies: None,
     };
     AttachedRoute {
-        hostnames: hostnames.into(),
+        hostnames: Arc::new(hostnames),
         route: Arc::new(route),
     }
 }

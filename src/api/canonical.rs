@@ -1,6 +1,5 @@
 //! Objects as JSON, with the fields that we read. Must not know how they are decoded.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use serde::{Serialize, Serializer};
@@ -8,6 +7,7 @@ use serde_json::Value;
 
 use super::meta::ObjectMeta;
 use super::object::Object;
+use super::values::Values;
 
 impl Object {
     /// Returns canonical JSON with the fields that we read, `apiVersion` and `kind`.
@@ -97,6 +97,6 @@ struct SecretFields<'a> {
     metadata: &'a ObjectMeta,
     #[serde(rename = "type")]
     kind: &'a str,
-    data: &'a BTreeMap<String, String>,
-    string_data: &'a BTreeMap<String, String>,
+    data: &'a Values,
+    string_data: &'a Values,
 }

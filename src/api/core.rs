@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
+use super::values::Values;
 use crate::ir::sharing::{Text, TextMap};
 
 /// A Namespace. Only its labels are used.
@@ -226,13 +227,13 @@ pub struct Secret {
     pub metadata: ObjectMeta,
     /// Type, such as `kubernetes.io/tls`.
     #[serde(rename = "type", default)]
-    pub kind: String,
+    pub kind: Text,
     /// Values, base64-encoded.
     #[serde(default)]
-    pub data: BTreeMap<String, String>,
+    pub data: Values,
     /// Values in plain text, which win over `data`.
     #[serde(rename = "stringData", default)]
-    pub string_data: BTreeMap<String, String>,
+    pub string_data: Values,
 }
 resource!(Secret, "", "Secret");
 

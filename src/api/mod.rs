@@ -35,6 +35,7 @@ pub mod service_import;
 pub mod session_persistence;
 pub mod telemetry_policy;
 pub mod traffic_policy;
+pub mod values;
 pub mod xbackend;
 
 #[cfg(test)]

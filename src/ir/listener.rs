@@ -276,10 +276,13 @@ impl Serialize for AttachedRoutes {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct AttachedRoute {
     /// The hostnames that both the route and the listener permit; never empty.
-    pub hostnames: Arc<[Hostname]>,
+    pub hostnames: Hostnames,
     /// The route.
     pub route: Arc<Route>,
 }
+
+/// Sets of hosts, which many routes share. As small as a pointer.
+pub type Hostnames = Arc<Vec<Hostname>>;
 
 /// A set of hosts, all in lower case. Orders from the most specific to the least: exact names, then wildcards by
 /// length, then every host (GEP-1 and the API's "Hostname" rules).

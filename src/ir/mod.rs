@@ -47,8 +47,8 @@ pub use backend::{
 };
 pub use filter::Filter;
 pub use listener::{
-    AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Listener, ListenerKey, Port,
-    PortProtocol, Protocol, TlsTermination,
+    AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Hostnames, Listener, ListenerKey,
+    Port, PortProtocol, Protocol, TlsTermination,
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;

@@ -47,7 +47,7 @@ pub(super) struct Routes {
 #[derive(Clone, Debug)]
 enum Versions {
     One(Counted),
-    Many(Arc<[Counted]>),
+    Many(Arc<Vec<Counted>>),
 }
 
 /// A route and its number of listeners. While a table is built, an object can have several versions: listeners move to
@@ -55,7 +55,7 @@ enum Versions {
 #[derive(Clone, Debug)]
 struct Counted {
     node: Arc<Route>,
-    listeners: usize,
+    listeners: u32,
 }
 
 impl Deref for Versions {
@@ -73,7 +73,7 @@ impl From<Vec<Counted>> for Versions {
     fn from(mut versions: Vec<Counted>) -> Self {
         match versions.pop() {
             Some(only) if versions.is_empty() => Self::One(only),
-            last => Self::Many(versions.into_iter().chain(last).collect()),
+            last => Self::Many(Arc::new(versions.into_iter().chain(last).collect())),
         }
     }
 }

@@ -49,11 +49,15 @@ pub struct RuleState {
 #[derive(Debug)]
 enum WeightedBackends {
     One(WeightedBackend),
-    Many {
-        all: Box<[WeightedBackend]>,
-        /// Sums of the weights up to and including each backend.
-        sums: Box<[u64]>,
-    },
+    Other(Box<Shares>),
+}
+
+/// Any number of backends.
+#[derive(Debug)]
+struct Shares {
+    all: Box<[WeightedBackend]>,
+    /// Sums of the weights up to and including each backend.
+    sums: Box<[u64]>,
 }
 
 /// A backendRef of a rule.
@@ -128,10 +132,10 @@ impl Rule {
         let filter_targets = Targets::new(&ir.filters, backends);
         let backends = match all.pop() {
             Some(only) if all.is_empty() && only.has_weight => WeightedBackends::One(only),
-            last => WeightedBackends::Many {
+            last => WeightedBackends::Other(Box::new(Shares {
                 all: all.into_iter().chain(last).collect(),
                 sums: sums.into(),
-            },
+            })),
         };
         Self {
             route_name: OnceLock::new(),
@@ -208,10 +212,10 @@ impl Rule {
     /// Draws for a request. With `key`, such as a hash of a header, the draw depends on nothing else; without, on chance.
     #[inline]
     pub fn draw(&self, key: Option<u64>) -> Draw {
-        let WeightedBackends::Many { sums, .. } = &self.backends else {
+        let WeightedBackends::Other(shares) = &self.backends else {
             return Draw(0);
         };
-        Draw(match (sums.last(), key) {
+        Draw(match (shares.sums.last(), key) {
             (None | Some(0), _) => 0,
             (Some(total), Some(key)) => ((u128::from(key) * u128::from(*total)) >> 64) as u64,
             (Some(total), None) => rand::rng().random_range(0..*total),
@@ -223,8 +227,9 @@ impl Rule {
     pub fn select(&self, draw: Draw) -> Option<&WeightedBackend> {
         match &self.backends {
             WeightedBackends::One(only) => Some(only),
-            WeightedBackends::Many { all, sums } => {
-                all.get(sums.partition_point(|sum| *sum <= draw.0))
+            WeightedBackends::Other(shares) => {
+                let at = shares.sums.partition_point(|sum| *sum <= draw.0);
+                shares.all.get(at)
             }
         }
     }
@@ -269,7 +274,7 @@ impl Rule {
     pub fn backends(&self) -> &[WeightedBackend] {
         match &self.backends {
             WeightedBackends::One(only) => std::slice::from_ref(only),
-            WeightedBackends::Many { all, .. } => all,
+            WeightedBackends::Other(shares) => &shares.all,
         }
     }
 }

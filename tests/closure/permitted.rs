@@ -80,7 +80,7 @@ pub(crate) fn check_secrets(
         let is_used = all.iter().any(|all| all.contains(&secret_name));
         assert!(is_used, "{secret_name} in the closure of {name}");
         for key in secret.data.keys().chain(secret.string_data.keys()) {
-            let is_due = has_all_keys || keys.contains(key.as_str());
+            let is_due = has_all_keys || keys.contains(key);
             assert!(is_due, "{key} of {secret_name} in the closure of {name}");
         }
     }

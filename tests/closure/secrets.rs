@@ -42,7 +42,6 @@ fn secrets(followed: &Followed) -> Vec<String> {
                 .data
                 .keys()
                 .chain(secret.string_data.keys())
-                .cloned()
                 .collect();
             assert!(secret.metadata.annotations.is_empty());
             format!("{}: {}", secret.metadata.name, keys.join(" "))

@@ -122,7 +122,7 @@ fn follows_changes_of_referenced_secret() {
     api.put(rotated);
     let is_new = |load: &Load| {
         let secret = load.snapshot.secrets.get("default", "a");
-        secret.is_some_and(|secret| secret.data["tls.key"] == "bmV3")
+        secret.is_some_and(|secret| secret.data.get("tls.key") == Some("bmV3"))
     };
     watching.wait_for(is_new);
     api.delete("Secret", "default", "a");

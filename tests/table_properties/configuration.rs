@@ -228,10 +228,9 @@ pub(crate) fn listener(
 ) -> Arc<Listener> {
     let own = Hostname::new(hostname);
     let attach = |(index, hostnames): &(usize, Vec<&str>)| {
-        let hostnames: Arc<[_]> = hostnames
-            .iter()
-            .filter_map(|name| own.intersection(&Hostname::new(name)))
-            .collect();
+        let hostnames = hostnames.iter();
+        let hostnames = hostnames.filter_map(|name| own.intersection(&Hostname::new(name)));
+        let hostnames = Arc::new(hostnames.collect::<Vec<_>>());
         let route = routes[index % routes.len()].clone();
         (!hostnames.is_empty()).then(|| Arc::new(AttachedRoute { hostnames, route }))
     };

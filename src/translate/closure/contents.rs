@@ -1,7 +1,6 @@
 //! What a Gateway's pods are sent of an object: of Secrets and ConfigMaps only the keys that the Gateway uses. Secrets are
 //! sent for a purpose; without one, only that they exist and of which type they are. Must not know who refers to them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::core::{ConfigMap, Secret};
@@ -48,25 +47,28 @@ pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
             Object::Secret(Arc::new(Secret {
                 metadata: identity(&secret.metadata),
                 kind: secret.kind.clone(),
-                data: only(&secret.data, is_used),
-                string_data: only(&secret.string_data, is_used),
+                data: only(secret.data.iter(), is_used).collect(),
+                string_data: only(secret.string_data.iter(), is_used).collect(),
             }))
         }
         Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
             metadata: identity(&map.metadata),
-            data: only(&map.data, |key| matches!(key, AUTHORITY | jwt::KEY_SET)),
+            data: {
+                let values = map.data.iter().map(|(key, value)| (&**key, &**value));
+                let used = only(values, |key| matches!(key, AUTHORITY | jwt::KEY_SET));
+                used.map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .collect()
+            },
         })),
         other => other,
     }
 }
 
-fn only(
-    values: &BTreeMap<String, String>,
+fn only<'a>(
+    values: impl Iterator<Item = (&'a str, &'a str)>,
     is_used: impl Fn(&str) -> bool,
-) -> BTreeMap<String, String> {
-    let used = values.iter().filter(|(key, _)| is_used(key));
-    used.map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
+) -> impl Iterator<Item = (&'a str, &'a str)> {
+    values.filter(move |(key, _)| is_used(key))
 }
 
 /// Returns metadata without labels and annotations, which nothing reads and which tools copy values into.

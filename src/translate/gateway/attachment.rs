@@ -10,7 +10,7 @@ use crate::api::reference::ParentRef;
 use crate::ir::Time;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::Text;
-use crate::ir::{Hostname, ListenerKey, ObjectRef, Transport};
+use crate::ir::{Hostname, Hostnames, ListenerKey, ObjectRef, Transport};
 
 use super::gateway::{GatewayDraft, SetDraft};
 use super::listener::ListenerDraft;
@@ -97,7 +97,7 @@ pub(in crate::translate) struct Parent {
     pub(in crate::translate) consumer: Consumer,
     port: (u16, Transport),
     /// Its hostname alone.
-    hosts: Arc<[Hostname; 1]>,
+    hosts: Hostnames,
     /// Kinds of routes that may attach.
     kinds: Vec<&'static str>,
     /// Namespaces whose routes may attach.
@@ -113,7 +113,7 @@ pub(in crate::translate) struct Candidate<'a> {
 }
 
 /// The listeners that a parentRef selects, each with the hostnames that are served there.
-pub(in crate::translate) type Attachment = Result<Vec<(ListenerIndex, Arc<[Hostname]>)>, Fault>;
+pub(in crate::translate) type Attachment = Result<Vec<(ListenerIndex, Hostnames)>, Fault>;
 
 impl Index<ListenerIndex> for Parents {
     type Output = Parent;
@@ -395,7 +395,7 @@ impl Parent {
             },
             key: Arc::new(listener.key.clone()),
             port: listener.port(),
-            hosts: Arc::new([listener.hostname.clone()]),
+            hosts: Arc::new(vec![listener.hostname.clone()]),
             kinds: listener.kinds.clone(),
             namespaces: allowed.and_then(|allowed| allowed.namespaces.clone()),
             is_served: gateway.serves(listener),
@@ -416,7 +416,7 @@ impl Parent {
 
     /// Returns the hosts that the listener and a route share. A route without hostnames takes the listener's, which all
     /// such routes share.
-    fn hosts_of(&self, route: &[Hostname]) -> Arc<[Hostname]> {
+    fn hosts_of(&self, route: &[Hostname]) -> Hostnames {
         if route.is_empty() {
             return self.hosts.clone();
         }
@@ -426,12 +426,11 @@ impl Parent {
         let mut hosts: Vec<_> = shared.collect();
         hosts.sort();
         hosts.dedup();
-        hosts.into()
+        Arc::new(hosts)
     }
 
     fn hostname(&self) -> &Hostname {
-        let [hostname] = &*self.hosts;
-        hostname
+        &self.hosts[0]
     }
 
     fn admits_kind(&self, route: &ObjectRef) -> bool {

@@ -344,7 +344,7 @@ fn read(
 /// Returns a value of a Secret. Errors continue a sentence that begins with its name.
 pub(in crate::translate) fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
     let bytes = match (secret.string_data.get(key), secret.data.get(key)) {
-        (Some(text), _) => text.clone().into_bytes(),
+        (Some(text), _) => text.as_bytes().to_owned(),
         (None, Some(text)) if text.len() > MAX_BYTES * 2 => return Err(too_large(key)),
         (None, Some(text)) => {
             decode(text).ok_or_else(|| format!("has a {key} that is not base64"))?

@@ -45,8 +45,6 @@ pub(in crate::translate) struct Built {
     /// Permitted backend references, whether or not the backends exist, each with the name of the rule. Policies may
     /// target these backends.
     pub(super) targetable: Box<[(ObjectRef, Option<Text>)]>,
-    /// Whether the translation differs between consumers.
-    pub(super) depends_on_consumer: bool,
     /// Behind a pointer, since a process may hold many thousands of routes.
     remarkable: Option<Box<Remarkable>>,
 }
@@ -66,6 +64,8 @@ struct Remarkable {
     pattern_cost: usize,
     /// Why its priority is ignored, if it is.
     ignored_priority: Option<String>,
+    /// Whether the translation differs between consumers.
+    depends_on_consumer: bool,
 }
 
 impl Built {
@@ -92,6 +92,12 @@ impl Built {
     pub(super) fn with_status(&self) -> &[ObjectRef] {
         let remarkable = self.remarkable.as_ref();
         remarkable.map_or(&[], |it| &it.with_status)
+    }
+
+    /// Reports whether the translation differs between consumers.
+    pub(super) fn depends_on_consumer(&self) -> bool {
+        let mut remarkable = self.remarkable.iter();
+        remarkable.any(|it| it.depends_on_consumer)
     }
 
     /// Returns why its priority is ignored, if it is.
@@ -449,12 +455,12 @@ impl RouteBuilder<'_> {
             with_status: self.with_status,
             pattern_cost: self.patterns.cost(),
             ignored_priority,
+            depends_on_consumer: self.depends_on_consumer,
         };
         let is_remarkable = remarkable != Remarkable::default();
         Built {
             route: Arc::new(route),
             targetable: self.targetable.into(),
-            depends_on_consumer: self.depends_on_consumer,
             remarkable: is_remarkable.then(|| Box::new(remarkable)),
         }
     }

@@ -19,7 +19,7 @@ use self::on_listener::{Loss, OnListener};
 use self::rank::{Rank, Usability};
 use super::super::route::Built;
 use crate::ir::Time;
-use crate::ir::{Hostname, ListenerKey, ObjectRef, RouteKind};
+use crate::ir::{Hostnames, ListenerKey, ObjectRef, RouteKind};
 use crate::translate::gateway::attachment::{Attachment, Parents};
 use crate::translate::reason::{Fault, Reason};
 
@@ -50,7 +50,7 @@ pub(in crate::translate) struct Claim {
 }
 
 /// The listeners that a route would attach to, each once, with its hostnames there.
-pub(in crate::translate) type Hosts = Arc<[(Arc<ListenerKey>, Arc<[Hostname]>)]>;
+pub(in crate::translate) type Hosts = Arc<[(Arc<ListenerKey>, Hostnames)]>;
 
 impl Claim {
     /// Returns the claim of a route on these listeners; `None` if it serves none of them.
@@ -80,7 +80,7 @@ impl Claim {
     }
 
     /// Returns its hostnames on a listener.
-    fn hostnames_on(&self, listener: &ListenerKey) -> Option<&Arc<[Hostname]>> {
+    fn hostnames_on(&self, listener: &ListenerKey) -> Option<&Hostnames> {
         let mut listeners = self.listeners.iter();
         let found = listeners.find(|(key, _)| **key == *listener);
         found.map(|(_, hostnames)| hostnames)
@@ -205,7 +205,7 @@ pub(in crate::translate) fn hosts<'a>(
         listeners.entry(*listener).or_insert(hostnames);
     }
     let mut places: FxHashMap<&Arc<ListenerKey>, usize> = FxHashMap::default();
-    let mut hosts: Vec<(Arc<ListenerKey>, Arc<[Hostname]>)> = Vec::with_capacity(listeners.len());
+    let mut hosts: Vec<(Arc<ListenerKey>, Hostnames)> = Vec::with_capacity(listeners.len());
     for (listener, hostnames) in listeners {
         let key = &parents[listener].key;
         match places.entry(key) {
@@ -216,7 +216,7 @@ pub(in crate::translate) fn hosts<'a>(
             Entry::Occupied(place) => {
                 let known = &mut hosts[*place.get()].1;
                 let both: BTreeSet<_> = known.iter().chain(hostnames.iter()).cloned().collect();
-                *known = both.into_iter().collect();
+                *known = Arc::new(both.into_iter().collect());
             }
         }
     }

@@ -20,16 +20,19 @@ use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
 
 /// The translations of one route by consumer: one for all consumers, unless something in it depends on the consumer.
-#[derive(Default)]
 enum Variants {
-    #[default]
-    None,
     One(Variant),
-    Many(Box<VariantList>),
+    /// None or several, which few routes have.
+    Other(Option<Box<VariantList>>),
 }
 
-/// Behind a pointer, since most routes have one variant.
 struct VariantList(Vec<Variant>);
+
+impl Default for Variants {
+    fn default() -> Self {
+        Self::Other(None)
+    }
+}
 
 /// A translation with its consumer, if it depends on that.
 type Variant = (Option<Box<Consumer>>, Arc<Built>);
@@ -98,19 +101,18 @@ pub(super) enum Work {
 impl Variants {
     fn all(&self) -> &[Variant] {
         match self {
-            Self::None => &[],
             Self::One(only) => std::slice::from_ref(only),
-            Self::Many(list) => &list.0,
+            Self::Other(list) => list.as_ref().map_or(&[], |list| &list.0),
         }
     }
 
     fn push(&mut self, variant: Variant) {
         *self = match std::mem::take(self) {
-            Self::None => Self::One(variant),
-            Self::One(first) => Self::Many(Box::new(VariantList(vec![first, variant]))),
-            Self::Many(mut list) => {
+            Self::Other(None) => Self::One(variant),
+            Self::One(first) => Self::Other(Some(Box::new(VariantList(vec![first, variant])))),
+            Self::Other(Some(mut list)) => {
                 list.0.push(variant);
-                Self::Many(list)
+                Self::Other(Some(list))
             }
         };
     }
@@ -127,7 +129,8 @@ impl Variants {
         work: Work,
         build: impl FnOnce() -> Built,
     ) -> Arc<Built> {
-        let fits = |(of, built): &&Variant| !built.depends_on_consumer || of.as_deref() == consumer;
+        let fits =
+            |(of, built): &&Variant| !built.depends_on_consumer() || of.as_deref() == consumer;
         if let Some((_, built)) = self.all().iter().find(fits) {
             return built.clone();
         }
@@ -139,7 +142,7 @@ impl Variants {
                 Arc::new(build().like(known.map(|(_, built)| &**built)))
             }
         };
-        let consumer = consumer.filter(|_| built.depends_on_consumer);
+        let consumer = consumer.filter(|_| built.depends_on_consumer());
         let consumer = consumer.map(|consumer| Box::new(consumer.clone()));
         self.push((consumer, built.clone()));
         built

@@ -63,7 +63,7 @@ fn route(name: &str, priority: i16, hosts: &[&str], matches: &[Match]) -> Arc<At
         session: None,
     };
     Arc::new(AttachedRoute {
-        hostnames: hosts.iter().map(|host| Hostname::new(host)).collect(),
+        hostnames: Arc::new(hosts.iter().map(|host| Hostname::new(host)).collect()),
         route: Arc::new(Route {
             kind: RouteKind::Http,
             object,

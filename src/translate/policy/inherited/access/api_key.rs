@@ -85,7 +85,7 @@ fn add_keys(
     secret: &Secret,
     keys: &mut BTreeMap<KeyDigest, Box<str>>,
 ) -> Result<((), Vec<String>), String> {
-    let mut names: Vec<&String> = secret.data.keys().collect();
+    let mut names: Vec<&str> = secret.data.keys().collect();
     names.extend(secret.string_data.keys());
     names.sort();
     names.dedup();
@@ -102,8 +102,8 @@ fn add_keys(
             }
             let known = keys
                 .entry(KeyDigest::of(key))
-                .or_insert_with(|| client.as_str().into());
-            match **known == **client {
+                .or_insert_with(|| client.into());
+            match **known == *client {
                 true => Ok(()),
                 false => Err(format!("the key of {client} is that of {known}")),
             }

@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::hosts::HostIndex;
 use super::rank::Rank;
-use crate::ir::{Hostname, ObjectRef, RouteKind};
+use crate::ir::{Hostname, Hostnames, ObjectRef, RouteKind};
 
 /// A route of the other kind that is accepted instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct OnListener {
 /// Which routes of a listener are accepted.
 #[derive(Default)]
 struct Decisions {
-    claims: BTreeMap<Arc<Rank>, Arc<[Hostname]>>,
+    claims: BTreeMap<Arc<Rank>, Hostnames>,
     /// The decided routes.
     decided: BTreeMap<Arc<Rank>, Decided>,
     accepted: ByKind<Arc<Rank>>,
@@ -49,7 +49,7 @@ type Lost = (Arc<Rank>, Arc<Rank>);
 /// The last decision about a route.
 struct Decided {
     decision: Decision,
-    hostnames: Arc<[Hostname]>,
+    hostnames: Hostnames,
     /// Whether it is among the accepted routes or the lost ones. An undecided route is not, so that it is found once.
     is_indexed: bool,
 }
@@ -95,7 +95,7 @@ impl OnListener {
         &mut self,
         route: &ObjectRef,
         kind: RouteKind,
-        claim: impl FnOnce() -> (Rank, Arc<[Hostname]>),
+        claim: impl FnOnce() -> (Rank, Hostnames),
     ) {
         if self.routes.insert(route.clone()) {
             self.http += usize::from(kind == RouteKind::Http);
@@ -121,7 +121,7 @@ impl OnListener {
     /// and hostnames of a route.
     pub(super) fn decide(
         &mut self,
-        claim_of: impl Fn(&ObjectRef) -> Option<(Rank, Arc<[Hostname]>)>,
+        claim_of: impl Fn(&ObjectRef) -> Option<(Rank, Hostnames)>,
         differ: &mut BTreeSet<ObjectRef>,
     ) {
         let is_mixed = self.http > 0 && self.http < self.routes.len();
@@ -143,7 +143,7 @@ impl OnListener {
 }
 
 impl Decisions {
-    fn insert(&mut self, rank: Arc<Rank>, hostnames: Arc<[Hostname]>) {
+    fn insert(&mut self, rank: Arc<Rank>, hostnames: Hostnames) {
         self.undecided.insert(rank.clone());
         self.claims.insert(rank, hostnames);
     }
@@ -183,7 +183,7 @@ impl Decisions {
     }
 
     /// Applies the decision about a route, and has those routes decided about that it affects.
-    fn apply(&mut self, rank: &Arc<Rank>, hostnames: &Arc<[Hostname]>, decision: Decision) {
+    fn apply(&mut self, rank: &Arc<Rank>, hostnames: &Hostnames, decision: Decision) {
         for hostname in hostnames.iter() {
             match &decision {
                 Decision::Accepted => self.accepted.of(rank.kind).insert(hostname, rank),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::ir::Time;
+use crate::ir::{Hostname, Time};
 
 const HOSTS: [&str; 9] = [
     "",
@@ -36,8 +36,9 @@ fn listener(index: usize) -> Arc<ListenerKey> {
     })
 }
 
-fn hostnames(hosts: &[&str]) -> Arc<[Hostname]> {
-    hosts.iter().map(|host| Hostname::new(host)).collect()
+fn hostnames(hosts: &[&str]) -> Hostnames {
+    let hosts = hosts.iter().map(|host| Hostname::new(host));
+    Arc::new(hosts.collect())
 }
 
 impl Candidate {
