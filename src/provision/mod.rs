@@ -17,6 +17,7 @@ mod name;
 mod nodes;
 mod ownership;
 mod partial;
+pub mod patch;
 mod plan;
 mod pod;
 mod queue;
