@@ -36,6 +36,9 @@ pub struct Parameters {
     pub disruption_budget: Option<DisruptionBudget>,
     /// The Service of the Gateway.
     pub service: ServiceParameters,
+    /// A NetworkPolicy for the pods; absent means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_policy: Option<NetworkPolicy>,
     /// Logs.
     pub log: Log,
     /// CIDRs of proxies whose `X-Forwarded-*` and `Forwarded` headers are trusted.
@@ -170,6 +173,14 @@ group! {
 }
 
 group! {
+    /// The NetworkPolicy of the pods.
+    NetworkPolicy {
+        /// Peers that may connect to the port of metrics; none by default.
+        metrics_from: Vec<Map<String, Value>>,
+    }
+}
+
+group! {
     /// Logs of pods.
     Log {
         /// `text` or `json`.
@@ -300,12 +311,17 @@ impl Parameters {
             (own, defaults) => own.clone().or(defaults),
         };
         let budget = self.disruption_budget.clone();
+        let policy = match (&self.network_policy, defaults.network_policy) {
+            (Some(own), Some(defaults)) => Some(own.over(defaults)),
+            (own, defaults) => own.clone().or(defaults),
+        };
         let proxies = self.trusted_proxies.clone();
         Self {
             workload: self.workload.over(defaults.workload),
             autoscaling,
             disruption_budget: budget.or(defaults.disruption_budget),
             service: self.service.over(defaults.service),
+            network_policy: policy,
             log: self.log.over(defaults.log),
             trusted_proxies: proxies.or(defaults.trusted_proxies),
             timeouts: self.timeouts.over(defaults.timeouts),
@@ -344,6 +360,11 @@ mod tests {
             "{workload: {nodeSelector: {a: b}}, trustedProxies: [10.0.0.0/8], service: {annotations: {}}}",
             "{workload: {nodeSelector: {c: d}}, trustedProxies: [fd00::/8], service: {annotations: {e: f}}}",
             "{workload: {nodeSelector: {a: b}}, trustedProxies: [10.0.0.0/8], service: {annotations: {}}}",
+        );
+        merges(
+            "{networkPolicy: {}}",
+            "{networkPolicy: {metricsFrom: [{podSelector: {}}]}}",
+            "{networkPolicy: {metricsFrom: [{podSelector: {}}]}}",
         );
         merges(
             "{disruptionBudget: {minAvailable: 1}}",

@@ -89,6 +89,9 @@ pub struct InfrastructureFlags {
         value_parser = entry
     )]
     pub allow_patch: Vec<String>,
+    /// Whether pods may have a NetworkPolicy, which admits clients to them in namespaces that deny them otherwise
+    #[arg(long, env = "PORTCULLIS_ALLOW_NETWORK_POLICY")]
+    pub allow_network_policy: bool,
 }
 
 impl InfrastructureFlags {
@@ -107,6 +110,7 @@ impl InfrastructureFlags {
             env: list(&self.allow_env),
             volumes: list(&self.allow_volume),
             patches: list(&self.allow_patch),
+            network_policy: self.allow_network_policy,
         }
     }
 }

@@ -14,6 +14,7 @@ mod legacy_rbac;
 mod managed_fields;
 mod metadata;
 mod name;
+mod network_policy;
 mod nodes;
 mod ownership;
 mod partial;
@@ -64,6 +65,7 @@ pub fn children(
     };
     let mut children = vec![service_account(&plan), certificates(&plan)];
     children.extend(service::services(&plan));
+    children.extend(network_policy::network_policy(&plan));
     children.extend(availability::disruption_budget(&plan));
     children.push(workload::workload(&plan));
     children.extend(availability::autoscaler(&plan));

@@ -7,7 +7,7 @@ from objects import echo, gateway, gateway_class, namespace, parameters, paramet
 
 NS = "provisioning"
 KINDS = ["ServiceAccount", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment"]
-ALL_KINDS = [*KINDS, "DaemonSet", "HorizontalPodAutoscaler"]
+ALL_KINDS = [*KINDS, "DaemonSet", "HorizontalPodAutoscaler", "NetworkPolicy"]
 MANAGED = "app.kubernetes.io/managed-by=portcullis-controller"
 NAME = "web-portcullis"
 
@@ -253,7 +253,7 @@ def refused_parameters(cluster):
         "volumes": [{"name": "own", "configMap": {"name": "own"}}],
         "patch": {"spec": {"template": {"spec": {"initContainers": [{"name": "root", "image": "evil.example/root"}]}}}},
     }
-    cluster.apply(parameters(NS, "greedy", workload=workload), gateway(NS, "greedy", (443,), parametersRef=parameters_ref("greedy")))
+    cluster.apply(parameters(NS, "greedy", workload=workload, networkPolicy={}), gateway(NS, "greedy", (443,), parametersRef=parameters_ref("greedy")))
     accepted(cluster, "greedy", "False")
     found = condition(cluster.api.get("Gateway", "greedy", NS)["status"]["conditions"], "Accepted")
     assert found["reason"] == "InvalidParameters" and f"GatewayParameters {NS}/greedy" in found["message"], found
@@ -266,6 +266,7 @@ def refused_parameters(cluster):
         ("env[LD_PRELOAD]", "--allow-env"),
         ("volumes[own].configMap", "--allow-volume"),
         ("initContainers.image", "--allow-patch"),
+        ("networkPolicy", "--allow-network-policy"),
     ):
         assert field in found["message"] and flag in found["message"], (field, found)
     # A later Gateway is provisioned: the refused one had its turn.
@@ -332,6 +333,28 @@ def every_field(cluster):
     autoscaler = found["HorizontalPodAutoscaler"]
     assert autoscaler["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 60, autoscaler
     assert [one["resource"]["name"] for one in autoscaler["metrics"]] == ["memory"], autoscaler
+
+
+@check("pods have a NetworkPolicy for the ports of listeners while the parameters say so, and it goes with them")
+def network_policy(cluster):
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    cluster.apply(
+        parameters(SYSTEM, "closed", workload={"replicas": 1}, networkPolicy={"metricsFrom": peers}),
+        gateway_class("closed", parametersRef={**parameters_ref("closed"), "namespace": SYSTEM}),
+        gateway(NS, "closed", (8080, 80), class_name="closed"),
+    )
+    cluster.gateway_is(NS, "closed")
+    (policy,) = children(cluster, "closed")["NetworkPolicy"]
+    listeners, metrics = policy["spec"]["ingress"]
+    assert sorted(port["port"] for port in listeners["ports"]) == [8080, 64592] and "from" not in listeners, listeners
+    assert [port["port"] for port in metrics["ports"]] == [19000] and metrics["from"] == peers, metrics
+    selector = policy["spec"]["podSelector"]["matchLabels"]
+    (pod,) = cluster.replicas(NS, "closed", 1)
+    assert selector.items() <= pod["metadata"]["labels"].items(), (selector, pod["metadata"]["labels"])
+    cluster.api.patch("GatewayParameters", "closed", SYSTEM, {"spec": {"networkPolicy": None}})
+    wait_for("the policy is gone", lambda: "NetworkPolicy" not in children(cluster, "closed"), 10)
+    assert pod["metadata"]["uid"] == cluster.replicas(NS, "closed", 1)[0]["metadata"]["uid"], "its pod is replaced"
+    cluster.api.delete("Gateway", "closed", NS)
 
 
 @check("a patch that the API server refuses is named in Programmed, and the last good Deployment keeps serving")

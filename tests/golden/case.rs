@@ -132,6 +132,7 @@ fn read_infrastructure(value: &Value) -> Result<InfrastructurePermissions, Strin
             "env" => permissions.env = list(),
             "volumes" => permissions.volumes = list(),
             "patches" => permissions.patches = list(),
+            "networkPolicy" => permissions.network_policy = value == true,
             other => return Err(format!("unknown permission {other}")),
         }
     }

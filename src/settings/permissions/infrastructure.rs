@@ -1,7 +1,7 @@
 //! What the operator permits the parameters and `spec.infrastructure` of Gateways to ask of the cluster. The controller
 //! creates pods and Services with its own rights, so the default permits nothing that the namespace's owner might not
-//! have: no other image, host network, taint, priority class, environment variable, volume or patch, or label or annotation
-//! that a cluster component interprets.
+//! have: no other image, host network, taint, priority class, environment variable, volume, patch or network policy, or
+//! label or annotation that a cluster component interprets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -48,6 +48,8 @@ pub struct InfrastructurePermissions {
     pub volumes: AllowList,
     /// Fields that patches may set, by path.
     pub patches: AllowList,
+    /// Whether pods may have a NetworkPolicy, which admits connections in addition to those that others admit.
+    pub network_policy: bool,
 }
 
 /// Whether pods of Gateways may use the network of their node. Each value includes the previous ones.

@@ -26,6 +26,7 @@ const ALLOW_LABEL: &str = "--allow-label";
 const ALLOW_ENV: &str = "--allow-env";
 const ALLOW_VOLUME: &str = "--allow-volume";
 const ALLOW_PATCH: &str = "--allow-patch";
+const ALLOW_NETWORK_POLICY: &str = "--allow-network-policy";
 
 /// Fields of one object that are not permitted.
 struct Refusals {
@@ -72,6 +73,11 @@ pub(super) fn check_parameters(
     check_nodes(permissions, &spec.workload, &class.workload, &mut refusals);
     check_container(permissions, &spec.workload, &class.workload, &mut refusals);
     check_patches(permissions, spec, class, &mut refusals);
+    // Policies add up: another one admits more, whatever those of the namespace deny.
+    let policy = spec.network_policy.as_ref();
+    if policy.is_some() && policy != class.network_policy.as_ref() && !permissions.network_policy {
+        refusals.add("spec.networkPolicy", ALLOW_NETWORK_POLICY);
+    }
     let maps = [
         (
             "spec.workload.annotations",

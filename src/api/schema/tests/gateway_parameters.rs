@@ -86,6 +86,14 @@ const REFUSED: &[(&str, &str)] = &[
         "namespaceSelector: unknown field",
     ),
     (
+        "{networkPolicy: {metricsFrom: [{podSelector: {}, ipBlock: {cidr: 10.0.0.0/8}}]}}",
+        "a peer has an ipBlock, or else",
+    ),
+    (
+        "{networkPolicy: {metricsFrom: [{}]}}",
+        "a peer has an ipBlock, or else",
+    ),
+    (
         "{workload: {patch: {metadata: {name: a}}}}",
         "error spec.workload.patch.metadata: unknown field",
     ),
