@@ -36,6 +36,9 @@ pub struct Parameters {
     pub disruption_budget: Option<DisruptionBudget>,
     /// The Service of the Gateway.
     pub service: ServiceParameters,
+    /// A NetworkPolicy for the pods; absent means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_policy: Option<NetworkPolicy>,
     /// Logs.
     pub log: Log,
     /// CIDRs of proxies whose `X-Forwarded-*` and `Forwarded` headers are trusted.
@@ -110,6 +113,16 @@ group! {
         tolerations: Vec<Value>,
         /// Topology spread; over nodes by default.
         topology_spread_constraints: Vec<Map<String, Value>>,
+        /// Affinity and anti-affinity to pods.
+        affinity: Map<String, Value>,
+        /// Environment variables, in addition to those of the controller.
+        env: Vec<EnvVariable>,
+        /// Volumes, in addition to those of the controller.
+        volumes: Vec<Volume>,
+        /// Where the container has these volumes.
+        volume_mounts: Vec<VolumeMount>,
+        /// A strategic merge patch for the Deployment or DaemonSet.
+        patch: Map<String, Value>,
         /// Priority class.
         priority_class_name: String,
         /// Annotations of the pods.
@@ -129,6 +142,10 @@ group! {
         /// Target CPU utilization, in percent of the request.
         #[serde(rename = "targetCPUUtilizationPercentage")]
         target_cpu: u32,
+        /// How fast the number of pods changes.
+        behavior: Map<String, Value>,
+        /// Metrics instead of the CPU utilization.
+        metrics: Vec<Map<String, Value>>,
     }
 }
 
@@ -146,6 +163,20 @@ group! {
         external_traffic_policy: String,
         /// CIDRs that the load balancer admits.
         load_balancer_source_ranges: Vec<String>,
+        /// `SingleStack`, `PreferDualStack` or `RequireDualStack`.
+        ip_family_policy: String,
+        /// `IPv4`, `IPv6` or both.
+        ip_families: Vec<String>,
+        /// A strategic merge patch for each Service.
+        patch: Map<String, Value>,
+    }
+}
+
+group! {
+    /// The NetworkPolicy of the pods.
+    NetworkPolicy {
+        /// Peers that may connect to the port of metrics; none by default.
+        metrics_from: Vec<Map<String, Value>>,
     }
 }
 
@@ -211,6 +242,39 @@ pub struct DisruptionBudget {
     pub min_available: Option<Value>,
 }
 
+/// An environment variable of the container.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct EnvVariable {
+    /// Name.
+    pub name: String,
+    /// `value` or `valueFrom`.
+    #[serde(flatten)]
+    pub source: Map<String, Value>,
+}
+
+/// A volume of the pods.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Volume {
+    /// Name.
+    pub name: String,
+    /// The type, as the name of the only field.
+    #[serde(flatten)]
+    pub source: Map<String, Value>,
+}
+
+/// A volume in the container.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount {
+    /// Name of the volume.
+    pub name: String,
+    /// Path in the container.
+    pub mount_path: String,
+    /// The other fields.
+    #[serde(flatten)]
+    pub options: Map<String, Value>,
+}
+
 /// Name of a Secret in the Gateway's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct SecretName {
@@ -235,16 +299,29 @@ impl Parameters {
             defaults.workload.kind = None;
         }
         let autoscaling = match (&self.autoscaling, defaults.autoscaling) {
-            (Some(own), Some(defaults)) => Some(own.over(defaults)),
+            (Some(own), Some(mut defaults)) => {
+                if own.metrics.is_some() {
+                    defaults.target_cpu = None;
+                }
+                if own.target_cpu.is_some() {
+                    defaults.metrics = None;
+                }
+                Some(own.over(defaults))
+            }
             (own, defaults) => own.clone().or(defaults),
         };
         let budget = self.disruption_budget.clone();
+        let policy = match (&self.network_policy, defaults.network_policy) {
+            (Some(own), Some(defaults)) => Some(own.over(defaults)),
+            (own, defaults) => own.clone().or(defaults),
+        };
         let proxies = self.trusted_proxies.clone();
         Self {
             workload: self.workload.over(defaults.workload),
             autoscaling,
             disruption_budget: budget.or(defaults.disruption_budget),
             service: self.service.over(defaults.service),
+            network_policy: policy,
             log: self.log.over(defaults.log),
             trusted_proxies: proxies.or(defaults.trusted_proxies),
             timeouts: self.timeouts.over(defaults.timeouts),
@@ -285,6 +362,11 @@ mod tests {
             "{workload: {nodeSelector: {a: b}}, trustedProxies: [10.0.0.0/8], service: {annotations: {}}}",
         );
         merges(
+            "{networkPolicy: {}}",
+            "{networkPolicy: {metricsFrom: [{podSelector: {}}]}}",
+            "{networkPolicy: {metricsFrom: [{podSelector: {}}]}}",
+        );
+        merges(
             "{disruptionBudget: {minAvailable: 1}}",
             "{disruptionBudget: {maxUnavailable: 25%}}",
             "{disruptionBudget: {minAvailable: 1}}",
@@ -302,6 +384,16 @@ mod tests {
             "{autoscaling: {maxReplicas: 9}}",
             "{workload: {replicas: 3}}",
             "{autoscaling: {maxReplicas: 9}}",
+        );
+        merges(
+            "{autoscaling: {metrics: [{type: External, external: {}}]}}",
+            "{autoscaling: {targetCPUUtilizationPercentage: 70}}",
+            "{autoscaling: {metrics: [{type: External, external: {}}]}}",
+        );
+        merges(
+            "{autoscaling: {targetCPUUtilizationPercentage: 70}}",
+            "{autoscaling: {maxReplicas: 4, metrics: [{type: External, external: {}}]}}",
+            "{autoscaling: {maxReplicas: 4, targetCPUUtilizationPercentage: 70}}",
         );
         merges(
             "{workload: {kind: DaemonSet}}",

@@ -1,43 +1,52 @@
-//! `portcullis check`: loads and translates a folder without serving it, and prints problems and conditions.
+//! `portcullis check`: loads and translates a folder or a cluster without serving it, and prints problems and conditions.
 
 mod warnings;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use self::warnings::Warning;
 use super::flags::PermissionFlags;
+use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource};
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
 use crate::ir::ObjectRef;
-use crate::provider::{FileProvider, Load, Problem};
+use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
     Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
 };
-use crate::translate::{Options, Translation, shadowed, translate};
+use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
-/// Check a folder of Gateway API YAML and print every problem and condition.
+/// Check Gateway API objects of a folder or a cluster and print every problem and condition.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   portcullis check config/quickstart
   portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
   portcullis check -o json config/quickstart
+  portcullis check --kubernetes
+  portcullis check --kubernetes --context staging --namespaces infra,apps
 
 Warns of valid configuration that fails requests: backends without endpoints or weight, and certificates that are expired,
 not yet valid, valid for at most 7 more days, or not for the hostname of their listener.
+With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
+read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller.
 Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
-the folder cannot be read, 2 for wrong usage.")]
+the folder or the cluster cannot be read, 2 for wrong usage.")]
 pub struct Args {
     /// Folder of Gateway API YAML
-    #[arg(value_name = "DIR", env = "PORTCULLIS_CONFIG_DIR")]
-    config_dir: PathBuf,
+    #[arg(value_name = "DIR", env = CONFIG_DIR)]
+    config_dir: Option<PathBuf>,
+    /// The cluster.
+    #[command(flatten)]
+    cluster: ClusterFlags,
     /// What objects may do.
     #[command(flatten)]
     permissions: PermissionFlags,
@@ -49,9 +58,16 @@ pub struct Args {
     format: OutputFlag,
 }
 
-/// Prints problems and conditions. Fails with exit code 1 if an object is not accepted.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (load, translation) = translate_folder(&args.config_dir, &options(&args.permissions))?;
+/// Prints problems and conditions. Fails with exit code 1 if an object is not accepted. `command` is the definition of the
+/// command line.
+pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
+    let source = ObjectSource::new(args.config_dir.as_deref(), &args.cluster);
+    let source = source.unwrap_or_else(|wrong| {
+        let error = command.error(ErrorKind::ValueValidation, wrong);
+        error.exit()
+    });
+    let options = options(&args.permissions, source.mode());
+    let (load, translation) = translate_objects(source, &options)?;
     let result = CheckResult::new(&load, &translation, Timestamp::now());
     let mut out = io::stdout().lock();
     match args.format.output {
@@ -65,19 +81,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Reads and translates a folder.
-pub(super) fn translate_folder(
-    folder: &Path,
+/// Reads and translates the objects of a source.
+pub(super) fn translate_objects(
+    source: ObjectSource<'_>,
     options: &Options,
 ) -> anyhow::Result<(Load, Translation)> {
-    let load = FileProvider::new(folder.to_owned()).load()?;
+    let load = source.load(options)?;
     let translation = translate(&load.snapshot, None, options);
     Ok((load, translation))
 }
 
 /// The options of the translation for these flags.
-pub(super) fn options(permissions: &PermissionFlags) -> Options {
+pub(super) fn options(permissions: &PermissionFlags, mode: Mode) -> Options {
     Options {
+        mode,
         permissions: Permissions::from(permissions),
         ..Options::default()
     }

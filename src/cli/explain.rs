@@ -1,11 +1,10 @@
-//! `portcullis explain`: shows what a folder's configuration, or the one that a running proxy serves, does with a request,
-//! without sending it.
+//! `portcullis explain`: shows what the configuration of a folder or a cluster, or the one that a running proxy serves, does
+//! with a request, without sending it.
 
 mod policies;
 
-use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +17,15 @@ use tokio::time::timeout;
 use super::admin_client::{self, AdminUrl, Page, TokenFlag};
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
+use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource, is_default};
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::admin::FOUND;
 use crate::explain::{Configuration, ExplainedRequest, Header, State, Values, explain};
 use crate::ir::RuleId;
-use crate::provider::FileProvider;
 use crate::settings::location::Location;
 use crate::table::{Listener, Port, Table};
 use crate::translate::{Options, Translator};
 
-/// The variable for the folder.
-const CONFIG_DIR: &str = "PORTCULLIS_CONFIG_DIR";
 /// Timeout of the response of a proxy, which waits for earlier explanations.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -43,13 +40,16 @@ Examples:
   portcullis explain -o json config/quickstart http://demo.example.com:8080/hello
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
   portcullis explain --admin http://127.0.0.1:19000 http://demo.example.com:8080/hello
+  portcullis explain --kubernetes --gateway infra/edge https://demo.example.com/hello
 
 Sends nothing to a backend. With DIR, reads and translates the folder as `run` does, matches the request against the result,
 and shows every TLS policy for the backends with its level, and why it applies or not. Pass the same permissions, zone and
-node as to `run`. With --admin, asks a running proxy what the configuration in service does with the request, and shows its
-revision, and health and requests in flight of the endpoints. Permissions and location are then those of the proxy.
-Exit codes: 0 if a rule matches, 1 if none matches, the folder cannot be read or the proxy cannot be reached, 2 for wrong
-usage."
+node as to `run`. With --kubernetes, reads the objects of a cluster once, writes nothing, and does the same; a kind that is
+not served or that the user may not read is named on standard error and treated as absent. With --admin, asks a running proxy
+what the configuration in service does with the request, and shows its revision, and health and requests in flight of the
+endpoints. Permissions and location are then those of the proxy.
+Exit codes: 0 if a rule matches, 1 if none matches, the folder or the cluster cannot be read or the proxy cannot be reached,
+2 for wrong usage."
 )]
 pub struct Args {
     /// Folder of Gateway API YAML
@@ -65,6 +65,9 @@ pub struct Args {
     /// The token of the proxy.
     #[command(flatten)]
     token: TokenFlag,
+    /// The cluster.
+    #[command(flatten)]
+    cluster: ClusterFlags,
     /// A header of the request; may be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE")]
     header: Vec<Header>,
@@ -88,17 +91,18 @@ pub struct Args {
 /// Prints the explanation. Fails with exit code 1 if no rule matches. `command` is the definition of the command line.
 pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
     let mut request = args.request.clone();
+    let source = args.source();
     let wrong = request.add_headers(&args.header).err();
-    if let Some(wrong) = wrong.or_else(|| args.wrong_usage()) {
+    if let Some(wrong) = wrong.or(source.err().map(str::to_owned)) {
         command.error(ErrorKind::ValueValidation, wrong).exit();
     }
     if args.trusted_proxy {
         request.trust();
     }
-    let is_found = match (&args.admin, &args.config_dir) {
-        (Some(url), _) => ask(url, args)?,
-        (None, Some(folder)) => explain_folder(folder, &request, args)?,
-        (None, None) => bail!("neither DIR nor --admin"),
+    let is_found = match source {
+        Ok(Source::Proxy(url)) => ask(url, args)?,
+        Ok(Source::Objects(source)) => explain_objects(source, &request, args)?,
+        Err(wrong) => bail!(wrong),
     };
     Ok(if is_found {
         ExitCode::SUCCESS
@@ -107,32 +111,48 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     })
 }
 
+/// What is asked about a request.
+#[derive(Clone, Copy, Debug)]
+enum Source<'a> {
+    /// A running proxy.
+    Proxy(&'a AdminUrl),
+    /// Objects that no proxy serves.
+    Objects(ObjectSource<'a>),
+}
+
 impl Args {
-    /// Returns an error in the combination of arguments. --admin has precedence over a folder from the environment.
-    fn wrong_usage(&self) -> Option<String> {
-        let folder = self.config_dir.as_deref().map(Path::as_os_str);
-        let is_default = |folder: &OsStr| std::env::var_os(CONFIG_DIR).as_deref() == Some(folder);
-        match (&self.admin, folder) {
-            (Some(_), Some(folder)) if !is_default(folder) => Some(
-                "DIR and --admin exclude each other: the first is a folder, the other a running proxy"
-                    .to_owned(),
+    /// Returns what is asked. --admin has precedence over a folder from the environment.
+    fn source(&self) -> Result<Source<'_>, &'static str> {
+        let folder = self.config_dir.as_deref();
+        match &self.admin {
+            Some(_) if self.cluster.kubernetes => Err(
+                "--kubernetes and --admin exclude each other: the first is a cluster, the other a running proxy",
             ),
-            (None, None) => Some(
-                "name a folder of Gateway API YAML, or a running proxy with --admin http://127.0.0.1:19000"
-                    .to_owned(),
+            Some(_) if folder.is_some_and(|folder| !is_default(folder)) => Err(
+                "DIR and --admin exclude each other: the first is a folder, the other a running proxy",
             ),
-            _ => None,
+            Some(url) => Ok(Source::Proxy(url)),
+            None if folder.is_none() && !self.cluster.kubernetes => Err(
+                "name a folder of Gateway API YAML, a cluster with --kubernetes, or a running proxy with --admin \
+                 http://127.0.0.1:19000",
+            ),
+            None => ObjectSource::new(folder, &self.cluster).map(Source::Objects),
         }
     }
 }
 
-/// Explains what the configuration of a folder does. Returns whether a rule matches.
-fn explain_folder(folder: &Path, request: &ExplainedRequest, args: &Args) -> anyhow::Result<bool> {
-    let load = FileProvider::new(folder.to_owned()).load()?;
-    let mut translator = Translator::new(Options {
+/// Explains what the configuration of a source does. Returns whether a rule matches.
+fn explain_objects(
+    source: ObjectSource<'_>,
+    request: &ExplainedRequest,
+    args: &Args,
+) -> anyhow::Result<bool> {
+    let options = Options {
         location: Location::from(&args.location),
-        ..check::options(&args.permissions)
-    });
+        ..check::options(&args.permissions, source.mode())
+    };
+    let load = source.load(&options)?;
+    let mut translator = Translator::new(options);
     let translation = translator.translate(&load.snapshot, None);
     let problems = load.problems.iter();
     let faults = problems.filter(|problem| problem.is_fault()).count();
@@ -157,7 +177,7 @@ fn explain_folder(folder: &Path, request: &ExplainedRequest, args: &Args) -> any
             if faults > 0 {
                 writeln!(
                     out,
-                    "\n{faults} problems in the folder: see `portcullis check`"
+                    "\n{faults} problems in {source}: see `portcullis check`"
                 )?;
             }
         }

@@ -60,6 +60,38 @@ pub struct InfrastructureFlags {
         value_parser = entry
     )]
     pub allow_label: Vec<String>,
+    /// Environment variables of the container, by name; `*` for all but those that begin with PORTCULLIS_, each of which
+    /// needs its own entry
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        env = "PORTCULLIS_ALLOW_ENV",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_env: Vec<String>,
+    /// Volumes of pods, by type: configMap, secret, emptyDir, persistentVolumeClaim, csi; `*` for all
+    #[arg(
+        long,
+        value_name = "TYPE,…",
+        env = "PORTCULLIS_ALLOW_VOLUME",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_volume: Vec<String>,
+    /// Fields that patches may set, each with those below it, such as workload.spec.template.spec.dnsConfig or
+    /// service.spec.ports.nodePort; `*` for all, which lets pods run anything
+    #[arg(
+        long,
+        value_name = "FIELD,…",
+        env = "PORTCULLIS_ALLOW_PATCH",
+        value_delimiter = ',',
+        value_parser = entry
+    )]
+    pub allow_patch: Vec<String>,
+    /// Whether pods may have a NetworkPolicy, which admits clients to them in namespaces that deny them otherwise
+    #[arg(long, env = "PORTCULLIS_ALLOW_NETWORK_POLICY")]
+    pub allow_network_policy: bool,
 }
 
 impl InfrastructureFlags {
@@ -75,6 +107,10 @@ impl InfrastructureFlags {
             priority_classes: list(&self.allow_priority_class),
             annotations: list(&self.allow_annotation),
             labels: list(&self.allow_label),
+            env: list(&self.allow_env),
+            volumes: list(&self.allow_volume),
+            patches: list(&self.allow_patch),
+            network_policy: self.allow_network_policy,
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod explain;
 pub mod flags;
 pub mod infrastructure;
 pub mod log_level;
+pub mod objects;
 pub mod output;
 pub mod quickstart;
 pub mod run;
@@ -91,7 +92,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Quickstart(args) => quickstart::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args).map(|()| ExitCode::SUCCESS),
         Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Check(args) => check::run(args),
+        Command::Check(args) => check::run(args, command()),
         Command::Explain(args) => explain::run(args, command()),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),

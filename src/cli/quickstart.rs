@@ -241,7 +241,8 @@ fn certificate() -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::check::translate_folder;
+    use crate::cli::check::translate_objects;
+    use crate::cli::objects::ObjectSource;
     use crate::translate::Options;
 
     #[test]
@@ -258,7 +259,8 @@ mod tests {
         };
         let backends = [7001, 7002].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         folder.fill(&args, &backends).unwrap();
-        let (load, translation) = translate_folder(&folder.0, &Options::default()).unwrap();
+        let source = ObjectSource::Folder(&folder.0);
+        let (load, translation) = translate_objects(source, &Options::default()).unwrap();
         assert_eq!(load.problems, []);
         assert_eq!(translation.report.problems().collect::<Vec<_>>(), []);
         let ports: Vec<u16> = translation

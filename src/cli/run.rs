@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::flags::ServeFlags;
 use crate::process::data_plane;
-use crate::settings::{ControllerUrl, NamespacedName, Ports, Source, StreamSource, is_name};
+use crate::settings::{ControllerUrl, NamespacedName, Ports, Source, StreamSource};
 use crate::telemetry;
 
 /// Serve Gateways from a folder of YAML, a cluster, or a controller's stream.
@@ -80,7 +80,7 @@ struct ClusterFlags {
         value_name = "NAMESPACE,…",
         env = "PORTCULLIS_NAMESPACES",
         value_delimiter = ',',
-        value_parser = namespace,
+        value_parser = super::value::namespace,
         conflicts_with_all = ["config_dir", "controller"]
     )]
     namespaces: Vec<String>,
@@ -137,11 +137,6 @@ enum Provisioned {
     Service,
     /// At its node: ports are bound as the listeners declare them.
     Host,
-}
-
-fn namespace(text: &str) -> Result<String, &'static str> {
-    let is_one = is_name(text).then(|| text.to_owned());
-    is_one.ok_or("must be the name of a namespace, in lower case")
 }
 
 /// Serves until the process is terminated.

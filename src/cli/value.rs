@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::api::duration;
+use crate::settings::is_name;
 use crate::translate;
 
 /// Parses the address of a name server. The default port is 53.
@@ -28,6 +29,12 @@ pub fn backend_kind(text: &str) -> Result<&'static str, String> {
             known.join(", ")
         )
     })
+}
+
+/// Parses the name of a namespace.
+pub fn namespace(text: &str) -> Result<String, &'static str> {
+    let is_one = is_name(text).then(|| text.to_owned());
+    is_one.ok_or("must be the name of a namespace, in lower case")
 }
 
 /// A duration such as `500ms`, `10s`, `5m`, `1h` or `1h30m`.

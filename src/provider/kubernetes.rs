@@ -7,7 +7,9 @@ mod client;
 mod events;
 mod fetch;
 mod head;
+mod lister;
 pub mod observer;
+mod once;
 mod parsed;
 mod pods;
 mod referenced;
@@ -20,10 +22,12 @@ mod timing;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::{mpsc, watch as watched};
 use tokio::task::AbortHandle;
@@ -31,6 +35,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::fetch::Fetches;
 use self::observer::Observer;
+pub use self::once::Listing;
 use self::pods::ScopeChange;
 use self::referenced::Referenced;
 use self::references::is_held_by_reference;
@@ -61,6 +66,8 @@ const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct KubernetesProvider {
     client: Client,
+    /// Address of the API server.
+    url: String,
     kinds: Vec<&'static Kind>,
     gateway: Option<Key>,
     /// The only watched namespaces; empty means all.
@@ -82,12 +89,35 @@ impl KubernetesProvider {
         Self::new(config)
     }
 
+    /// Creates a provider for a context of a kubeconfig, by default for the current context of the file of the
+    /// environment. Sends no request yet.
+    ///
+    /// # Errors
+    /// When the file cannot be read or does not have the context.
+    pub async fn from_kubeconfig(
+        file: Option<&Path>,
+        context: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let read = match file {
+            Some(file) => Kubeconfig::read_from(file)
+                .with_context(|| format!("cannot read the kubeconfig {}", file.display()))?,
+            None => Kubeconfig::read().context("cannot read the kubeconfig")?,
+        };
+        let options = KubeConfigOptions {
+            context: context.map(str::to_owned),
+            ..KubeConfigOptions::default()
+        };
+        let config = Config::from_custom_kubeconfig(read, &options).await;
+        Self::new(config.context("cannot use the kubeconfig")?)
+    }
+
     /// Creates a provider for a cluster. Sends no request yet.
     ///
     /// # Errors
     /// When the address or the credentials are invalid.
     pub fn new(config: Config) -> anyhow::Result<Self> {
         Ok(Self {
+            url: config.cluster_url.to_string(),
             client: client::client(config)
                 .context("invalid address or credentials of the cluster")?,
             kinds: Kind::all().iter().collect(),

@@ -74,15 +74,8 @@ pub(super) fn disruption_budget(plan: &Plan<'_>) -> Option<Child> {
 pub(super) fn autoscaler(plan: &Plan<'_>) -> Option<Child> {
     let autoscaling = plan.autoscaling()?;
     let (min, max) = bounds(autoscaling);
-    let spec = json!({
-        "scaleTargetRef": {
-            "apiVersion": ChildKind::Deployment.api_version(),
-            "kind": ChildKind::Deployment.kind(),
-            "name": plan.name,
-        },
-        "minReplicas": min,
-        "maxReplicas": max,
-        "metrics": [{
+    let utilization = || {
+        json!([{
             "type": "Resource",
             "resource": {
                 "name": "cpu",
@@ -91,8 +84,20 @@ pub(super) fn autoscaler(plan: &Plan<'_>) -> Option<Child> {
                     "averageUtilization": autoscaling.target_cpu.unwrap_or(TARGET_CPU),
                 },
             },
-        }],
+        }])
+    };
+    let asked = autoscaling.metrics.as_ref();
+    let mut spec = json!({
+        "scaleTargetRef": {
+            "apiVersion": ChildKind::Deployment.api_version(),
+            "kind": ChildKind::Deployment.kind(),
+            "name": plan.name,
+        },
+        "minReplicas": min,
+        "maxReplicas": max,
+        "metrics": asked.map_or_else(utilization, |metrics| json!(metrics)),
     });
+    set(&mut spec, "behavior", autoscaling.behavior.as_ref());
     let kind = ChildKind::HorizontalPodAutoscaler;
     Some(plan.child(kind, &plan.name, None, json!({"spec": spec})))
 }

@@ -29,6 +29,7 @@ pub enum ChildKind {
     ServiceAccount,
     ConfigMap,
     Service,
+    NetworkPolicy,
     PodDisruptionBudget,
     Deployment,
     DaemonSet,
@@ -37,10 +38,11 @@ pub enum ChildKind {
 
 impl ChildKind {
     /// All kinds, in apply order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::ServiceAccount,
         Self::ConfigMap,
         Self::Service,
+        Self::NetworkPolicy,
         Self::PodDisruptionBudget,
         Self::Deployment,
         Self::DaemonSet,
@@ -51,6 +53,7 @@ impl ChildKind {
     pub const fn group(self) -> &'static str {
         match self {
             Self::ServiceAccount | Self::ConfigMap | Self::Service => "",
+            Self::NetworkPolicy => "networking.k8s.io",
             Self::PodDisruptionBudget => "policy",
             Self::Deployment | Self::DaemonSet => "apps",
             Self::HorizontalPodAutoscaler => "autoscaling",
@@ -71,6 +74,7 @@ impl ChildKind {
             Self::ServiceAccount => "serviceaccounts",
             Self::ConfigMap => "configmaps",
             Self::Service => "services",
+            Self::NetworkPolicy => "networkpolicies",
             Self::PodDisruptionBudget => "poddisruptionbudgets",
             Self::Deployment => "deployments",
             Self::DaemonSet => "daemonsets",
@@ -84,6 +88,7 @@ impl ChildKind {
             Self::ServiceAccount => "ServiceAccount",
             Self::ConfigMap => "ConfigMap",
             Self::Service => "Service",
+            Self::NetworkPolicy => "NetworkPolicy",
             Self::PodDisruptionBudget => "PodDisruptionBudget",
             Self::Deployment => "Deployment",
             Self::DaemonSet => "DaemonSet",

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::child_plan::{Plan, certificates_name, set};
@@ -77,14 +78,15 @@ fn spec(plan: &Plan<'_>) -> Value {
     set(&mut spec, "imagePullSecrets", secrets);
     set(&mut spec, "tolerations", workload.tolerations.as_ref());
     set(&mut spec, "topologySpreadConstraints", spread(plan));
+    set(&mut spec, "affinity", affinity(plan));
     let priority = workload.priority_class_name.as_ref();
     set(&mut spec, "priorityClassName", priority);
     spec
 }
 
-fn volumes(plan: &Plan<'_>) -> Value {
-    json!([
-        {
+fn volumes(plan: &Plan<'_>) -> Vec<Value> {
+    let own = [
+        json!({
             "name": "controller",
             "projected": {"sources": [
                 {"serviceAccountToken": {
@@ -97,9 +99,44 @@ fn volumes(plan: &Plan<'_>) -> Value {
                     "items": [{"key": CA_FILE, "path": CA_FILE}],
                 }},
             ]},
-        },
-        {"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_LIMIT}},
-    ])
+        }),
+        json!({"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_LIMIT}}),
+    ];
+    with(own, plan.parameters.workload.volumes.as_ref())
+}
+
+/// Returns what the controller sets, and what the parameters add.
+fn with<const N: usize>(own: [Value; N], added: Option<&Vec<impl Serialize>>) -> Vec<Value> {
+    let added = added.into_iter().flatten().map(|one| json!(one));
+    own.into_iter().chain(added).collect()
+}
+
+/// Builds the affinity. Terms without a selector select the Gateway's pods.
+fn affinity(plan: &Plan<'_>) -> Option<Value> {
+    let mut affinity = json!(plan.parameters.workload.affinity.as_ref()?);
+    let selector = json!({"matchLabels": plan.selector()});
+    for side in ["podAffinity", "podAntiAffinity"] {
+        let Some(side) = affinity.get_mut(side) else {
+            continue;
+        };
+        let lists = [
+            ("requiredDuringSchedulingIgnoredDuringExecution", ""),
+            (
+                "preferredDuringSchedulingIgnoredDuringExecution",
+                "/podAffinityTerm",
+            ),
+        ];
+        for (list, term) in lists {
+            let elements = side.get_mut(list).and_then(Value::as_array_mut);
+            let terms = elements.into_iter().flatten();
+            let terms = terms.filter_map(|element| element.pointer_mut(term)?.as_object_mut());
+            for term in terms {
+                let selector = || selector.clone();
+                term.entry("labelSelector").or_insert_with(selector);
+            }
+        }
+    }
+    Some(affinity)
 }
 
 /// Builds the topology spread constraints: as configured, else over nodes on a best-effort basis. Constraints without a
@@ -144,11 +181,15 @@ fn container(plan: &Plan<'_>) -> Value {
         "limits": {"memory": "1Gi"},
     });
     let resources = workload.resources.clone().map_or(resources, Value::Object);
+    let mounts = [
+        json!({"name": "controller", "mountPath": CONTROLLER, "readOnly": true}),
+        json!({"name": "state", "mountPath": STATE}),
+    ];
     let mut container = json!({
         "name": "portcullis",
         "image": workload.image.as_deref().unwrap_or(plan.image),
         "args": arguments(plan),
-        "env": location(),
+        "env": with(location(), workload.env.as_ref()),
         "ports": [{"name": "admin", "containerPort": Settings::ADMIN.port(), "protocol": "TCP"}],
         "resources": resources,
         "securityContext": security(plan),
@@ -156,10 +197,7 @@ fn container(plan: &Plan<'_>) -> Value {
         "livenessProbe": probe("/healthz", 10, 3, 5),
         // Kubernetes notices a failing probe well within the drain delay.
         "readinessProbe": probe("/readyz", 1, 2, 1),
-        "volumeMounts": [
-            {"name": "controller", "mountPath": CONTROLLER, "readOnly": true},
-            {"name": "state", "mountPath": STATE},
-        ],
+        "volumeMounts": with(mounts, workload.volume_mounts.as_ref()),
     });
     let policy = workload.image_pull_policy.as_ref();
     set(&mut container, "imagePullPolicy", policy);
@@ -168,20 +206,20 @@ fn container(plan: &Plan<'_>) -> Value {
 
 /// Builds environment variables with the node of a pod and its zone. A pod without the zone label gets an empty zone.
 /// Flags are not used, because images of older versions reject unknown flags.
-fn location() -> Value {
+fn location() -> [Value; 2] {
     let variable = |name: &str, path: String| {
         json!({
             "name": name,
             "valueFrom": {"fieldRef": {"fieldPath": path}},
         })
     };
-    json!([
+    [
         variable("PORTCULLIS_NODE", "spec.nodeName".to_owned()),
         variable(
             "PORTCULLIS_ZONE",
-            format!("metadata.labels['{ZONE_LABEL}']")
+            format!("metadata.labels['{ZONE_LABEL}']"),
         ),
-    ])
+    ]
 }
 
 /// Drops all privileges except the capability for privileged host ports. A non-root user loses the capabilities of the

@@ -31,7 +31,12 @@ fn parameters(plan: &Plan<'_>) -> Value {
     let mut parameters = json!(plan.parameters);
     if let Some(fields) = parameters.as_object_mut() {
         // These parameters do not affect pods.
-        for field in ["autoscaling", "disruptionBudget", "service"] {
+        for field in [
+            "autoscaling",
+            "disruptionBudget",
+            "networkPolicy",
+            "service",
+        ] {
             fields.remove(field);
         }
     }

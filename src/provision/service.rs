@@ -6,6 +6,7 @@ use super::child::{Child, ChildKind};
 use super::child_plan::{Plan, set};
 use super::data_plane::DataPlane;
 use super::name;
+use super::patch::{Patched, merge};
 use crate::api::parameters::ServiceType;
 use crate::settings::container_port;
 
@@ -77,7 +78,14 @@ fn spec(plan: &Plan<'_>, kind: ServiceType) -> Value {
         let ranges = parameters.load_balancer_source_ranges.as_ref();
         set(&mut spec, "loadBalancerSourceRanges", ranges);
     }
-    spec
+    let policy = parameters.ip_family_policy.as_ref();
+    set(&mut spec, "ipFamilyPolicy", policy);
+    set(&mut spec, "ipFamilies", parameters.ip_families.as_ref());
+    let mut fields = json!({"spec": spec});
+    if let Some(patch) = &parameters.patch {
+        merge(Patched::Service, &mut fields, patch);
+    }
+    fields["spec"].take()
 }
 
 /// Builds the ports, without `appProtocol`: with it, some clouds probe `/` of the listener, which

@@ -1,9 +1,10 @@
-//! The Deployment or DaemonSet of a Gateway: replicas and update strategy.
+//! The Deployment or DaemonSet of a Gateway: replicas, update strategy and patch.
 
 use serde_json::json;
 
 use super::child::{Child, ChildKind};
 use super::child_plan::{Plan, set};
+use super::patch::{Patched, merge};
 use super::{Revision, pod};
 
 /// Builds the workload.
@@ -28,14 +29,18 @@ pub(super) fn workload(plan: &Plan<'_>) -> Child {
         "selector": {"matchLabels": plan.selector()},
         "template": pod::template(plan),
     });
-    let revision = Revision::of(plan, &spec["template"]);
     spec[field] = json!({
         "type": "RollingUpdate",
         "rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge},
     });
     set(&mut spec, "replicas", plan.replicas());
+    let mut fields = json!({"spec": spec});
+    if let Some(patch) = &plan.parameters.workload.patch {
+        merge(Patched::Workload, &mut fields, patch);
+    }
+    let revision = Revision::of(plan, &fields["spec"]["template"]);
     Child {
         revision: Some(revision),
-        ..plan.child(kind, &plan.name, None, json!({"spec": spec}))
+        ..plan.child(kind, &plan.name, None, fields)
     }
 }

@@ -94,6 +94,37 @@ fn check_prints_conditions_of_policies() {
 }
 
 #[test]
+fn objects_come_from_a_folder_or_a_cluster() {
+    for (arguments, hint) in [
+        (
+            &[
+                "explain",
+                "--kubernetes",
+                "--admin",
+                "127.0.0.1:1",
+                "http://a/",
+            ][..],
+            "--kubernetes and --admin exclude each other",
+        ),
+        (
+            &["explain", "--kubernetes", "x", "http://a/"],
+            "DIR and --kubernetes exclude each other",
+        ),
+        (
+            &["check", "--kubernetes", "x"],
+            "DIR and --kubernetes exclude each other",
+        ),
+        (&["check"], "name a folder"),
+        (&["check", "x", "--context", "y"], "--kubernetes"),
+    ] {
+        let output = output(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(hint), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn check_names_unreadable_folder() {
     let output = output(&["check", "/nonexistent/folder"]);
     assert_eq!(output.status.code(), Some(1));

@@ -25,6 +25,7 @@ KINDS = {
     "ReplicaSet": ("/apis/apps/v1", "replicasets", True),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets", True),
     "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers", True),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies", True),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases", True),
     "ResourceQuota": ("/api/v1", "resourcequotas", True),

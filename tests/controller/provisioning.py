@@ -7,7 +7,7 @@ from objects import echo, gateway, gateway_class, namespace, parameters, paramet
 
 NS = "provisioning"
 KINDS = ["ServiceAccount", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment"]
-ALL_KINDS = [*KINDS, "DaemonSet", "HorizontalPodAutoscaler"]
+ALL_KINDS = [*KINDS, "DaemonSet", "HorizontalPodAutoscaler", "NetworkPolicy"]
 MANAGED = "app.kubernetes.io/managed-by=portcullis-controller"
 NAME = "web-portcullis"
 
@@ -249,8 +249,11 @@ def refused_parameters(cluster):
         "priorityClassName": "system-node-critical",
         "tolerations": [{"operator": "Exists"}],
         "annotations": {"iam.amazonaws.com/role": "admin"},
+        "env": [{"name": "LD_PRELOAD", "value": "/mnt/own/own.so"}],
+        "volumes": [{"name": "own", "configMap": {"name": "own"}}],
+        "patch": {"spec": {"template": {"spec": {"initContainers": [{"name": "root", "image": "evil.example/root"}]}}}},
     }
-    cluster.apply(parameters(NS, "greedy", workload=workload), gateway(NS, "greedy", (443,), parametersRef=parameters_ref("greedy")))
+    cluster.apply(parameters(NS, "greedy", workload=workload, networkPolicy={}), gateway(NS, "greedy", (443,), parametersRef=parameters_ref("greedy")))
     accepted(cluster, "greedy", "False")
     found = condition(cluster.api.get("Gateway", "greedy", NS)["status"]["conditions"], "Accepted")
     assert found["reason"] == "InvalidParameters" and f"GatewayParameters {NS}/greedy" in found["message"], found
@@ -260,6 +263,10 @@ def refused_parameters(cluster):
         ("priorityClassName", "--allow-priority-class"),
         ("tolerations[0]", "--allow-toleration"),
         ("annotations[iam.amazonaws.com/role]", "--allow-annotation"),
+        ("env[LD_PRELOAD]", "--allow-env"),
+        ("volumes[own].configMap", "--allow-volume"),
+        ("initContainers.image", "--allow-patch"),
+        ("networkPolicy", "--allow-network-policy"),
     ):
         assert field in found["message"] and flag in found["message"], (field, found)
     # A later Gateway is provisioned: the refused one had its turn.
@@ -285,6 +292,102 @@ def refused_later(cluster):
     wait_for("it answers", lambda: answers(address, 8080, "later.test"), 10)
     assert pods == {pod["metadata"]["uid"] for pod in cluster.replicas(NS, "later", 1)}, "its pods are replaced"
     cluster.api.delete("Gateway", "later", NS)
+
+
+@check("pods, Service and autoscaler have what the parameters of a class say, with its patches")
+def every_field(cluster):
+    term = {"topologyKey": "kubernetes.io/hostname"}
+    workload = {
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}},
+        "env": [{"name": "COLOUR", "value": "blue"}],
+        "volumes": [{"name": "notes", "configMap": {"name": "notes", "optional": True}}],
+        "volumeMounts": [{"name": "notes", "mountPath": "/mnt/notes", "readOnly": True}],
+        "patch": {"spec": {"minReadySeconds": 1, "template": {"spec": {"dnsConfig": {"options": [{"name": "ndots", "value": "1"}]}}}}},
+    }
+    service = {
+        "ipFamilyPolicy": "PreferDualStack",
+        "ipFamilies": ["IPv4"],
+        "patch": {"spec": {"sessionAffinity": "ClientIP", "ports": [{"port": 8080, "nodePort": 30808}, {"port": 19000, "nodePort": 30900}]}},
+    }
+    metric = {"type": "Resource", "resource": {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 90}}}
+    autoscaling = {"minReplicas": 1, "maxReplicas": 2, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}}, "metrics": [metric]}
+    cluster.apply(
+        parameters(SYSTEM, "full", workload=workload, service=service, autoscaling=autoscaling),
+        gateway_class("full", parametersRef={**parameters_ref("full"), "namespace": SYSTEM}),
+        gateway(NS, "full", class_name="full"),
+        redirect(NS, "full", ["full"], "full.test"),
+    )
+    cluster.gateway_is(NS, "full")
+    assert answers(cluster.address(NS, "full"), 8080, "full.test"), "it does not answer"
+    found = {kind: objects[0]["spec"] for kind, objects in children(cluster, "full").items() if "spec" in objects[0]}
+    deployment, pods = found["Deployment"], found["Deployment"]["template"]["spec"]
+    container = pods["containers"][0]
+    assert {"name": "COLOUR", "value": "blue"} in container["env"], container["env"]
+    assert "/mnt/notes" in [mount["mountPath"] for mount in container["volumeMounts"]], container["volumeMounts"]
+    assert deployment["minReadySeconds"] == 1 and pods["dnsConfig"], deployment
+    (preferred,) = pods["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert GATEWAY_LABEL in preferred["podAffinityTerm"]["labelSelector"]["matchLabels"], preferred
+    (port,) = found["Service"]["ports"]
+    assert (port["port"], port["nodePort"], found["Service"]["sessionAffinity"]) == (8080, 30808, "ClientIP"), found["Service"]
+    assert found["Service"]["ipFamilyPolicy"] == "PreferDualStack", found["Service"]
+    autoscaler = found["HorizontalPodAutoscaler"]
+    assert autoscaler["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 60, autoscaler
+    assert [one["resource"]["name"] for one in autoscaler["metrics"]] == ["memory"], autoscaler
+
+
+@check("pods have a NetworkPolicy for the ports of listeners while the parameters say so, and it goes with them")
+def network_policy(cluster):
+    peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    cluster.apply(
+        parameters(SYSTEM, "closed", workload={"replicas": 1}, networkPolicy={"metricsFrom": peers}),
+        gateway_class("closed", parametersRef={**parameters_ref("closed"), "namespace": SYSTEM}),
+        gateway(NS, "closed", (8080, 80), class_name="closed"),
+    )
+    cluster.gateway_is(NS, "closed")
+    (policy,) = children(cluster, "closed")["NetworkPolicy"]
+    listeners, metrics = policy["spec"]["ingress"]
+    assert sorted(port["port"] for port in listeners["ports"]) == [8080, 64592] and "from" not in listeners, listeners
+    assert [port["port"] for port in metrics["ports"]] == [19000] and metrics["from"] == peers, metrics
+    selector = policy["spec"]["podSelector"]["matchLabels"]
+    (pod,) = cluster.replicas(NS, "closed", 1)
+    assert selector.items() <= pod["metadata"]["labels"].items(), (selector, pod["metadata"]["labels"])
+    cluster.api.patch("GatewayParameters", "closed", SYSTEM, {"spec": {"networkPolicy": None}})
+    wait_for("the policy is gone", lambda: "NetworkPolicy" not in children(cluster, "closed"), 10)
+    assert pod["metadata"]["uid"] == cluster.replicas(NS, "closed", 1)[0]["metadata"]["uid"], "its pod is replaced"
+    cluster.api.delete("Gateway", "closed", NS)
+
+
+@check("a patch that the API server refuses is named in Programmed, and the last good Deployment keeps serving")
+def refused_patch(cluster):
+    def patched(spec: dict) -> dict:
+        return parameters(SYSTEM, "patched", workload={"replicas": 1, "patch": {"spec": {"template": {"spec": spec}}}})
+
+    cluster.apply(
+        patched({"terminationGracePeriodSeconds": 40}),
+        gateway_class("patched", parametersRef={**parameters_ref("patched"), "namespace": SYSTEM}),
+        gateway(NS, "patched", class_name="patched"),
+        redirect(NS, "patched", ["patched"], "patched.test"),
+    )
+    cluster.gateway_is(NS, "patched")
+    address = cluster.address(NS, "patched")
+    pods = {pod["metadata"]["uid"] for pod in cluster.replicas(NS, "patched", 1)}
+    for spec, rule in (({"dnsPolicy": "Never"}, "spec.template.spec.dnsPolicy"), ({"hostAliases": [{"ip": 5}]}, "ip")):
+        cluster.apply(patched(spec))
+
+        def is_named() -> bool:
+            conditions = cluster.api.get("Gateway", "patched", NS)["status"]["conditions"]
+            message = condition(conditions, "Programmed")["message"]
+            return f"Deployment {NS}/patched-patched cannot be applied" in message and rule in message
+
+        wait_for(f"Programmed names {rule}", is_named, 10)
+        assert answers(address, 8080, "patched.test"), "it does not answer"
+    cluster.apply(patched({"serviceAccountName": "default"}))
+    accepted(cluster, "patched", "False")
+    message = condition(cluster.api.get("Gateway", "patched", NS)["status"]["conditions"], "Accepted")["message"]
+    assert "spec.template.spec.serviceAccountName belongs to the controller" in message, message
+    assert answers(address, 8080, "patched.test"), "it does not answer"
+    assert pods == {pod["metadata"]["uid"] for pod in cluster.replicas(NS, "patched", 1)}, "its pods are replaced"
+    cluster.api.delete("Gateway", "patched", NS)
 
 
 @check("routes of every kind get a status")

@@ -23,6 +23,7 @@ UNSEEN = {
     ("patch", "events"): "a repeated event increases its count",
     ("update", "secrets"): "the CA is renewed after months",
     ("get", "poddisruptionbudgets"): "an existing object of that name is read to verify its owner",
+    ("get", "networkpolicies"): "an existing object of that name is read to verify its owner",
     ("get", "horizontalpodautoscalers"): "an existing object of that name is read to verify its owner",
     ("get", "daemonsets"): "the owner of a pod of a DaemonSet is read when the pod connects",
     **{("get", kind): "an object is read again after a conflict of a status patch" for kind in WITH_STATUS},

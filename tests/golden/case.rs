@@ -129,6 +129,10 @@ fn read_infrastructure(value: &Value) -> Result<InfrastructurePermissions, Strin
             "priorityClasses" => permissions.priority_classes = list(),
             "annotations" => permissions.annotations = list(),
             "labels" => permissions.labels = list(),
+            "env" => permissions.env = list(),
+            "volumes" => permissions.volumes = list(),
+            "patches" => permissions.patches = list(),
+            "networkPolicy" => permissions.network_policy = value == true,
             other => return Err(format!("unknown permission {other}")),
         }
     }

@@ -18,6 +18,7 @@
 //! | the cluster serves XListenerSets instead of ListenerSets | `experimental` |
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
 //! | the Pods of a ReleaseBackend cannot be listed | `pods` |
+//! | kinds that are not served or forbidden, and pages that expire, for commands that list once | `once` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -31,6 +32,7 @@ mod faults;
 mod harness;
 mod invalid;
 mod namespaces;
+mod once;
 mod order;
 mod plane;
 mod pods;

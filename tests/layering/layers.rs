@@ -102,6 +102,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         PURE,
     ),
     layer("provision/data_plane", &["api"], PURE),
+    layer("provision/patch", &["provision::patch"], PURE),
     layer(
         "translate",
         &[
@@ -111,6 +112,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "ir",
             "status",
             "provision::data_plane",
+            "provision::patch",
             "settings::location",
             "settings::permissions",
         ],

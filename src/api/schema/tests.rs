@@ -5,6 +5,7 @@ mod backend_policy;
 mod backend_tls;
 mod client_policy;
 mod cors;
+mod gateway_parameters;
 mod rate_limit_policy;
 mod release_backend;
 mod remembered;
@@ -350,56 +351,6 @@ fn validates_core_kinds() {
     assert_eq!(slice("addressType: DNS").len(), 1);
     let config_map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: s}, data: {a: b}, binaryData: {a: YQ==}}";
     assert_eq!(findings(yaml(config_map)).len(), 1);
-}
-
-#[test]
-fn rejects_parameters_that_exclude_each_other() {
-    let found = |spec: &str| {
-        let found = findings(yaml(&format!(
-            "{{apiVersion: portcullis.dev/v1alpha1, kind: GatewayParameters, metadata: {{name: a}}, spec: {spec}}}"
-        )));
-        found.join("; ")
-    };
-    assert_eq!(found("{}"), "");
-    assert_eq!(found("{workload: {replicas: 2, hostNetwork: true}}"), "");
-    for (spec, expected) in [
-        (
-            "{autoscaling: {minReplicas: 3, maxReplicas: 2}}",
-            "minReplicas must not be greater",
-        ),
-        (
-            "{autoscaling: {}, workload: {replicas: 2}}",
-            "workload.replicas and autoscaling exclude",
-        ),
-        (
-            "{autoscaling: {}, workload: {kind: DaemonSet}}",
-            "and no autoscaling",
-        ),
-        (
-            "{workload: {kind: DaemonSet, replicas: 2}}",
-            "and no replicas",
-        ),
-        (
-            "{disruptionBudget: {maxUnavailable: 1, minAvailable: 1}}",
-            "exclude each other",
-        ),
-        (
-            "{service: {type: ClusterIP, externalTrafficPolicy: Local}}",
-            "externalTrafficPolicy needs",
-        ),
-        (
-            "{trustedProxies: [10.0.0.1]}",
-            "error spec.trustedProxies[0]: ",
-        ),
-        ("{timeouts: {header: 5 s}}", "error spec.timeouts.header: "),
-        (
-            "{workload: {replica: 2}}",
-            "error spec.workload.replica: unknown field; did you mean replicas?",
-        ),
-    ] {
-        let found = found(spec);
-        assert!(found.contains(expected), "{spec}: {found}");
-    }
 }
 
 /// Valid objects of each kind, which together evaluate as many rules as possible.

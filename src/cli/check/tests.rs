@@ -31,7 +31,8 @@ spec:
 fn check<T>(text: &str, look: impl FnOnce(&CheckResult<'_>) -> T) -> T {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("routes.yaml"), text).unwrap();
-    let (load, translation) = translate_folder(folder.path(), &Options::default()).unwrap();
+    let (load, translation) =
+        translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
     look(&CheckResult::new(&load, &translation, Timestamp::now()))
 }
 

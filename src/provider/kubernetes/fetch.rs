@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use kube::core::Request;
 use kube::core::params::GetParams;
-use kube::core::{GroupVersionKind, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::parsed::{Content, ParsedObject};
 use super::referenced::WantedChanges;
-use super::requests::requests;
+use super::requests::requests_by_name;
 use super::retry::{Failure, Retry};
 use super::scope::UNUSED_SECRET_TYPES;
 use super::store::Message;
@@ -152,15 +152,10 @@ impl Fetches {
     }
 
     fn fetch(&self, name: &ObjectRef) -> Option<Fetch> {
-        let kind = Kind::of(name)?;
-        let plural = format!("{}s", kind.kind.to_lowercase());
+        let (kind, requests) = requests_by_name(name)?;
         Some(Fetch {
             client: self.client.clone(),
-            requests: requests(
-                &GroupVersionKind::gvk(kind.group, kind.versions.first()?, kind.kind),
-                &plural,
-                Some(&name.namespace),
-            ),
+            requests,
             kind,
             name: name.clone(),
             messages: self.messages.clone(),
@@ -241,7 +236,7 @@ impl Fetch {
 
 /// Reports whether the watch's field selector excludes the Secret, so that no watch would report
 /// it.
-fn is_unused_secret(object: &ParsedObject) -> bool {
+pub(super) fn is_unused_secret(object: &ParsedObject) -> bool {
     let Content::Parsed(Ok(Object::Secret(secret))) = &object.content else {
         return false;
     };

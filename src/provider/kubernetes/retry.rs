@@ -43,8 +43,24 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// The status of the API server's response, if there is one.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Api(kube::Error::Api(status)) => Some(status.code),
+            _ => None,
+        }
+    }
+
+    /// Reports whether another attempt may succeed soon.
+    pub(super) fn is_transient(&self) -> bool {
+        match self.status() {
+            Some(status) => status == 410 || status == 429 || status >= 500,
+            None => retry_after(self).is_some(),
+        }
+    }
+
     /// Minimum delay before a retry.
-    fn minimum(&self) -> Duration {
+    pub(super) fn minimum(&self) -> Duration {
         match self {
             // Time for a transient failure to end: the next list is trusted.
             Self::LostObjects { .. } => Duration::from_secs(1),

@@ -1,4 +1,4 @@
-//! The watch of one scope: discovery of the kind, paged lists, watch requests, timeouts and
+//! The watch of one scope: when its kind is discovered, lists, watch requests, timeouts and
 //! retries. Sends [`Change`]s in version order.
 
 use std::pin::pin;
@@ -6,20 +6,17 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
-use kube::core::{GroupVersionKind, ListMeta, Request};
-use serde::Deserialize;
-use serde_json::Value;
+use kube::core::Request;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::events::{Event, EventType, Events};
+use super::lister::{Lister, Served, page_size};
 use super::parsed::{self, ParsedObject};
-use super::requests::requests;
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
 use super::store::{Change, Message};
 use super::timing::Timing;
-use crate::api::Kind;
 
 /// Interval of discovery for a kind that the cluster does not have.
 const DISCOVERY: Duration = Duration::from_secs(5);
@@ -31,9 +28,6 @@ const REDISCOVERY: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(5);
 /// A watch that ends sooner counts as a failure, so that it is restarted with back-off.
 const MIN_DURATION: Duration = Duration::from_millis(500);
-/// Page size of lists, and of lists of kinds with large objects.
-const PAGE: u32 = 500;
-const LARGE_PAGE: u32 = 100;
 /// A second list must confirm a list that lacks more than this many objects and most of the known
 /// ones.
 const MAX_LOST_OBJECTS: usize = 10;
@@ -48,14 +42,6 @@ pub(super) struct Watch {
     pub(super) is_observed: bool,
     pub(super) timing: Timing,
     pub(super) changes: mpsc::Sender<Message>,
-}
-
-/// How a cluster serves a kind.
-#[derive(Clone)]
-struct Served {
-    requests: Request,
-    /// Whether as the experimental kind that it was before its release.
-    is_experimental: bool,
 }
 
 /// State of a watch.
@@ -79,14 +65,6 @@ struct Progress {
     is_slow: bool,
 }
 
-/// A page of a list.
-#[derive(Deserialize)]
-struct ListPage {
-    #[serde(default)]
-    metadata: ListMeta,
-    items: Option<Vec<Value>>,
-}
-
 /// Why the watch was interrupted.
 enum WatchEnd {
     /// The receiver is dropped.
@@ -100,9 +78,9 @@ enum WatchEnd {
 
 impl From<Failure> for WatchEnd {
     fn from(failure: Failure) -> Self {
-        match &failure {
-            Failure::Api(kube::Error::Api(status)) if status.code == 404 => Self::Absent(failure),
-            Failure::Api(kube::Error::Api(status)) if status.code == 410 => Self::Expired(failure),
+        match failure.status() {
+            Some(404) => Self::Absent(failure),
+            Some(410) => Self::Expired(failure),
             _ => Self::Failed(failure),
         }
     }
@@ -142,7 +120,7 @@ impl Watch {
     /// Performs the next step: discovery, list or watch.
     async fn advance(&self, progress: &mut Progress, retry: &mut Retry) -> Result<(), WatchEnd> {
         let Some(served) = progress.served.clone() else {
-            progress.served = self.discover().await?;
+            progress.served = self.lister().discover().await?;
             return match progress.served {
                 Some(_) => Ok(()),
                 None => self.report_absent(progress).await,
@@ -163,7 +141,7 @@ impl Watch {
 
     /// Lists anew if the cluster serves the released kind by now.
     async fn look_for_release(&self, progress: &mut Progress) -> Result<(), WatchEnd> {
-        let found = self.discover().await?;
+        let found = self.lister().discover().await?;
         if found.as_ref().is_some_and(|it| !it.is_experimental) {
             *progress = Progress {
                 served: found,
@@ -174,73 +152,20 @@ impl Watch {
         Ok(())
     }
 
+    fn lister(&self) -> Lister<'_> {
+        Lister {
+            client: &self.client,
+            scope: &self.scope,
+            response_timeout: self.timing.response_timeout,
+        }
+    }
+
     async fn send(&self, change: Change) -> Result<(), WatchEnd> {
         let message = Message::Watched(self.number, change);
         self.changes
             .send(message)
             .await
             .map_err(|_| WatchEnd::Closed)
-    }
-
-    /// Applies the response timeout.
-    async fn with_timeout<T>(
-        &self,
-        response: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, WatchEnd> {
-        let Ok(response) = timeout(self.timing.response_timeout, response).await else {
-            return Err(Failure::Timeout(self.timing.response_timeout).into());
-        };
-        Ok(response?)
-    }
-
-    /// Discovers the newest supported version of the kind; `None` if the cluster does not serve it.
-    async fn discover(&self) -> Result<Option<Served>, WatchEnd> {
-        let kind = self.scope.kind;
-        for version in kind.versions {
-            if let Some(requests) = self.find(kind.group, version, kind.kind).await? {
-                return Ok(Some(Served {
-                    requests,
-                    is_experimental: false,
-                }));
-            }
-        }
-        let Some(former) = kind.experimental else {
-            return Ok(None);
-        };
-        let found = self.find(former.group, former.version, former.kind);
-        let found = found.await?;
-        Ok(found.map(|requests| Served {
-            requests,
-            is_experimental: true,
-        }))
-    }
-
-    /// Returns the requests for group, version and kind, if the cluster serves them.
-    async fn find(
-        &self,
-        group: &str,
-        version: &str,
-        kind: &str,
-    ) -> Result<Option<Request>, WatchEnd> {
-        let wanted = GroupVersionKind::gvk(group, version, kind);
-        let listed = if group.is_empty() {
-            let listed = self.client.list_core_api_resources(version);
-            self.with_timeout(listed).await
-        } else {
-            let api_version = wanted.api_version();
-            let listed = self.client.list_api_group_resources(&api_version);
-            self.with_timeout(listed).await
-        };
-        let resources = match listed {
-            Ok(list) => list.resources,
-            Err(WatchEnd::Absent(_)) => return Ok(None),
-            Err(end) => return Err(end),
-        };
-        let found = resources
-            .iter()
-            .find(|resource| resource.kind == kind && !resource.name.contains('/'));
-        let namespace = self.scope.namespace.as_deref();
-        Ok(found.map(|resource| requests(&wanted, &resource.name, namespace)))
     }
 
     /// Reports that the kind does not exist. If it existed before, asks a second time first.
@@ -265,7 +190,7 @@ impl Watch {
         let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
             // Without a limit, the list has one page and cannot expire between pages.
-            limit: (!progress.is_slow).then(|| page(self.scope.kind)),
+            limit: (!progress.is_slow).then(|| page_size(self.scope.kind)),
             ..ListParams::default()
         };
         if self.scope.kind.experimental.is_some() {
@@ -277,10 +202,8 @@ impl Watch {
         self.send(Change::Listing).await?;
         let mut count = 0;
         let version = loop {
-            let page = match self
-                .with_timeout(self.page(&served.requests, &params))
-                .await
-            {
+            let page = self.lister().page(served, &params).await;
+            let page = match page.map_err(WatchEnd::from) {
                 Err(WatchEnd::Expired(failure)) => {
                     progress.is_slow = true;
                     return Err(WatchEnd::Expired(failure));
@@ -310,12 +233,6 @@ impl Watch {
             ..Progress::default()
         };
         Ok(())
-    }
-
-    async fn page(&self, requests: &Request, params: &ListParams) -> kube::Result<ListPage> {
-        let request = requests.list(params).map_err(kube::Error::BuildRequest)?;
-        let text = self.client.request_text(request).await?;
-        serde_json::from_str(&text).map_err(kube::Error::SerdeError)
     }
 
     /// Rejects a list that is older than the served state, for example from a lagging replica of
@@ -409,14 +326,6 @@ impl Progress {
         self.since = version.map(str::to_owned).or(self.since.take());
         self.newest = number.or(self.newest);
         true
-    }
-}
-
-/// Page size of a list.
-fn page(kind: &Kind) -> u32 {
-    match kind.kind {
-        "Secret" | "ConfigMap" => LARGE_PAGE,
-        _ => PAGE,
     }
 }
 

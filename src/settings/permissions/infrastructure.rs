@@ -1,6 +1,7 @@
 //! What the operator permits the parameters and `spec.infrastructure` of Gateways to ask of the cluster. The controller
 //! creates pods and Services with its own rights, so the default permits nothing that the namespace's owner might not
-//! have: no other image, host network, taint, priority class, or label or annotation that a cluster component interprets.
+//! have: no other image, host network, taint, priority class, environment variable, volume, patch or network policy, or
+//! label or annotation that a cluster component interprets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +18,9 @@ const TOLERATED_BY_DEFAULT: [&str; 2] = [
 ];
 /// Recommended labels of Kubernetes, which no component interprets.
 const RECOMMENDED_LABELS: &str = "app.kubernetes.io/";
+
+/// Prefix of variables that are settings of `portcullis run`.
+const SETTING: &str = "PORTCULLIS_";
 
 /// What parameters and `spec.infrastructure` may set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +42,14 @@ pub struct InfrastructurePermissions {
     pub annotations: AllowList,
     /// Labels of all objects, by prefix of the key.
     pub labels: AllowList,
+    /// Environment variables of the container, by name.
+    pub env: AllowList,
+    /// Volumes of pods, by type.
+    pub volumes: AllowList,
+    /// Fields that patches may set, by path.
+    pub patches: AllowList,
+    /// Whether pods may have a NetworkPolicy, which admits connections in addition to those that others admit.
+    pub network_policy: bool,
 }
 
 /// Whether pods of Gateways may use the network of their node. Each value includes the previous ones.
@@ -93,6 +105,31 @@ impl InfrastructurePermissions {
         is_private(key)
             || key.starts_with(RECOMMENDED_LABELS)
             || self.labels.any(|permitted| is_key_below(key, permitted))
+    }
+}
+
+impl InfrastructurePermissions {
+    /// Reports whether the container may have an environment variable. Those that are settings of the program have to be
+    /// permitted by name, since some of them loosen what the operator permits objects.
+    pub fn permits_env(&self, name: &str) -> bool {
+        match name.starts_with(SETTING) {
+            true => self.env.0.iter().any(|permitted| permitted == name),
+            false => self.env.any(|permitted| permitted == name),
+        }
+    }
+
+    /// Reports whether pods may have a volume of this type, such as `configMap`.
+    pub fn permits_volume(&self, kind: &str) -> bool {
+        self.volumes.any(|permitted| permitted == kind)
+    }
+
+    /// Reports whether a patch may set a field, such as `workload.spec.template.spec.dnsConfig`. An entry permits the fields
+    /// below it too.
+    pub fn permits_patch(&self, field: &str) -> bool {
+        self.patches.any(|permitted| {
+            let rest = field.strip_prefix(permitted);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
     }
 }
 
@@ -260,6 +297,42 @@ mod tests {
             assert!(!permissions.permits_annotation(key), "{key}");
         }
         assert!(permissions.permits_label("anything.test/a"));
+    }
+
+    #[test]
+    fn settings_are_permitted_by_name_only() {
+        let permits = |entries: &[&str], name: &str| {
+            let env = list(entries);
+            let permissions = InfrastructurePermissions {
+                env,
+                ..Default::default()
+            };
+            permissions.permits_env(name)
+        };
+        assert!(permits(&["*"], "HTTPS_PROXY"));
+        assert!(permits(&["PORTCULLIS_WORKERS"], "PORTCULLIS_WORKERS"));
+        assert!(!permits(&["*"], "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS"));
+        assert!(!permits(&["HTTPS_PROXY"], "HTTPS_PROXY_"));
+        assert!(!permits(&[], "HTTPS_PROXY"));
+    }
+
+    #[test]
+    fn fields_of_patches_are_permitted_with_those_below() {
+        let permits = |entry: &str, field: &str| {
+            let patches = list(&[entry]);
+            let permissions = InfrastructurePermissions {
+                patches,
+                ..Default::default()
+            };
+            permissions.permits_patch(field)
+        };
+        let dns = "workload.spec.template.spec.dnsConfig";
+        assert!(permits("*", dns) && permits(dns, dns));
+        assert!(permits("workload.spec.template.spec", dns));
+        assert!(permits(dns, &format!("{dns}.nameservers")));
+        assert!(!permits(dns, &format!("{dns}urations")));
+        assert!(!permits("service", dns));
+        assert!(!InfrastructurePermissions::default().permits_patch(dns));
     }
 
     #[test]

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::api::parameters::{GatewayParameters, Parameters, Workload};
 use crate::provision::data_plane::FIRST_UNPRIVILEGED_PORT;
+use crate::provision::patch;
+use crate::provision::patch::Patched;
 use crate::settings::permissions::{HostNetwork, InfrastructurePermissions};
 
 use crate::translate::reason::{Fault, Reason};
@@ -21,6 +23,10 @@ const ALLOW_TOLERATION: &str = "--allow-toleration";
 const ALLOW_PRIORITY_CLASS: &str = "--allow-priority-class";
 const ALLOW_ANNOTATION: &str = "--allow-annotation";
 const ALLOW_LABEL: &str = "--allow-label";
+const ALLOW_ENV: &str = "--allow-env";
+const ALLOW_VOLUME: &str = "--allow-volume";
+const ALLOW_PATCH: &str = "--allow-patch";
+const ALLOW_NETWORK_POLICY: &str = "--allow-network-policy";
 
 /// Fields of one object that are not permitted.
 struct Refusals {
@@ -65,6 +71,13 @@ pub(super) fn check_parameters(
     let (spec, class) = (&object.spec, of_class);
     check_workload(permissions, &spec.workload, &class.workload, &mut refusals);
     check_nodes(permissions, &spec.workload, &class.workload, &mut refusals);
+    check_container(permissions, &spec.workload, &class.workload, &mut refusals);
+    check_patches(permissions, spec, class, &mut refusals);
+    // Policies add up: another one admits more, whatever those of the namespace deny.
+    let policy = spec.network_policy.as_ref();
+    if policy.is_some() && policy != class.network_policy.as_ref() && !permissions.network_policy {
+        refusals.add("spec.networkPolicy", ALLOW_NETWORK_POLICY);
+    }
     let maps = [
         (
             "spec.workload.annotations",
@@ -105,6 +118,12 @@ fn check_workload(
         node_selector: _,
         // Checked with those of the Service.
         annotations: _,
+        patch: _,
+        // Checked by `check_container`.
+        env: _,
+        volumes: _,
+        // Below /mnt/, where the image has nothing.
+        volume_mounts: _,
         // What any pod of the namespace may have; quotas of the namespace apply.
         kind: _,
         replicas: _,
@@ -112,6 +131,8 @@ fn check_workload(
         image_pull_secrets: _,
         resources: _,
         topology_spread_constraints: _,
+        // Without terms for pods of other namespaces, which could keep those from a node or zone.
+        affinity: _,
     } = own;
     let differs = |image: &&String| class.image.as_ref() != Some(image);
     if let Some(image) = image.as_ref().filter(differs)
@@ -168,6 +189,78 @@ fn check_nodes(
             ));
         }
     }
+}
+
+/// Checks variables and volumes, with which a container may read, load and send what its image does not.
+fn check_container(
+    permissions: &InfrastructurePermissions,
+    own: &Workload,
+    class: &Workload,
+    refusals: &mut Refusals,
+) {
+    let of_class = class.env.as_deref().unwrap_or_default();
+    let asked = own.env.iter().flatten();
+    for variable in asked.filter(|one| !of_class.contains(one)) {
+        if !permissions.permits_env(&variable.name) {
+            refusals.add(&format!("spec.workload.env[{}]", variable.name), ALLOW_ENV);
+        }
+    }
+    let of_class = class.volumes.as_deref().unwrap_or_default();
+    let asked = own.volumes.iter().flatten();
+    for volume in asked.filter(|one| !of_class.contains(one)) {
+        let kinds = volume.source.keys();
+        for kind in kinds.filter(|kind| !permissions.permits_volume(kind)) {
+            let field = format!("spec.workload.volumes[{}].{kind}", volume.name);
+            refusals.add(&field, ALLOW_VOLUME);
+        }
+    }
+}
+
+/// Checks the fields that patches set. A patch replaces that of the class, so that fields count which only the class sets.
+fn check_patches(
+    permissions: &InfrastructurePermissions,
+    own: &Parameters,
+    class: &Parameters,
+    refusals: &mut Refusals,
+) {
+    let none = Map::new();
+    for (patched, place, patch) in patches(own) {
+        let of_class = patches(class).find(|(of_class, ..)| *of_class == patched);
+        let of_class = of_class.map_or(&none, |(_, _, patch)| patch);
+        let fields = patch::differences(patched, patch, of_class);
+        let refused = |field: &&String| !permissions.permits_patch(&format!("{place}.{field}"));
+        for field in fields.iter().filter(refused) {
+            refusals.add(&format!("{field} in spec.{place}.patch"), ALLOW_PATCH);
+        }
+    }
+}
+
+/// Returns the patches of parameters, with what they are for and the field that they are in.
+fn patches(
+    parameters: &Parameters,
+) -> impl Iterator<Item = (Patched, &'static str, &Map<String, Value>)> {
+    let workload = parameters.workload.patch.as_ref();
+    let workload = workload.map(|patch| (Patched::Workload, "workload", patch));
+    let service = parameters.service.patch.as_ref();
+    let service = service.map(|patch| (Patched::Service, "service", patch));
+    workload.into_iter().chain(service)
+}
+
+/// Returns the fault of parameters with a patch that must not be applied, whoever wrote it.
+pub(super) fn check_rules_of_patches(object: &GatewayParameters) -> Option<Fault> {
+    let wrong = patches(&object.spec).flat_map(|(patched, place, patch)| {
+        let wrong = patch::check(patched, patch).into_iter();
+        wrong.map(move |wrong| format!("spec.{place}.patch: {wrong}"))
+    });
+    let wrong: Vec<_> = wrong.collect();
+    (!wrong.is_empty()).then(|| {
+        let message = format!(
+            "{} has a patch that cannot be applied: {}",
+            object.object_ref(),
+            wrong.join("; ")
+        );
+        Fault::new(Reason::InvalidParameters, message)
+    })
 }
 
 fn class_value<'a>(map: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'a String> {

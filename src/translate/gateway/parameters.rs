@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, GatewayClass};
-use crate::api::parameters::{GROUP, GatewayParameters, Parameters};
+use crate::api::parameters::{GROUP, GatewayParameters, Parameters, Workload};
 use crate::ir::ObjectRef;
 use crate::status::Note;
 
@@ -42,6 +42,7 @@ pub(in crate::translate) fn of_class(
         )));
     };
     let parameters = find(input, field, namespace, name)?;
+    check_alone(parameters)?;
     let permissions = input.options.infrastructure.as_deref();
     // A class refers to an object that everybody may edit who has rights in its namespace.
     let is_of_operator =
@@ -79,12 +80,13 @@ pub(in crate::translate) fn of_gateway(
         let field = "spec.infrastructure.parametersRef";
         check_kind(field, &reference.group, &reference.kind, &reference.name)?;
         let own = find(input, field, &gateway.metadata.namespace, &reference.name)?;
+        check_alone(own)?;
         let class = &of_class.parameters;
         let refused = permissions
             .and_then(|permissions| infrastructure::check_parameters(permissions, own, class));
         refused.map_or(Ok(()), Err)?;
         let merged = own.spec.over(Parameters::clone(class));
-        check_bounds(own, &merged, &gateway.spec.gateway_class_name)?;
+        check_merged(own, &merged, &gateway.spec.gateway_class_name)?;
         granted.parameters = Arc::new(merged);
     }
     if let Some(permissions) = permissions {
@@ -148,20 +150,51 @@ fn find<'a>(
     })
 }
 
-/// Checks the one rule that two valid objects can violate when they are merged.
-fn check_bounds(own: &GatewayParameters, merged: &Parameters, class: &str) -> Result<(), Fault> {
-    let autoscaling = merged.autoscaling.as_ref();
-    let bounds = autoscaling.and_then(|bounds| bounds.min_replicas.zip(bounds.max_replicas));
-    match bounds {
+/// Checks the rules that parameters have to meet whoever wrote them, and that the CRD cannot check.
+fn check_alone(parameters: &GatewayParameters) -> Result<(), Fault> {
+    infrastructure::check_rules_of_patches(parameters).map_or(Ok(()), Err)
+}
+
+/// Checks the rules that two valid objects can violate when they are merged.
+fn check_merged(own: &GatewayParameters, merged: &Parameters, class: &str) -> Result<(), Fault> {
+    let bounds = merged.autoscaling.as_ref();
+    let bounds = bounds.and_then(|bounds| bounds.min_replicas.zip(bounds.max_replicas));
+    let service = &merged.service;
+    let families = service.ip_families.as_ref().map_or(0, Vec::len);
+    let is_single = service.ip_family_policy.as_deref() == Some("SingleStack");
+    let wrong = match bounds {
         Some((min, max)) if min > max => {
-            let own = own.object_ref();
-            Err(invalid(format!(
-                "autoscaling.minReplicas ({min}) exceeds maxReplicas ({max}) when {own} overrides the parameters of \
-                 GatewayClass {class}; set both in {own}"
-            )))
+            let fields = format!("autoscaling.minReplicas ({min}) exceeds maxReplicas ({max})");
+            Some(fields)
         }
-        _ => Ok(()),
-    }
+        _ if families > 1 && is_single => {
+            let fields = "service.ipFamilies has two families with ipFamilyPolicy SingleStack";
+            Some(fields.to_owned())
+        }
+        _ => unknown_volume(&merged.workload).map(|(path, volume)| {
+            let fields = format!(
+                "workload.volumeMounts[{path}] names volume {volume}, which workload.volumes does not have"
+            );
+            fields
+        }),
+    };
+    wrong.map_or(Ok(()), |wrong| {
+        let own = own.object_ref();
+        Err(invalid(format!(
+            "{wrong} when {own} overrides the parameters of GatewayClass {class}; set both in {own}"
+        )))
+    })
+}
+
+/// Returns the path and the volume of a mount whose volume does not exist.
+fn unknown_volume(workload: &Workload) -> Option<(&str, &str)> {
+    let exists = |name: &str| {
+        let mut volumes = workload.volumes.iter().flatten();
+        volumes.any(|volume| volume.name == name)
+    };
+    let mut mounts = workload.volume_mounts.iter().flatten();
+    let unknown = mounts.find(|mount| !exists(&mount.name))?;
+    Some((&unknown.mount_path, &unknown.name))
 }
 
 fn invalid(message: String) -> Fault {

@@ -1,0 +1,134 @@
+//! Where the commands that serve nothing read objects from: a folder, or a cluster, whose objects are listed once.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::admin_client::runtime;
+use super::value::namespace;
+use crate::provider::{FileProvider, KubernetesProvider, Listing, Load};
+use crate::settings::NamespacedName;
+use crate::telemetry::log;
+use crate::translate::{Mode, Options, watched_kinds};
+
+/// The variable for the folder.
+pub(super) const CONFIG_DIR: &str = "PORTCULLIS_CONFIG_DIR";
+
+/// A cluster whose objects are listed once.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Cluster")]
+pub struct ClusterFlags {
+    /// Read the objects of a cluster instead of DIR: lists every kind once, and gets the Secrets and ConfigMaps that they
+    /// refer to. Translates them as the controller does
+    #[arg(long)]
+    pub(super) kubernetes: bool,
+    /// Kubeconfig of the cluster [default: KUBECONFIG, else ~/.kube/config, else the pod's service account]
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current context]
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    context: Option<String>,
+    /// Read this Gateway only, and no other [default: all]
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "kubernetes")]
+    gateway: Option<NamespacedName>,
+    /// Read only these namespaces and the namespace of --gateway [default: all]
+    #[arg(
+        long,
+        value_name = "NAMESPACE,…",
+        requires = "kubernetes",
+        value_delimiter = ',',
+        value_parser = namespace
+    )]
+    namespaces: Vec<String>,
+}
+
+/// Where objects are read from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ObjectSource<'a> {
+    /// A folder.
+    Folder(&'a Path),
+    /// A cluster.
+    Cluster(&'a ClusterFlags),
+}
+
+impl<'a> ObjectSource<'a> {
+    /// Returns the source of these arguments. --kubernetes has precedence over a folder from the environment.
+    ///
+    /// # Errors
+    /// When the arguments name both or neither.
+    pub(super) fn new(
+        folder: Option<&'a Path>,
+        cluster: &'a ClusterFlags,
+    ) -> Result<Self, &'static str> {
+        match folder {
+            Some(folder) if cluster.kubernetes && !is_default(folder) => Err(
+                "DIR and --kubernetes exclude each other: the first is a folder, the other a cluster",
+            ),
+            _ if cluster.kubernetes => Ok(Self::Cluster(cluster)),
+            Some(folder) => Ok(Self::Folder(folder)),
+            None => Err("name a folder of Gateway API YAML, or a cluster with --kubernetes"),
+        }
+    }
+
+    /// Returns how objects of this source are translated.
+    pub(super) fn mode(self) -> Mode {
+        match self {
+            Self::Folder(_) => Mode::Standalone,
+            Self::Cluster(_) => Mode::Dedicated,
+        }
+    }
+
+    /// Reads the objects. Says on standard error what of a cluster cannot be read.
+    ///
+    /// # Errors
+    /// When the folder cannot be read or the API server cannot be reached.
+    pub(super) fn load(self, options: &Options) -> anyhow::Result<Load> {
+        match self {
+            Self::Folder(folder) => FileProvider::new(folder.to_owned()).load(),
+            Self::Cluster(flags) => {
+                let Listing { load, absent } = runtime()?.block_on(list(flags, options))?;
+                for line in absent {
+                    log::write_line(&format!("portcullis: {line}"));
+                }
+                Ok(load)
+            }
+        }
+    }
+}
+
+impl fmt::Display for ObjectSource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Folder(_) => "the folder",
+            Self::Cluster(_) => "the cluster",
+        })
+    }
+}
+
+/// Reports whether a folder may come from the environment.
+pub(super) fn is_default(folder: &Path) -> bool {
+    std::env::var_os(CONFIG_DIR).as_deref() == Some(folder.as_os_str())
+}
+
+async fn list(flags: &ClusterFlags, options: &Options) -> anyhow::Result<Listing> {
+    let ClusterFlags {
+        kubernetes: _,
+        kubeconfig,
+        context,
+        gateway,
+        namespaces,
+    } = flags;
+    let provider = match (kubeconfig, context) {
+        (None, None) => KubernetesProvider::from_environment().await?,
+        (file, context) => {
+            KubernetesProvider::from_kubeconfig(file.as_deref(), context.as_deref()).await?
+        }
+    };
+    let provider = provider
+        .of_kinds(watched_kinds(options))
+        .within(namespaces.iter().cloned());
+    let provider = match gateway {
+        Some(only) => provider.only(&only.namespace, &only.name),
+        None => provider,
+    };
+    provider.list_once().await
+}
