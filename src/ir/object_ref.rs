@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Serialize, Serializer};
 
-use super::sharing::{self, Shared, Text};
+use super::sharing::{self, Digest, Shared, Text};
 
 /// Group of the Gateway API's own kinds.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -84,6 +84,12 @@ impl Deref for ObjectRef {
 
     fn deref(&self) -> &ObjectName {
         &self.0
+    }
+}
+
+impl Digest for ObjectName {
+    fn digest(&self) -> u64 {
+        self.digest
     }
 }
 

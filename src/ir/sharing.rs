@@ -3,14 +3,14 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arcstr::ArcStr;
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
 
@@ -204,11 +204,30 @@ pub fn digest(value: impl Hash) -> u64 {
 pub trait Counted: Clone {
     /// Reports whether others refer to the value too.
     fn is_used_elsewhere(&self) -> bool;
+
+    /// Returns the digest under which the value is shared.
+    fn digest(&self) -> u64;
 }
 
-impl<T: ?Sized> Counted for Arc<T> {
+/// A value that is shared by its digest.
+pub trait Digest {
+    /// Returns the digest, equal for equal values.
+    fn digest(&self) -> u64;
+}
+
+impl<T: Hash> Digest for T {
+    fn digest(&self) -> u64 {
+        digest(self)
+    }
+}
+
+impl<T: Digest> Counted for Arc<T> {
     fn is_used_elsewhere(&self) -> bool {
         Self::strong_count(self) > 1
+    }
+
+    fn digest(&self) -> u64 {
+        T::digest(self)
     }
 }
 
@@ -216,13 +235,17 @@ impl Counted for ArcStr {
     fn is_used_elsewhere(&self) -> bool {
         Self::strong_count(self).is_none_or(|count| count > 1)
     }
+
+    fn digest(&self) -> u64 {
+        digest(self.as_str())
+    }
 }
 
-/// Values by their digests. Of several values with one digest, which is improbable, the first one is shared.
+/// Values by their digests, which the table does not keep: it has a pointer for each value.
 pub struct Shared<P>([Mutex<Part<P>>; PARTS]);
 
 struct Part<P> {
-    values: FxHashMap<u64, P>,
+    values: HashTable<P>,
     /// Number of values at which those that nothing else refers to are dropped. Grows with what remains, so that each
     /// value costs a constant share of all sweeps.
     sweep_at: usize,
@@ -232,7 +255,7 @@ impl<P> Default for Shared<P> {
     fn default() -> Self {
         Self(std::array::from_fn(|_| {
             Mutex::new(Part {
-                values: FxHashMap::with_hasher(FxBuildHasher),
+                values: HashTable::new(),
                 sweep_at: MIN_SWEEP,
             })
         }))
@@ -240,12 +263,11 @@ impl<P> Default for Shared<P> {
 }
 
 impl<P: Counted> Shared<P> {
-    /// Returns the shared value of a digest. Creates it if there is none, and does not share it if that of the digest
-    /// is another one.
+    /// Returns the shared value of a digest that is the same. Creates it if there is none.
     pub fn get(
         &self,
         digest: u64,
-        is_same: impl FnOnce(&P) -> bool,
+        is_same: impl FnMut(&P) -> bool,
         create: impl FnOnce() -> P,
     ) -> P {
         // Not the lowest bits, by which the maps of the parts distribute their entries.
@@ -254,18 +276,15 @@ impl<P: Counted> Shared<P> {
         if part.values.len() >= part.sweep_at {
             part.sweep();
         }
-        match part.values.entry(digest) {
-            Entry::Occupied(known) if is_same(known.get()) => known.get().clone(),
-            Entry::Occupied(_) => create(),
-            Entry::Vacant(place) => place.insert(create()).clone(),
-        }
+        let entry = part.values.entry(digest, is_same, P::digest);
+        entry.or_insert_with(create).get().clone()
     }
 }
 
 impl<P: Counted> Part<P> {
     fn sweep(&mut self) {
-        self.values.retain(|_, value| value.is_used_elsewhere());
-        self.values.shrink_to(self.values.len() * 3 / 2);
+        self.values.retain(|value| value.is_used_elsewhere());
+        self.values.shrink_to(self.values.len() * 3 / 2, P::digest);
         self.sweep_at = MIN_SWEEP.max(2 * self.values.len());
     }
 }
@@ -283,7 +302,7 @@ mod tests {
 
     #[test]
     fn values_without_use_are_dropped_as_others_come() {
-        let shared = Shared::<Arc<str>>::default();
+        let shared = Shared::<ArcStr>::default();
         let get = |number: usize| {
             let value = format!("value {number}");
             shared.get(digest(&*value), |it| **it == *value, || (*value).into())
@@ -295,12 +314,12 @@ mod tests {
             .iter()
             .map(|part| part.lock().unwrap().values.len());
         assert!(values.sum::<usize>() <= PARTS * 2 * MIN_SWEEP);
-        assert!((0..100).all(|number| Arc::ptr_eq(&kept[number], &get(number))));
+        assert!((0..100).all(|number| ArcStr::ptr_eq(&kept[number], &get(number))));
     }
 
     #[test]
     fn values_of_one_digest_are_not_mixed_up() {
-        let shared = Shared::<Arc<str>>::default();
+        let shared = Shared::<ArcStr>::default();
         let get = |value: &str| shared.get(7, |it| **it == *value, || value.into());
         let (one, two) = (get("one"), get("two"));
         assert_eq!((&*one, &*two, &*get("two")), ("one", "two", "two"));
