@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue};
 
 use super::balance::{self, Choice};
+use super::ejections::Ejections;
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
 use super::release::{self, SelectedRelease, candidates};
@@ -55,6 +56,7 @@ pub struct Attempts {
     /// Endpoint of the request's session.
     preferred: Option<SocketAddr>,
     pub(super) failed: Option<Box<FailedAttempts>>,
+    pub(super) ejections: Ejections,
     /// Counts the request for its backend, if they are limited.
     slot: Option<RequestSlot>,
 }
@@ -207,8 +209,14 @@ impl Attempts {
         let failed = self.failed.as_mut();
         let suspect = failed.map(|failed| mem::take(&mut failed.total.suspect));
         if let Some(Suspect::Endpoint(endpoint)) = suspect {
-            health::on_request_failure(backend, &endpoint);
+            let is_ejected = health::on_request_failure(backend, &endpoint);
+            self.ejections.add(&endpoint, is_ejected);
         }
+    }
+
+    /// Returns the endpoints that failures of the request have ejected, with the time.
+    pub fn ejections(&self) -> &[(SocketAddr, Instant)] {
+        self.ejections.list()
     }
 
     /// Reports whether no further attempt is allowed, not even as a retry of the rule.
@@ -228,7 +236,8 @@ impl Attempts {
         if let Suspect::Endpoint(suspect) = mem::take(&mut failed.total.suspect)
             && suspect.id != endpoint.id
         {
-            health::on_request_failure(backend, &suspect);
+            let is_ejected = health::on_request_failure(backend, &suspect);
+            self.ejections.add(&suspect, is_ejected);
         }
     }
 

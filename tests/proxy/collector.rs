@@ -61,8 +61,22 @@ pub(crate) struct Span {
     pub(crate) end: u64,
     #[prost(message, repeated, tag = "9")]
     pub(crate) attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) events: Vec<Event>,
+    #[prost(uint32, tag = "12")]
+    pub(crate) dropped_events: u32,
     #[prost(message, optional, tag = "15")]
     pub(crate) status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Event {
+    #[prost(fixed64, tag = "1")]
+    pub(crate) time: u64,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -93,14 +107,20 @@ pub(crate) const CLIENT: i32 = 3;
 impl Span {
     /// Returns an attribute as text; empty if it is missing.
     pub(crate) fn attribute(&self, key: &str) -> String {
-        let mut found = self.attributes.iter().filter(|it| it.key == key);
-        let value = found.next().and_then(|it| it.value.as_ref());
-        assert!(found.next().is_none(), "{key} is there twice");
-        match value {
-            Some(value) if value.text.is_empty() => value.number.to_string(),
-            Some(value) => value.text.clone(),
-            None => String::new(),
-        }
+        text(&self.attributes, key)
+    }
+
+    /// Returns the events, in text without the `portcullis.` of their names: the name, and these attributes in order.
+    pub(crate) fn events(&self, keys: &[&str]) -> Vec<String> {
+        let event = |event: &Event| {
+            assert!((self.start..=self.end).contains(&event.time), "{self:?}");
+            let name = event.name.strip_prefix("portcullis.");
+            let mut words = vec![name.expect("a name of ours").to_owned()];
+            words.extend(keys.iter().map(|key| text(&event.attributes, key)));
+            words.retain(|word| !word.is_empty());
+            words.join(" ")
+        };
+        self.events.iter().map(event).collect()
     }
 
     pub(crate) fn is_error(&self) -> bool {
@@ -121,6 +141,18 @@ impl Span {
                 .collect::<String>()
         };
         format!("00-{}-{}", hex(&self.trace_id), hex(&self.span_id))
+    }
+}
+
+/// Returns an attribute as text; empty if it is missing.
+fn text(attributes: &[KeyValue], key: &str) -> String {
+    let mut found = attributes.iter().filter(|it| it.key == key);
+    let value = found.next().and_then(|it| it.value.as_ref());
+    assert!(found.next().is_none(), "{key} is there twice");
+    match value {
+        Some(value) if value.text.is_empty() => value.number.to_string(),
+        Some(value) => value.text.clone(),
+        None => String::new(),
     }
 }
 

@@ -72,6 +72,7 @@ mod tcp_route;
 mod timeouts;
 mod tls;
 mod tls_route;
+mod trace_events;
 mod traces;
 mod traffic_policy;
 mod udp_limits;

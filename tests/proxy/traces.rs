@@ -29,7 +29,7 @@ fn policy(tracing: &str) -> String {
 const ALL: &str =
     "{provider: {backendRef: {name: collector, port: 80}}, samplingRate: {numerator: 100}}";
 
-fn traced(collector: &Collector) -> Objects {
+pub(crate) fn traced(collector: &Collector) -> Objects {
     Objects::http()
         .service("collector", &[collector.origin.address])
         .with(policy(ALL))

@@ -27,6 +27,7 @@ use crate::proxy::client::forwarding::{
 use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
 use crate::table::{AuthResult, Backend, BackendTarget};
+use crate::telemetry::trace::{Decision, Event};
 use crate::upstream::Semantics;
 
 /// Maximum time for a response of the authorization server.
@@ -64,11 +65,14 @@ pub(super) async fn authorize(
     let verdict = timeout(TIMEOUT, asked)
         .await
         .unwrap_or(Err(Error::AuthorizationTimeout));
-    backend.stats.authorized(match &verdict {
-        Ok(Verdict::Allow) => AuthResult::Allowed,
-        Ok(Verdict::Deny(_)) => AuthResult::Denied,
-        Err(_) => AuthResult::Failed,
-    });
+    let (result, decision) = match &verdict {
+        Ok(Verdict::Allow) => (AuthResult::Allowed, Decision::Allowed),
+        Ok(Verdict::Deny(_)) => (AuthResult::Denied, Decision::Refused),
+        Err(_) => (AuthResult::Failed, Decision::Failed),
+    };
+    backend.stats.authorized(result);
+    let record = &mut exchange.record;
+    record.note(|| Event::external_auth(&backend.id, decision));
     match verdict? {
         Verdict::Allow => Ok(None),
         Verdict::Deny(response) => {

@@ -20,7 +20,7 @@ use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::InProgress;
 use crate::telemetry::access_log::{Completion, Line};
 use crate::telemetry::metrics::TimeoutKind;
-use crate::telemetry::trace::{Peer, RequestSpan, TRACEPARENT, TRACESTATE};
+use crate::telemetry::trace::{Decision, Event, Peer, RequestSpan, TRACEPARENT, TRACESTATE};
 use crate::upstream::Attempts;
 
 /// Status of a request whose client disconnected before the response.
@@ -117,6 +117,33 @@ impl Record {
         headers.insert(TRACEPARENT, span.context.to_header());
         if !span.has_parent() {
             headers.remove(TRACESTATE);
+        }
+    }
+
+    /// Records a decision in the span of the request, if it is sampled.
+    #[inline]
+    pub(crate) fn note(&mut self, event: impl FnOnce() -> Event) {
+        self.note_if(|| Some(event()));
+    }
+
+    /// Records a decision, if there is one, in the span of the request, if it is sampled.
+    #[inline]
+    pub(crate) fn note_if(&mut self, event: impl FnOnce() -> Option<Event>) {
+        if let Some(span) = &mut self.span
+            && let Some(event) = event()
+        {
+            span.note(event);
+        }
+    }
+
+    /// Records whether the request is sent again after the present attempt.
+    #[inline]
+    pub(crate) fn note_retry(&mut self, is_admitted: bool) {
+        if let Some(span) = &mut self.span {
+            span.note_retry(match is_admitted {
+                true => Decision::Allowed,
+                false => Decision::Refused,
+            });
         }
     }
 
@@ -241,6 +268,9 @@ impl Drop for Record {
         }
         let trace_id = self.span.as_ref().map(|span| span.context.trace_id);
         if let Some(mut span) = self.span.take() {
+            for (endpoint, time) in self.attempts.ejections() {
+                span.note_at(*time, Event::ejection(*endpoint));
+            }
             span.end(self.status, elapsed, self.error, self.attempts.endpoint());
             self.client.worker.traces.add(*span);
         }

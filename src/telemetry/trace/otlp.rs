@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 
+use super::events::{Event, EventValue};
 use super::spans::{AttemptSpan, RequestSpan};
 use crate::ir::Tracing;
 
@@ -68,10 +69,25 @@ struct Span {
     end_time_unix_nano: u64,
     #[prost(message, repeated, tag = "9")]
     attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "11")]
+    events: Vec<SpanEvent>,
+    #[prost(uint32, tag = "12")]
+    dropped_events_count: u32,
     #[prost(message, optional, tag = "15")]
     status: Option<Status>,
     #[prost(fixed32, tag = "16")]
     flags: u32,
+}
+
+/// `opentelemetry.proto.trace.v1.Span.Event`.
+#[derive(Clone, PartialEq, Message)]
+struct SpanEvent {
+    #[prost(fixed64, tag = "1")]
+    time_unix_nano: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(message, repeated, tag = "3")]
+    attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -265,6 +281,8 @@ fn server_span(request: &RequestSpan) -> Span {
             .map_or_else(Vec::new, |parent| parent.to_vec()),
         kind: SERVER,
         flags: parent,
+        events: request.events.iter().map(|it| event(request, it)).collect(),
+        dropped_events_count: request.dropped_events,
         ..span(
             request,
             (Duration::ZERO, request.duration),
@@ -303,6 +321,23 @@ fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> S
         kind: CLIENT,
         flags: LOCAL_PARENT,
         ..span(request, (attempt.start, end), attributes, error)
+    }
+}
+
+fn event(request: &RequestSpan, (time, event): &(Duration, Event)) -> SpanEvent {
+    let mut attributes = Attributes::default();
+    for (key, value) in &event.attributes {
+        match value {
+            EventValue::Word(word) => attributes.text(key, *word),
+            EventValue::Name(name) => attributes.text(key, &**name),
+            EventValue::Text(text) => attributes.text(key, &**text),
+            EventValue::Number(number) => attributes.number(key, *number),
+        }
+    }
+    SpanEvent {
+        time_unix_nano: request.start + time.as_nanos() as u64,
+        name: event.name.to_owned(),
+        attributes: attributes.0,
     }
 }
 

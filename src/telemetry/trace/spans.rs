@@ -8,6 +8,7 @@ use http::header::USER_AGENT;
 use http::{Version, request};
 
 use super::context::{TRACESTATE, TraceContext};
+use super::events::{Decision, Event, EventValue, text};
 use crate::ir::Tracing;
 use crate::ir::telemetry::AttributeSource;
 
@@ -15,6 +16,8 @@ use crate::ir::telemetry::AttributeSource;
 const MAX_TEXT: usize = 1024;
 /// Maximum number of attempts with a span.
 const MAX_ATTEMPTS: usize = 8;
+/// Maximum number of events of a span.
+const MAX_EVENTS: usize = 16;
 
 /// The span of a sampled request, with those of its attempts.
 #[derive(Debug)]
@@ -36,6 +39,10 @@ pub struct RequestSpan {
     pub(super) peer: Peer,
     pub(super) attributes: Vec<(Arc<str>, Box<str>)>,
     pub(super) attempts: Vec<AttemptSpan>,
+    /// Decisions, with the time from the start of the request.
+    pub(super) events: Vec<(Duration, Event)>,
+    /// Number of events that are not kept.
+    pub(super) dropped_events: u32,
     /// Path template of the match.
     pub(super) template: Option<Box<str>>,
     pub(super) rule: Option<(Box<str>, usize)>,
@@ -116,6 +123,8 @@ impl RequestSpan {
             user_agent: parts.headers.get(USER_AGENT).and_then(text),
             peer: peer(),
             attempts: Vec::new(),
+            events: Vec::new(),
+            dropped_events: 0,
             template: None,
             rule: None,
             status: 0,
@@ -175,6 +184,36 @@ impl RequestSpan {
         }
     }
 
+    /// Records a decision.
+    #[cold]
+    pub fn note(&mut self, event: Event) {
+        self.note_at(Instant::now(), event);
+    }
+
+    /// Records a decision of this time. The first ones are kept.
+    pub fn note_at(&mut self, time: Instant, event: Event) {
+        match self.events.len() < MAX_EVENTS {
+            true => {
+                let time = time.saturating_duration_since(self.begin);
+                self.events.push((time, event));
+            }
+            false => self.dropped_events += 1,
+        }
+    }
+
+    /// Records whether the request is sent again after the present attempt.
+    #[cold]
+    pub fn note_retry(&mut self, decision: Decision) {
+        let reason = match self.attempts.last() {
+            Some(AttemptSpan {
+                error: Some(error), ..
+            }) => EventValue::Word(error),
+            Some(attempt) => text(&attempt.status),
+            None => return,
+        };
+        self.note(Event::retry(decision, reason));
+    }
+
     /// Records the status of a gRPC call.
     pub fn grpc_status(&mut self, status: u16) {
         self.grpc_status = Some(status);
@@ -195,6 +234,7 @@ impl RequestSpan {
             attempt.error = attempt.error.or(error.filter(|_| is_open));
         }
         self.end_attempt(duration);
+        self.events.sort_by_key(|(time, _)| *time);
     }
 
     fn end_attempt(&mut self, now: Duration) {
@@ -214,11 +254,14 @@ impl RequestSpan {
         let attributes =
             attributes.map(|(_, value)| value.len() + size_of::<(Arc<str>, Box<str>)>());
         let attempts = self.attempts.capacity() * size_of::<AttemptSpan>();
+        let events = self.events.capacity() * size_of::<(Duration, Event)>();
+        let of_events = self.events.iter().map(|(_, event)| event.bytes());
         let paths = self.attempts.iter().map(|attempt| attempt.path.len());
         let texts = [&self.tracestate, &self.method, &self.path, &self.peer.host];
         let optional = [&self.user_agent, &self.template].into_iter().flatten();
         let texts = texts.into_iter().chain(optional).map(|text| text.len());
-        size_of::<Self>() + attempts + attributes.chain(paths).chain(texts).sum::<usize>()
+        let texts = attributes.chain(paths).chain(of_events).chain(texts);
+        size_of::<Self>() + attempts + events + texts.sum::<usize>()
     }
 }
 
