@@ -48,6 +48,9 @@ pub struct Tracing {
     /// The resource attribute `service.name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
+    /// The name of the span of a request, with names of attributes in braces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_name: Option<String>,
     /// Further attributes of the span of a request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<TraceAttribute>,
@@ -108,7 +111,7 @@ pub struct ParentBasedSampling {
 pub struct TraceAttribute {
     /// Name.
     pub name: String,
-    /// `Header` or `Literal`.
+    /// `Header`, `Literal` or `Attribute`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The header, for the type `Header`.
@@ -117,4 +120,7 @@ pub struct TraceAttribute {
     /// The value, for the type `Literal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal_value: Option<String>,
+    /// The other attribute, for the type `Attribute`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attribute_name: Option<String>,
 }

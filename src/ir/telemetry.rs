@@ -27,6 +27,9 @@ pub struct Tracing {
     pub parent_sampling: Option<Share>,
     /// The resource attribute `service.name`.
     pub service_name: Arc<str>,
+    /// The name of the span of a request; `None` for that of the semantic conventions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_name: Option<Box<[NamePart]>>,
     /// Further attributes of the span of a request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<(Arc<str>, AttributeSource)>,
@@ -97,7 +100,50 @@ pub enum AttributeSource {
     Header(#[serde(serialize_with = "name")] HeaderName),
     /// A literal.
     Literal(Arc<str>),
+    /// Another attribute of the span.
+    Attribute(&'static str),
 }
+
+/// A part of the name of a span.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum NamePart {
+    /// Text.
+    Text(Box<str>),
+    /// The value of an attribute of the span.
+    Attribute(&'static str),
+}
+
+/// Attributes of the span of a request.
+pub const SPAN_ATTRIBUTES: [&str; 17] = [
+    "client.address",
+    "client.port",
+    "error.type",
+    "http.request.method",
+    "http.request.method_original",
+    "http.response.status_code",
+    "http.route",
+    "network.protocol.version",
+    "portcullis.route",
+    "portcullis.rule",
+    "rpc.response.status_code",
+    "rpc.system.name",
+    "server.address",
+    "server.port",
+    "url.path",
+    "url.scheme",
+    "user_agent.original",
+];
+
+/// Those that may be in names of spans: they have few values, whatever clients send.
+pub const NAME_ATTRIBUTES: [&str; 7] = [
+    "http.request.method",
+    "http.response.status_code",
+    "http.route",
+    "network.protocol.version",
+    "portcullis.route",
+    "portcullis.rule",
+    "url.scheme",
+];
 
 fn name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(name.as_str())

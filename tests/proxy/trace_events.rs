@@ -73,10 +73,8 @@ async fn refusals_name_their_phase_and_no_credentials() {
         (api_key(), valid, "authentication allowed API key"),
         (authorization, valid, "authorization refused"),
     ];
-    let mut scene = Scene::start(&before(&collector, &origin, &[keys()]));
     for (spec, headers, event) in cases {
-        let objects = before(&collector, &origin, &[keys(), policy(spec)]);
-        scene.replace(&objects).await;
+        let scene = Scene::start(&before(&collector, &origin, &[keys(), policy(spec)]));
         let mut client = Client::http1(scene.at(80)).await;
         client.get_with("a.com", "/?key=canary", headers).await;
         let (server, _) = collector.request().await;

@@ -332,6 +332,33 @@ async fn collector_over_grpc_gets_the_headers_and_attributes_of_the_policy() {
 }
 
 #[tokio::test]
+async fn policy_names_spans_and_copies_attributes() {
+    let (mut collector, echo) = (Collector::start().await, Origin::echo("echo").await);
+    let tracing = "{provider: {backendRef: {name: collector, port: 80}}, samplingRate: {numerator: 100}, \
+        spanName: '{portcullis.route} {http.request.method} {http.route}', attributes: [\
+        {name: http.status_code, type: Attribute, attributeName: http.response.status_code}, \
+        {name: missing, type: Attribute, attributeName: error.type}, \
+        {name: client.address, type: Literal, literalValue: hidden}, \
+        {name: peer, type: Attribute, attributeName: client.address}]}";
+    let objects = Objects::http()
+        .service("collector", &[collector.origin.address])
+        .service("echo", &[echo.address])
+        .with(policy(tracing))
+        .route("route", &[prefix("/a", "echo")]);
+    let scene = Scene::start(&objects);
+    assert_eq!(get(scene.at(80), "a.com", "/a").await.status, 200);
+    let (server, attempts) = collector.request().await;
+    assert_eq!(server.name, "HTTPRoute default/route GET /a/*");
+    assert_eq!(attempts[0].name, "GET /a/*");
+    let values = ["http.status_code", "missing", "client.address", "peer"];
+    let values = values.map(|key| server.attribute(key));
+    assert_eq!(values, ["200", "", "hidden", "127.0.0.1"]);
+    // What is not known is left out.
+    assert_eq!(get(scene.at(80), "a.com", "/b").await.status, 404);
+    assert_eq!(collector.request().await.0.name, "GET");
+}
+
+#[tokio::test]
 async fn absent_collector_delays_no_request_and_its_spans_are_counted() {
     let echo = Origin::echo("echo").await;
     let objects = Objects::http()

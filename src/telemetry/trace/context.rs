@@ -149,6 +149,7 @@ pub(super) mod tests {
             sampling: Share::ALL,
             parent_sampling: Some(Share::ALL),
             service_name: "web".into(),
+            span_name: None,
             attributes: Vec::new(),
         }
     }

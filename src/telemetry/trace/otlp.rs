@@ -9,6 +9,7 @@ use prost::Message;
 use super::events::{Event, EventValue};
 use super::spans::{AttemptSpan, RequestSpan};
 use crate::ir::Tracing;
+use crate::ir::telemetry::{AttributeSource, NamePart};
 
 /// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`.
 #[derive(Clone, PartialEq, Message)]
@@ -133,6 +134,8 @@ const REMOTE_PARENT: u32 = 0x301;
 /// The version of the semantic conventions.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
+/// What stands for methods that nobody knows.
+const OTHER: &str = "_OTHER";
 /// Methods that may be in names of spans (RFC 9110, 9.3, and RFC 5789).
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
@@ -182,7 +185,7 @@ impl Attributes {
     }
 
     fn method(&mut self, method: &str) {
-        self.text("http.request.method", known(method).unwrap_or("_OTHER"));
+        self.text("http.request.method", known(method).unwrap_or(OTHER));
         if known(method).is_none() {
             self.text("http.request.method_original", method);
         }
@@ -257,9 +260,6 @@ fn server_span(request: &RequestSpan) -> Span {
         attributes.text("rpc.system.name", "grpc");
         attributes.text("rpc.response.status_code", name);
     }
-    for (name, value) in &request.attributes {
-        attributes.text(name, &**value);
-    }
     // A refused request is no error of the server. One without a complete response is.
     let reason = request
         .error
@@ -289,6 +289,57 @@ fn server_span(request: &RequestSpan) -> Span {
             attributes,
             error,
         )
+    }
+    .customized(request)
+}
+
+impl Span {
+    /// Gives the span of a request the attributes and the name that its policy configures.
+    fn customized(mut self, request: &RequestSpan) -> Self {
+        let tracing = &request.tracing;
+        if let Some(parts) = &tracing.span_name {
+            self.name = self.name_of(parts);
+        }
+        let copied = tracing.attributes.iter().filter_map(|(name, source)| {
+            let AttributeSource::Attribute(other) = source else {
+                return None;
+            };
+            Some((name, self.value(other)?.clone()))
+        });
+        let own = request.attributes.iter();
+        let own = own.map(|(name, value)| (name, Value::String(value.to_string())));
+        let custom: Vec<_> = own.chain(copied).collect();
+        // Keys must be unique, so that these replace others.
+        let is_replaced = |it: &KeyValue| custom.iter().any(|(name, _)| it.key == ***name);
+        self.attributes.retain(|it| !is_replaced(it));
+        let mut attributes = Attributes(self.attributes);
+        for (name, value) in custom {
+            attributes.add(name, value);
+        }
+        self.attributes = attributes.0;
+        self
+    }
+
+    fn name_of(&self, parts: &[NamePart]) -> String {
+        let name: String = parts
+            .iter()
+            .map(|part| match part {
+                NamePart::Text(text) => text.to_string(),
+                NamePart::Attribute(key) => match self.value(key) {
+                    // A method that nobody knows is not part of a name.
+                    Some(Value::String(text)) if text == OTHER => "HTTP".to_owned(),
+                    Some(Value::String(text)) => text.clone(),
+                    Some(Value::Int(number)) => number.to_string(),
+                    None => String::new(),
+                },
+            })
+            .collect();
+        name.trim().to_owned()
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        let attribute = self.attributes.iter().find(|it| it.key == key)?;
+        attribute.value.as_ref()?.value.as_ref()
     }
 }
 

@@ -100,6 +100,8 @@ impl RequestSpan {
             let value = match source {
                 AttributeSource::Literal(value) => (**value).into(),
                 AttributeSource::Header(header) => text(parts.headers.get(header)?)?,
+                // The values of these are known at the end.
+                AttributeSource::Attribute(_) => return None,
             };
             Some((name.clone(), value))
         };

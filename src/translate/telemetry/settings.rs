@@ -8,7 +8,10 @@ use crate::api::reference::BackendObjectRef;
 use crate::api::telemetry_policy::{
     Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec, TracingProvider,
 };
-use crate::ir::telemetry::{AttributeSource, OtlpProtocol, SecretHeader, Share, Tracing};
+use crate::ir::telemetry::{
+    AttributeSource, NAME_ATTRIBUTES, NamePart, OtlpProtocol, SPAN_ATTRIBUTES, SecretHeader, Share,
+    Tracing,
+};
 use crate::ir::{BackendId, ObjectRef};
 use crate::translate::reason::{Fault, Reason};
 
@@ -46,6 +49,7 @@ pub(super) struct TracingSettings {
     sampling: Share,
     parent_sampling: Option<Share>,
     service_name: Option<Arc<str>>,
+    span_name: Option<Box<[NamePart]>>,
     attributes: Vec<(Arc<str>, AttributeSource)>,
 }
 
@@ -68,6 +72,7 @@ impl TracingSettings {
                 .service_name
                 .clone()
                 .unwrap_or_else(|| gateway.name.clone()),
+            span_name: self.span_name.clone(),
             attributes: self.attributes.clone(),
         }
     }
@@ -90,6 +95,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
         sampling_rate,
         parent_based_sampling,
         service_name,
+        span_name,
         attributes,
     } = tracing;
     let is_enabled = is_enabled(mode.as_deref(), "mode")?;
@@ -100,6 +106,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     )?;
     let has_parents = self::is_enabled(parent.mode.as_deref(), "parentBasedSampling.mode")?;
     let sampling = share(sampling_rate.as_ref(), "samplingRate")?;
+    let span_name = span_name.as_deref().map(self::span_name).transpose()?;
     let attributes = attributes.iter().enumerate().map(attribute);
     let attributes = attributes.collect::<Result<_, _>>()?;
     let Some(provider) = provider else {
@@ -125,6 +132,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
         sampling: sampling.unwrap_or(DEFAULT_SAMPLING),
         parent_sampling: has_parents.then(|| of_parent.unwrap_or(Share::ALL)),
         service_name: service_name.as_deref().map(Arc::from),
+        span_name,
         attributes,
     };
     Ok(is_enabled.then_some(settings))
@@ -182,6 +190,37 @@ fn provider_header((index, header): (usize, &ProviderHeader)) -> Result<SecretHe
     Ok(SecretHeader { name, value })
 }
 
+/// Parses the name of a span: text, and names of attributes in braces.
+fn span_name(name: &str) -> Result<Box<[NamePart]>, Fault> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while let Some((text, after)) = rest.split_once('{') {
+        let Some((attribute, after)) = after.split_once('}') else {
+            return invalid("spanName", "a { has no }");
+        };
+        let Some(known) = known(attribute, &NAME_ATTRIBUTES) else {
+            let permitted = NAME_ATTRIBUTES.join(", ");
+            let message = format!("{{{attribute}}} is none of the permitted {permitted}");
+            return invalid("spanName", &message);
+        };
+        parts.push(NamePart::Text(text.into()));
+        parts.push(NamePart::Attribute(known));
+        rest = after;
+    }
+    parts.push(NamePart::Text(rest.into()));
+    parts.retain(|part| !matches!(part, NamePart::Text(text) if text.is_empty()));
+    let is_text = |part: &NamePart| matches!(part, NamePart::Text(text) if text.contains('}'));
+    match (parts.is_empty(), parts.iter().any(is_text)) {
+        (true, _) => invalid("spanName", "is empty"),
+        (_, true) => invalid("spanName", "a } has no {"),
+        _ => Ok(parts.into()),
+    }
+}
+
+fn known(name: &str, attributes: &[&'static str]) -> Option<&'static str> {
+    attributes.iter().copied().find(|known| *known == name)
+}
+
 fn attribute(
     (index, attribute): (usize, &TraceAttribute),
 ) -> Result<(Arc<str>, AttributeSource), Fault> {
@@ -190,10 +229,11 @@ fn attribute(
         kind,
         header_name: header,
         literal_value: literal,
+        attribute_name: other,
     } = attribute;
     let field = format!("attributes[{index}]");
-    let source = match (kind.as_str(), header, literal) {
-        ("Header", Some(header), None) => {
+    let source = match (kind.as_str(), header, literal, other) {
+        ("Header", Some(header), None, None) => {
             let field = format!("{field}.headerName");
             let header = header_name(header, &field)?;
             if CREDENTIALS.contains(&header) {
@@ -202,9 +242,16 @@ fn attribute(
             }
             AttributeSource::Header(header)
         }
-        ("Literal", None, Some(literal)) => AttributeSource::Literal(literal.as_str().into()),
+        ("Literal", None, Some(literal), None) => AttributeSource::Literal(literal.as_str().into()),
+        ("Attribute", None, None, Some(other)) => match known(other, &SPAN_ATTRIBUTES) {
+            Some(known) => AttributeSource::Attribute(known),
+            None => {
+                let message = format!("{other} is no attribute of spans");
+                return invalid(&format!("{field}.attributeName"), &message);
+            }
+        },
         _ => {
-            let message = "needs type Header with headerName, or type Literal with literalValue";
+            let message = "needs type Header with headerName, Literal with literalValue, or Attribute with attributeName";
             return invalid(&field, message);
         }
     };
@@ -252,6 +299,14 @@ mod tests {
                 attribute(json!({"name": "a", "type": "Header"})),
                 "attributes[0]",
             ),
+            (
+                attribute(json!({"name": "a", "type": "Attribute", "attributeName": "url.full"})),
+                "attributes[0].attributeName",
+            ),
+            (json!({"spanName": "{url.path}"}), "spanName"),
+            (json!({"spanName": "a {http.route"}), "spanName"),
+            (json!({"spanName": "a} {http.route}"}), "spanName"),
+            (json!({"spanName": ""}), "spanName"),
         ];
         for (tracing, field) in cases {
             let message = fault(&tracing);
