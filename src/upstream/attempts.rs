@@ -45,6 +45,8 @@ pub enum Resend {
 #[derive(Default)]
 pub struct Attempts {
     pub(super) endpoint: Option<SocketAddr>,
+    /// Whether the last attempt has found an endpoint.
+    is_selected: bool,
     /// Release of the last attempt, if its backend has releases.
     pub(super) release: Option<SelectedRelease>,
     /// When the last attempt has begun, or the first one begins.
@@ -118,6 +120,11 @@ impl Attempts {
         self.endpoint
     }
 
+    /// Returns the endpoint of the last attempt, unless that has found none.
+    pub fn selected(&self) -> Option<SocketAddr> {
+        self.endpoint.filter(|_| self.is_selected)
+    }
+
     /// Returns the number of attempts: how often an endpoint was selected.
     pub fn count(&self) -> u8 {
         self.count
@@ -146,6 +153,7 @@ impl Attempts {
         if self.count > 0 {
             (self.begin, self.response_time) = (None, None);
         }
+        self.is_selected = false;
         self.count = self.count.saturating_add(1);
         self.begin.get_or_insert_with(Instant::now);
     }
@@ -267,7 +275,7 @@ impl Attempts {
         if let Some(preferred) =
             self.select_preferred(worker, &endpoints, |it| balance::is_full(backend, it))
         {
-            self.endpoint = Some(preferred.endpoint().address);
+            (self.endpoint, self.is_selected) = (Some(preferred.endpoint().address), true);
             return Some(preferred);
         }
         let candidates = match endpoints.releases() {
@@ -296,7 +304,7 @@ impl Attempts {
             Some(selected) if !self.has_unreachable() => selected,
             selected => self.select_fallback(worker, backend).or(selected)?,
         };
-        self.endpoint = Some(selected.endpoint().address);
+        (self.endpoint, self.is_selected) = (Some(selected.endpoint().address), true);
         Some(selected)
     }
 

@@ -205,7 +205,9 @@ pub(super) mod tests {
             on_response(&endpoint.health);
         }
         assert!(!endpoint.health.is_avoided());
-        (0..3).for_each(|_| on_request_failure(&backend, endpoint));
+        for _ in 0..3 {
+            on_request_failure(&backend, endpoint);
+        }
         assert!(endpoint.health.is_avoided());
     }
 
@@ -230,7 +232,9 @@ pub(super) mod tests {
             let backend = backend(endpoints);
             for endpoint in backend.endpoints().iter() {
                 on_connect_failure(&backend, endpoint);
-                (0..9).for_each(|_| on_request_failure(&backend, endpoint));
+                for _ in 0..9 {
+                    on_request_failure(&backend, endpoint);
+                }
             }
             let ejected = |it: &&Arc<Endpoint>| it.health.is_avoided();
             assert_eq!(backend.endpoints().iter().filter(ejected).count(), most);

@@ -136,8 +136,17 @@ async fn events_of_a_span_are_bounded_and_the_others_counted() {
     let objects = traced(&collector).service("app", &[origin.address]);
     let scene = Scene::start(&objects.route("route", &[rule]));
     assert_eq!(get(scene.at(80), "a.com", "/").await.status, 503);
-    let (server, _) = collector.request().await;
+    let (_, export) = collector.message().await;
+    let spans = &export.resource_spans[0].scope_spans[0].spans;
+    let [server, attempts @ ..] = &spans[..] else {
+        panic!("{spans:?}");
+    };
     assert_eq!((server.events(&[]).len(), server.dropped_events), (16, 4));
+    let resends = attempts
+        .iter()
+        .map(|it| it.attribute("http.request.resend_count"));
+    let resends: Vec<_> = resends.collect();
+    assert_eq!(resends, ["", "1", "2", "3", "4", "5", "6", "20"]);
 }
 
 #[tokio::test]

@@ -190,7 +190,7 @@ fn begin_span(exchange: &mut Exchange) {
 /// Records the status of the response to an attempt, or why there is none.
 #[cold]
 fn end_span(exchange: &mut Exchange, backend: &Backend, outcome: Result<u16, &'static str>) {
-    let endpoint = exchange.record.attempts.endpoint();
+    let endpoint = exchange.record.attempts.selected();
     if let Some(span) = &mut exchange.record.span {
         span.attempted(endpoint, backend.id.tls.is_some(), outcome);
     }

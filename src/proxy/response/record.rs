@@ -271,7 +271,7 @@ impl Drop for Record {
             for (endpoint, time) in self.attempts.ejections() {
                 span.note_at(*time, Event::ejection(*endpoint));
             }
-            span.end(self.status, elapsed, self.error, self.attempts.endpoint());
+            span.end(self.status, elapsed, self.error, self.attempts.selected());
             self.client.worker.traces.add(*span);
         }
         if let Some(line) = self.line.take() {

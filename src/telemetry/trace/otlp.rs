@@ -132,7 +132,7 @@ const LOCAL_PARENT: u32 = 0x101;
 /// Sampled, with a remote parent.
 const REMOTE_PARENT: u32 = 0x301;
 /// The version of the semantic conventions.
-const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
+const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
 
 /// What stands for methods that nobody knows.
 const OTHER: &str = "_OTHER";
@@ -226,8 +226,8 @@ pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
 }
 
 fn spans(request: &RequestSpan) -> impl Iterator<Item = Span> {
-    let attempts = request.attempts.iter().enumerate();
-    let attempts = attempts.map(|(resend, attempt)| client_span(request, attempt, resend));
+    let attempts = request.attempts.iter();
+    let attempts = attempts.map(|attempt| client_span(request, attempt));
     [server_span(request)].into_iter().chain(attempts)
 }
 
@@ -343,7 +343,7 @@ impl Span {
     }
 }
 
-fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> Span {
+fn client_span(request: &RequestSpan, attempt: &AttemptSpan) -> Span {
     let mut attributes = Attributes::default();
     attributes.method(&request.method);
     let scheme = if attempt.is_tls { "https" } else { "http" };
@@ -354,8 +354,8 @@ fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> S
     if let Some(template) = &request.template {
         attributes.text("url.template", &**template);
     }
-    if resend > 0 {
-        attributes.number("http.request.resend_count", resend as i64);
+    if attempt.resend > 0 {
+        attributes.number("http.request.resend_count", attempt.resend);
     }
     if attempt.status > 0 {
         attributes.number("http.response.status_code", attempt.status);

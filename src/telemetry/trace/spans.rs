@@ -39,6 +39,8 @@ pub struct RequestSpan {
     pub(super) peer: Peer,
     pub(super) attributes: Vec<(Arc<str>, Box<str>)>,
     pub(super) attempts: Vec<AttemptSpan>,
+    /// Number of attempts, also of those that are not kept.
+    begun: u32,
     /// Decisions, with the time from the start of the request.
     pub(super) events: Vec<(Duration, Event)>,
     /// Number of events that are not kept.
@@ -69,6 +71,8 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct AttemptSpan {
     pub(super) span_id: [u8; 8],
+    /// How many attempts were before.
+    pub(super) resend: u32,
     /// Path as the backend sees it, without query.
     pub(super) path: Box<str>,
     /// Time from the start of the request.
@@ -125,6 +129,7 @@ impl RequestSpan {
             user_agent: parts.headers.get(USER_AGENT).and_then(text),
             peer: peer(),
             attempts: Vec::new(),
+            begun: 0,
             events: Vec::new(),
             dropped_events: 0,
             template: None,
@@ -157,6 +162,7 @@ impl RequestSpan {
         }
         self.attempts.push(AttemptSpan {
             span_id: context.span_id,
+            resend: self.begun,
             path: cut(path),
             start: now,
             end: None,
@@ -165,16 +171,21 @@ impl RequestSpan {
             status: 0,
             error: None,
         });
+        self.begun += 1;
         context
     }
 
-    /// Records the head of the response to the present attempt, or its failure.
+    /// Records the head of the response to the present attempt, or its failure. An attempt that has found no endpoint has no
+    /// span: nothing was sent.
     pub fn attempted(
         &mut self,
         endpoint: Option<SocketAddr>,
         is_tls: bool,
         outcome: Result<u16, &'static str>,
     ) {
+        if endpoint.is_none() {
+            return self.forget_attempt();
+        }
         let now = self.begin.elapsed();
         let Some(attempt) = self.attempts.last_mut() else {
             return;
@@ -234,9 +245,18 @@ impl RequestSpan {
             let is_open = attempt.end.is_none();
             attempt.endpoint = attempt.endpoint.or(endpoint);
             attempt.error = attempt.error.or(error.filter(|_| is_open));
+            if attempt.endpoint.is_none() {
+                self.forget_attempt();
+            }
         }
         self.end_attempt(duration);
         self.events.sort_by_key(|(time, _)| *time);
+    }
+
+    fn forget_attempt(&mut self) {
+        if self.attempts.pop().is_some() {
+            self.begun -= 1;
+        }
     }
 
     fn end_attempt(&mut self, now: Duration) {
