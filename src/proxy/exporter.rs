@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 
 use super::body::buffered::Buffered;
-use super::request::subrequest;
+use super::request::subrequest::{self, Subrequest};
 use crate::ir::telemetry::OtlpProtocol;
 use crate::ir::{Endpoints, Tracing};
 use crate::runtime::clock::{Clock, TICK};
@@ -170,12 +170,12 @@ impl Exporter {
         let table = self.shared.table.load_full();
         let backend = table.backend(&tracing.collector);
         let backend = backend.ok_or_else(|| Failure::lasting("is no longer configured"))?;
-        let parts = head(&table, tracing);
+        let head = head(&table, tracing);
+        let mut request = Subrequest::new(head, Semantics::Other);
         let response = subrequest::send_by(
             (&self.upstream, self.shared.id),
             backend,
-            &parts,
-            Semantics::Other,
+            &mut request,
             Buffered::new(message),
         );
         let response = response.await.map_err(Failure::temporary)?;

@@ -11,4 +11,4 @@ pub use self::context::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use self::events::{Decision, Event};
 pub use self::otlp::encode;
 pub use self::queue::{TraceQueue, WorkerTraces};
-pub use self::spans::{AttemptSpan, Peer, RequestSpan};
+pub use self::spans::{AttemptSpan, Peer, Purpose, RequestSpan};

@@ -1,12 +1,14 @@
 """The objects of the test of traces: Gateways that differ in their collector, with the same routes."""
 
-HOST, SERVICE = "otlp.test", "otlp.Calls"
+# A hostname is that of an HTTPRoute or of a GRPCRoute.
+HOST, CALLS, SERVICE = "otlp.test", "calls.otlp.test", "otlp.Calls"
 
 # Rules of the HTTPRoute: the first segment of the path, and more of the rule.
 ROUTES = {
     "plain": "",
     "retry": "retry: {codes: [503], attempts: 1, backoff: 1ms}",
     "mirror": "filters: [{type: RequestMirror, requestMirror: {backendRef: {name: app, port: 80}}}]",
+    "guarded": "filters: [{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: app, port: 80}, http: {path: /check}}}]",
     "missing": "",
     "broken": "",
     "dead": "",
@@ -86,9 +88,9 @@ spec: {controllerName: portcullis.dev/gateway-controller}
         text += gateway(name, ports[name], protocol) + service(f"collector-{name}", collector)
     for name, port in backends.items():
         text += service(name, port)
-    head = f"  parentRefs: [{parents}]\n  hostnames: [{HOST}]\n  rules:\n"
-    text += f"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: web}}\nspec:\n{head}"
+    head = f"  parentRefs: [{parents}]\n  hostnames: [%s]\n  rules:\n"
+    text += f"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: web}}\nspec:\n{head % HOST}"
     text += "".join(rule(name, more) for name, more in ROUTES.items())
     methods = "".join(f"  - matches: [{{method: {{service: {SERVICE}, method: {method}}}}}]\n    backendRefs: [{{name: calls, port: 80}}]\n" for method in ("Good", "Bad"))
-    text += f"---\napiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {{name: calls}}\nspec:\n{head}{methods}"
+    text += f"---\napiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {{name: calls}}\nspec:\n{head % CALLS}{methods}"
     return text

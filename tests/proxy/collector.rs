@@ -1,6 +1,6 @@
 //! A collector of spans in process, which decodes what it receives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -162,6 +162,8 @@ pub(crate) struct Collector {
     pub(crate) messages: mpsc::UnboundedReceiver<(HeaderMap, Export)>,
     /// Spans that the test has not taken, by trace.
     pub(crate) spans: BTreeMap<Vec<u8>, Vec<Span>>,
+    /// Spans of requests of the proxy's own that the test has not taken.
+    subrequests: VecDeque<Span>,
 }
 
 impl Collector {
@@ -195,6 +197,7 @@ impl Collector {
             origin,
             messages,
             spans: BTreeMap::new(),
+            subrequests: VecDeque::new(),
         }
     }
 
@@ -203,20 +206,36 @@ impl Collector {
         message.expect("in time").expect("a message")
     }
 
+    /// Receives a message.
+    async fn receive(&mut self) {
+        let (_, export) = self.message().await;
+        let resources = export.resource_spans.into_iter();
+        let scopes = resources.flat_map(|it| it.scope_spans);
+        for span in scopes.flat_map(|it| it.spans) {
+            match span.attribute("portcullis.purpose").is_empty() {
+                true => {
+                    let spans = self.spans.entry(span.trace_id.clone());
+                    spans.or_default().push(span);
+                }
+                false => self.subrequests.push_back(span),
+            }
+        }
+    }
+
+    /// Returns the span of the next request of the proxy's own.
+    pub(crate) async fn subrequest(&mut self) -> Span {
+        loop {
+            match self.subrequests.pop_front() {
+                Some(span) => return span,
+                None => self.receive().await,
+            }
+        }
+    }
+
     /// Returns the span of the next request, and those of its attempts in order.
     pub(crate) async fn request(&mut self) -> (Span, Vec<Span>) {
         while self.spans.is_empty() {
-            let (_, export) = self.message().await;
-            let scopes = export
-                .resource_spans
-                .into_iter()
-                .flat_map(|it| it.scope_spans);
-            for span in scopes.flat_map(|it| it.spans) {
-                self.spans
-                    .entry(span.trace_id.clone())
-                    .or_default()
-                    .push(span);
-            }
+            self.receive().await;
         }
         let (_, mut spans) = self.spans.pop_first().expect("a trace");
         spans.sort_by_key(|span| (span.kind, span.start));

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Response};
 use http_body::Frame;
-use hyper::body::Incoming;
 use serde_json::json;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::admin::metric;
@@ -14,7 +12,6 @@ use crate::client::{Client, connect, get, read_until, write_text};
 use crate::collector::{Collector, Span};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
-use crate::mirror::mirror;
 use crate::origin::{Origin, empty, full, stream};
 use crate::scene::{Objects, Scene, prefix, to};
 
@@ -35,7 +32,7 @@ pub(crate) fn traced(collector: &Collector) -> Objects {
         .with(policy(ALL))
 }
 
-const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
+pub(crate) const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
 
 #[tokio::test]
 async fn spans_of_a_request_have_the_parent_and_attributes_of_the_conventions() {
@@ -273,31 +270,6 @@ async fn websocket_has_a_span_until_it_ends() {
     assert_eq!(server.attribute("http.response.status_code"), "101");
     assert_eq!(attempts[0].attribute("http.response.status_code"), "101");
     assert!(!server.is_error(), "{server:?}");
-}
-
-#[tokio::test]
-async fn mirrors_are_children_of_the_request() {
-    let mut collector = Collector::start().await;
-    let (sender, mut copies) = mpsc::unbounded_channel();
-    let copy = Origin::new(move |request: Request<Incoming>| {
-        let _ = sender.send(request.headers()["traceparent"].clone());
-        async { Response::new(empty()) }
-    });
-    let (copy, app) = (copy.await, Origin::echo("app").await);
-    let mut rule = to("app");
-    rule["filters"] = json!([mirror("copy")]);
-    let objects = traced(&collector)
-        .service("copy", &[copy.address])
-        .service("app", &[app.address]);
-    let scene = Scene::start(&objects.route("route", &[rule]));
-    get(scene.at(80), "a.com", "/").await;
-    let (server, attempts) = collector.request().await;
-    assert_eq!(attempts.len(), 1);
-    let copied = timeout(TEST_TIMEOUT, copies.recv()).await.expect("in time");
-    assert_eq!(
-        copied.expect("a copy"),
-        format!("{}-03", server.traceparent())
-    );
 }
 
 #[tokio::test]

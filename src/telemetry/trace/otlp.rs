@@ -228,7 +228,8 @@ pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
 fn spans(request: &RequestSpan) -> impl Iterator<Item = Span> {
     let attempts = request.attempts.iter();
     let attempts = attempts.map(|attempt| client_span(request, attempt));
-    [server_span(request)].into_iter().chain(attempts)
+    let server = request.purpose.is_none().then(|| server_span(request));
+    server.into_iter().chain(attempts)
 }
 
 fn server_span(request: &RequestSpan) -> Span {
@@ -353,6 +354,9 @@ fn client_span(request: &RequestSpan, attempt: &AttemptSpan) -> Span {
     }
     if let Some(template) = &request.template {
         attributes.text("url.template", &**template);
+    }
+    if let Some(purpose) = request.purpose {
+        attributes.text("portcullis.purpose", purpose.name());
     }
     if attempt.resend > 0 {
         attributes.number("http.request.resend_count", attempt.resend);

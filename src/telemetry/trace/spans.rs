@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::header::USER_AGENT;
-use http::{Version, request};
+use http::{HeaderValue, Method, Version, request};
 
 use super::context::{TRACESTATE, TraceContext};
 use super::events::{Decision, Event, EventValue, text};
@@ -26,6 +26,8 @@ pub struct RequestSpan {
     pub tracing: Arc<Tracing>,
     /// Its identity.
     pub context: TraceContext,
+    /// What a request of the proxy's own is for. It has attempts, and the span of the client's request is their parent.
+    pub(super) purpose: Option<Purpose>,
     pub(super) parent: Option<[u8; 8]>,
     pub(super) tracestate: Box<str>,
     begin: Instant,
@@ -52,6 +54,24 @@ pub struct RequestSpan {
     pub(super) grpc_status: Option<u16>,
     pub(super) duration: Duration,
     pub(super) error: Option<&'static str>,
+}
+
+/// What a request of the proxy's own is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A copy of the client's request.
+    Mirror,
+    /// A question to an authorization server.
+    ExternalAuth,
+}
+
+impl Purpose {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Mirror => "mirror",
+            Self::ExternalAuth => "external_auth",
+        }
+    }
 }
 
 /// The client of a request, and the host that it asked for.
@@ -115,6 +135,7 @@ impl RequestSpan {
             attributes: tracing.attributes.iter().filter_map(attribute).collect(),
             tracing: tracing.clone(),
             context,
+            purpose: None,
             parent: parent.map(|parent| parent.span_id),
             tracestate: tracestate.unwrap_or_default(),
             begin,
@@ -139,6 +160,69 @@ impl RequestSpan {
             duration: Duration::ZERO,
             error: None,
         }))
+    }
+
+    /// Begins the spans of a request of the proxy's own for this purpose, while it handles this request: those of its
+    /// attempts, whose parent is this span. They end by themselves, and may outlive the request.
+    pub fn of_subrequest(
+        &self,
+        purpose: Purpose,
+        method: &Method,
+        template: Option<&str>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            tracing: self.tracing.clone(),
+            context: self.context,
+            purpose: Some(purpose),
+            parent: self.parent,
+            tracestate: self.tracestate.clone(),
+            begin: self.begin,
+            start: self.start,
+            method: cut(method.as_str()),
+            path: Box::default(),
+            version: self.version,
+            user_agent: None,
+            peer: Peer {
+                host: Box::default(),
+                ..self.peer
+            },
+            attributes: Vec::new(),
+            attempts: Vec::new(),
+            begun: 0,
+            events: Vec::new(),
+            dropped_events: 0,
+            template: template.map(cut),
+            rule: None,
+            status: 0,
+            grpc_status: None,
+            duration: Duration::ZERO,
+            error: None,
+        })
+    }
+
+    /// Ends the spans of a request of the proxy's own. `endpoint` is that of the last attempt. Without a response so far, it
+    /// was given up.
+    pub fn end_subrequest(&mut self, endpoint: Option<SocketAddr>) {
+        let is_open = |attempt: &&AttemptSpan| attempt.status == 0;
+        let open = self.attempts.last().filter(is_open);
+        let error = open.map(|_| "given up: no response in time");
+        self.end(0, self.begin.elapsed(), error, endpoint);
+    }
+
+    /// Reports whether it has no spans.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Returns the `tracestate` of the trace, if it has one.
+    pub fn tracestate(&self) -> Option<HeaderValue> {
+        let is_known = self.has_parent() && !self.tracestate.is_empty();
+        is_known.then(|| HeaderValue::from_str(&self.tracestate).ok())?
+    }
+
+    /// Returns the path template of the match.
+    pub fn template(&self) -> Option<&str> {
+        self.template.as_deref()
     }
 
     /// Reports whether the trace began elsewhere.
@@ -267,7 +351,7 @@ impl RequestSpan {
 
     /// Number of spans.
     pub(super) fn count(&self) -> u64 {
-        1 + self.attempts.len() as u64
+        u64::from(self.purpose.is_none()) + self.attempts.len() as u64
     }
 
     /// Bytes that it takes.
