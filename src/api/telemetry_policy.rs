@@ -27,6 +27,18 @@ pub struct TelemetrySpec {
     /// Traces; absent means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracing: Option<Tracing>,
+    /// The access log; absent means that of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_log: Option<AccessLog>,
+}
+
+/// The access log of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccessLog {
+    /// `Process` (the default) or `OTLP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
 }
 
 /// Traces of requests.

@@ -25,6 +25,9 @@ pub struct Tracing {
     /// Share of the requests with a sampled parent that are traced; `None` if the decision of the parent does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_sampling: Option<Share>,
+    /// Whether the collector gets the access log, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub access_log: bool,
     /// The resource attribute `service.name`.
     pub service_name: Arc<str>,
     /// The name of the span of a request; `None` for that of the semantic conventions.
@@ -75,6 +78,11 @@ pub struct Share {
 }
 
 impl Share {
+    /// No request.
+    pub const NONE: Self = Self {
+        numerator: 0,
+        denominator: 1,
+    };
     /// All requests.
     pub const ALL: Self = Self {
         numerator: 1,

@@ -52,6 +52,7 @@ kind: TelemetryPolicy
 metadata: {{name: {name}}}
 spec:
   targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: {name}}}]
+  accessLog: {{sink: OTLP}}
   tracing:
     provider: {{protocol: {protocol}, backendRef: {{name: collector-{name}, port: 80}}}}
     samplingRate: {{numerator: 1, denominator: 1}}

@@ -8,6 +8,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -78,6 +79,47 @@ pub(crate) struct Event {
     #[prost(message, repeated, tag = "3")]
     pub(crate) attributes: Vec<KeyValue>,
 }
+
+/// The part of an ExportLogsServiceRequest that the tests check.
+#[derive(Clone, PartialEq, Message)]
+struct ExportLogs {
+    #[prost(message, repeated, tag = "1")]
+    resource_logs: Vec<ResourceLogs>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceLogs {
+    #[prost(message, repeated, tag = "2")]
+    scope_logs: Vec<ScopeLogs>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ScopeLogs {
+    #[prost(message, repeated, tag = "2")]
+    log_records: Vec<LogRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LogRecord {
+    #[prost(int32, tag = "2")]
+    pub(crate) severity: i32,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) body: Option<AnyValue>,
+    #[prost(bytes = "vec", tag = "9")]
+    pub(crate) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "10")]
+    pub(crate) span_id: Vec<u8>,
+}
+
+impl LogRecord {
+    /// Returns the line of the access log.
+    pub(crate) fn line(&self) -> Value {
+        let text = self.body.as_ref().map(|body| &*body.text);
+        serde_json::from_str(text.unwrap_or_default()).expect("JSON")
+    }
+}
+
+const LOGS: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Status {
@@ -160,6 +202,7 @@ fn text(attributes: &[KeyValue], key: &str) -> String {
 pub(crate) struct Collector {
     pub(crate) origin: Origin,
     pub(crate) messages: mpsc::UnboundedReceiver<(HeaderMap, Export)>,
+    logs: mpsc::UnboundedReceiver<ExportLogs>,
     /// Spans that the test has not taken, by trace.
     pub(crate) spans: BTreeMap<Vec<u8>, Vec<Span>>,
     /// Spans of requests of the proxy's own that the test has not taken.
@@ -169,25 +212,37 @@ pub(crate) struct Collector {
 impl Collector {
     pub(crate) async fn start() -> Self {
         let (sender, messages) = mpsc::unbounded_channel();
+        let (log_sender, logs) = mpsc::unbounded_channel();
         let origin = Origin::new(move |request: Request<Incoming>| {
-            let sender = sender.clone();
+            let (sender, log_sender) = (sender.clone(), log_sender.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.expect("whole").to_bytes();
                 let is_grpc = parts.uri.path()
                     == "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-                assert!(is_grpc || parts.uri.path() == "/v1/traces", "{parts:?}");
+                let is_log = parts.uri.path().to_lowercase().contains("logs");
+                let paths = ["/v1/traces", "/v1/logs", LOGS];
+                assert!(is_grpc || paths.contains(&parts.uri.path()), "{parts:?}");
+                let is_grpc = is_grpc || parts.uri.path() == LOGS;
                 let message = if is_grpc { &body[5..] } else { &body[..] };
-                let export = Export::decode(message).expect("a message");
-                let _ = sender.send((parts.headers, export));
+                if is_log {
+                    let export = ExportLogs::decode(message).expect("a message");
+                    let _ = log_sender.send(export);
+                } else {
+                    let export = Export::decode(message).expect("a message");
+                    let _ = sender.send((parts.headers, export));
+                }
                 if !is_grpc {
                     return Response::new(empty());
                 }
                 let (sender, body) = stream();
                 let mut trailers = HeaderMap::new();
                 trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
-                let _ = sender.send(Frame::data(Bytes::from_static(&[0; 5]))).await;
-                let _ = sender.send(Frame::trailers(trailers)).await;
+                // The channel holds one frame, and is read once the response is returned.
+                tokio::spawn(async move {
+                    let _ = sender.send(Frame::data(Bytes::from_static(&[0; 5]))).await;
+                    let _ = sender.send(Frame::trailers(trailers)).await;
+                });
                 let response = Response::builder().header("content-type", "application/grpc");
                 response.body(body).expect("a response")
             }
@@ -196,6 +251,7 @@ impl Collector {
         Self {
             origin,
             messages,
+            logs,
             spans: BTreeMap::new(),
             subrequests: VecDeque::new(),
         }
@@ -204,6 +260,15 @@ impl Collector {
     pub(crate) async fn message(&mut self) -> (HeaderMap, Export) {
         let message = timeout(TEST_TIMEOUT, self.messages.recv()).await;
         message.expect("in time").expect("a message")
+    }
+
+    /// Returns the records of the next message of the access log.
+    pub(crate) async fn records(&mut self) -> Vec<LogRecord> {
+        let export = timeout(TEST_TIMEOUT, self.logs.recv()).await;
+        let export = export.expect("in time").expect("a message");
+        let resources = export.resource_logs.into_iter();
+        let scopes = resources.flat_map(|it| it.scope_logs);
+        scopes.flat_map(|it| it.log_records).collect()
     }
 
     /// Receives a message.

@@ -73,6 +73,7 @@ mod timeouts;
 mod tls;
 mod tls_route;
 mod trace_events;
+mod trace_logs;
 mod trace_subrequests;
 mod traces;
 mod traffic_policy;

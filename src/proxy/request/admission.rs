@@ -84,7 +84,8 @@ pub(super) fn admit(
     if let (Some(port), true) = (place.port, !table.ir.tracing.is_empty())
         && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
     {
-        record.sample(tracing, parts, &normalized.host, port.bind().port);
+        let target = (&normalized.host, port.bind().port);
+        record.sample(tracing, parts, target, added.id());
     }
     let (rule, passed) = place
         .listener

@@ -12,7 +12,7 @@ use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
 use crate::runtime::per_worker::WorkerId;
 use crate::table::Backend;
-use crate::telemetry::trace::{Purpose, RequestSpan, TRACEPARENT, TRACESTATE};
+use crate::telemetry::trace::{Item, Purpose, RequestSpan, TRACEPARENT, TRACESTATE};
 use crate::upstream::{
     Attempts, Outgoing, Replay, Resend, Response, ResponseBody, Semantics, SendError, Upstream,
 };
@@ -94,7 +94,7 @@ impl Drop for Subrequest {
         if let Some(Trace { mut span, worker }) = self.trace.take() {
             span.end_subrequest(self.attempts.selected());
             if !span.is_empty() {
-                worker.traces.add(*span);
+                worker.traces.add(Item::Span(span));
             }
         }
     }

@@ -29,7 +29,7 @@ struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     attributes: Vec<KeyValue>,
 }
@@ -43,7 +43,7 @@ struct ScopeSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Scope {
+pub(super) struct Scope {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
@@ -100,7 +100,7 @@ struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct KeyValue {
+pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(message, optional, tag = "2")]
@@ -108,13 +108,13 @@ struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct AnyValue {
+pub(super) struct AnyValue {
     #[prost(oneof = "Value", tags = "1, 3")]
-    value: Option<Value>,
+    pub(super) value: Option<Value>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Value {
+pub(super) enum Value {
     #[prost(string, tag = "1")]
     String(String),
     #[prost(int64, tag = "3")]
@@ -132,7 +132,7 @@ const LOCAL_PARENT: u32 = 0x101;
 /// Sampled, with a remote parent.
 const REMOTE_PARENT: u32 = 0x301;
 /// The version of the semantic conventions.
-const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
+pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
 
 /// What stands for methods that nobody knows.
 const OTHER: &str = "_OTHER";
@@ -166,7 +166,7 @@ const GRPC_SERVER_ERRORS: [u16; 6] = [2, 4, 12, 13, 14, 15];
 
 /// The attributes of a span under construction.
 #[derive(Default)]
-struct Attributes(Vec<KeyValue>);
+pub(super) struct Attributes(pub(super) Vec<KeyValue>);
 
 impl Attributes {
     fn add(&mut self, key: &str, value: Value) {
@@ -176,11 +176,11 @@ impl Attributes {
         });
     }
 
-    fn text(&mut self, key: &str, value: impl Into<String>) {
+    pub(super) fn text(&mut self, key: &str, value: impl Into<String>) {
         self.add(key, Value::String(value.into()));
     }
 
-    fn number(&mut self, key: &str, value: impl Into<i64>) {
+    pub(super) fn number(&mut self, key: &str, value: impl Into<i64>) {
         self.add(key, Value::Int(value.into()));
     }
 
@@ -201,23 +201,34 @@ fn known(method: &str) -> Option<&'static str> {
     METHODS.into_iter().find(|known| *known == method)
 }
 
+impl Resource {
+    pub(super) fn of(tracing: &Tracing) -> Self {
+        let mut attributes = Attributes::default();
+        attributes.text("service.name", &*tracing.service_name);
+        attributes.text("service.version", env!("CARGO_PKG_VERSION"));
+        Self {
+            attributes: attributes.0,
+        }
+    }
+}
+
+impl Scope {
+    pub(super) fn ours() -> Self {
+        Self {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
 /// Encodes requests that were sampled by the same policy as an `ExportTraceServiceRequest`.
-pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
-    let mut resource = Attributes::default();
-    resource.text("service.name", &*tracing.service_name);
-    resource.text("service.version", env!("CARGO_PKG_VERSION"));
-    let spans = requests.iter().flat_map(spans).collect();
+pub fn encode<'a>(tracing: &Tracing, requests: impl Iterator<Item = &'a RequestSpan>) -> Vec<u8> {
     let request = ExportRequest {
         resource_spans: vec![ResourceSpans {
-            resource: Some(Resource {
-                attributes: resource.0,
-            }),
+            resource: Some(Resource::of(tracing)),
             scope_spans: vec![ScopeSpans {
-                scope: Some(Scope {
-                    name: env!("CARGO_PKG_NAME").to_owned(),
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                }),
-                spans,
+                scope: Some(Scope::ours()),
+                spans: requests.flat_map(spans).collect(),
             }],
             schema_url: SCHEMA.to_owned(),
         }],

@@ -6,7 +6,8 @@ use http::{HeaderName, HeaderValue, header};
 
 use crate::api::reference::BackendObjectRef;
 use crate::api::telemetry_policy::{
-    Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec, TracingProvider,
+    AccessLog, Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec,
+    TracingProvider,
 };
 use crate::ir::telemetry::{
     AttributeSource, NAME_ATTRIBUTES, NamePart, OtlpProtocol, SPAN_ATTRIBUTES, SecretHeader, Share,
@@ -48,6 +49,7 @@ pub(super) struct TracingSettings {
     headers: Vec<SecretHeader>,
     sampling: Share,
     parent_sampling: Option<Share>,
+    access_log: bool,
     service_name: Option<Arc<str>>,
     span_name: Option<Box<[NamePart]>>,
     attributes: Vec<(Arc<str>, AttributeSource)>,
@@ -68,6 +70,7 @@ impl TracingSettings {
             headers: self.headers.clone(),
             sampling: self.sampling,
             parent_sampling: self.parent_sampling,
+            access_log: self.access_log,
             service_name: self
                 .service_name
                 .clone()
@@ -84,9 +87,16 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     // Destructured, so that a new field fails to compile until it is handled here.
     let TelemetrySpec {
         target_refs: _,
-        tracing: Some(tracing),
-    } = spec
-    else {
+        tracing,
+        access_log,
+    } = spec;
+    let is_logged = is_logged(access_log.as_ref())?;
+    let provider = tracing.as_ref().and_then(|it| it.provider.as_ref());
+    if is_logged && provider.is_none() {
+        let message = "spec.accessLog.sink: OTLP needs spec.tracing.provider".to_owned();
+        return Err(Fault::new(Reason::Invalid, message));
+    }
+    let Some(tracing) = tracing else {
         return Ok(None);
     };
     let Spec {
@@ -129,13 +139,36 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
         backend_ref: backend_ref.clone(),
         protocol,
         headers: headers.collect::<Result<_, _>>()?,
-        sampling: sampling.unwrap_or(DEFAULT_SAMPLING),
-        parent_sampling: has_parents.then(|| of_parent.unwrap_or(Share::ALL)),
+        // Where nothing is traced, the provider may still get the access log.
+        sampling: match is_enabled {
+            true => sampling.unwrap_or(DEFAULT_SAMPLING),
+            false => Share::NONE,
+        },
+        parent_sampling: match is_enabled {
+            true => has_parents.then(|| of_parent.unwrap_or(Share::ALL)),
+            false => Some(Share::NONE),
+        },
+        access_log: is_logged,
         service_name: service_name.as_deref().map(Arc::from),
         span_name,
         attributes,
     };
-    Ok(is_enabled.then_some(settings))
+    Ok((is_enabled || is_logged).then_some(settings))
+}
+
+/// Reports whether the collector gets the access log.
+fn is_logged(access_log: Option<&AccessLog>) -> Result<bool, Fault> {
+    let Some(AccessLog { sink }) = access_log else {
+        return Ok(false);
+    };
+    match sink.as_deref() {
+        None | Some("Process") => Ok(false),
+        Some("OTLP") => Ok(true),
+        Some(other) => {
+            let message = format!("spec.accessLog.sink: {other} is not Process or OTLP");
+            Err(Fault::new(Reason::Invalid, message))
+        }
+    }
 }
 
 fn invalid<T>(field: &str, message: &str) -> Result<T, Fault> {
@@ -313,6 +346,20 @@ mod tests {
             let start = format!("spec.tracing.{field}: ");
             assert!(message.starts_with(&start), "{message}");
         }
+    }
+
+    #[test]
+    fn access_log_needs_a_known_sink_and_a_collector() {
+        let message = |spec: serde_json::Value| {
+            let spec: TelemetrySpec = serde_json::from_value(spec).unwrap();
+            settings(&spec).err().unwrap().message
+        };
+        let sink =
+            |sink: &str| json!({"accessLog": {"sink": sink}, "tracing": {"mode": "Enabled"}});
+        let needed = "spec.accessLog.sink: OTLP needs spec.tracing.provider";
+        assert_eq!(message(sink("OTLP")), needed);
+        let unknown = "spec.accessLog.sink: Pigeon is not Process or OTLP";
+        assert_eq!(message(sink("Pigeon")), unknown);
     }
 
     #[test]
