@@ -115,7 +115,7 @@ impl Line {
     }
 
     /// Completes the line and returns its text.
-    pub fn into_text(mut self: Box<Self>, end: &Completion<'_>) -> Box<[u8]> {
+    pub fn into_text(mut self, end: &Completion<'_>) -> Box<[u8]> {
         self.end(end).into()
     }
 
