@@ -39,6 +39,8 @@ endpoints: [{{addresses: [127.0.0.1]}}]
 
 
 def gateway(name: str, port: int, protocol: str) -> str:
+    # The memory of spans is measured at the others.
+    log = "  accessLog: {sink: OTLP}\n" if name in ("http", "grpc") else ""
     return f"""\
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -52,8 +54,7 @@ kind: TelemetryPolicy
 metadata: {{name: {name}}}
 spec:
   targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: {name}}}]
-  accessLog: {{sink: OTLP}}
-  tracing:
+{log}  tracing:
     provider: {{protocol: {protocol}, backendRef: {{name: collector-{name}, port: 80}}}}
     samplingRate: {{numerator: 1, denominator: 1}}
 ---
