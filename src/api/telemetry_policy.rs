@@ -27,6 +27,18 @@ pub struct TelemetrySpec {
     /// Traces; absent means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracing: Option<Tracing>,
+    /// The access log; absent means that of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_log: Option<AccessLog>,
+}
+
+/// The access log of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccessLog {
+    /// `Process` (the default) or `OTLP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sink: Option<String>,
 }
 
 /// Traces of requests.
@@ -48,6 +60,9 @@ pub struct Tracing {
     /// The resource attribute `service.name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
+    /// The name of the span of a request, with names of attributes in braces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_name: Option<String>,
     /// Further attributes of the span of a request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<TraceAttribute>,
@@ -108,7 +123,7 @@ pub struct ParentBasedSampling {
 pub struct TraceAttribute {
     /// Name.
     pub name: String,
-    /// `Header` or `Literal`.
+    /// `Header`, `Literal` or `Attribute`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The header, for the type `Header`.
@@ -117,4 +132,7 @@ pub struct TraceAttribute {
     /// The value, for the type `Literal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub literal_value: Option<String>,
+    /// The other attribute, for the type `Attribute`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attribute_name: Option<String>,
 }

@@ -25,8 +25,14 @@ pub struct Tracing {
     /// Share of the requests with a sampled parent that are traced; `None` if the decision of the parent does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_sampling: Option<Share>,
+    /// Whether the collector gets the access log, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub access_log: bool,
     /// The resource attribute `service.name`.
     pub service_name: Arc<str>,
+    /// The name of the span of a request; `None` for that of the semantic conventions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_name: Option<Box<[NamePart]>>,
     /// Further attributes of the span of a request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<(Arc<str>, AttributeSource)>,
@@ -72,6 +78,11 @@ pub struct Share {
 }
 
 impl Share {
+    /// No request.
+    pub const NONE: Self = Self {
+        numerator: 0,
+        denominator: 1,
+    };
     /// All requests.
     pub const ALL: Self = Self {
         numerator: 1,
@@ -97,7 +108,50 @@ pub enum AttributeSource {
     Header(#[serde(serialize_with = "name")] HeaderName),
     /// A literal.
     Literal(Arc<str>),
+    /// Another attribute of the span.
+    Attribute(&'static str),
 }
+
+/// A part of the name of a span.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum NamePart {
+    /// Text.
+    Text(Box<str>),
+    /// The value of an attribute of the span.
+    Attribute(&'static str),
+}
+
+/// Attributes of the span of a request.
+pub const SPAN_ATTRIBUTES: [&str; 17] = [
+    "client.address",
+    "client.port",
+    "error.type",
+    "http.request.method",
+    "http.request.method_original",
+    "http.response.status_code",
+    "http.route",
+    "network.protocol.version",
+    "portcullis.route",
+    "portcullis.rule",
+    "rpc.response.status_code",
+    "rpc.system.name",
+    "server.address",
+    "server.port",
+    "url.path",
+    "url.scheme",
+    "user_agent.original",
+];
+
+/// Those that may be in names of spans: they have few values, whatever clients send.
+pub const NAME_ATTRIBUTES: [&str; 7] = [
+    "http.request.method",
+    "http.response.status_code",
+    "http.route",
+    "network.protocol.version",
+    "portcullis.route",
+    "portcullis.rule",
+    "url.scheme",
+];
 
 fn name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(name.as_str())

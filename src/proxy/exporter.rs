@@ -1,4 +1,4 @@
-//! The exporter: a thread that sends the spans of sampled requests to their collectors, with the upstream client. While a
+//! The exporter: a thread that sends the spans of sampled requests, and the access log, to their collectors, with the upstream client. While a
 //! collector is away or slow, spans wait in the bounded queue of workers, and those for other collectors are sent.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 
 use super::body::buffered::Buffered;
-use super::request::subrequest;
+use super::request::subrequest::{self, Subrequest};
 use crate::ir::telemetry::OtlpProtocol;
 use crate::ir::{Endpoints, Tracing};
 use crate::runtime::clock::{Clock, TICK};
@@ -26,7 +26,7 @@ use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 use crate::table::Table;
-use crate::telemetry::trace::{RequestSpan, TraceQueue, encode};
+use crate::telemetry::trace::{Item, Sent, TraceQueue, encode, encode_logs};
 use crate::upstream::{Semantics, Upstream};
 
 /// Maximum number of requests whose spans are in one message.
@@ -110,7 +110,7 @@ async fn run(shared: Shared) {
     };
     tokio::select! {
         () = export => {}
-        () = overdue(&queue) => tracing::warn!("spans are dropped: the process ends before their collector has them"),
+        () = overdue(&queue) => tracing::warn!("spans and records are dropped: the process ends before their collector has them"),
     }
 }
 
@@ -124,7 +124,7 @@ async fn overdue(queue: &TraceQueue) {
 
 impl Exporter {
     /// Waits for requests and gathers more of them, apart for each policy. `None` at the end.
-    async fn next(&self) -> Option<Vec<Vec<RequestSpan>>> {
+    async fn next(&self) -> Option<Vec<Vec<Item>>> {
         let queue = &self.shared.queue;
         poll_fn(|cx| queue.poll_ready(cx)).await;
         if queue.len() < BATCH && !queue.is_closed() {
@@ -133,27 +133,40 @@ impl Exporter {
         queue.take(BATCH)
     }
 
-    /// Sends requests of a policy in one message: with its latest settings, if it has changed meanwhile.
-    async fn export(&self, batch: Vec<RequestSpan>) {
-        let Some(tracing) = batch.last().map(|last| last.tracing.clone()) else {
+    /// Sends what waits for a policy in one message per signal: with its latest settings, if it has changed meanwhile.
+    async fn export(&self, batch: Vec<Item>) {
+        let Some(tracing) = batch.last().map(|last| last.tracing().clone()) else {
             return;
         };
-        let sent = self.send_repeatedly(&tracing, &batch).await;
+        let (spans, records) = tokio::join!(
+            self.send_signal(&tracing, Signal::Traces, &batch),
+            self.send_signal(&tracing, Signal::Logs, &batch),
+        );
+        self.shared.queue.release(&batch, Sent { spans, records });
+    }
+
+    /// Sends what a batch has of a signal. Returns false if it is dropped.
+    async fn send_signal(&self, tracing: &Tracing, signal: Signal, batch: &[Item]) -> bool {
+        let Some(message) = message(tracing, signal, batch) else {
+            return true;
+        };
+        let sent = self.send_repeatedly(tracing, signal, message).await;
         if let Err(why) = &sent {
-            self.warn(&tracing, why);
+            self.warn(tracing, signal, why);
         }
-        self.shared.queue.release(&batch, sent.is_ok());
+        sent.is_ok()
     }
 
     async fn send_repeatedly(
         &self,
         tracing: &Tracing,
-        requests: &[RequestSpan],
+        signal: Signal,
+        message: Bytes,
     ) -> Result<(), String> {
-        let message = message(tracing, requests);
         let mut delays = BACKOFF.into_iter();
         loop {
-            let sent = tokio::time::timeout(TIMEOUT, self.send(tracing, message.clone())).await;
+            let sent =
+                tokio::time::timeout(TIMEOUT, self.send(tracing, signal, message.clone())).await;
             let failure = match sent {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => failure,
@@ -166,16 +179,16 @@ impl Exporter {
         }
     }
 
-    async fn send(&self, tracing: &Tracing, message: Bytes) -> Result<(), Failure> {
+    async fn send(&self, tracing: &Tracing, signal: Signal, message: Bytes) -> Result<(), Failure> {
         let table = self.shared.table.load_full();
         let backend = table.backend(&tracing.collector);
         let backend = backend.ok_or_else(|| Failure::lasting("is no longer configured"))?;
-        let parts = head(&table, tracing);
+        let head = head(&table, tracing, signal);
+        let mut request = Subrequest::new(head, Semantics::Other);
         let response = subrequest::send_by(
             (&self.upstream, self.shared.id),
             backend,
-            &parts,
-            Semantics::Other,
+            &mut request,
             Buffered::new(message),
         );
         let response = response.await.map_err(Failure::temporary)?;
@@ -202,13 +215,14 @@ impl Exporter {
         }
     }
 
-    fn warn(&self, tracing: &Tracing, why: &str) {
+    fn warn(&self, tracing: &Tracing, signal: Signal, why: &str) {
         let now = Instant::now();
         let warned = self.warned.get();
         if warned.is_none_or(|warned| now.duration_since(warned) >= WARNING) {
             self.warned.set(Some(now));
             tracing::warn!(
-                "spans are dropped: the collector {} of {} {why}",
+                "{} are dropped: the collector {} of {} {why}",
+                signal.content(),
                 tracing.collector,
                 tracing.policy
             );
@@ -248,10 +262,51 @@ impl Failure {
     }
 }
 
-/// Encodes a message. Over gRPC it has a prefix: not compressed, and its length.
-fn message(tracing: &Tracing, requests: &[RequestSpan]) -> Bytes {
-    let message = encode(tracing, requests);
-    match tracing.protocol {
+/// A signal of OTLP.
+#[derive(Clone, Copy)]
+enum Signal {
+    Traces,
+    Logs,
+}
+
+impl Signal {
+    const fn content(self) -> &'static str {
+        match self {
+            Self::Traces => "spans",
+            Self::Logs => "records of the access log",
+        }
+    }
+
+    const fn path(self, protocol: OtlpProtocol) -> &'static str {
+        match (self, protocol) {
+            (Self::Traces, OtlpProtocol::Http) => "/v1/traces",
+            (Self::Logs, OtlpProtocol::Http) => "/v1/logs",
+            (Self::Traces, OtlpProtocol::Grpc) => {
+                "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+            }
+            (Self::Logs, OtlpProtocol::Grpc) => {
+                "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+            }
+        }
+    }
+}
+
+/// Encodes the message of a signal; `None` if there is nothing of it. Over gRPC it has a prefix: not compressed, and its length.
+fn message(tracing: &Tracing, signal: Signal, batch: &[Item]) -> Option<Bytes> {
+    let spans = batch.iter().filter_map(|item| match item {
+        Item::Span(request) => Some(&**request),
+        Item::Record(_) => None,
+    });
+    let records = batch.iter().filter_map(|item| match item {
+        Item::Record(record) => Some(record),
+        Item::Span(_) => None,
+    });
+    let message = match signal {
+        Signal::Traces if spans.clone().next().is_some() => encode(tracing, spans),
+        Signal::Logs if records.clone().next().is_some() => encode_logs(tracing, records),
+        Signal::Traces | Signal::Logs => return None,
+    };
+    Some(match tracing.protocol {
         OtlpProtocol::Http => message.into(),
         OtlpProtocol::Grpc => {
             let mut framed = BytesMut::with_capacity(5 + message.len());
@@ -260,20 +315,17 @@ fn message(tracing: &Tracing, requests: &[RequestSpan]) -> Bytes {
             framed.extend_from_slice(&message);
             framed.freeze()
         }
-    }
+    })
 }
 
-fn head(table: &Table, tracing: &Tracing) -> request::Parts {
+fn head(table: &Table, tracing: &Tracing, signal: Signal) -> request::Parts {
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.method = Method::POST;
-    let (path, content_type) = match tracing.protocol {
-        OtlpProtocol::Http => ("/v1/traces", "application/x-protobuf"),
-        OtlpProtocol::Grpc => (
-            "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-            "application/grpc",
-        ),
+    let content_type = match tracing.protocol {
+        OtlpProtocol::Http => "application/x-protobuf",
+        OtlpProtocol::Grpc => "application/grpc",
     };
-    parts.uri = Uri::from_static(path);
+    parts.uri = Uri::from_static(signal.path(tracing.protocol));
     let headers = &mut parts.headers;
     for header in &tracing.headers {
         headers.insert(header.name.clone(), header.value.clone());

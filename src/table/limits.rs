@@ -75,6 +75,26 @@ impl Drop for InProgress {
     }
 }
 
+/// A request that limits admit.
+#[derive(Debug, Default)]
+pub struct WithinLimits<'a> {
+    /// The requests in progress that it counts as.
+    pub in_progress: InProgress,
+    /// The limit that it is closest to, if that is one of a rate.
+    pub remaining: Option<Remaining<'a>>,
+    /// A limit that it is over, but that only counts.
+    pub audited: Option<&'a Limiter>,
+}
+
+/// A request over a limit.
+#[derive(Clone, Copy, Debug)]
+pub struct OverLimit<'a> {
+    /// The limit.
+    pub limiter: &'a Limiter,
+    /// The time after which the request may be sent again.
+    pub after: Duration,
+}
+
 /// The state of the limit that a request is closest to.
 #[derive(Clone, Copy, Debug)]
 pub struct Remaining<'a> {
@@ -127,14 +147,16 @@ impl CountedLimits {
         }
     }
 
-    /// Counts a request at `now`, in nanoseconds. If it is over a limit, returns the time after which it may be sent again.
+    /// Counts a request at `now`, in nanoseconds.
+    ///
+    /// # Errors
+    /// When it is over a limit.
     pub(super) fn admit(
         &self,
         request: &LimitedRequest<'_>,
         now: u64,
-    ) -> Result<(InProgress, Option<Remaining<'_>>), Duration> {
-        let mut in_progress = InProgress::default();
-        let mut closest: Option<Remaining<'_>> = None;
+    ) -> Result<WithinLimits<'_>, OverLimit<'_>> {
+        let mut within = WithinLimits::default();
         for limiter in &self.limits {
             let limit = &*limiter.ir;
             let condition = limit.condition.as_ref();
@@ -144,22 +166,23 @@ impl CountedLimits {
                 continue;
             }
             let key = key::hash(&limiter.hasher, &limit.key, request);
-            match limiter.admit(key, now, &mut in_progress) {
+            match limiter.admit(key, now, &mut within.in_progress) {
                 Ok(remaining) => {
-                    let is_closer = |it: &Remaining<'_>| {
-                        closest.is_none_or(|known| it.requests < known.requests)
-                    };
-                    closest = remaining.filter(is_closer).or(closest);
+                    let known = within.remaining;
+                    let is_closer =
+                        |it: &Remaining<'_>| known.is_none_or(|known| it.requests < known.requests);
+                    within.remaining = remaining.filter(is_closer).or(known);
                 }
                 Err(after) => {
                     limiter.exceeded.fetch_add(1, Relaxed);
                     if !limit.is_audit {
-                        return Err(after);
+                        return Err(OverLimit { limiter, after });
                     }
+                    within.audited.get_or_insert(limiter);
                 }
             }
         }
-        Ok((in_progress, closest))
+        Ok(within)
     }
 }
 

@@ -50,7 +50,7 @@ pub use endpoint::{Endpoint, Health};
 pub use endpoints::Endpoints;
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
-pub use limits::{InProgress, LimitedRequest, Limiter, Remaining};
+pub use limits::{InProgress, LimitedRequest, Limiter, OverLimit, Remaining, WithinLimits};
 pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections};
 pub use matcher::{Mismatch, RequestView};
 pub use policies::{BrokenPolicy, LimitRefusal, Policies};

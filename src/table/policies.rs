@@ -2,11 +2,10 @@
 //! know how a request arrives.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::authentication::{Authentication, Authenticators};
 use super::authorization::{self, AuthorizedRequest};
-use super::limits::{CountedLimits, InProgress, LimitedRequest, Limiters, Remaining};
+use super::limits::{CountedLimits, LimitedRequest, Limiters, OverLimit, WithinLimits};
 use crate::ir::authorization::Action;
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, Policies as IrPolicies};
@@ -29,10 +28,10 @@ pub struct Policies {
 }
 
 /// Why a request is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LimitRefusal {
-    /// It is over a limit. It may be sent again after this time.
-    Exceeded(Duration),
+#[derive(Clone, Copy, Debug)]
+pub enum LimitRefusal<'a> {
+    /// It is over a limit.
+    Exceeded(OverLimit<'a>),
     /// A policy is broken.
     Broken,
 }
@@ -66,13 +65,13 @@ impl Policies {
     pub fn admit(
         &self,
         request: &LimitedRequest<'_>,
-    ) -> Result<(InProgress, Option<Remaining<'_>>), LimitRefusal> {
+    ) -> Result<WithinLimits<'_>, LimitRefusal<'_>> {
         match (&self.limits, &self.ir.limits) {
             (Some(limits), _) => {
                 let admitted = limits.admit(request, monotonic::nanos());
                 admitted.map_err(LimitRefusal::Exceeded)
             }
-            (None, None) => Ok((InProgress::default(), None)),
+            (None, None) => Ok(WithinLimits::default()),
             (None, Some(_)) => Err(LimitRefusal::Broken),
         }
     }

@@ -13,6 +13,7 @@ use super::attempts::{Attempts, Resend};
 use super::balance;
 use super::connect::{ConnectFailure, connect};
 use super::connector::Connector;
+use super::ejections::Ejections;
 use super::exchange::Exchange;
 use super::exchange_error::ExchangeError;
 use super::health;
@@ -80,7 +81,8 @@ enum State<'a, B> {
     Done,
 }
 
-type Connecting<'a> = Pin<Box<dyn Future<Output = Result<(Ready, InFlight), ConnectFailure>> + 'a>>;
+type Connecting<'a> = Pin<Box<dyn Future<Output = (Connected, Ejections)> + 'a>>;
+type Connected = Result<(Ready, InFlight), ConnectFailure>;
 
 impl<'a, B: Replay> State<'a, B> {
     fn start(
@@ -222,11 +224,12 @@ impl<B: Replay> Attempt<'_, B> {
         }
     }
 
-    fn connected(&mut self, outcome: Result<(Ready, InFlight), ConnectFailure>) {
+    fn connected(&mut self, (outcome, ejections): (Connected, Ejections)) {
         let State::Connecting(_, body) = mem::replace(&mut self.state, State::Done) else {
             return;
         };
         let (backend, attempts) = (self.backend, &mut *self.attempts);
+        attempts.ejections.append(ejections);
         self.state = match outcome {
             Ok(connected) => {
                 State::begin(self.pool, backend, attempts, self.request, connected, body)

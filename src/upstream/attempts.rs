@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue};
 
 use super::balance::{self, Choice};
+use super::ejections::Ejections;
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
 use super::release::{self, SelectedRelease, candidates};
@@ -44,6 +45,8 @@ pub enum Resend {
 #[derive(Default)]
 pub struct Attempts {
     pub(super) endpoint: Option<SocketAddr>,
+    /// Whether the last attempt has found an endpoint.
+    is_selected: bool,
     /// Release of the last attempt, if its backend has releases.
     pub(super) release: Option<SelectedRelease>,
     /// When the last attempt has begun, or the first one begins.
@@ -55,6 +58,7 @@ pub struct Attempts {
     /// Endpoint of the request's session.
     preferred: Option<SocketAddr>,
     pub(super) failed: Option<Box<FailedAttempts>>,
+    pub(super) ejections: Ejections,
     /// Counts the request for its backend, if they are limited.
     slot: Option<RequestSlot>,
 }
@@ -116,6 +120,11 @@ impl Attempts {
         self.endpoint
     }
 
+    /// Returns the endpoint of the last attempt, unless that has found none.
+    pub fn selected(&self) -> Option<SocketAddr> {
+        self.endpoint.filter(|_| self.is_selected)
+    }
+
     /// Returns the number of attempts: how often an endpoint was selected.
     pub fn count(&self) -> u8 {
         self.count
@@ -144,6 +153,7 @@ impl Attempts {
         if self.count > 0 {
             (self.begin, self.response_time) = (None, None);
         }
+        self.is_selected = false;
         self.count = self.count.saturating_add(1);
         self.begin.get_or_insert_with(Instant::now);
     }
@@ -207,8 +217,14 @@ impl Attempts {
         let failed = self.failed.as_mut();
         let suspect = failed.map(|failed| mem::take(&mut failed.total.suspect));
         if let Some(Suspect::Endpoint(endpoint)) = suspect {
-            health::on_request_failure(backend, &endpoint);
+            let is_ejected = health::on_request_failure(backend, &endpoint);
+            self.ejections.add(&endpoint, is_ejected);
         }
+    }
+
+    /// Returns the endpoints that failures of the request have ejected, with the time.
+    pub fn ejections(&self) -> &[(SocketAddr, Instant)] {
+        self.ejections.list()
     }
 
     /// Reports whether no further attempt is allowed, not even as a retry of the rule.
@@ -228,7 +244,8 @@ impl Attempts {
         if let Suspect::Endpoint(suspect) = mem::take(&mut failed.total.suspect)
             && suspect.id != endpoint.id
         {
-            health::on_request_failure(backend, &suspect);
+            let is_ejected = health::on_request_failure(backend, &suspect);
+            self.ejections.add(&suspect, is_ejected);
         }
     }
 
@@ -258,7 +275,7 @@ impl Attempts {
         if let Some(preferred) =
             self.select_preferred(worker, &endpoints, |it| balance::is_full(backend, it))
         {
-            self.endpoint = Some(preferred.endpoint().address);
+            (self.endpoint, self.is_selected) = (Some(preferred.endpoint().address), true);
             return Some(preferred);
         }
         let candidates = match endpoints.releases() {
@@ -287,7 +304,7 @@ impl Attempts {
             Some(selected) if !self.has_unreachable() => selected,
             selected => self.select_fallback(worker, backend).or(selected)?,
         };
-        self.endpoint = Some(selected.endpoint().address);
+        (self.endpoint, self.is_selected) = (Some(selected.endpoint().address), true);
         Some(selected)
     }
 

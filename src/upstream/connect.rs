@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use super::balance::{self, Choice};
+use super::ejections::Ejections;
 use super::health;
 use super::in_flight::InFlight;
 use super::pool::{Pool, Ready};
@@ -27,10 +28,23 @@ pub(super) struct ConnectFailure {
     pub(super) endpoints: [u64; 2],
 }
 
-/// Connects to the selected endpoint, or to another one within `restrictions` if that is faster.
+/// Connects to the selected endpoint, or to another one within `restrictions` if that is faster. Also returns the endpoints
+/// that failures have ejected.
 pub(super) async fn connect(
     pool: Rc<Pool>,
     backend: &Backend,
+    selected: InFlight,
+    restrictions: Restrictions,
+) -> (Result<(Ready, InFlight), ConnectFailure>, Ejections) {
+    let mut ejections = Ejections::default();
+    let backend = (backend, &mut ejections);
+    let outcome = first_connection(pool, backend, selected, restrictions).await;
+    (outcome, ejections)
+}
+
+async fn first_connection(
+    pool: Rc<Pool>,
+    (backend, ejections): (&Backend, &mut Ejections),
     selected: InFlight,
     restrictions: Restrictions,
 ) -> Result<(Ready, InFlight), ConnectFailure> {
@@ -49,7 +63,7 @@ pub(super) async fn connect(
         tokio::select! {
             biased;
             // In order: a connect that is ready together with the timer needs no hedge.
-            outcome = &mut first => return finish(backend, selected, outcome, 0),
+            outcome = &mut first => return finish((backend, ejections), selected, outcome, 0),
             () = sleep(delay) => {}
         }
     }
@@ -69,7 +83,7 @@ pub(super) async fn connect(
     };
     let Some(hedge) = hedge else {
         let outcome = first.await;
-        return finish(backend, selected, outcome, 0);
+        return finish((backend, ejections), selected, outcome, 0);
     };
     backend.stats.hedged();
     if fallback.is_some() {
@@ -83,9 +97,9 @@ pub(super) async fn connect(
         outcome = &mut first => match outcome {
             Ok(ready) => Ok((ready, selected)),
             Err(error) => {
-                on_failure(backend, &selected, error);
+                ejections.add(selected.endpoint(), on_failure(backend, &selected, error));
                 let outcome = second.await;
-                finish(backend, hedge, outcome, id)
+                finish((backend, ejections), hedge, outcome, id)
             }
         },
         outcome = &mut second => match outcome {
@@ -94,35 +108,37 @@ pub(super) async fn connect(
                 // as failed.
                 let least = delay.max(hedge_begin.elapsed() * HEDGE_FACTOR);
                 if connector.elapsed() >= least {
-                    health::on_connect_failure(backend, selected.endpoint());
+                    let endpoint = selected.endpoint();
+                    ejections.add(endpoint, health::on_connect_failure(backend, endpoint));
                 }
                 Ok((ready, hedge))
             }
             Err(error) => {
-                on_failure(backend, &hedge, error);
+                ejections.add(hedge.endpoint(), on_failure(backend, &hedge, error));
                 let id = hedge.endpoint().id;
                 drop(hedge);
                 let outcome = first.await;
-                finish(backend, selected, outcome, id)
+                finish((backend, ejections), selected, outcome, id)
             }
         },
     }
 }
 
-/// Counts a failed connect against its endpoint, unless the process or its host is the cause.
-pub(super) fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) {
+/// Counts a failed connect against its endpoint, unless the process or its host is the cause. Returns whether that ejects
+/// the endpoint.
+pub(super) fn on_failure(backend: &Backend, in_flight: &InFlight, error: SendError) -> bool {
     match error {
         SendError::Backend(
             UpstreamFault::Descriptors | UpstreamFault::Local | UpstreamFault::Overloaded,
             _,
-        ) => {}
+        ) => false,
         _ => health::on_connect_failure(backend, in_flight.endpoint()),
     }
 }
 
 /// Returns the result of one connect after the connect to `other`, if not 0, has failed.
 fn finish(
-    backend: &Backend,
+    (backend, ejections): (&Backend, &mut Ejections),
     in_flight: InFlight,
     outcome: Result<Ready, SendError>,
     other: u64,
@@ -130,7 +146,7 @@ fn finish(
     match outcome {
         Ok(ready) => Ok((ready, in_flight)),
         Err(error) => {
-            on_failure(backend, &in_flight, error);
+            ejections.add(in_flight.endpoint(), on_failure(backend, &in_flight, error));
             Err(ConnectFailure {
                 error,
                 endpoints: [other, in_flight.endpoint().id],

@@ -79,32 +79,31 @@ pub(super) fn on_response(health: &Health) {
     }
 }
 
-/// Records a failed request.
-pub(super) fn on_request_failure(backend: &Backend, endpoint: &Endpoint) {
+/// Records a failed request. Returns whether that ejects the endpoint.
+pub(super) fn on_request_failure(backend: &Backend, endpoint: &Endpoint) -> bool {
     let strikes = endpoint.health.strikes.fetch_add(1, Relaxed) + 1;
-    if strikes >= backend.passive().consecutive_errors || endpoint.health.is_avoided() {
-        eject(backend, endpoint, now());
-    }
+    let is_due = strikes >= backend.passive().consecutive_errors || endpoint.health.is_avoided();
+    is_due && eject(backend, endpoint, now())
 }
 
-/// Records a failed connect.
-pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) {
-    eject(backend, endpoint, now());
+/// Records a failed connect. Returns whether that ejects the endpoint.
+pub(super) fn on_connect_failure(backend: &Backend, endpoint: &Endpoint) -> bool {
+    eject(backend, endpoint, now())
 }
 
 /// Ejects the endpoint, unless it is already ejected or [`max_ejected`] others of its backend or release are.
-/// Concurrent failures count once.
+/// Concurrent failures count once. Returns whether the endpoint is ejected now.
 ///
 /// A failed connect ejects at once. So does a connect that a later, much faster one overtakes. Failed requests eject
 /// after [`Passive::consecutive_errors`] in succession: a connection that closes before a response, an invalid response, or a timeout,
 /// unless the request also fails at another endpoint. An ejection lasts [`Passive::ejection`] and doubles each time up to
 /// [`MAX_EJECTION`] times. Then the endpoint gets one request per [`PROBE_INTERVAL`] as a probe, until one succeeds. A
 /// response of any status is a success.
-fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
+fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) -> bool {
     let health = &endpoint.health;
     let until = health.avoided_until.load(Relaxed);
     if until > now {
-        return;
+        return false;
     }
     let passive = backend.passive();
     let endpoints = backend.endpoints();
@@ -113,7 +112,7 @@ fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
     let is_full = || peers.iter().filter(is_other).count() >= max_ejected(peers.len(), &passive);
     let ejections = health.ejections.load(Relaxed);
     let time = match (until, is_full()) {
-        (0, true) => return,
+        (0, true) => return false,
         (_, true) => passive.ejection,
         (_, false) => backoff(passive.ejection, ejections),
     };
@@ -122,19 +121,20 @@ fn eject(backend: &Backend, endpoint: &Endpoint, now: u64) {
         .avoided_until
         .compare_exchange(until, next, Relaxed, Relaxed);
     if won.is_err() {
-        return;
+        return false;
     }
     if until == 0 && is_full() {
         // Another worker has ejected the last permitted endpoint meanwhile.
         let _ = health
             .avoided_until
             .compare_exchange(next, 0, Relaxed, Relaxed);
-        return;
+        return false;
     }
     health.ejections.store(ejections + 1, Relaxed);
     health.strikes.store(0, Relaxed);
     backend.stats.ejected();
     tracing::debug!(backend = %backend.id, endpoint = %endpoint.address, "avoiding an endpoint");
+    true
 }
 
 fn backoff(first: Duration, ejections: u32) -> Duration {
@@ -205,7 +205,9 @@ pub(super) mod tests {
             on_response(&endpoint.health);
         }
         assert!(!endpoint.health.is_avoided());
-        (0..3).for_each(|_| on_request_failure(&backend, endpoint));
+        for _ in 0..3 {
+            on_request_failure(&backend, endpoint);
+        }
         assert!(endpoint.health.is_avoided());
     }
 
@@ -230,7 +232,9 @@ pub(super) mod tests {
             let backend = backend(endpoints);
             for endpoint in backend.endpoints().iter() {
                 on_connect_failure(&backend, endpoint);
-                (0..9).for_each(|_| on_request_failure(&backend, endpoint));
+                for _ in 0..9 {
+                    on_request_failure(&backend, endpoint);
+                }
             }
             let ejected = |it: &&Arc<Endpoint>| it.health.is_avoided();
             assert_eq!(backend.endpoints().iter().filter(ejected).count(), most);

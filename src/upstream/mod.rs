@@ -7,6 +7,7 @@ mod balance;
 mod connect;
 mod connector;
 pub mod cookie;
+mod ejections;
 mod exchange;
 mod exchange_error;
 mod health;

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Response};
 use http_body::Frame;
-use hyper::body::Incoming;
 use serde_json::json;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::admin::metric;
@@ -14,7 +12,6 @@ use crate::client::{Client, connect, get, read_until, write_text};
 use crate::collector::{Collector, Span};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
-use crate::mirror::mirror;
 use crate::origin::{Origin, empty, full, stream};
 use crate::scene::{Objects, Scene, prefix, to};
 
@@ -29,13 +26,13 @@ fn policy(tracing: &str) -> String {
 const ALL: &str =
     "{provider: {backendRef: {name: collector, port: 80}}, samplingRate: {numerator: 100}}";
 
-fn traced(collector: &Collector) -> Objects {
+pub(crate) fn traced(collector: &Collector) -> Objects {
     Objects::http()
         .service("collector", &[collector.origin.address])
         .with(policy(ALL))
 }
 
-const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
+pub(crate) const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
 
 #[tokio::test]
 async fn spans_of_a_request_have_the_parent_and_attributes_of_the_conventions() {
@@ -171,9 +168,11 @@ async fn errors_are_those_of_the_conventions() {
     assert_eq!(get(scene.at(80), "a.com", "/missing").await.status, 404);
     let (server, attempts) = collector.request().await;
     assert!(!server.is_error() && attempts[0].is_error());
-    for (path, status) in [("/dead", 503), ("/cut", 502)] {
+    // The only endpoint is tried once. An attempt that finds no other one has no span.
+    for (path, status, count) in [("/dead", 503, 1), ("/cut", 502, 1)] {
         assert_eq!(get(scene.at(80), "a.com", path).await.status, status);
         let (server, attempts) = collector.request().await;
+        assert_eq!(attempts.len(), count, "{attempts:?}");
         let found = server.attribute("http.response.status_code");
         assert_eq!(found, status.to_string());
         let all = attempts.iter().all(Span::is_error);
@@ -274,31 +273,6 @@ async fn websocket_has_a_span_until_it_ends() {
 }
 
 #[tokio::test]
-async fn mirrors_are_children_of_the_request() {
-    let mut collector = Collector::start().await;
-    let (sender, mut copies) = mpsc::unbounded_channel();
-    let copy = Origin::new(move |request: Request<Incoming>| {
-        let _ = sender.send(request.headers()["traceparent"].clone());
-        async { Response::new(empty()) }
-    });
-    let (copy, app) = (copy.await, Origin::echo("app").await);
-    let mut rule = to("app");
-    rule["filters"] = json!([mirror("copy")]);
-    let objects = traced(&collector)
-        .service("copy", &[copy.address])
-        .service("app", &[app.address]);
-    let scene = Scene::start(&objects.route("route", &[rule]));
-    get(scene.at(80), "a.com", "/").await;
-    let (server, attempts) = collector.request().await;
-    assert_eq!(attempts.len(), 1);
-    let copied = timeout(TEST_TIMEOUT, copies.recv()).await.expect("in time");
-    assert_eq!(
-        copied.expect("a copy"),
-        format!("{}-03", server.traceparent())
-    );
-}
-
-#[tokio::test]
 async fn collector_over_grpc_gets_the_headers_and_attributes_of_the_policy() {
     let (mut collector, echo) = (Collector::start().await, Origin::echo("echo").await);
     let tracing = "{provider: {protocol: GRPC, backendRef: {name: collector, port: 80}, \
@@ -329,6 +303,33 @@ async fn collector_over_grpc_gets_the_headers_and_attributes_of_the_policy() {
         (server.attribute("env"), server.attribute("user")),
         ("test".to_owned(), "ann".to_owned())
     );
+}
+
+#[tokio::test]
+async fn policy_names_spans_and_copies_attributes() {
+    let (mut collector, echo) = (Collector::start().await, Origin::echo("echo").await);
+    let tracing = "{provider: {backendRef: {name: collector, port: 80}}, samplingRate: {numerator: 100}, \
+        spanName: '{portcullis.route} {http.request.method} {http.route}', attributes: [\
+        {name: http.status_code, type: Attribute, attributeName: http.response.status_code}, \
+        {name: missing, type: Attribute, attributeName: error.type}, \
+        {name: client.address, type: Literal, literalValue: hidden}, \
+        {name: peer, type: Attribute, attributeName: client.address}]}";
+    let objects = Objects::http()
+        .service("collector", &[collector.origin.address])
+        .service("echo", &[echo.address])
+        .with(policy(tracing))
+        .route("route", &[prefix("/a", "echo")]);
+    let scene = Scene::start(&objects);
+    assert_eq!(get(scene.at(80), "a.com", "/a").await.status, 200);
+    let (server, attempts) = collector.request().await;
+    assert_eq!(server.name, "HTTPRoute default/route GET /a/*");
+    assert_eq!(attempts[0].name, "GET /a/*");
+    let values = ["http.status_code", "missing", "client.address", "peer"];
+    let values = values.map(|key| server.attribute(key));
+    assert_eq!(values, ["200", "", "hidden", "127.0.0.1"]);
+    // What is not known is left out.
+    assert_eq!(get(scene.at(80), "a.com", "/b").await.status, 404);
+    assert_eq!(collector.request().await.0.name, "GET");
 }
 
 #[tokio::test]

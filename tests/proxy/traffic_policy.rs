@@ -14,7 +14,7 @@ use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, https, prefix, secret, to};
 
 /// A policy for Services.
-fn policy(services: &[&str], mut spec: Value) -> String {
+pub(crate) fn traffic_policy(services: &[&str], mut spec: Value) -> String {
     let target = |name: &&str| json!({"group": "", "kind": "Service", "name": name});
     spec["targetRefs"] = services.iter().map(target).collect();
     let policy = json!({
@@ -25,7 +25,7 @@ fn policy(services: &[&str], mut spec: Value) -> String {
 }
 
 /// Returns a budget of this percentage and of this number of retries per hour.
-fn budget(percent: u32, count: u32) -> Value {
+pub(crate) fn budget(percent: u32, count: u32) -> Value {
     json!({"retryConstraint": {
         "budget": {"percent": percent, "interval": "1h"},
         "minRetryRate": {"count": count, "interval": "1h"},
@@ -58,7 +58,7 @@ async fn failing() -> Origin {
 #[tokio::test]
 async fn retries_over_the_budget_get_503() {
     let origin = failing().await;
-    let scene = Scene::start(&before(&origin, &[policy(&["app"], budget(0, 3))]));
+    let scene = Scene::start(&before(&origin, &[traffic_policy(&["app"], budget(0, 3))]));
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..3 {
         let answer = client.get("a.com", "/").await;
@@ -84,7 +84,7 @@ async fn retries_over_the_budget_get_503() {
 #[tokio::test]
 async fn budget_is_a_percentage_of_the_requests_of_all_workers() {
     let origin = failing().await;
-    let objects = before(&origin, &[policy(&["app"], budget(20, 1))]);
+    let objects = before(&origin, &[traffic_policy(&["app"], budget(20, 1))]);
     let scene = Scene::with(&objects, |settings| settings.workers = 4);
     for _ in 0..20 {
         let mut client = Client::http1(scene.at(80)).await;
@@ -98,7 +98,7 @@ async fn budget_is_a_percentage_of_the_requests_of_all_workers() {
 #[tokio::test]
 async fn budget_outlives_changes_of_the_configuration() {
     let origin = failing().await;
-    let mut scene = Scene::start(&before(&origin, &[policy(&["app"], budget(0, 2))]));
+    let mut scene = Scene::start(&before(&origin, &[traffic_policy(&["app"], budget(0, 2))]));
     let statuses = async |scene: &Scene, count: usize| {
         let mut statuses = Vec::new();
         let mut client = Client::http1(scene.at(80)).await;
@@ -110,7 +110,7 @@ async fn budget_outlives_changes_of_the_configuration() {
     assert_eq!(statuses(&scene, 3).await, [500, 500, 503]);
     // A changed limit keeps the count of retries.
     scene
-        .replace(&before(&origin, &[policy(&["app"], budget(0, 3))]))
+        .replace(&before(&origin, &[traffic_policy(&["app"], budget(0, 3))]))
         .await;
     assert_eq!(statuses(&scene, 2).await, [500, 503]);
     // Without the policy, all are retried, as the rule allows.
@@ -124,7 +124,7 @@ async fn failed_connects_do_not_count_against_the_budget() {
     let objects = Objects::http()
         .service("app", &[Origin::dead(), origin.address, Origin::dead()])
         .route("route", &[retrying()])
-        .with(policy(&["app"], budget(0, 1)));
+        .with(traffic_policy(&["app"], budget(0, 1)));
     let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     for _ in 0..20 {
@@ -151,7 +151,7 @@ async fn budget_counts_retries_of_safe_methods_without_a_retry_in_the_rule() {
     let objects = Objects::http()
         .service("app", &addresses)
         .route("route", &[to("app")])
-        .with(policy(&["app"], budget(0, 1)));
+        .with(traffic_policy(&["app"], budget(0, 1)));
     let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
     let mut statuses = Vec::new();
@@ -197,7 +197,7 @@ async fn each_rule_has_a_session_of_its_own_at_a_backend() {
         .route("two", &[prefix("/two", "app")]);
     let with_policy = objects
         .clone()
-        .with(policy(&["app"], json!({"sessionPersistence": {}})));
+        .with(traffic_policy(&["app"], json!({"sessionPersistence": {}})));
     let mut scene = Scene::start(&with_policy);
     let first = send(&scene, "/one", None).await;
     let set = first.header("set-cookie");
@@ -225,7 +225,10 @@ async fn cookie_of_a_backend_is_secure_over_tls() {
         .with(secret("key", &Certificate::new(&["a.com"])))
         .service("app", &[origin.address])
         .route("route", &[prefix("/cart", "app")])
-        .with(policy(&["app"], json!({"sessionPersistence": persistence})));
+        .with(traffic_policy(
+            &["app"],
+            json!({"sessionPersistence": persistence}),
+        ));
     let scene = Scene::start(&objects);
     let config = tls::client(&["http/1.1"]);
     let mut client = Client::tls(scene.at(443), "a.com", &config).await;
@@ -245,7 +248,7 @@ async fn session_of_a_rule_overrides_the_session_of_its_backend() {
     let objects = Objects::http()
         .service("app", &addresses)
         .route("route", &[rule, to("app")])
-        .with(policy(&["app"], persistence));
+        .with(traffic_policy(&["app"], persistence));
     let scene = Scene::start(&objects);
     let of_backend = cookie(&send(&scene, "/", None).await);
     assert!(of_backend.starts_with("of-backend="), "{of_backend}");
@@ -272,7 +275,10 @@ async fn session_of_a_backend_outlasts_changes_of_weights() {
             .service("a", &addresses[..2])
             .service("b", &addresses[2..])
             .route("route", &[json!({"backendRefs": backends})])
-            .with(policy(&["a", "b"], json!({"sessionPersistence": {}})))
+            .with(traffic_policy(
+                &["a", "b"],
+                json!({"sessionPersistence": {}}),
+            ))
     };
     let mut scene = Scene::start(&objects([0, 1]));
     let first = send(&scene, "/", None).await;

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, request};
 
 use crate::ir::backend_policy::Probe;
 use crate::proxy::body::buffered::Buffered;
-use crate::proxy::request::subrequest;
+use crate::proxy::request::subrequest::{self, Subrequest};
 use crate::runtime::per_worker::WorkerId;
 use crate::table::{Backend, Transport, UpstreamFault};
 use crate::upstream::{Security, Semantics, SendError, TcpClient, Upstream};
@@ -73,7 +73,8 @@ pub(super) async fn ask(upstream: &Upstream, backend: &Backend, probe: &Probe) -
             let semantics = Semantics::of(&parts.method);
             let body = Buffered::new(Bytes::new());
             let sender = (upstream, WorkerId::ONLY);
-            let sent = subrequest::send_by(sender, backend, &parts, semantics, body);
+            let mut request = Subrequest::new(parts, semantics);
+            let sent = subrequest::send_by(sender, backend, &mut request, body);
             match sent.await {
                 Ok(response) => Outcome::of(is_healthy(response.status, statuses)),
                 Err(error) => Outcome::of_error(error),
@@ -100,7 +101,8 @@ async fn ask_grpc(upstream: &Upstream, backend: &Backend, service: &str) -> Outc
     headers.insert(TE, HeaderValue::from_static("trailers"));
     let body = Buffered::new(grpc_request(service));
     let sender = (upstream, WorkerId::ONLY);
-    let sent = subrequest::send_by(sender, backend, &parts, Semantics::Other, body);
+    let mut request = Subrequest::new(parts, Semantics::Other);
+    let sent = subrequest::send_by(sender, backend, &mut request, body);
     let response = match sent.await {
         Ok(response) => response,
         Err(error) => return Outcome::of_error(error),

@@ -25,6 +25,7 @@ use crate::proxy::error::Error;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::{Listener, Port, RequestView, Rule, Table};
+use crate::telemetry::trace::RequestSpan;
 
 /// A normalized request and the rule that it matches.
 pub(super) struct Matched {
@@ -83,11 +84,15 @@ pub(super) fn admit(
     if let (Some(port), true) = (place.port, !table.ir.tracing.is_empty())
         && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
     {
-        record.sample(tracing, parts, &normalized.host, port.bind().port);
+        let target = (&normalized.host, port.bind().port);
+        record.sample(tracing, parts, target, added.id());
     }
     let (rule, passed) = place
         .listener
-        .and_then(|listener| find_rule(listener, parts, &normalized.host, &added, &origin))
+        .and_then(|listener| {
+            let view = view(parts, &normalized.host, &added);
+            find_rule(listener, &view, &origin, record.span.as_deref_mut())
+        })
         .map_err(refused)?;
     let rule = table.rule(rule);
     record.matched(&rule);
@@ -101,11 +106,13 @@ pub(super) fn admit(
                 record.counts_as(in_progress);
             }
             if let Some(Credentials::Valid(identity)) = &passed.credentials {
+                record.note(|| identity.event());
                 identity.apply(parts).map_err(refused)?;
             }
             Some(passed)
         }
         Err(refusal) => {
+            record.note_if(|| refusal.event());
             let PolicyRefusal { error, headers } = *refusal;
             return Err(Refused {
                 headers: Some(Box::new(headers)),
@@ -155,16 +162,14 @@ impl<'a> Place<'a> {
 /// Returns the rule for a request, and whether its policies let the request pass.
 fn find_rule<'a>(
     listener: &'a Listener,
-    parts: &request::Parts,
-    host: &Host,
-    added: &AddedHeaders,
+    view: &RequestView<'_>,
     origin: &Origin,
+    span: Option<&mut RequestSpan>,
 ) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
-    let view = view(parts, host, added);
-    let rule = rule_of(listener, &view)?;
+    let rule = rule_of(listener, view)?;
     let passed = match listener.policies(rule) {
         None => Ok(None),
-        Some(policies) => policies::check((policies, rule), origin, &view),
+        Some(policies) => policies::check((policies, rule), origin, view, span),
     };
     Ok((rule, passed))
 }

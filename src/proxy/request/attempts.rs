@@ -86,6 +86,7 @@ pub(in crate::proxy) async fn send(
             },
         };
         let admitted = Retries::admit(backend, traffic);
+        exchange.record.note_retry(admitted.is_ok());
         admitted.inspect_err(|_| exchange.record.attempts.give_up(backend))?;
         exchange.restore(unfiltered, body);
         rule.state.stats.retried(exchange.client.worker.id);
@@ -119,18 +120,23 @@ fn after_failure(
         let allowed = retries.allowed(exchange.retry());
         let is_of_rule = allowed.are_of_rule();
         let is_retried = allowed.allow_error(error, &exchange.parts.method);
-        let attempts = &mut exchange.record.attempts;
         match resend {
-            Resend::AtOnce => return Ok(Next::Resend(body)),
+            Resend::AtOnce => {
+                exchange.record.note_retry(true);
+                return Ok(Next::Resend(body));
+            }
             Resend::AsRetry if !is_of_rule => {
-                Retries::admit_by_default(backend, traffic, attempts, error)?;
+                let attempts = &mut exchange.record.attempts;
+                let admitted = Retries::admit_by_default(backend, traffic, attempts, error);
+                exchange.record.note_retry(admitted.is_ok());
+                admitted?;
                 exchange.rule.state.stats.retried(exchange.client.worker.id);
                 return Ok(Next::Resend(body));
             }
             Resend::AsRetry | Resend::Never => {}
         }
         if is_retried {
-            attempts.begin_retry(None);
+            exchange.record.attempts.begin_retry(None);
             return Ok(Next::Retry(body));
         }
     }
@@ -184,7 +190,7 @@ fn begin_span(exchange: &mut Exchange) {
 /// Records the status of the response to an attempt, or why there is none.
 #[cold]
 fn end_span(exchange: &mut Exchange, backend: &Backend, outcome: Result<u16, &'static str>) {
-    let endpoint = exchange.record.attempts.endpoint();
+    let endpoint = exchange.record.attempts.selected();
     if let Some(span) = &mut exchange.record.span {
         span.attempted(endpoint, backend.id.tls.is_some(), outcome);
     }

@@ -17,6 +17,7 @@ use crate::table::{
     Authentication, AuthorizedRequest, BrokenPolicy, Claims, Policies, RequestView, Tokens, Users,
     VerifiedToken,
 };
+use crate::telemetry::trace::Event;
 
 /// The challenge for clients without a valid API key. No scheme is registered for these.
 const API_KEY: HeaderValue = HeaderValue::from_static("ApiKey");
@@ -290,6 +291,17 @@ impl Identity {
             user.map(|(users, user)| &*users.ir.users[user].name),
             client.map(|(clients, key)| &*clients.ir.keys[key].client),
         ]
+    }
+
+    /// Returns the decision for the span of the request: kinds of credentials, and no name.
+    pub(super) fn event(&self) -> Event {
+        let kinds = [
+            self.user.map(|_| "password"),
+            self.key.map(|_| "API key"),
+            self.token.as_ref().map(|_| "token"),
+        ];
+        let kinds: Vec<_> = kinds.into_iter().flatten().collect();
+        Event::authenticated(&kinds)
     }
 
     /// What the token of the request says.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use self::verdict::{Verdict, copy_headers, denial};
 use super::exchange::Exchange;
-use super::subrequest;
+use super::subrequest::{self, Subrequest};
 use crate::filter::{Level, LocalResponse};
 use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
 use crate::proxy::body::buffered::Buffered;
@@ -27,6 +27,7 @@ use crate::proxy::client::forwarding::{
 use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
 use crate::table::{AuthResult, Backend, BackendTarget};
+use crate::telemetry::trace::{Decision, Event, Purpose, RequestSpan};
 use crate::upstream::Semantics;
 
 /// Maximum time for a response of the authorization server.
@@ -54,7 +55,9 @@ pub(super) async fn authorize(
     let asked = async {
         match &auth.protocol {
             AuthProtocol::Http(http) => {
-                http_verdict(&worker, backend, http, &mut exchange.parts, body).await
+                let span = exchange.record.span.as_deref();
+                let target = (&**backend, span);
+                http_verdict(&worker, target, http, &mut exchange.parts, body).await
             }
             AuthProtocol::Grpc(grpc) => {
                 grpc::verdict(&worker, backend, grpc, exchange, level, body).await
@@ -64,11 +67,14 @@ pub(super) async fn authorize(
     let verdict = timeout(TIMEOUT, asked)
         .await
         .unwrap_or(Err(Error::AuthorizationTimeout));
-    backend.stats.authorized(match &verdict {
-        Ok(Verdict::Allow) => AuthResult::Allowed,
-        Ok(Verdict::Deny(_)) => AuthResult::Denied,
-        Err(_) => AuthResult::Failed,
-    });
+    let (result, decision) = match &verdict {
+        Ok(Verdict::Allow) => (AuthResult::Allowed, Decision::Allowed),
+        Ok(Verdict::Deny(_)) => (AuthResult::Denied, Decision::Refused),
+        Err(_) => (AuthResult::Failed, Decision::Failed),
+    };
+    backend.stats.authorized(result);
+    let record = &mut exchange.record;
+    record.note(|| Event::external_auth(&backend.id, decision));
     match verdict? {
         Verdict::Allow => Ok(None),
         Verdict::Deny(response) => {
@@ -82,15 +88,18 @@ pub(super) async fn authorize(
 /// headers of its response to `parts`. Whatever the method, the call asks a question and has no
 /// effect, so that it may be sent again.
 async fn http_verdict(
-    worker: &Worker,
-    backend: &Backend,
+    worker: &Rc<Worker>,
+    (backend, span): (&Backend, Option<&RequestSpan>),
     http: &HttpAuth,
     parts: &mut request::Parts,
     body: Bytes,
 ) -> Result<Verdict, Error> {
     let head = http_head(http, parts, body.len())?;
+    // The path is that of the client.
+    let request = Subrequest::new(head, Semantics::Safe);
+    let mut request = request.traced(worker, span, Purpose::ExternalAuth, None);
     let body = Buffered::new(body);
-    let response = subrequest::send(worker, backend, &head, Semantics::Safe, body).await;
+    let response = subrequest::send(worker, backend, &mut request, body).await;
     let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, headers) = (response.status, response.headers);
     // A response that is cut off may have become another one: it neither allows nor explains.

@@ -9,17 +9,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::request;
 use http_body::Body;
 use tokio::task::spawn_local;
 use tokio::time::{Sleep, sleep};
 
 use super::exchange::Exchange;
-use super::subrequest;
+use super::subrequest::{self, Subrequest};
 use crate::ir::filter::Mirror;
 use crate::proxy::body::body_copy::{BodyCopy, CopyFailure, CopyPermit};
 use crate::proxy::worker_state::Worker;
 use crate::table::{Backend, BackendTarget, MirrorResult, draw};
+use crate::telemetry::trace::{Purpose, RequestSpan};
 use crate::upstream::{ResponseBody, Semantics};
 
 /// Maximum time from the end of a request body to the end of the mirror's response, for rules
@@ -31,7 +31,7 @@ const MAX_DISCARDED: usize = 1024 * 1024;
 /// A copy of a request.
 struct Copy {
     backend: Arc<Backend>,
-    parts: request::Parts,
+    request: Subrequest,
     body: BodyCopy,
     timeout: Option<Duration>,
 }
@@ -55,9 +55,12 @@ pub(in crate::proxy) fn start(
     };
     let mut parts = subrequest::head(&exchange.parts);
     parts.headers = exchange.parts.headers.clone();
+    let semantics = Semantics::of(&parts.method);
+    let span = exchange.record.span.as_deref();
+    let template = span.and_then(RequestSpan::template);
     let copy = Copy {
         backend: backend.clone(),
-        parts,
+        request: Subrequest::new(parts, semantics).traced(&worker, span, Purpose::Mirror, template),
         body: exchange.body.copy(permit),
         timeout: exchange
             .rule
@@ -72,10 +75,15 @@ pub(in crate::proxy) fn start(
 }
 
 impl Copy {
-    async fn send(self, worker: &Worker) -> MirrorResult {
+    async fn send(mut self, worker: &Worker) -> MirrorResult {
         let watch = self.body.watch();
         let mut deadline = self.timeout.map(timer);
-        let mut exchange = pin!(exchange(worker, &self.backend, &self.parts, self.body));
+        let mut exchange = pin!(exchange(
+            worker,
+            &self.backend,
+            &mut self.request,
+            self.body
+        ));
         poll_fn(|cx| {
             if let Some(failure) = watch.poll_failure(cx) {
                 return Poll::Ready(match failure {
@@ -106,11 +114,10 @@ fn timer(after: Duration) -> Pin<Box<Sleep>> {
 async fn exchange(
     worker: &Worker,
     backend: &Backend,
-    parts: &request::Parts,
+    request: &mut Subrequest,
     body: BodyCopy,
 ) -> MirrorResult {
-    let semantics = Semantics::of(&parts.method);
-    match subrequest::send(worker, backend, parts, semantics, body).await {
+    match subrequest::send(worker, backend, request, body).await {
         Ok(response) => discard(response.body).await,
         Err(_) => MirrorResult::Failed,
     }

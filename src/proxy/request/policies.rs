@@ -20,8 +20,9 @@ use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
 use crate::table::{
-    InProgress, LimitRefusal, LimitedRequest, Policies, Remaining, RequestView, Rule,
+    InProgress, LimitRefusal, LimitedRequest, Limiter, Policies, Remaining, RequestView, Rule,
 };
+use crate::telemetry::trace::{Decision, Event, RequestSpan};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -41,11 +42,12 @@ pub(super) struct Passed {
 /// What policies have to do with a request, if that is anything, or why it does not pass.
 pub(super) type PolicyResult = Result<Option<Box<Passed>>, Box<PolicyRefusal>>;
 
-/// Decides on a request for a host that matches a rule.
+/// Decides on a request for a host that matches a rule. Its span, if it is sampled, gets what limits decide.
 pub(super) fn check(
     (policies, rule): (&Arc<Policies>, &Rule),
     origin: &Origin,
     view: &RequestView<'_>,
+    span: Option<&mut RequestSpan>,
 ) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
     let client = origin.address;
@@ -59,7 +61,7 @@ pub(super) fn check(
     }
     let (in_progress, headers) = match policies.ir.limits {
         None => (InProgress::default(), None),
-        Some(_) => admit(policies, client, view)?,
+        Some(_) => admit(policies, client, view, span)?,
     };
     let defaults = policies.ir.route.as_ref();
     if is_too_large(view, defaults.and_then(|it| it.max_body)) {
@@ -105,20 +107,31 @@ fn admit(
     policies: &Policies,
     client: IpAddr,
     view: &RequestView<'_>,
+    span: Option<&mut RequestSpan>,
 ) -> Result<(InProgress, Option<Box<HeaderChanges>>), Box<PolicyRefusal>> {
     let request = LimitedRequest {
         client,
         view: *view,
     };
     let limits = policies.limits();
-    match (policies.admit(&request), limits) {
-        (Ok((in_progress, remaining)), limits) => {
-            let limits = limits.filter(|limits| limits.has_headers);
-            let headers = limits.map(|limits| Box::new(announced(limits, remaining.as_ref())));
-            Ok((in_progress, headers))
+    let note = |limiter: &Limiter, decision| {
+        if let Some(span) = span {
+            span.note(Event::limit(&limiter.policy, &limiter.ir.name, decision));
         }
-        (Err(LimitRefusal::Exceeded(after)), Some(limits)) => {
-            Err(Box::new(exceeded(limits, after)))
+    };
+    match (policies.admit(&request), limits) {
+        (Ok(within), limits) => {
+            if let Some(limiter) = within.audited {
+                note(limiter, Decision::Audited);
+            }
+            let limits = limits.filter(|limits| limits.has_headers);
+            let remaining = within.remaining.as_ref();
+            let headers = limits.map(|limits| Box::new(announced(limits, remaining)));
+            Ok((within.in_progress, headers))
+        }
+        (Err(LimitRefusal::Exceeded(over)), Some(limits)) => {
+            note(over.limiter, Decision::Refused);
+            Err(Box::new(exceeded(limits, over.after)))
         }
         (Err(_), _) => Err(Box::new(Error::BrokenPolicy.into())),
     }

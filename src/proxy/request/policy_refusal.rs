@@ -2,13 +2,33 @@
 
 use http::HeaderMap;
 
+use crate::ir::policy::Phase;
 use crate::proxy::error::Error;
+use crate::telemetry::trace::{Decision, Event};
 
 /// Why a request does not pass.
 pub(super) struct PolicyRefusal {
     pub(super) error: Error,
     /// Headers of its response.
     pub(super) headers: HeaderMap,
+}
+
+impl PolicyRefusal {
+    /// Returns the decision for the span of the request; `None` if the span has it.
+    pub(super) fn event(&self) -> Option<Event> {
+        let phase = match self.error {
+            Error::AddressRefused => Phase::IpRules,
+            Error::BodyTooLarge => Phase::BodyLimit,
+            Error::Unauthenticated => Phase::Authentication,
+            Error::PasswordsWait => {
+                return Some(Event::of_phase(Phase::Authentication, Decision::Failed));
+            }
+            Error::Unauthorized => Phase::Authorization,
+            Error::BrokenPolicy => return Some(Event::broken_policy()),
+            _ => return None,
+        };
+        Some(Event::of_phase(phase, Decision::Refused))
+    }
 }
 
 impl From<Error> for PolicyRefusal {

@@ -109,6 +109,10 @@ async fn verify(
             }
         }
     };
+    exchange.record.note_if(|| match &outcome {
+        Ok(identity) => Some(identity.event()),
+        Err(refusal) => refusal.event(),
+    });
     let applied = outcome.and_then(|identity| {
         let applied = identity.apply(&mut exchange.parts);
         applied.map_err(|error| Box::new(error.into()))

@@ -2,14 +2,17 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Request, request};
+use http::{HeaderMap, Request, StatusCode, request};
 use http_body::Body;
 
+use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
 use crate::runtime::per_worker::WorkerId;
 use crate::table::Backend;
+use crate::telemetry::trace::{Item, Purpose, RequestSpan, TRACEPARENT, TRACESTATE};
 use crate::upstream::{
     Attempts, Outgoing, Replay, Resend, Response, ResponseBody, Semantics, SendError, Upstream,
 };
@@ -24,48 +27,123 @@ pub(in crate::proxy) fn head(of: &request::Parts) -> request::Parts {
     head
 }
 
+/// A request to another backend. Its spans, if it has some, end when it is dropped.
+pub(in crate::proxy) struct Subrequest {
+    head: request::Parts,
+    semantics: Semantics,
+    attempts: Attempts,
+    trace: Option<Trace>,
+}
+
+/// The spans of a request to another backend.
+struct Trace {
+    span: Box<RequestSpan>,
+    worker: Rc<Worker>,
+}
+
+impl Subrequest {
+    pub(in crate::proxy) fn new(head: request::Parts, semantics: Semantics) -> Self {
+        Self {
+            head,
+            semantics,
+            attempts: Attempts::default(),
+            trace: None,
+        }
+    }
+
+    /// Gives the request spans for this purpose, if the client's request is sampled. `template` is that of its path, if it has
+    /// few values.
+    pub(in crate::proxy) fn traced(
+        mut self,
+        worker: &Rc<Worker>,
+        client: Option<&RequestSpan>,
+        purpose: Purpose,
+        template: Option<&str>,
+    ) -> Self {
+        let Some(client) = client else { return self };
+        if let Some(state) = client.tracestate() {
+            self.head.headers.insert(TRACESTATE, state);
+        }
+        self.trace = Some(Trace {
+            span: client.of_subrequest(purpose, &self.head.method, template),
+            worker: worker.clone(),
+        });
+        self
+    }
+
+    fn begin_attempt(&mut self) {
+        if let Some(Trace { span, .. }) = &mut self.trace {
+            let context = span.begin_attempt(self.head.uri.path());
+            let headers = &mut self.head.headers;
+            headers.insert(TRACEPARENT, context.to_header());
+        }
+    }
+
+    fn end_attempt(&mut self, backend: &Backend, outcome: Result<StatusCode, SendError>) {
+        if let Some(Trace { span, .. }) = &mut self.trace {
+            let outcome = outcome.map(|status| status.as_u16());
+            let outcome = outcome.map_err(|error| Error::from(error).message());
+            let endpoint = self.attempts.selected();
+            span.attempted(endpoint, backend.id.tls.is_some(), outcome);
+        }
+    }
+}
+
+impl Drop for Subrequest {
+    fn drop(&mut self) {
+        if let Some(Trace { mut span, worker }) = self.trace.take() {
+            span.end_subrequest(self.attempts.selected());
+            if !span.is_empty() {
+                worker.traces.add(Item::Span(span));
+            }
+        }
+    }
+}
+
 /// Sends a request until there is a response or no other attempt is safe.
 pub(in crate::proxy) async fn send<B: Replay>(
     worker: &Worker,
     backend: &Backend,
-    parts: &request::Parts,
-    semantics: Semantics,
+    subrequest: &mut Subrequest,
     body: B,
 ) -> Result<Response<B>, SendError> {
     let sender = (&worker.upstream, worker.id);
-    send_by(sender, backend, parts, semantics, body).await
+    send_by(sender, backend, subrequest, body).await
 }
 
 /// Does what [`send`] does, with the connections and the counters of this sender.
 pub(in crate::proxy) async fn send_by<B: Replay>(
     (upstream, worker): (&Upstream, WorkerId),
     backend: &Backend,
-    parts: &request::Parts,
-    semantics: Semantics,
+    subrequest: &mut Subrequest,
     mut body: B,
 ) -> Result<Response<B>, SendError> {
-    let outgoing = Outgoing {
-        parts,
-        semantics,
-        added: &[],
-        upgrade: None,
-        expect_continue: false,
-        informational: None,
-        try_timeout: None,
-        keeps_body: false,
-    };
-    let mut attempts = Attempts::default();
     loop {
-        let attempt = upstream.attempt(backend, None, &mut attempts, &outgoing, body);
+        subrequest.begin_attempt();
+        let attempts = &mut subrequest.attempts;
+        let outgoing = Outgoing {
+            parts: &subrequest.head,
+            semantics: subrequest.semantics,
+            added: &[],
+            upgrade: None,
+            expect_continue: false,
+            informational: None,
+            try_timeout: None,
+            keeps_body: false,
+        };
+        let attempt = upstream.attempt(backend, None, attempts, &outgoing, body);
         let failed = match attempt.await {
             Ok(response) => {
-                if let Some(release) = attempts.release() {
+                subrequest.end_attempt(backend, Ok(response.status));
+                if let Some(release) = subrequest.attempts.release() {
                     release.record(worker, response.status.as_u16());
                 }
                 return Ok(response);
             }
             Err(failed) => failed,
         };
+        subrequest.end_attempt(backend, Err(failed.error));
+        let attempts = &mut subrequest.attempts;
         let Some(again) = failed.body else {
             attempts.give_up(backend);
             return Err(failed.error);

@@ -20,7 +20,9 @@ use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::InProgress;
 use crate::telemetry::access_log::{Completion, Line};
 use crate::telemetry::metrics::TimeoutKind;
-use crate::telemetry::trace::{Peer, RequestSpan, TRACEPARENT, TRACESTATE};
+use crate::telemetry::trace::{
+    Decision, Event, Item, LogRecord, Peer, RequestSpan, TRACEPARENT, TRACESTATE,
+};
 use crate::upstream::Attempts;
 
 /// Status of a request whose client disconnected before the response.
@@ -46,6 +48,8 @@ pub(crate) struct Record {
     in_progress: Option<Box<InProgress>>,
     /// Its line of the access log so far; `None` if the log is disabled.
     line: Option<Box<Line>>,
+    /// The policy whose collector gets its line, instead of the log of the process.
+    log: Option<Arc<Tracing>>,
     /// Its span, if it is sampled.
     pub(in crate::proxy) span: Option<Box<RequestSpan>>,
 }
@@ -74,6 +78,7 @@ impl Record {
             complete: false,
             in_progress: None,
             line,
+            log: None,
             span: None,
         })
     }
@@ -83,16 +88,30 @@ impl Record {
         &self.activity
     }
 
-    /// Decides whether the request, for this host and local port, is sampled.
+    /// Decides whether the request, for this host and local port, is sampled, and where its line of the access log goes.
     #[cold]
     pub(crate) fn sample(
         &mut self,
         tracing: &Arc<Tracing>,
         parts: &request::Parts,
-        host: &Host,
-        port: u16,
+        (host, port): (&Host, u16),
+        id: &HeaderValue,
     ) {
         let client = &self.client;
+        if tracing.access_log {
+            self.log = Some(tracing.clone());
+            // The log of the process may be disabled.
+            let origin = self.origin;
+            self.line.get_or_insert_with(|| {
+                let mut line = Line::without_log(&client.peer_text, parts, self.start);
+                line.host(host.as_str());
+                if let Some(address) = origin {
+                    line.client_ip(address);
+                }
+                line.request_id(id.as_bytes());
+                line
+            });
+        }
         let peer = || Peer {
             client: self.client(),
             scheme: match client.scheme() {
@@ -117,6 +136,33 @@ impl Record {
         headers.insert(TRACEPARENT, span.context.to_header());
         if !span.has_parent() {
             headers.remove(TRACESTATE);
+        }
+    }
+
+    /// Records a decision in the span of the request, if it is sampled.
+    #[inline]
+    pub(crate) fn note(&mut self, event: impl FnOnce() -> Event) {
+        self.note_if(|| Some(event()));
+    }
+
+    /// Records a decision, if there is one, in the span of the request, if it is sampled.
+    #[inline]
+    pub(crate) fn note_if(&mut self, event: impl FnOnce() -> Option<Event>) {
+        if let Some(span) = &mut self.span
+            && let Some(event) = event()
+        {
+            span.note(event);
+        }
+    }
+
+    /// Records whether the request is sent again after the present attempt.
+    #[inline]
+    pub(crate) fn note_retry(&mut self, is_admitted: bool) {
+        if let Some(span) = &mut self.span {
+            span.note_retry(match is_admitted {
+                true => Decision::Allowed,
+                false => Decision::Refused,
+            });
         }
     }
 
@@ -239,10 +285,13 @@ impl Drop for Record {
         if let Some(release) = release {
             release.record(worker, status);
         }
-        let trace_id = self.span.as_ref().map(|span| span.context.trace_id);
+        let context = self.span.as_ref().map(|span| span.context);
         if let Some(mut span) = self.span.take() {
-            span.end(self.status, elapsed, self.error, self.attempts.endpoint());
-            self.client.worker.traces.add(*span);
+            for (endpoint, time) in self.attempts.ejections() {
+                span.note_at(*time, Event::ejection(*endpoint));
+            }
+            span.end(self.status, elapsed, self.error, self.attempts.selected());
+            self.client.worker.traces.add(Item::Span(span));
         }
         if let Some(line) = self.line.take() {
             let rule = self.rule.as_ref();
@@ -257,14 +306,22 @@ impl Drop for Record {
                 response_time: self.attempts.response_time(),
                 release: release.map(|release| &*release.name),
                 error: self.error,
-                trace_id,
+                trace_id: context.map(|context| context.trace_id),
             };
             let log = &self.client.worker.access_log;
             if let Some(taps) = log.taps() {
                 let backend = || rule?.backend_of(end.upstream).map(|it| it.id.to_string());
                 taps.show(&line, &end, &backend);
             }
-            log.close(line, &end);
+            match self.log.take() {
+                None => log.close(line, &end),
+                Some(tracing) => {
+                    let outcome = (self.status, self.error);
+                    let line = line.into_text(&end);
+                    let record = LogRecord::new(tracing, context, elapsed, outcome, line);
+                    self.client.worker.traces.add(Item::Record(record));
+                }
+            }
         }
     }
 }

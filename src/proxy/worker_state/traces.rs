@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::telemetry::trace::{RequestSpan, TraceQueue, WorkerTraces};
+use crate::telemetry::trace::{Item, TraceQueue, WorkerTraces};
 
 /// Delay from the first request until it is passed on, if there are not many before.
 const GATHER: Duration = Duration::from_millis(20);
@@ -25,9 +25,9 @@ impl SampledRequests {
         }
     }
 
-    /// Adds an ended request.
-    pub(in crate::proxy) fn add(&self, request: RequestSpan) {
-        if self.traces.add(request) {
+    /// Adds an ended request, or its record of the access log.
+    pub(in crate::proxy) fn add(&self, item: Item) {
+        if self.traces.add(item) {
             self.began.notify_one();
         }
     }

@@ -69,7 +69,8 @@ fn admit_from(policies: &CountedLimits, client: IpAddr, now: u64) -> Result<(), 
         client,
         view: view(&headers),
     };
-    policies.admit(&request, now).map(drop)
+    let admitted = policies.admit(&request, now);
+    admitted.map(drop).map_err(|over| over.after)
 }
 
 fn admitted(policies: &CountedLimits, now: u64, count: usize) -> usize {

@@ -114,6 +114,11 @@ impl Line {
         self.text.capacity() <= USUAL_LINE
     }
 
+    /// Completes the line and returns its text.
+    pub fn into_text(mut self, end: &Completion<'_>) -> Box<[u8]> {
+        self.end(end).into()
+    }
+
     /// Completes the line and returns it.
     pub(super) fn end(&mut self, end: &Completion<'_>) -> &[u8] {
         if self.lacks_host {

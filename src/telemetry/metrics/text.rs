@@ -230,9 +230,15 @@ impl Metrics {
     fn traces(&self, page: &mut Page<'_>) -> fmt::Result {
         let traces = &self.process.traces;
         let help = "Spans that a collector has accepted";
-        page.counter("trace_exported_spans", help, traces.exported())?;
+        let (exported, dropped) = (traces.exported(), traces.dropped());
+        page.counter("trace_exported_spans", help, exported.spans)?;
         let help = "Spans that were dropped, since a collector was away or too slow";
-        page.counter("trace_dropped_spans", help, traces.dropped())
+        page.counter("trace_dropped_spans", help, dropped.spans)?;
+        let help = "Records of the access log that a collector has accepted";
+        page.counter("otlp_log_exported_records", help, exported.records)?;
+        let help =
+            "Records of the access log that were dropped, since a collector was away or too slow";
+        page.counter("otlp_log_dropped_records", help, dropped.records)
     }
 
     fn busy_workers(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -148,7 +148,9 @@ pub(super) mod tests {
             headers: Vec::new(),
             sampling: Share::ALL,
             parent_sampling: Some(Share::ALL),
+            access_log: false,
             service_name: "web".into(),
+            span_name: None,
             attributes: Vec::new(),
         }
     }

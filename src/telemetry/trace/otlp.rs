@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use prost::Message;
 
+use super::events::{Event, EventValue};
 use super::spans::{AttemptSpan, RequestSpan};
 use crate::ir::Tracing;
+use crate::ir::telemetry::{AttributeSource, NamePart};
 
 /// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`.
 #[derive(Clone, PartialEq, Message)]
@@ -27,7 +29,7 @@ struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     attributes: Vec<KeyValue>,
 }
@@ -41,7 +43,7 @@ struct ScopeSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Scope {
+pub(super) struct Scope {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
@@ -68,10 +70,25 @@ struct Span {
     end_time_unix_nano: u64,
     #[prost(message, repeated, tag = "9")]
     attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "11")]
+    events: Vec<SpanEvent>,
+    #[prost(uint32, tag = "12")]
+    dropped_events_count: u32,
     #[prost(message, optional, tag = "15")]
     status: Option<Status>,
     #[prost(fixed32, tag = "16")]
     flags: u32,
+}
+
+/// `opentelemetry.proto.trace.v1.Span.Event`.
+#[derive(Clone, PartialEq, Message)]
+struct SpanEvent {
+    #[prost(fixed64, tag = "1")]
+    time_unix_nano: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(message, repeated, tag = "3")]
+    attributes: Vec<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -83,7 +100,7 @@ struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct KeyValue {
+pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(message, optional, tag = "2")]
@@ -91,13 +108,13 @@ struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct AnyValue {
+pub(super) struct AnyValue {
     #[prost(oneof = "Value", tags = "1, 3")]
-    value: Option<Value>,
+    pub(super) value: Option<Value>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Value {
+pub(super) enum Value {
     #[prost(string, tag = "1")]
     String(String),
     #[prost(int64, tag = "3")]
@@ -115,8 +132,10 @@ const LOCAL_PARENT: u32 = 0x101;
 /// Sampled, with a remote parent.
 const REMOTE_PARENT: u32 = 0x301;
 /// The version of the semantic conventions.
-const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
+pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
 
+/// What stands for methods that nobody knows.
+const OTHER: &str = "_OTHER";
 /// Methods that may be in names of spans (RFC 9110, 9.3, and RFC 5789).
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
@@ -147,7 +166,7 @@ const GRPC_SERVER_ERRORS: [u16; 6] = [2, 4, 12, 13, 14, 15];
 
 /// The attributes of a span under construction.
 #[derive(Default)]
-struct Attributes(Vec<KeyValue>);
+pub(super) struct Attributes(pub(super) Vec<KeyValue>);
 
 impl Attributes {
     fn add(&mut self, key: &str, value: Value) {
@@ -157,16 +176,16 @@ impl Attributes {
         });
     }
 
-    fn text(&mut self, key: &str, value: impl Into<String>) {
+    pub(super) fn text(&mut self, key: &str, value: impl Into<String>) {
         self.add(key, Value::String(value.into()));
     }
 
-    fn number(&mut self, key: &str, value: impl Into<i64>) {
+    pub(super) fn number(&mut self, key: &str, value: impl Into<i64>) {
         self.add(key, Value::Int(value.into()));
     }
 
     fn method(&mut self, method: &str) {
-        self.text("http.request.method", known(method).unwrap_or("_OTHER"));
+        self.text("http.request.method", known(method).unwrap_or(OTHER));
         if known(method).is_none() {
             self.text("http.request.method_original", method);
         }
@@ -182,23 +201,34 @@ fn known(method: &str) -> Option<&'static str> {
     METHODS.into_iter().find(|known| *known == method)
 }
 
+impl Resource {
+    pub(super) fn of(tracing: &Tracing) -> Self {
+        let mut attributes = Attributes::default();
+        attributes.text("service.name", &*tracing.service_name);
+        attributes.text("service.version", env!("CARGO_PKG_VERSION"));
+        Self {
+            attributes: attributes.0,
+        }
+    }
+}
+
+impl Scope {
+    pub(super) fn ours() -> Self {
+        Self {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
 /// Encodes requests that were sampled by the same policy as an `ExportTraceServiceRequest`.
-pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
-    let mut resource = Attributes::default();
-    resource.text("service.name", &*tracing.service_name);
-    resource.text("service.version", env!("CARGO_PKG_VERSION"));
-    let spans = requests.iter().flat_map(spans).collect();
+pub fn encode<'a>(tracing: &Tracing, requests: impl Iterator<Item = &'a RequestSpan>) -> Vec<u8> {
     let request = ExportRequest {
         resource_spans: vec![ResourceSpans {
-            resource: Some(Resource {
-                attributes: resource.0,
-            }),
+            resource: Some(Resource::of(tracing)),
             scope_spans: vec![ScopeSpans {
-                scope: Some(Scope {
-                    name: env!("CARGO_PKG_NAME").to_owned(),
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                }),
-                spans,
+                scope: Some(Scope::ours()),
+                spans: requests.flat_map(spans).collect(),
             }],
             schema_url: SCHEMA.to_owned(),
         }],
@@ -207,9 +237,10 @@ pub fn encode(tracing: &Tracing, requests: &[RequestSpan]) -> Vec<u8> {
 }
 
 fn spans(request: &RequestSpan) -> impl Iterator<Item = Span> {
-    let attempts = request.attempts.iter().enumerate();
-    let attempts = attempts.map(|(resend, attempt)| client_span(request, attempt, resend));
-    [server_span(request)].into_iter().chain(attempts)
+    let attempts = request.attempts.iter();
+    let attempts = attempts.map(|attempt| client_span(request, attempt));
+    let server = request.purpose.is_none().then(|| server_span(request));
+    server.into_iter().chain(attempts)
 }
 
 fn server_span(request: &RequestSpan) -> Span {
@@ -241,9 +272,6 @@ fn server_span(request: &RequestSpan) -> Span {
         attributes.text("rpc.system.name", "grpc");
         attributes.text("rpc.response.status_code", name);
     }
-    for (name, value) in &request.attributes {
-        attributes.text(name, &**value);
-    }
     // A refused request is no error of the server. One without a complete response is.
     let reason = request
         .error
@@ -265,6 +293,8 @@ fn server_span(request: &RequestSpan) -> Span {
             .map_or_else(Vec::new, |parent| parent.to_vec()),
         kind: SERVER,
         flags: parent,
+        events: request.events.iter().map(|it| event(request, it)).collect(),
+        dropped_events_count: request.dropped_events,
         ..span(
             request,
             (Duration::ZERO, request.duration),
@@ -272,9 +302,60 @@ fn server_span(request: &RequestSpan) -> Span {
             error,
         )
     }
+    .customized(request)
 }
 
-fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> Span {
+impl Span {
+    /// Gives the span of a request the attributes and the name that its policy configures.
+    fn customized(mut self, request: &RequestSpan) -> Self {
+        let tracing = &request.tracing;
+        if let Some(parts) = &tracing.span_name {
+            self.name = self.name_of(parts);
+        }
+        let copied = tracing.attributes.iter().filter_map(|(name, source)| {
+            let AttributeSource::Attribute(other) = source else {
+                return None;
+            };
+            Some((name, self.value(other)?.clone()))
+        });
+        let own = request.attributes.iter();
+        let own = own.map(|(name, value)| (name, Value::String(value.to_string())));
+        let custom: Vec<_> = own.chain(copied).collect();
+        // Keys must be unique, so that these replace others.
+        let is_replaced = |it: &KeyValue| custom.iter().any(|(name, _)| it.key == ***name);
+        self.attributes.retain(|it| !is_replaced(it));
+        let mut attributes = Attributes(self.attributes);
+        for (name, value) in custom {
+            attributes.add(name, value);
+        }
+        self.attributes = attributes.0;
+        self
+    }
+
+    fn name_of(&self, parts: &[NamePart]) -> String {
+        let name: String = parts
+            .iter()
+            .map(|part| match part {
+                NamePart::Text(text) => text.to_string(),
+                NamePart::Attribute(key) => match self.value(key) {
+                    // A method that nobody knows is not part of a name.
+                    Some(Value::String(text)) if text == OTHER => "HTTP".to_owned(),
+                    Some(Value::String(text)) => text.clone(),
+                    Some(Value::Int(number)) => number.to_string(),
+                    None => String::new(),
+                },
+            })
+            .collect();
+        name.trim().to_owned()
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        let attribute = self.attributes.iter().find(|it| it.key == key)?;
+        attribute.value.as_ref()?.value.as_ref()
+    }
+}
+
+fn client_span(request: &RequestSpan, attempt: &AttemptSpan) -> Span {
     let mut attributes = Attributes::default();
     attributes.method(&request.method);
     let scheme = if attempt.is_tls { "https" } else { "http" };
@@ -285,8 +366,11 @@ fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> S
     if let Some(template) = &request.template {
         attributes.text("url.template", &**template);
     }
-    if resend > 0 {
-        attributes.number("http.request.resend_count", resend as i64);
+    if let Some(purpose) = request.purpose {
+        attributes.text("portcullis.purpose", purpose.name());
+    }
+    if attempt.resend > 0 {
+        attributes.number("http.request.resend_count", attempt.resend);
     }
     if attempt.status > 0 {
         attributes.number("http.response.status_code", attempt.status);
@@ -303,6 +387,23 @@ fn client_span(request: &RequestSpan, attempt: &AttemptSpan, resend: usize) -> S
         kind: CLIENT,
         flags: LOCAL_PARENT,
         ..span(request, (attempt.start, end), attributes, error)
+    }
+}
+
+fn event(request: &RequestSpan, (time, event): &(Duration, Event)) -> SpanEvent {
+    let mut attributes = Attributes::default();
+    for (key, value) in &event.attributes {
+        match value {
+            EventValue::Word(word) => attributes.text(key, *word),
+            EventValue::Name(name) => attributes.text(key, &**name),
+            EventValue::Text(text) => attributes.text(key, &**text),
+            EventValue::Number(number) => attributes.number(key, *number),
+        }
+    }
+    SpanEvent {
+        time_unix_nano: request.start + time.as_nanos() as u64,
+        name: event.name.to_owned(),
+        attributes: attributes.0,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sampled requests on their way from workers to the exporter, apart for each policy: while the collector of one is away,
+//! Sampled requests and records of the access log on their way from workers to the exporter, apart for each policy: while the collector of one is away,
 //! those of others have room. Adding never waits; requests that do not fit are dropped and counted.
 
 use std::cell::RefCell;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::spans::RequestSpan;
+use super::item::{Counts, Item};
 use crate::ir::ObjectRef;
 
 /// Maximum memory of waiting requests, in bytes: of all policies, and of one.
@@ -16,12 +16,21 @@ const MAX_BYTES_OF_POLICY: usize = MAX_BYTES / 2;
 /// Number of requests that a worker gathers at most.
 const FULL: usize = 32;
 
-/// A queue of sampled requests.
+/// Which of the messages of a policy its collector has accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// The spans.
+    pub spans: bool,
+    /// The records of the access log.
+    pub records: bool,
+}
+
+/// A queue of sampled requests, and of records of the access log.
 #[derive(Debug, Default)]
 pub struct TraceQueue {
     state: Mutex<State>,
-    exported: AtomicU64,
-    dropped: AtomicU64,
+    exported: Counters,
+    dropped: Counters,
 }
 
 #[derive(Debug, Default)]
@@ -33,10 +42,31 @@ struct State {
     is_closed: bool,
 }
 
+/// Numbers of spans and of records of the access log.
+#[derive(Debug, Default)]
+struct Counters {
+    spans: AtomicU64,
+    records: AtomicU64,
+}
+
+impl Counters {
+    fn add(&self, counts: Counts) {
+        self.spans.fetch_add(counts.spans, Ordering::Relaxed);
+        self.records.fetch_add(counts.records, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Counts {
+        Counts {
+            spans: self.spans.load(Ordering::Relaxed),
+            records: self.records.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// The requests of one policy.
 #[derive(Debug, Default)]
 struct OfPolicy {
-    waiting: VecDeque<RequestSpan>,
+    waiting: VecDeque<Item>,
     /// Memory of these, and of those that are being sent.
     bytes: usize,
     /// Whether some are being sent. The others wait meanwhile.
@@ -51,14 +81,14 @@ impl OfPolicy {
 
 impl TraceQueue {
     /// Passes on requests.
-    fn push(&self, requests: &mut Vec<RequestSpan>) {
-        let mut dropped = 0;
+    fn push(&self, requests: &mut Vec<Item>) {
+        let mut dropped = Counts::default();
         let reader = {
             let mut state = self.lock();
             let state = &mut *state;
             for request in requests.drain(..) {
                 let bytes = request.bytes();
-                let policy = state.policies.entry(request.tracing.policy.clone());
+                let policy = state.policies.entry(request.tracing().policy.clone());
                 let policy = policy.or_default();
                 let fits =
                     state.bytes + bytes <= MAX_BYTES && policy.bytes + bytes <= MAX_BYTES_OF_POLICY;
@@ -72,7 +102,7 @@ impl TraceQueue {
             }
             state.reader.take()
         };
-        self.drop_spans(dropped);
+        self.dropped.add(dropped);
         if let Some(reader) = reader {
             reader.wake();
         }
@@ -91,7 +121,7 @@ impl TraceQueue {
 
     /// Takes up to `max` requests of each policy of which none are being sent. They count for the limits of the queue until
     /// [`Self::release`]. `None` when the queue is closed and empty.
-    pub fn take(&self, max: usize) -> Option<Vec<Vec<RequestSpan>>> {
+    pub fn take(&self, max: usize) -> Option<Vec<Vec<Item>>> {
         let mut state = self.lock();
         if state.is_closed && state.policies.values().all(|it| it.bytes == 0) {
             return None;
@@ -122,40 +152,41 @@ impl TraceQueue {
         self.len() == 0
     }
 
-    /// Gives back the memory of requests of one policy that were taken, and counts their spans as exported or dropped. When
-    /// a closed queue could not export them, what waits for the same collector is dropped, too: the process ends.
-    pub fn release(&self, requests: &[RequestSpan], is_exported: bool) {
-        let Some(first) = requests.first() else {
+    /// Gives back the memory of what was taken of one policy, and counts it as exported or dropped: `sent` tells it of spans
+    /// and of records. When a closed queue could not export something, what waits for the same collector is dropped, too: the
+    /// process ends.
+    pub fn release(&self, items: &[Item], sent: Sent) {
+        let Some(first) = items.first() else {
             return;
         };
-        let count = |requests: &mut dyn Iterator<Item = &RequestSpan>| -> u64 {
-            requests.map(RequestSpan::count).sum()
-        };
-        let spans = count(&mut requests.iter());
-        let mut bytes: usize = requests.iter().map(RequestSpan::bytes).sum();
-        let mut abandoned = 0;
+        let Counts { spans, records } = items.iter().map(Item::count).sum();
+        let mut bytes: usize = items.iter().map(Item::bytes).sum();
+        let mut abandoned = Counts::default();
         let reader = {
             let mut state = self.lock();
             let state = &mut *state;
-            if let Some(policy) = state.policies.get_mut(&first.tracing.policy) {
+            if let Some(policy) = state.policies.get_mut(&first.tracing().policy) {
                 policy.is_sending = false;
-                if state.is_closed && !is_exported {
-                    abandoned = count(&mut policy.waiting.iter());
+                if state.is_closed && !(sent.spans && sent.records) {
+                    abandoned = policy.waiting.iter().map(Item::count).sum();
                     policy.waiting.clear();
                     bytes = policy.bytes;
                 }
                 policy.bytes -= bytes;
                 if policy.bytes == 0 {
-                    state.policies.remove(&first.tracing.policy);
+                    state.policies.remove(&first.tracing().policy);
                 }
             }
             state.bytes -= bytes;
             state.reader.take()
         };
-        match is_exported {
-            true => drop(self.exported.fetch_add(spans, Ordering::Relaxed)),
-            false => self.drop_spans(spans + abandoned),
-        }
+        let counts = |is_exported: bool| Counts {
+            spans: spans * u64::from(sent.spans == is_exported),
+            records: records * u64::from(sent.records == is_exported),
+        };
+        self.exported.add(counts(true));
+        self.dropped.add(counts(false));
+        self.dropped.add(abandoned);
         if let Some(reader) = reader {
             reader.wake();
         }
@@ -173,18 +204,14 @@ impl TraceQueue {
         }
     }
 
-    /// Number of spans that the collector has accepted.
-    pub fn exported(&self) -> u64 {
-        self.exported.load(Ordering::Relaxed)
+    /// What collectors have accepted.
+    pub fn exported(&self) -> Counts {
+        self.exported.read()
     }
 
-    /// Number of spans that were dropped.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    fn drop_spans(&self, count: u64) {
-        self.dropped.fetch_add(count, Ordering::Relaxed);
+    /// What was dropped.
+    pub fn dropped(&self) -> Counts {
+        self.dropped.read()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -192,11 +219,11 @@ impl TraceQueue {
     }
 }
 
-/// The sampled requests of one worker. Passes them on when there are many, when it is flushed and when it is dropped.
+/// The sampled requests and the records of one worker. Passes them on when there are many, when it is flushed and when it is dropped.
 #[derive(Debug)]
 pub struct WorkerTraces {
     queue: Arc<TraceQueue>,
-    gathered: RefCell<Vec<RequestSpan>>,
+    gathered: RefCell<Vec<Item>>,
 }
 
 impl WorkerTraces {
@@ -209,7 +236,7 @@ impl WorkerTraces {
     }
 
     /// Adds an ended request. Returns true if the caller must [`flush`](Self::flush) later, since this is the first one.
-    pub fn add(&self, request: RequestSpan) -> bool {
+    pub fn add(&self, request: Item) -> bool {
         let mut gathered = self.gathered.borrow_mut();
         let is_first = gathered.is_empty();
         gathered.push(request);
@@ -241,10 +268,19 @@ mod tests {
     use http::Request;
 
     use super::super::context::tests::tracing;
-    use super::super::spans::Peer;
+    use super::super::spans::{Peer, RequestSpan};
     use super::*;
 
-    fn request_of(policy: &str, path: &str) -> RequestSpan {
+    const ALL: Sent = Sent {
+        spans: true,
+        records: true,
+    };
+    const NOTHING: Sent = Sent {
+        spans: false,
+        records: false,
+    };
+
+    fn request_of(policy: &str, path: &str) -> Item {
         let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
         let peer = || Peer {
             client: ([127, 0, 0, 1], 1).into(),
@@ -254,7 +290,8 @@ mod tests {
         };
         let mut tracing = tracing();
         tracing.policy = ObjectRef::new("portcullis.dev", "TelemetryPolicy", "infra", policy);
-        *RequestSpan::sample(&Arc::new(tracing), &parts, peer, Instant::now()).unwrap()
+        let request = RequestSpan::sample(&Arc::new(tracing), &parts, peer, Instant::now());
+        Item::Span(request.unwrap())
     }
 
     /// A queue, and its part for one worker.
@@ -274,16 +311,19 @@ mod tests {
         }
         worker.flush();
         assert_eq!(queue.len(), fit);
-        assert_eq!(queue.dropped(), FULL as u64);
+        assert_eq!(queue.dropped().spans, FULL as u64);
         let taken = queue.take(10).unwrap().remove(0);
         // What is being sent counts for the limit.
         worker.add(request_of("one", &path));
         worker.flush();
-        assert_eq!(queue.dropped(), FULL as u64 + 1);
-        queue.release(&taken, true);
+        assert_eq!(queue.dropped().spans, FULL as u64 + 1);
+        queue.release(&taken, ALL);
         worker.add(request_of("one", &path));
         worker.flush();
-        assert_eq!((queue.exported(), queue.dropped()), (10, FULL as u64 + 1));
+        assert_eq!(
+            (queue.exported().spans, queue.dropped().spans),
+            (10, FULL as u64 + 1)
+        );
     }
 
     #[test]
@@ -294,17 +334,17 @@ mod tests {
             worker.add(request_of("away", &path));
         }
         worker.flush();
-        let dropped = queue.dropped();
+        let dropped = queue.dropped().spans;
         assert!(dropped > 0);
         let away = queue.take(10).unwrap();
         assert_eq!(away.len(), 1);
         worker.add(request_of("other", &path));
         worker.flush();
-        assert_eq!(queue.dropped(), dropped);
+        assert_eq!(queue.dropped().spans, dropped);
         // Nothing more of the first policy is taken before what is being sent is released.
         let other = queue.take(10).unwrap();
         assert_eq!((other.len(), other[0].len()), (1, 1));
-        assert_eq!(&*other[0][0].tracing.policy.name, "other");
+        assert_eq!(&*other[0][0].tracing().policy.name, "other");
     }
 
     #[test]
@@ -319,7 +359,7 @@ mod tests {
         let taken = queue.take(10).unwrap().remove(0);
         assert_eq!(taken.len(), 2);
         assert!(queue.poll_ready(&mut cx).is_pending());
-        queue.release(&taken, true);
+        queue.release(&taken, ALL);
         assert!(queue.poll_ready(&mut cx).is_ready());
         assert!(queue.take(10).is_none());
     }
@@ -333,8 +373,8 @@ mod tests {
         worker.flush();
         let taken = queue.take(1).unwrap().remove(0);
         queue.close();
-        queue.release(&taken, false);
-        assert_eq!(queue.dropped(), 3);
+        queue.release(&taken, NOTHING);
+        assert_eq!(queue.dropped().spans, 3);
         assert!(queue.take(1).is_none());
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use http::header::USER_AGENT;
-use http::{Version, request};
+use http::{HeaderValue, Method, Version, request};
 
 use super::context::{TRACESTATE, TraceContext};
+use super::events::{Decision, Event, EventValue, text};
 use crate::ir::Tracing;
 use crate::ir::telemetry::AttributeSource;
 
@@ -15,6 +16,8 @@ use crate::ir::telemetry::AttributeSource;
 const MAX_TEXT: usize = 1024;
 /// Maximum number of attempts with a span.
 const MAX_ATTEMPTS: usize = 8;
+/// Maximum number of events of a span.
+const MAX_EVENTS: usize = 16;
 
 /// The span of a sampled request, with those of its attempts.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub struct RequestSpan {
     pub tracing: Arc<Tracing>,
     /// Its identity.
     pub context: TraceContext,
+    /// What a request of the proxy's own is for. It has attempts, and the span of the client's request is their parent.
+    pub(super) purpose: Option<Purpose>,
     pub(super) parent: Option<[u8; 8]>,
     pub(super) tracestate: Box<str>,
     begin: Instant,
@@ -36,6 +41,12 @@ pub struct RequestSpan {
     pub(super) peer: Peer,
     pub(super) attributes: Vec<(Arc<str>, Box<str>)>,
     pub(super) attempts: Vec<AttemptSpan>,
+    /// Number of attempts, also of those that are not kept.
+    begun: u32,
+    /// Decisions, with the time from the start of the request.
+    pub(super) events: Vec<(Duration, Event)>,
+    /// Number of events that are not kept.
+    pub(super) dropped_events: u32,
     /// Path template of the match.
     pub(super) template: Option<Box<str>>,
     pub(super) rule: Option<(Box<str>, usize)>,
@@ -43,6 +54,24 @@ pub struct RequestSpan {
     pub(super) grpc_status: Option<u16>,
     pub(super) duration: Duration,
     pub(super) error: Option<&'static str>,
+}
+
+/// What a request of the proxy's own is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A copy of the client's request.
+    Mirror,
+    /// A question to an authorization server.
+    ExternalAuth,
+}
+
+impl Purpose {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Mirror => "mirror",
+            Self::ExternalAuth => "external_auth",
+        }
+    }
 }
 
 /// The client of a request, and the host that it asked for.
@@ -62,6 +91,8 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct AttemptSpan {
     pub(super) span_id: [u8; 8],
+    /// How many attempts were before.
+    pub(super) resend: u32,
     /// Path as the backend sees it, without query.
     pub(super) path: Box<str>,
     /// Time from the start of the request.
@@ -93,6 +124,8 @@ impl RequestSpan {
             let value = match source {
                 AttributeSource::Literal(value) => (**value).into(),
                 AttributeSource::Header(header) => text(parts.headers.get(header)?)?,
+                // The values of these are known at the end.
+                AttributeSource::Attribute(_) => return None,
             };
             Some((name.clone(), value))
         };
@@ -102,6 +135,7 @@ impl RequestSpan {
             attributes: tracing.attributes.iter().filter_map(attribute).collect(),
             tracing: tracing.clone(),
             context,
+            purpose: None,
             parent: parent.map(|parent| parent.span_id),
             tracestate: tracestate.unwrap_or_default(),
             begin,
@@ -116,6 +150,9 @@ impl RequestSpan {
             user_agent: parts.headers.get(USER_AGENT).and_then(text),
             peer: peer(),
             attempts: Vec::new(),
+            begun: 0,
+            events: Vec::new(),
+            dropped_events: 0,
             template: None,
             rule: None,
             status: 0,
@@ -123,6 +160,69 @@ impl RequestSpan {
             duration: Duration::ZERO,
             error: None,
         }))
+    }
+
+    /// Begins the spans of a request of the proxy's own for this purpose, while it handles this request: those of its
+    /// attempts, whose parent is this span. They end by themselves, and may outlive the request.
+    pub fn of_subrequest(
+        &self,
+        purpose: Purpose,
+        method: &Method,
+        template: Option<&str>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            tracing: self.tracing.clone(),
+            context: self.context,
+            purpose: Some(purpose),
+            parent: self.parent,
+            tracestate: self.tracestate.clone(),
+            begin: self.begin,
+            start: self.start,
+            method: cut(method.as_str()),
+            path: Box::default(),
+            version: self.version,
+            user_agent: None,
+            peer: Peer {
+                host: Box::default(),
+                ..self.peer
+            },
+            attributes: Vec::new(),
+            attempts: Vec::new(),
+            begun: 0,
+            events: Vec::new(),
+            dropped_events: 0,
+            template: template.map(cut),
+            rule: None,
+            status: 0,
+            grpc_status: None,
+            duration: Duration::ZERO,
+            error: None,
+        })
+    }
+
+    /// Ends the spans of a request of the proxy's own. `endpoint` is that of the last attempt. Without a response so far, it
+    /// was given up.
+    pub fn end_subrequest(&mut self, endpoint: Option<SocketAddr>) {
+        let is_open = |attempt: &&AttemptSpan| attempt.status == 0;
+        let open = self.attempts.last().filter(is_open);
+        let error = open.map(|_| "given up: no response in time");
+        self.end(0, self.begin.elapsed(), error, endpoint);
+    }
+
+    /// Reports whether it has no spans.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Returns the `tracestate` of the trace, if it has one.
+    pub fn tracestate(&self) -> Option<HeaderValue> {
+        let is_known = self.has_parent() && !self.tracestate.is_empty();
+        is_known.then(|| HeaderValue::from_str(&self.tracestate).ok())?
+    }
+
+    /// Returns the path template of the match.
+    pub fn template(&self) -> Option<&str> {
+        self.template.as_deref()
     }
 
     /// Reports whether the trace began elsewhere.
@@ -146,6 +246,7 @@ impl RequestSpan {
         }
         self.attempts.push(AttemptSpan {
             span_id: context.span_id,
+            resend: self.begun,
             path: cut(path),
             start: now,
             end: None,
@@ -154,16 +255,21 @@ impl RequestSpan {
             status: 0,
             error: None,
         });
+        self.begun += 1;
         context
     }
 
-    /// Records the head of the response to the present attempt, or its failure.
+    /// Records the head of the response to the present attempt, or its failure. An attempt that has found no endpoint has no
+    /// span: nothing was sent.
     pub fn attempted(
         &mut self,
         endpoint: Option<SocketAddr>,
         is_tls: bool,
         outcome: Result<u16, &'static str>,
     ) {
+        if endpoint.is_none() {
+            return self.forget_attempt();
+        }
         let now = self.begin.elapsed();
         let Some(attempt) = self.attempts.last_mut() else {
             return;
@@ -173,6 +279,36 @@ impl RequestSpan {
             Ok(status) => attempt.status = status,
             Err(error) => (attempt.error, attempt.end) = (Some(error), Some(now)),
         }
+    }
+
+    /// Records a decision.
+    #[cold]
+    pub fn note(&mut self, event: Event) {
+        self.note_at(Instant::now(), event);
+    }
+
+    /// Records a decision of this time. The first ones are kept.
+    pub fn note_at(&mut self, time: Instant, event: Event) {
+        match self.events.len() < MAX_EVENTS {
+            true => {
+                let time = time.saturating_duration_since(self.begin);
+                self.events.push((time, event));
+            }
+            false => self.dropped_events += 1,
+        }
+    }
+
+    /// Records whether the request is sent again after the present attempt.
+    #[cold]
+    pub fn note_retry(&mut self, decision: Decision) {
+        let reason = match self.attempts.last() {
+            Some(AttemptSpan {
+                error: Some(error), ..
+            }) => EventValue::Word(error),
+            Some(attempt) => text(&attempt.status),
+            None => return,
+        };
+        self.note(Event::retry(decision, reason));
     }
 
     /// Records the status of a gRPC call.
@@ -193,8 +329,18 @@ impl RequestSpan {
             let is_open = attempt.end.is_none();
             attempt.endpoint = attempt.endpoint.or(endpoint);
             attempt.error = attempt.error.or(error.filter(|_| is_open));
+            if attempt.endpoint.is_none() {
+                self.forget_attempt();
+            }
         }
         self.end_attempt(duration);
+        self.events.sort_by_key(|(time, _)| *time);
+    }
+
+    fn forget_attempt(&mut self) {
+        if self.attempts.pop().is_some() {
+            self.begun -= 1;
+        }
     }
 
     fn end_attempt(&mut self, now: Duration) {
@@ -205,7 +351,7 @@ impl RequestSpan {
 
     /// Number of spans.
     pub(super) fn count(&self) -> u64 {
-        1 + self.attempts.len() as u64
+        u64::from(self.purpose.is_none()) + self.attempts.len() as u64
     }
 
     /// Bytes that it takes.
@@ -214,11 +360,14 @@ impl RequestSpan {
         let attributes =
             attributes.map(|(_, value)| value.len() + size_of::<(Arc<str>, Box<str>)>());
         let attempts = self.attempts.capacity() * size_of::<AttemptSpan>();
+        let events = self.events.capacity() * size_of::<(Duration, Event)>();
+        let of_events = self.events.iter().map(|(_, event)| event.bytes());
         let paths = self.attempts.iter().map(|attempt| attempt.path.len());
         let texts = [&self.tracestate, &self.method, &self.path, &self.peer.host];
         let optional = [&self.user_agent, &self.template].into_iter().flatten();
         let texts = texts.into_iter().chain(optional).map(|text| text.len());
-        size_of::<Self>() + attempts + attributes.chain(paths).chain(texts).sum::<usize>()
+        let texts = attributes.chain(paths).chain(of_events).chain(texts);
+        size_of::<Self>() + attempts + events + texts.sum::<usize>()
     }
 }
 

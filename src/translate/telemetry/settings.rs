@@ -6,9 +6,13 @@ use http::{HeaderName, HeaderValue, header};
 
 use crate::api::reference::BackendObjectRef;
 use crate::api::telemetry_policy::{
-    Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec, TracingProvider,
+    AccessLog, Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec,
+    TracingProvider,
 };
-use crate::ir::telemetry::{AttributeSource, OtlpProtocol, SecretHeader, Share, Tracing};
+use crate::ir::telemetry::{
+    AttributeSource, NAME_ATTRIBUTES, NamePart, OtlpProtocol, SPAN_ATTRIBUTES, SecretHeader, Share,
+    Tracing,
+};
 use crate::ir::{BackendId, ObjectRef};
 use crate::translate::reason::{Fault, Reason};
 
@@ -45,7 +49,9 @@ pub(super) struct TracingSettings {
     headers: Vec<SecretHeader>,
     sampling: Share,
     parent_sampling: Option<Share>,
+    access_log: bool,
     service_name: Option<Arc<str>>,
+    span_name: Option<Box<[NamePart]>>,
     attributes: Vec<(Arc<str>, AttributeSource)>,
 }
 
@@ -64,10 +70,12 @@ impl TracingSettings {
             headers: self.headers.clone(),
             sampling: self.sampling,
             parent_sampling: self.parent_sampling,
+            access_log: self.access_log,
             service_name: self
                 .service_name
                 .clone()
                 .unwrap_or_else(|| gateway.name.as_str().into()),
+            span_name: self.span_name.clone(),
             attributes: self.attributes.clone(),
         }
     }
@@ -79,9 +87,16 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     // Destructured, so that a new field fails to compile until it is handled here.
     let TelemetrySpec {
         target_refs: _,
-        tracing: Some(tracing),
-    } = spec
-    else {
+        tracing,
+        access_log,
+    } = spec;
+    let is_logged = is_logged(access_log.as_ref())?;
+    let provider = tracing.as_ref().and_then(|it| it.provider.as_ref());
+    if is_logged && provider.is_none() {
+        let message = "spec.accessLog.sink: OTLP needs spec.tracing.provider".to_owned();
+        return Err(Fault::new(Reason::Invalid, message));
+    }
+    let Some(tracing) = tracing else {
         return Ok(None);
     };
     let Spec {
@@ -90,6 +105,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
         sampling_rate,
         parent_based_sampling,
         service_name,
+        span_name,
         attributes,
     } = tracing;
     let is_enabled = is_enabled(mode.as_deref(), "mode")?;
@@ -100,6 +116,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     )?;
     let has_parents = self::is_enabled(parent.mode.as_deref(), "parentBasedSampling.mode")?;
     let sampling = share(sampling_rate.as_ref(), "samplingRate")?;
+    let span_name = span_name.as_deref().map(self::span_name).transpose()?;
     let attributes = attributes.iter().enumerate().map(attribute);
     let attributes = attributes.collect::<Result<_, _>>()?;
     let Some(provider) = provider else {
@@ -122,12 +139,36 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
         backend_ref: backend_ref.clone(),
         protocol,
         headers: headers.collect::<Result<_, _>>()?,
-        sampling: sampling.unwrap_or(DEFAULT_SAMPLING),
-        parent_sampling: has_parents.then(|| of_parent.unwrap_or(Share::ALL)),
+        // Where nothing is traced, the provider may still get the access log.
+        sampling: match is_enabled {
+            true => sampling.unwrap_or(DEFAULT_SAMPLING),
+            false => Share::NONE,
+        },
+        parent_sampling: match is_enabled {
+            true => has_parents.then(|| of_parent.unwrap_or(Share::ALL)),
+            false => Some(Share::NONE),
+        },
+        access_log: is_logged,
         service_name: service_name.as_deref().map(Arc::from),
+        span_name,
         attributes,
     };
-    Ok(is_enabled.then_some(settings))
+    Ok((is_enabled || is_logged).then_some(settings))
+}
+
+/// Reports whether the collector gets the access log.
+fn is_logged(access_log: Option<&AccessLog>) -> Result<bool, Fault> {
+    let Some(AccessLog { sink }) = access_log else {
+        return Ok(false);
+    };
+    match sink.as_deref() {
+        None | Some("Process") => Ok(false),
+        Some("OTLP") => Ok(true),
+        Some(other) => {
+            let message = format!("spec.accessLog.sink: {other} is not Process or OTLP");
+            Err(Fault::new(Reason::Invalid, message))
+        }
+    }
 }
 
 fn invalid<T>(field: &str, message: &str) -> Result<T, Fault> {
@@ -182,6 +223,37 @@ fn provider_header((index, header): (usize, &ProviderHeader)) -> Result<SecretHe
     Ok(SecretHeader { name, value })
 }
 
+/// Parses the name of a span: text, and names of attributes in braces.
+fn span_name(name: &str) -> Result<Box<[NamePart]>, Fault> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while let Some((text, after)) = rest.split_once('{') {
+        let Some((attribute, after)) = after.split_once('}') else {
+            return invalid("spanName", "a { has no }");
+        };
+        let Some(known) = known(attribute, &NAME_ATTRIBUTES) else {
+            let permitted = NAME_ATTRIBUTES.join(", ");
+            let message = format!("{{{attribute}}} is none of the permitted {permitted}");
+            return invalid("spanName", &message);
+        };
+        parts.push(NamePart::Text(text.into()));
+        parts.push(NamePart::Attribute(known));
+        rest = after;
+    }
+    parts.push(NamePart::Text(rest.into()));
+    parts.retain(|part| !matches!(part, NamePart::Text(text) if text.is_empty()));
+    let is_text = |part: &NamePart| matches!(part, NamePart::Text(text) if text.contains('}'));
+    match (parts.is_empty(), parts.iter().any(is_text)) {
+        (true, _) => invalid("spanName", "is empty"),
+        (_, true) => invalid("spanName", "a } has no {"),
+        _ => Ok(parts.into()),
+    }
+}
+
+fn known(name: &str, attributes: &[&'static str]) -> Option<&'static str> {
+    attributes.iter().copied().find(|known| *known == name)
+}
+
 fn attribute(
     (index, attribute): (usize, &TraceAttribute),
 ) -> Result<(Arc<str>, AttributeSource), Fault> {
@@ -190,10 +262,11 @@ fn attribute(
         kind,
         header_name: header,
         literal_value: literal,
+        attribute_name: other,
     } = attribute;
     let field = format!("attributes[{index}]");
-    let source = match (kind.as_str(), header, literal) {
-        ("Header", Some(header), None) => {
+    let source = match (kind.as_str(), header, literal, other) {
+        ("Header", Some(header), None, None) => {
             let field = format!("{field}.headerName");
             let header = header_name(header, &field)?;
             if CREDENTIALS.contains(&header) {
@@ -202,9 +275,16 @@ fn attribute(
             }
             AttributeSource::Header(header)
         }
-        ("Literal", None, Some(literal)) => AttributeSource::Literal(literal.as_str().into()),
+        ("Literal", None, Some(literal), None) => AttributeSource::Literal(literal.as_str().into()),
+        ("Attribute", None, None, Some(other)) => match known(other, &SPAN_ATTRIBUTES) {
+            Some(known) => AttributeSource::Attribute(known),
+            None => {
+                let message = format!("{other} is no attribute of spans");
+                return invalid(&format!("{field}.attributeName"), &message);
+            }
+        },
         _ => {
-            let message = "needs type Header with headerName, or type Literal with literalValue";
+            let message = "needs type Header with headerName, Literal with literalValue, or Attribute with attributeName";
             return invalid(&field, message);
         }
     };
@@ -252,12 +332,34 @@ mod tests {
                 attribute(json!({"name": "a", "type": "Header"})),
                 "attributes[0]",
             ),
+            (
+                attribute(json!({"name": "a", "type": "Attribute", "attributeName": "url.full"})),
+                "attributes[0].attributeName",
+            ),
+            (json!({"spanName": "{url.path}"}), "spanName"),
+            (json!({"spanName": "a {http.route"}), "spanName"),
+            (json!({"spanName": "a} {http.route}"}), "spanName"),
+            (json!({"spanName": ""}), "spanName"),
         ];
         for (tracing, field) in cases {
             let message = fault(&tracing);
             let start = format!("spec.tracing.{field}: ");
             assert!(message.starts_with(&start), "{message}");
         }
+    }
+
+    #[test]
+    fn access_log_needs_a_known_sink_and_a_collector() {
+        let message = |spec: serde_json::Value| {
+            let spec: TelemetrySpec = serde_json::from_value(spec).unwrap();
+            settings(&spec).err().unwrap().message
+        };
+        let sink =
+            |sink: &str| json!({"accessLog": {"sink": sink}, "tracing": {"mode": "Enabled"}});
+        let needed = "spec.accessLog.sink: OTLP needs spec.tracing.provider";
+        assert_eq!(message(sink("OTLP")), needed);
+        let unknown = "spec.accessLog.sink: Pigeon is not Process or OTLP";
+        assert_eq!(message(sink("Pigeon")), unknown);
     }
 
     #[test]

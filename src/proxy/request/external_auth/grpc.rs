@@ -1,5 +1,7 @@
 //! Authorization over gRPC: the call `envoy.service.auth.v3.Authorization/Check`.
 
+use std::rc::Rc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HOST, TE};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, request};
@@ -17,10 +19,11 @@ use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::X_REQUEST_ID;
 use crate::proxy::error::Error;
 use crate::proxy::request::exchange::Exchange;
-use crate::proxy::request::subrequest;
+use crate::proxy::request::subrequest::{self, Subrequest};
 use crate::proxy::worker_state::Worker;
 use crate::proxy::worker_state::budget::Held;
 use crate::table::Backend;
+use crate::telemetry::trace::Purpose;
 use crate::upstream::Semantics;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -29,7 +32,7 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Calls the server. If it allows the request, changes the headers of the request and of its
 /// response as the server asks.
 pub(super) async fn verdict(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     backend: &Backend,
     grpc: &GrpcAuth,
     exchange: &mut Exchange,
@@ -44,8 +47,11 @@ pub(super) async fn verdict(
     let message = encode(&check_request(grpc, exchange, &body));
     drop(body);
     let head = head(backend)?;
+    let span = exchange.record.span.as_deref();
+    let request = Subrequest::new(head, Semantics::Safe);
+    let mut request = request.traced(worker, span, Purpose::ExternalAuth, Some(CHECK));
     let body = Buffered::new(message);
-    let call = subrequest::send(worker, backend, &head, Semantics::Safe, body);
+    let call = subrequest::send(worker, backend, &mut request, body);
     let response = call.await.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, head) = (response.status, response.headers);
     let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
