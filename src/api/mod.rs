@@ -48,3 +48,4 @@ pub use object::{Kind, Object};
 
 pub use crate::ir::ObjectRef;
 pub use crate::ir::object_ref::group_and_version;
+pub use crate::ir::sharing::Text;

@@ -68,7 +68,13 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("ir", &["ir", "runtime::per_worker"], PURE),
     layer(
         "api",
-        &["api", "ir::object_ref", "ir::sharing", "ir::ObjectRef"],
+        &[
+            "api",
+            "ir::object_ref",
+            "ir::sharing",
+            "ir::time",
+            "ir::ObjectRef",
+        ],
         PURE,
     ),
     layer(

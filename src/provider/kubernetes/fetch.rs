@@ -19,8 +19,7 @@ use super::requests::requests_by_name;
 use super::retry::{Failure, Retry};
 use super::scope::UNUSED_SECRET_TYPES;
 use super::store::Message;
-use crate::api::{Kind, Object, ObjectRef};
-use crate::ir::sharing::Text;
+use crate::api::{Kind, Object, ObjectRef, Text};
 
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);

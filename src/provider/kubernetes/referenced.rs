@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::references::References;
-use crate::api::ObjectRef;
-use crate::ir::sharing::Text;
+use crate::api::{ObjectRef, Text};
 
 /// Fetch state of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
