@@ -81,7 +81,8 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
     };
     let mut changed = parts.clone();
     let of_backend = rule.select(rule.draw(None));
-    let of_backend = of_backend.map_or(&[][..], |backend| &backend.filters);
+    let of_backend = of_backend.and_then(|backend| backend.filters());
+    let of_backend = of_backend.map_or(&[][..], |filters| filters.all);
     let mut phase = ResponsePhase::default();
     let levels = [
         (&rule.ir.filters[..], Level::Rule),
