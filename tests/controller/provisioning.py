@@ -352,7 +352,7 @@ def network_policy(cluster):
     (pod,) = cluster.replicas(NS, "closed", 1)
     assert selector.items() <= pod["metadata"]["labels"].items(), (selector, pod["metadata"]["labels"])
     cluster.api.patch("GatewayParameters", "closed", SYSTEM, {"spec": {"networkPolicy": None}})
-    wait_for("the policy is gone", lambda: "NetworkPolicy" not in children(cluster, "closed"), 10)
+    wait_for("the policy is removed", lambda: "NetworkPolicy" not in children(cluster, "closed"), 10)
     assert pod["metadata"]["uid"] == cluster.replicas(NS, "closed", 1)[0]["metadata"]["uid"], "its pod is replaced"
     cluster.api.delete("Gateway", "closed", NS)
 

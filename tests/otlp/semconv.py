@@ -1,4 +1,4 @@
-"""The semantic conventions for HTTP spans (v1.44, the stable part) as checks on spans of OTLP's JSON. Knows nothing of the test."""
+"""The semantic conventions for HTTP spans (v1.44, the stable part) as checks on spans of OTLP's JSON. Must not know the test."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ impl Span {
         let event = |event: &Event| {
             assert!((self.start..=self.end).contains(&event.time), "{self:?}");
             let name = event.name.strip_prefix("portcullis.");
-            let mut words = vec![name.expect("a name of ours").to_owned()];
+            let mut words = vec![name.expect("a known name").to_owned()];
             words.extend(keys.iter().map(|key| text(&event.attributes, key)));
             words.retain(|word| !word.is_empty());
             words.join(" ")

@@ -116,7 +116,7 @@ async fn question_to_an_authorization_server_has_a_span() {
         assert!(asked.is_error() && server.is_error(), "{asked:?}");
         assert_eq!((asked.parent_span_id, attempts.len()), (server.span_id, 0));
     }
-    // Without a sampled parent, there is neither a span nor a header of ours.
+    // Without a sampled parent, there is no span, and no header of the proxy.
     let unsampled = format!("{PARENT}-00");
     let headers = [("traceparent", &*unsampled)];
     client.get_with("a.com", "/asked", &headers).await;

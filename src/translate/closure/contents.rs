@@ -43,32 +43,26 @@ pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
             let purposes = Purpose::ALL.into_iter();
             let purposes = purposes.filter(|it| is_for(*it) && it.is_served_by(&secret));
             let purposes: Vec<_> = purposes.collect();
-            let is_used = |key: &str| purposes.iter().any(|purpose| purpose.needs(key));
+            let is_used =
+                |(key, _): &(&str, &str)| purposes.iter().any(|purpose| purpose.needs(key));
             Object::Secret(Arc::new(Secret {
                 metadata: identity(&secret.metadata),
                 kind: secret.kind.clone(),
-                data: only(secret.data.iter(), is_used).collect(),
-                string_data: only(secret.string_data.iter(), is_used).collect(),
+                data: secret.data.iter().filter(is_used).collect(),
+                string_data: secret.string_data.iter().filter(is_used).collect(),
             }))
         }
         Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
             metadata: identity(&map.metadata),
             data: {
-                let values = map.data.iter().map(|(key, value)| (&**key, &**value));
-                let used = only(values, |key| matches!(key, AUTHORITY | jwt::KEY_SET));
-                used.map(|(key, value)| (key.to_owned(), value.to_owned()))
+                let is_used = |key: &str| matches!(key, AUTHORITY | jwt::KEY_SET);
+                let used = map.data.iter().filter(|(key, _)| is_used(key));
+                used.map(|(key, value)| (key.clone(), value.clone()))
                     .collect()
             },
         })),
         other => other,
     }
-}
-
-fn only<'a>(
-    values: impl Iterator<Item = (&'a str, &'a str)>,
-    is_used: impl Fn(&str) -> bool,
-) -> impl Iterator<Item = (&'a str, &'a str)> {
-    values.filter(move |(key, _)| is_used(key))
 }
 
 /// Returns metadata without labels and annotations, which nothing reads and which tools copy values into.

@@ -246,7 +246,7 @@ fn patches(
     workload.into_iter().chain(service)
 }
 
-/// Returns the fault of parameters with a patch that must not be applied, whoever wrote it.
+/// Returns the fault of parameters with a patch that must not be applied, not even from the operator.
 pub(super) fn check_rules_of_patches(object: &GatewayParameters) -> Option<Fault> {
     let wrong = patches(&object.spec).flat_map(|(patched, place, patch)| {
         let wrong = patch::check(patched, patch).into_iter();

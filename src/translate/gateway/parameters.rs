@@ -150,7 +150,7 @@ fn find<'a>(
     })
 }
 
-/// Checks the rules that parameters have to meet whoever wrote them, and that the CRD cannot check.
+/// Checks the rules that the parameters of everybody have to meet, and that the CRD cannot check.
 fn check_alone(parameters: &GatewayParameters) -> Result<(), Fault> {
     infrastructure::check_rules_of_patches(parameters).map_or(Ok(()), Err)
 }
