@@ -17,6 +17,7 @@ use portcullis::ir::{
 use portcullis::table::{RequestView, Table};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
+use thin_vec::ThinVec;
 
 const BIND: Bind = Bind::tcp(None, 80);
 
@@ -42,15 +43,13 @@ fn route(name: usize, hostnames: Vec<Hostname>, matches: Vec<Match>) -> Attached
             name: None,
         },
         matches: matches.into(),
-        filters: Box::default(),
+        filters: ThinVec::new(),
         action: Action::Forward(Box::new([WeightedBackend {
             weight: 1,
             target: BackendTarget::Backend(backend()),
-            filters: Box::default(),
+            filters: ThinVec::new(),
         }])),
-        timeouts: None,
-        retry: None,
-        session: None,
+        options: None,
     };
     let route = Route {
         kind: RouteKind::Http,

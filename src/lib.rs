@@ -20,6 +20,11 @@
 //! | `http2`, [`byte_chain`] | bodies that wait in memory, and frames that h2 does not report |
 //! | [`datagrams`] | datagrams in batches, for `proxy` and `upstream` |
 //! | [`dns`] | addresses of backends with a hostname |
+//! | [`https`] | requests to servers that policies name |
+//! | [`key_requests`] | keys that tokens name and that are unknown |
+//! | [`key_sets`] | keys of token issuers, which are fetched |
+//! | [`peers`] | other pods of the Gateway, which share its limits |
+//! | [`token_endpoint`] | tokens of OpenID providers, for sign-ins and sessions |
 //! | [`status`] | conditions, and how they are written |
 //! | [`provision`] | the pods and other objects of a Gateway in a cluster |
 //! | [`stream`], [`wire`] | the stream from the controller to pods, and its messages |
@@ -27,6 +32,7 @@
 //! | [`control`] | the two control loops |
 //! | [`process`] | the two processes and their threads |
 //! | [`explain`] | what a configuration does with a request that nobody sends |
+//! | [`migrate`] | Ingresses of ingress-nginx as Gateway API objects and policies |
 //! | [`admin`], [`telemetry`] | the admin server; logs and metrics |
 //! | [`settings`], [`cli`] | settings at start, and the commands that read them |
 //! | [`runtime`] | clocks, shutdown, values per worker |
@@ -42,7 +48,12 @@ pub mod dns;
 pub mod explain;
 pub mod filter;
 mod http2;
+pub mod https;
 pub mod ir;
+pub mod key_requests;
+pub mod key_sets;
+pub mod migrate;
+pub mod peers;
 pub mod process;
 pub mod provider;
 pub mod provision;
@@ -55,6 +66,7 @@ pub mod stream;
 pub mod table;
 pub mod telemetry;
 pub mod tls;
+pub mod token_endpoint;
 pub mod translate;
 pub mod upstream;
 pub mod wire;

@@ -3,11 +3,12 @@
 
 mod access_log;
 pub mod location;
+pub mod metrics;
 pub mod permissions;
 pub mod session_key;
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use ipnet::IpNet;
 
 pub use self::access_log::{AccessLog, AccessLogFilter, AccessLogTarget};
 use crate::settings::location::Location;
+use crate::settings::metrics::MetricsDetail;
 use crate::settings::permissions::Permissions;
 
 /// Settings of a data plane.
@@ -39,13 +41,15 @@ pub struct Settings {
     pub limits: Limits,
     /// Clients whose `X-Forwarded-*` and `Forwarded` headers are trusted. Default: none.
     pub trusted_proxies: Vec<IpNet>,
-    /// Whether metrics of requests are by rule, and not by route.
-    pub metrics_per_rule: bool,
+    /// How detailed metrics of requests are.
+    pub metrics: MetricsDetail,
     /// File with the secret that encrypts session tokens. Default: none; the process generates a key.
     pub session_key_file: Option<PathBuf>,
     /// Non-public addresses that hostnames of backends may resolve to. Default: none.
     pub allowed_external_addresses: Vec<IpNet>,
-    /// Name servers for these hostnames; empty means those of the system. Default: empty.
+    /// Non-public addresses that keys of token issuers may be fetched from. Default: none.
+    pub allowed_jwks_addresses: Vec<IpNet>,
+    /// Name servers for the hostnames of both; empty means those of the system. Default: empty.
     pub dns_servers: Vec<SocketAddr>,
     /// Graceful shutdown.
     pub drain: Drain,
@@ -57,7 +61,7 @@ pub struct Settings {
 
 impl Settings {
     /// The default admin address.
-    pub const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 19000);
+    pub const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 19000);
 
     /// Returns the default settings for a source, such as the path of a folder.
     pub fn new(source: impl Into<Source>) -> Self {
@@ -71,9 +75,10 @@ impl Settings {
             ports: Ports::AsDeclared,
             limits: Limits::default(),
             trusted_proxies: Vec::new(),
-            metrics_per_rule: false,
+            metrics: MetricsDetail::default(),
             session_key_file: None,
             allowed_external_addresses: Vec::new(),
+            allowed_jwks_addresses: Vec::new(),
             dns_servers: Vec::new(),
             drain: Drain::default(),
             permissions: Permissions::default(),
@@ -111,11 +116,15 @@ pub struct StreamSource {
     pub token_file: PathBuf,
     /// In-memory directory for a copy of the objects, which a restarted container starts with.
     pub state_dir: Option<PathBuf>,
+    /// Where other pods of the Gateway ask for their part of limits. They listen at the same port.
+    pub peers: SocketAddr,
 }
 
 impl StreamSource {
     /// The CA file of provisioned pods.
     pub const CA_FILE: &str = "/var/run/portcullis/controller/ca.crt";
+    /// The address for other pods of the Gateway.
+    pub const PEERS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 19001);
     /// The token file of provisioned pods.
     pub const TOKEN_FILE: &str = "/var/run/portcullis/controller/token";
 }
@@ -287,6 +296,10 @@ pub struct Limits {
     pub max_headers: usize,
     /// Maximum concurrent streams of an HTTP/2 connection. Default: 100.
     pub max_streams: u32,
+    /// Window of each stream of an HTTP/2 connection of a client. Default: what the proxy finds suitable.
+    pub stream_window: Option<u32>,
+    /// Window of all streams of such a connection together. Default: the sum of those of the streams.
+    pub connection_window: Option<u32>,
     /// Maximum idle connections per endpoint and worker; they hold no buffer. Default: 1,024.
     pub upstream_max_idle: usize,
 }
@@ -310,6 +323,8 @@ impl Default for Limits {
             max_header_bytes: 64 * 1024,
             max_headers: 100,
             max_streams: 100,
+            stream_window: None,
+            connection_window: None,
             upstream_max_idle: 1024,
         }
     }

@@ -14,6 +14,7 @@ use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
+use crate::api::key_set::KeySet;
 use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::api::parameters::GatewayParameters;
 use crate::api::pod::Pod;
@@ -28,6 +29,7 @@ use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Key, Kind, Object, Resource};
 use crate::ir::ObjectRef;
+use crate::ir::packed::packed;
 
 /// The objects of one kind, in key order. Backed by a persistent map: a clone is cheap, and an update costs only what
 /// it changes.
@@ -89,6 +91,11 @@ impl<T> Objects<T> {
     pub fn remove(&mut self, key: &Key) -> bool {
         // `imbl` copies the shared nodes on the path to a key, even if the key is missing.
         self.0.contains_key(key) && self.0.remove(key).is_some()
+    }
+
+    /// Stores the objects anew, in less memory. Worth it once after the first objects, which come one by one.
+    fn pack(&mut self) {
+        self.0 = packed(&self.0);
     }
 
     /// Returns the number of objects.
@@ -225,6 +232,12 @@ macro_rules! snapshot {
                 }
             }
 
+            /// Stores all objects anew, in less memory. Worth it once after the first objects, which come one by one: a
+            /// comparison with an earlier version looks at all of them.
+            pub fn pack(&mut self) {
+                $(self.$objects.pack();)+
+            }
+
             /// Returns all objects, grouped by kind.
             pub fn objects(&self) -> impl Iterator<Item = Object> + use<> {
                 let objects = std::iter::empty();
@@ -341,6 +354,16 @@ snapshot! {
     secrets: Secret,
     /// ConfigMaps.
     config_maps: ConfigMap,
+    /// KeySets.
+    key_sets: KeySet,
+}
+
+impl Snapshot {
+    /// Reports whether there is a valid version of an object, and not a stand-in or nothing.
+    pub fn has_valid(&self, name: &ObjectRef) -> bool {
+        let object = self.object(name);
+        object.is_some_and(|object| object.unreadable().is_none())
+    }
 }
 
 #[cfg(test)]

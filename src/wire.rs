@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,17 @@ pub enum Update {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
+    /// The ready pods of the Gateway, which share limits.
+    Pods(ReadyPods),
+}
+
+/// The ready pods of a Gateway, in the order that all of them have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyPods {
+    /// Name of the pod that this is sent to.
+    pub own: String,
+    /// Addresses of the ready pods, by name.
+    pub ready: BTreeMap<String, IpAddr>,
 }
 
 /// Name of a deleted object.
@@ -111,6 +123,17 @@ pub struct Deleted {
 pub enum Report {
     /// The state in service, after its ports are bound.
     Serves(Serves),
+    /// A key set that should be fetched again, since a token names a key that it lacks. The controller decides when.
+    RefreshKeySet(KeySetName),
+}
+
+/// Name of a key set among the objects of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeySetName {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
 }
 
 /// State that a pod serves.
@@ -160,6 +183,14 @@ mod tests {
             shown(&Update::Leader { address: None }),
             json!({"leader": {}})
         );
+        let pods = ReadyPods {
+            own: "a".to_owned(),
+            ready: [("a".to_owned(), [10, 0, 0, 1].into())].into(),
+        };
+        assert_eq!(
+            shown(&Update::Pods(pods)),
+            json!({"pods": {"own": "a", "ready": {"a": "10.0.0.1"}}})
+        );
         let serves = Serves {
             position: Position {
                 instance: instance(),
@@ -171,6 +202,14 @@ mod tests {
         assert_eq!(
             serde_json::to_value(Report::Serves(serves)).unwrap(),
             json!({"serves": {"instance": "5f2c", "revision": 4, "unbound": {"80": "taken"}}})
+        );
+        let key_set = KeySetName {
+            namespace: "shop".to_owned(),
+            name: "https://login.example.com/keys".to_owned(),
+        };
+        assert_eq!(
+            serde_json::to_value(Report::RefreshKeySet(key_set)).unwrap(),
+            json!({"refreshKeySet": {"namespace": "shop", "name": "https://login.example.com/keys"}})
         );
     }
 

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 #[path = "memory/hostile.rs"]
 mod hostile;
+#[path = "memory/long_bodies.rs"]
+mod long_bodies;
 #[path = "harness/ports.rs"]
 mod ports;
 

@@ -1,6 +1,8 @@
 """Owns the cases, and how a proxy is counted under callgrind: what it executes in user mode, and its system calls."""
 
 import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +68,9 @@ class Counted(proxies.Proxy):
             *(f"--callgrind-out-file={folder}/callgrind.%p", *self._proxy.command(site, folder)),
         ]
 
+    def is_ready(self, site: proxies.Site) -> bool | None:
+        return self._proxy.is_ready(site)
+
 
 def options() -> Options:
     return Options(
@@ -74,21 +79,35 @@ def options() -> Options:
     )
 
 
-def count(lab: Lab, proxy: Counted, case: Case, requests: int) -> Count:
-    """Counts the load after a warm-up. The connections of the load, and their handshakes, are part of it."""
+def count(
+    lab: Lab,
+    proxy: Counted,
+    case: Case,
+    requests: int,
+    around: Callable[[proxies.Site], AbstractContextManager] = lambda _: nullcontext(),
+) -> Count:
+    """Counts the load after a warm-up. The connections of the load, and their handshakes, are part of it. What is open `around` it is so
+    before the count begins."""
     running = lab.start(proxy, f"{proxy.name} {case.name}", case.logs)
     run_load(case, running.site, WARM_UP_REQUESTS)
-    dump(running.process, proxy.folder)
-    run_load(case, running.site, requests)
-    totals = Totals()
-    for file in dump(running.process, proxy.folder):
-        totals.add(file)
+    with around(running.site):
+        dump(running.process, proxy.folder)
+        run_load(case, running.site, requests)
+        totals = counted_since(running.process, proxy.folder)
     lab.stop(running)
     return Count(
         round(totals.instructions / requests),
         round(totals.system_calls / requests, 2),
         round(totals.locked_instructions / requests, 1),
     )
+
+
+def counted_since(running: process.Process, folder: Path) -> Totals:
+    """What was counted since the last dump."""
+    totals = Totals()
+    for file in dump(running, folder):
+        totals.add(file)
+    return totals
 
 
 def run_load(case: Case, site: proxies.Site, requests: int) -> None:

@@ -12,6 +12,8 @@ from proxies import nginx
 
 SMALL = b"hello, world\n"
 BODIES = {"/4k": 4096, "/1m": 1 << 20}
+# A proxy keeps connections to the 10,000 backends of the case scrape-teams.
+CONNECTIONS = 30_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Backend:
             (files / path.strip("/")).write_bytes(b"x" * size)
         self._asked = 0
         self._status = f"http://127.0.0.1:{ports.status}/"
-        self._process = group.start("backend", nginx.start(program, folder, _http(files, ports, certificate)), cores, folder / "log")
+        self._process = group.start("backend", nginx.start(program, folder, _http(files, ports, certificate), connections=CONNECTIONS), cores, folder / "log")
         self._process.ready_when(self._answers)
 
     def counts(self) -> Counts:
@@ -61,6 +63,30 @@ class Backend:
         except OSError:
             return False
         return True
+
+
+class Collector:
+    """Stands in for a collector of traces: an nginx that answers every message as OTLP over HTTP wants it, and drops it."""
+
+    def __init__(self, group: Group, program: str, folder: Path, cores: str, port: int):
+        self.port = port
+        http = f"""\
+    server {{
+        listen 127.0.0.1:{port};
+        keepalive_requests 1000000;
+        client_max_body_size 16m;
+        client_body_buffer_size 1m;
+        location / {{ default_type application/x-protobuf; return 200 ""; }}
+    }}"""
+        self.process: Process = group.start("collector", nginx.start(program, folder, http), cores, folder / "log")
+        self.process.ready_when(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
 
 
 class Echo:

@@ -5,8 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import budgets
 import forwarding
 import load
+import scrapes
+from comparison import WARM_UP_SECONDS, compare, cost, rotated
 from figure import Figure, Target
 from idle import IdleConnections, IdleError
 from lab import Lab, Running, Sample
@@ -15,8 +18,7 @@ from proxies import OURS, Portcullis, Site
 from proxies.portcullis import hostname, many_hostnames, many_routes, route_path
 
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
-WARM_UP_SECONDS = 0.3
-SETTLE_SECONDS = 1.0
+STABLE_SECONDS = 1.0
 # Portcullis returns the memory that starting needed within two seconds after it has been free for one.
 RELEASE_SECONDS = 4.0
 
@@ -155,7 +157,7 @@ class IdleCase:
         try:
             with IdleConnections(port, tls) as warm_up:
                 warm_up.open(16)
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(STABLE_SECONDS)
             before = running.process.rss_bytes()
             with IdleConnections(port, tls) as idle:
                 idle.open(count)
@@ -204,36 +206,10 @@ def tell_skipped(name: str, reason: str) -> None:
     print(f"SKIPPED {name}: {reason}", file=sys.stderr)
 
 
-def compare(lab: Lab, tell, figure: Figure, both: dict[str, Running], run) -> Figure:
-    """Adds to `figure` how the cost of the second of two instances compares with that of the first, under one load."""
-    first, second = both
-    for running in both.values():
-        run(lab.generator, running.site, WARM_UP_SECONDS)
-    for turn in range(lab.options.rounds):
-        samples = {name: lab.sample(both[name], run) for name in rotated(list(both), turn)}
-        costs = {name: cost(sample, 1e-3) for name, sample in samples.items()}
-        fault = samples[first].fault or samples[second].fault
-        ratio = costs[second] / costs[first] if costs[first] and costs[second] else None
-        details = {name: sample.details() for name, sample in samples.items()}
-        figure.add(OURS, ratio, fault, us_per_request=costs, **details)
-        tell(figure, turn)
-    return figure
-
-
-def rotated(names: list[str], turn: int) -> list[str]:
-    """Another one goes first in each round."""
-    start = turn % len(names)
-    return names[start:] + names[:start]
-
-
 def scattered(count: int) -> list[int]:
     """All numbers below `count`, in an order without locality."""
     stride = 7919  # a prime that divides no count used here
     return [i * stride % count for i in range(count)]
-
-
-def cost(sample: Sample, scale: float) -> float | None:
-    return sample.cpu_ns / sample.outcome.requests * scale if sample.outcome.requests else None
 
 
 def add_sample(figure: Figure, name: str, sample: Sample, scale: float) -> None:
@@ -266,7 +242,18 @@ _PER_GB = {"unit": "ms/GiB", "scale": GB / MB * 1e-6}
 _H1, _H1_LARGE = _plain("/"), _plain("/4k", headers=load.LARGE_HEADERS)
 _HTTPS_H1, _BODY, _TLS_BODY = _tls("/"), _plain("/1m", connections=8), _tls("/1m", connections=8)
 
-FORWARDING = {name for case in forwarding.ALL for name in (case.name, *(one.name for one in case.loads))}
+# Beginnings of the names of figures that have tables of their own.
+FORWARDING = tuple(name for case in forwarding.ALL for name in (case.name, *(one.name for one in case.loads)))
+BUDGETS = tuple(case.name for case in budgets.ALL)
+SCRAPES = tuple(case.name for case in scrapes.ALL)
+
+
+def is_of(figure: str, names: tuple[str, ...] | None) -> bool:
+    """Whether a figure is one of these cases; None stands for those that are in no other table."""
+    if names is None:
+        return not figure.startswith(FORWARDING + BUDGETS + SCRAPES)
+    return figure.startswith(names)
+
 
 ALL = [
     LoadCase("h1", "HTTP/1.1 keep-alive, 13 B", _H1, Target(of_lowest=0.95, of_envoy=0.4)),
@@ -288,4 +275,6 @@ ALL = [
     IdleCase(),
     WorkersCase(),
     *forwarding.ALL,
+    *budgets.ALL,
+    *scrapes.ALL,
 ]

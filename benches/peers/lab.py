@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import process
-from backend import SMALL, Backend, Counts, Echo, Ports, echoes
+from backend import SMALL, Backend, Collector, Counts, Echo, Ports, echoes
 from load import Generator, Outcome
 from process import Group, Process
 from proxies import ForwardSite, Proxy, Site
@@ -123,6 +123,8 @@ class Lab:
         self._shared: dict[tuple[str, bool], Running] = {}
         self._forwarding: dict[str, Running] = {}
         self._echo: tuple[Echo, int] | None = None
+        self._collector: Collector | None = None
+        self._nginx = nginx
         self._started = 0
         self._patience = options.patience
         self.generator = Generator(options.load_cores, folder)
@@ -155,7 +157,12 @@ class Lab:
         )
         command = proxy.command(site, folder)
         started = self._group.start(name, command, cores or self.options.proxy_core, folder / "log")
-        started.ready_when(lambda: answers(site.http) and accepts(site.https) and accepts(site.h2c), seconds=60)
+
+        def is_ready() -> bool:
+            ready = proxy.is_ready(site)
+            return answers(site.http) and accepts(site.https) and accepts(site.h2c) if ready is None else ready
+
+        started.ready_when(is_ready, seconds=60)
         return Running(started, site)
 
     def _start_forwarding(self, proxy: Proxy) -> Running:
@@ -172,6 +179,16 @@ class Lab:
         started = self._group.start(name, proxy.forward_command(site, folder), self.options.proxy_core, folder / "log")
         started.ready_when(lambda: answers(site.tcp) and accepts(site.tls) and (not proxy.forwards_udp or echoes(site.udp)), seconds=60)
         return Running(started, site)
+
+    @property
+    def backend_port(self) -> int:
+        return self._ports.plain
+
+    def collector(self) -> int:
+        """The port of a collector of traces, which takes all that it gets and keeps nothing."""
+        if not self._collector:
+            self._collector = Collector(self._group, self._nginx, self._new_folder("collector"), self.options.load_cores, free_ports(1)[0])
+        return self._collector.port
 
     def stop(self, running: Running) -> None:
         self._group.stop(running.process)
@@ -205,7 +222,8 @@ class Lab:
         )
 
     def _backend_ns(self) -> int:
-        return self.backend.cpu_ns() + (self._echo[0].process.cpu_ns() if self._echo else 0)
+        others = [*([self._echo[0].process] if self._echo else []), *([self._collector.process] if self._collector else [])]
+        return self.backend.cpu_ns() + sum(other.cpu_ns() for other in others)
 
     def _wait_until_quiet(self) -> None:
         both = f"{self.options.proxy_core},{self.options.load_cores}"
@@ -266,7 +284,7 @@ def _make_certificate(folder: Path) -> tuple[Path, Path]:
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     subprocess.run(
         [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"),
             *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate),
         ],
         check=True,

@@ -74,19 +74,23 @@ class Generator:
         """wrk counts in whole seconds, so a shorter time is one second."""
         whole = max(1, round(seconds))
         arguments = ["-t", str(threads), "-c", str(connections), "-d", str(whole), "--timeout", "5s"]
-        for name, value in (headers or {}).items():
-            arguments += ["-H", f"{name}: {value}"]
+        arguments += _header_arguments(headers or {})
         if script:
             path = self._folder / "requests.lua"
             path.write_text(script)
             arguments += ["-s", str(path)]
         return _wrk_outcome(self._run(["wrk", *arguments, url], whole))
 
+    def paced_http1(self, url: str, port: int, seconds: float, rate: float, headers: dict[str, str], connections: int = 32) -> Outcome:
+        """Requests of HTTP/1 at a fixed rate per second, of which each connection has its part."""
+        paced = ["--h1", "--rps", f"{rate / connections:.1f}", *_header_arguments(headers)]
+        return self._h2load(url, port, seconds, connections, paced)
+
     def h2load(self, url: str, port: int, seconds: float, connections: int = 16, streams: int = 10) -> Outcome:
-        arguments = [
-            *("-t", "1", "-c", str(connections), "-m", str(streams), "-D", f"{round(seconds * 1000)}ms"),
-            *(f"--connect-to=127.0.0.1:{port}", f"--tls13-ciphers={CIPHER}", f"--groups={GROUP}"),
-        ]
+        return self._h2load(url, port, seconds, connections, ["-m", str(streams), f"--tls13-ciphers={CIPHER}", f"--groups={GROUP}"])
+
+    def _h2load(self, url: str, port: int, seconds: float, connections: int, more: list[str]) -> Outcome:
+        arguments = ["-t", "1", "-c", str(connections), "-D", f"{round(seconds * 1000)}ms", f"--connect-to=127.0.0.1:{port}", *more]
         return _h2load_outcome(self._run(["h2load", *arguments, url], seconds))
 
     def handshakes(self, port: int, seconds: float, connections: int = 16, target: Target | None = None) -> Outcome:
@@ -114,6 +118,15 @@ class Generator:
             return Outcome(0, 0, _last_line(output))
         return Outcome(done["returned"], done["seconds"], done["fault"], done["lost"])
 
+    def paced(self, port: int, host: str, path: str, rate: float, seconds: float) -> dict:
+        """Latencies of requests at a fixed rate, in milliseconds: see paced.py."""
+        client = Path(__file__).with_name("paced.py")
+        output = self._run([sys.executable, "-E", "-S", str(client), str(port), host, path, str(rate), str(seconds)], seconds)
+        try:
+            return json.loads(output)
+        except ValueError:
+            return {"latencies": {}, "responses": {}, "requests": 0, "fault": _last_line(output)}
+
     def _run(self, argv: list[str], seconds: float) -> str:
         try:
             done = subprocess.run(
@@ -128,6 +141,10 @@ class Generator:
         except subprocess.TimeoutExpired:
             return f"{argv[0]} did not end in time"
         return done.stdout
+
+
+def _header_arguments(headers: dict[str, str]) -> list[str]:
+    return [argument for name, value in headers.items() for argument in ("-H", f"{name}: {value}")]
 
 
 def _wrk_outcome(output: str) -> Outcome:

@@ -1,8 +1,10 @@
-//! `/explain`: what the configuration in service does with a request. Computed on a thread of its own, one request at a
-//! time, so that many routes do not delay a probe.
+//! `/explain`: what the configuration in service does with a request.
+
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
+use super::background::compute;
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
 use crate::explain::{
@@ -65,25 +67,23 @@ impl Query {
 }
 
 /// Responds to a request of this query.
-pub(super) async fn page(query: Option<String>, state: &AdminState) -> Reply {
-    let query = match Query::parse(query.as_deref().unwrap_or_default()) {
+pub(super) async fn page(query: Option<&str>, state: &Arc<AdminState>) -> Reply {
+    let query = match Query::parse(query.unwrap_or_default()) {
         Ok(query) => query,
         Err(wrong) => return text(StatusCode::BAD_REQUEST, &format!("{wrong}; {USAGE}\n")),
     };
-    // Fails only if the semaphore was closed, which nothing does. The thread keeps the permit if the client leaves.
-    let turn = state.explaining.clone().acquire_owned().await;
-    let table = state.table.load_full();
-    let report = state.report.load_full();
-    let revision = state.stats.stream.as_ref().map(|stream| stream.revision());
-    let computed = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+    let computed = compute(state, move |state| {
+        let table = state.table.load();
+        let stream = state.stats.stream.as_ref();
         let configuration = Configuration {
             table: &table,
-            state: State::InService { revision },
+            state: State::InService {
+                revision: stream.map(|stream| stream.revision()),
+            },
             values: query.values,
         };
         let mut explanation = explain(configuration, &query.request);
-        explanation.add_notes(&report.notes);
+        explanation.add_notes(&state.report.load().notes);
         let body = match query.is_json {
             true => serde_json::to_string(&explanation).map(|body| body + "\n"),
             false => Ok(explanation.to_string()),
@@ -91,8 +91,8 @@ pub(super) async fn page(query: Option<String>, state: &AdminState) -> Reply {
         body.map(|body| found(&explanation, query.is_json, body))
     });
     match computed.await {
-        Ok(Ok(response)) => response,
-        Ok(Err(_)) | Err(_) => text(
+        Some(Ok(response)) => response,
+        Some(Err(_)) | None => text(
             StatusCode::INTERNAL_SERVER_ERROR,
             "the request cannot be explained\n",
         ),

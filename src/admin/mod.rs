@@ -3,13 +3,19 @@
 
 mod access;
 mod api;
+mod background;
 mod config;
 mod connections;
+mod events;
 mod explain;
 mod host;
 mod log_level;
 mod page;
+mod problem;
+mod problems;
+mod recent;
 mod response;
+mod scrape;
 mod state;
 mod stream;
 mod tap;
@@ -24,7 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::{Method, Request, StatusCode, request};
+use http::header::ACCEPT;
+use http::{HeaderMap, Method, Request, StatusCode, request};
 use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -34,15 +41,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use self::access::{Access, is_cross_site};
+use self::background::compute;
 use self::connections::RequestSeen;
 pub use self::explain::FOUND;
+pub use self::problem::Problem;
 use self::response::{Reply, respond, text};
 pub use self::state::AdminState;
 use self::stream::MAX_STREAM;
 pub use self::thread::AdminThread;
 pub use self::token::TokenFile;
 use crate::runtime::shutdown::Shutdown;
-use crate::telemetry::metrics;
 
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
@@ -76,13 +84,29 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 /// Serves on `listener` until shutdown is forced. Spawns tasks, so it must run within a runtime.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
-    let levels = state.clone();
+    let (levels, recent) = (state.clone(), state.clone());
     let serve =
         |stream, request_seen| connection(stream, request_seen, state.clone(), shutdown.clone());
     tokio::select! {
         () = connections::accept(listener, serve) => {}
         () = log_level::expire(&levels) => {}
+        () = look(&recent) => {}
         () = forced.forced() => {}
+    }
+}
+
+/// Looks at the counters again and again.
+async fn look(state: &Arc<AdminState>) {
+    loop {
+        tokio::time::sleep(recent::PERIOD).await;
+        let look = |state: &AdminState| {
+            let dropped = state.dropped_lines();
+            state
+                .recent
+                .look(&state.table.load(), &state.stats, dropped);
+        };
+        // Without a look, what is recent is older.
+        let _ = compute(state, look).await;
     }
 }
 
@@ -126,10 +150,17 @@ async fn connection(
     }
 }
 
+/// Whether the client asks for OpenMetrics. Others get it without exemplars, which look like the text format of Prometheus.
+fn accepts_open_metrics(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter();
+    let mut accepted = accepted.filter_map(|it| it.to_str().ok());
+    accepted.any(|it| it.contains("application/openmetrics-text"))
+}
+
 async fn handle(
     request: &request::Parts,
     access: Access,
-    state: &AdminState,
+    state: &Arc<AdminState>,
     shutdown: &Shutdown,
 ) -> Reply {
     let access = access.with(request, state.token.as_ref()).await;
@@ -137,22 +168,19 @@ async fn handle(
     if let Some(refusal) = refusal(request, access) {
         return refusal;
     }
+    if let Some(asset) = page::asset(path) {
+        return asset;
+    }
+    let query = request.uri.query();
     match path {
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => readiness(state, shutdown),
         "/metrics" => {
-            let table = state.table.load_full();
-            let dropped = state.access_log.dropped();
-            let body = metrics::encode(table, state.stats.clone(), dropped, state.detail);
-            respond(StatusCode::OK, metrics::CONTENT_TYPE, body)
+            let with_exemplars = accepts_open_metrics(&request.headers);
+            response::metrics(scrape::scrape(state, with_exemplars))
         }
-        "/" => respond(
-            StatusCode::OK,
-            "text/html; charset=utf-8",
-            page::html(state),
-        ),
         "/config" => {
-            let with_values = config::asks_for_values(request.uri.query());
+            let with_values = config::asks_for_values(query);
             match config::json(&state.table.load(), with_values) {
                 Ok(body) => respond(StatusCode::OK, "application/json", body),
                 Err(_) => text(
@@ -161,26 +189,18 @@ async fn handle(
                 ),
             }
         }
-        "/explain" => {
-            let query = request.uri.query().map(str::to_owned);
-            explain::page(query, state).await
-        }
-        LOG_LEVEL if request.method == Method::PUT => log_level::put(request.uri.query(), state),
+        "/explain" => explain::page(query, state).await,
+        LOG_LEVEL if request.method == Method::PUT => log_level::put(query, state),
         LOG_LEVEL => log_level::get(),
-        TAP => tap::open(request.uri.query(), state),
-        path if path.starts_with(api::PREFIX) => {
-            match api::document(&path[api::PREFIX.len()..], state) {
-                Some(document) => respond(StatusCode::OK, "application/json", document.to_string()),
-                None => text(
-                    StatusCode::NOT_FOUND,
-                    "see /api/v1/status, ports, routes, backends, certificates, policies, problems, tap and log-level\n",
-                ),
-            }
-        }
-        _ => text(
-            StatusCode::NOT_FOUND,
-            "see / /healthz /readyz /metrics /config /explain /api/v1/status\n",
-        ),
+        TAP => tap::open(query, state),
+        EVENTS => events::open(state),
+        path => match path.strip_prefix(api::PREFIX) {
+            Some(name) => api::respond_to(name, query, state).await,
+            None => text(
+                StatusCode::NOT_FOUND,
+                "see / /healthz /readyz /metrics /config /explain /api/v1/status\n",
+            ),
+        },
     }
 }
 
@@ -196,7 +216,7 @@ fn refusal(request: &request::Parts, access: Access) -> Option<Reply> {
     }
     let refusal = match access {
         _ if !is_local(path) => return None,
-        Access::Local if (is_write || path == TAP) && is_cross_site(request) => (
+        Access::Local if (is_write || [TAP, EVENTS].contains(&path)) && is_cross_site(request) => (
             StatusCode::FORBIDDEN,
             "not permitted to web pages of other sites\n",
         ),
@@ -221,12 +241,14 @@ fn refusal(request: &request::Parts, access: Access) -> Option<Reply> {
 
 /// The path of what happens.
 const TAP: &str = "/api/v1/tap";
+/// The path of what changes.
+const EVENTS: &str = "/api/v1/events";
 /// The path of the level of the log.
 const LOG_LEVEL: &str = "/api/v1/log-level";
 
 /// Reports whether a page is for clients of this machine only.
 fn is_local(path: &str) -> bool {
-    matches!(path, "/" | "/config" | "/explain") || path.starts_with(api::PREFIX)
+    matches!(path, "/config" | "/explain") || path.starts_with(api::PREFIX) || page::is_part(path)
 }
 
 fn readiness(state: &AdminState, shutdown: &Shutdown) -> Reply {

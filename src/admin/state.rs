@@ -6,11 +6,16 @@ use std::sync::atomic::AtomicBool;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, Semaphore};
 
+use super::problem::Problem;
+use super::recent::{DroppedLines, Recent};
 use super::token::TokenFile;
+use crate::settings::metrics::MetricsDetail;
 use crate::status::StatusReport;
 use crate::table::Table;
-use crate::telemetry::metrics::Detail;
-use crate::telemetry::{AccessLog, ProcessStats};
+use crate::telemetry::{AccessLog, ProcessStats, log};
+
+/// Maximum number of open streams of events.
+pub(super) const MAX_EVENT_STREAMS: usize = 8;
 
 /// State that the admin server shows.
 #[derive(Debug)]
@@ -23,18 +28,24 @@ pub struct AdminState {
     pub waiting: ArcSwapOption<String>,
     /// Conditions of all objects, after binding.
     pub report: ArcSwap<StatusReport>,
+    /// Problems of files, and of objects that cannot be read.
+    pub files: ArcSwap<Vec<Problem>>,
     /// Counters of the process.
     pub stats: ProcessStats,
     /// The access log, for its count of dropped records.
     pub access_log: AccessLog,
-    /// What the series of requests are about.
-    pub detail: Detail,
+    /// How detailed metrics of requests are.
+    pub detail: MetricsDetail,
     /// The token that gives others what clients on loopback have.
     pub token: Option<TokenFile>,
     /// Notified when the level of the log is set.
     pub(super) level_set: Notify,
-    /// Permits one explanation of a request at a time.
-    pub(super) explaining: Arc<Semaphore>,
+    /// The counters of some minutes ago.
+    pub(super) recent: Recent,
+    /// Permits one computation for a client at a time.
+    pub(super) computing: Arc<Semaphore>,
+    /// Permits a few streams of events.
+    pub(super) event_streams: Arc<Semaphore>,
 }
 
 impl AdminState {
@@ -45,12 +56,23 @@ impl AdminState {
             ready: AtomicBool::new(false),
             waiting: ArcSwapOption::empty(),
             report: ArcSwap::default(),
+            files: ArcSwap::default(),
             stats,
             access_log,
-            detail: Detail::default(),
+            detail: MetricsDetail::default(),
             token: None,
             level_set: Notify::new(),
-            explaining: Arc::new(Semaphore::new(1)),
+            recent: Recent::default(),
+            computing: Arc::new(Semaphore::new(1)),
+            event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
+        }
+    }
+
+    /// Lines of the logs that were dropped since the start.
+    pub(super) fn dropped_lines(&self) -> DroppedLines {
+        DroppedLines {
+            access_log: self.access_log.dropped(),
+            log: log::dropped(),
         }
     }
 }

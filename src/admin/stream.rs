@@ -1,5 +1,5 @@
-//! The body of a tap's response: lines as they come, an empty line as a sign of life, for a limited time. Its drop closes the
-//! tap.
+//! Bodies of responses that go on. That of a tap has lines as they come, and an empty line as a sign of life; its drop closes
+//! the tap. That of events has them as they come.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::telemetry::tap::{Batch, TapReader};
@@ -16,7 +17,7 @@ use crate::telemetry::tap::{Batch, TapReader};
 pub(super) const MAX_STREAM: Duration = Duration::from_secs(60 * 60);
 /// Time in which lines are gathered, so that their number does not count.
 const GATHER: Duration = Duration::from_millis(50);
-/// Time without lines after which an empty one is sent, so that a client that is gone is noticed.
+/// Time without lines after which an empty one is sent, so that a client that has left is noticed.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The body of a tap's response.
@@ -65,6 +66,22 @@ impl Body for TapBody {
         this.gather.as_mut().reset(now + GATHER);
         this.quiet.as_mut().reset(now + QUIET);
         Poll::Ready(Some(Ok(Frame::data(lines.into()))))
+    }
+}
+
+/// The body of events. Its drop ends their sender.
+pub(super) struct EventBody(pub(super) mpsc::Receiver<Bytes>);
+
+impl Body for EventBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let event = ready!(self.get_mut().0.poll_recv(cx));
+        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
     }
 }
 

@@ -10,12 +10,18 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ProcessStats;
 use arc_swap::ArcSwap;
 
-fn state() -> AdminState {
+fn state() -> Arc<AdminState> {
     let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
-    AdminState::new(table, ProcessStats::default(), AccessLog::disabled())
+    let state = AdminState::new(table, ProcessStats::default(), AccessLog::disabled());
+    Arc::new(state)
 }
 
-async fn get(path: &str, access: Access, state: &AdminState, shutdown: &Shutdown) -> (u16, String) {
+async fn get(
+    path: &str,
+    access: Access,
+    state: &Arc<AdminState>,
+    shutdown: &Shutdown,
+) -> (u16, String) {
     let request = Request::get(path).header("host", "localhost:19000");
     let (request, ()) = request.body(()).unwrap().into_parts();
     let response = handle(&request, access, state, shutdown).await;
@@ -43,7 +49,7 @@ async fn loopback_clients_get_every_page() {
     let (_trigger, shutdown) = shutdown::new(Drain::default());
     let state = state();
     let page = async |path| get(path, Access::Local, &state, &shutdown).await;
-    assert!(page("/").await.1.contains("/metrics"));
+    assert!(page("/").await.1.contains("page.js"));
     assert!(page("/metrics").await.1.ends_with("# EOF\n"));
     assert!(page("/config").await.1.contains("\"ports\""));
     let (status, text) = page("/explain?request=http://a/").await;
@@ -93,7 +99,14 @@ async fn remote_clients_get_only_health_readiness_and_metrics() {
     assert_eq!(page("/healthz").await.0, 200);
     assert!(page("/metrics").await.1.ends_with("# EOF\n"));
     let explain = "/explain?request=http://a/";
-    for path in ["/", "/config", "/config?values=true", explain] {
+    for path in [
+        "/",
+        "/page.js",
+        "/api/v1/events",
+        "/config",
+        "/config?values=true",
+        explain,
+    ] {
         let (status, body) = page(path).await;
         assert_eq!(
             (status, body.contains("port-forward")),
@@ -109,7 +122,7 @@ async fn rejects_oversized_request_head() {
     let (_trigger, shutdown) = shutdown::new(Drain::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(listener, Arc::new(state()), shutdown));
+    tokio::spawn(serve(listener, state(), shutdown));
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
         "GET / HTTP/1.1\r\nHost: x\r\nX: {}",

@@ -1,81 +1,171 @@
-//! What is wrong in service although the configuration may be right: certificates that expire, backends without endpoints,
-//! endpoints that fail, and routes whose requests fail. Must not know how that is shown.
+//! What is wrong in service although the configuration may be right: a controller that is away, certificates that expire,
+//! backends without endpoints, endpoints that fail, routes whose requests fail, and too little of something. Must not know
+//! how that is shown.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::table::{Rule, Table};
+use super::problem::{Kind, Problem};
+use super::recent::{Counters, DroppedLines, Process, Responses};
+use crate::table::{Backend, Rule, Table};
+use crate::telemetry::ProcessStats;
 
 /// Time before its end from which on a certificate is a trouble, in seconds.
 const EXPIRES_SOON: i64 = 14 * 24 * 60 * 60;
 /// Percent of responses with a 5xx from which on a rule is a trouble.
 const MANY_FAILURES: u64 = 1;
+/// Share of the time from which on a worker that is not idle is a trouble.
+const BUSY: f64 = 0.95;
 /// Maximum number of troubles of a kind that are named.
 const MAX_NAMED: usize = 20;
 
-/// An object that does not work, and why.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    pub(super) object: String,
-    pub(super) message: String,
+/// What is looked at.
+pub(super) struct InService<'a> {
+    pub(super) table: &'a Table,
+    pub(super) stats: &'a ProcessStats,
+    /// The counters of some minutes ago.
+    pub(super) before: &'a Counters,
+    /// Lines of the logs that were dropped since the start.
+    pub(super) dropped: DroppedLines,
+    pub(super) now: Timestamp,
 }
 
 /// Returns what is wrong now, by kind. Of each kind, at most twenty are named, and the rest is counted.
-pub(super) fn of(table: &Table, now: Timestamp) -> Vec<Trouble> {
+pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
     let kinds = [
-        certificates(table, now),
-        without_endpoints(table),
-        ejected(table),
-        failing(table),
+        controller(service.stats),
+        overload(service),
+        certificates(service),
+        without_endpoints(service.table),
+        ejected(service.table),
+        failing(service),
     ];
     kinds.into_iter().flat_map(named).collect()
 }
 
-fn named(mut troubles: Vec<Trouble>) -> Vec<Trouble> {
-    let rest = troubles.len().saturating_sub(MAX_NAMED);
-    troubles.truncate(MAX_NAMED);
-    if rest > 0 {
-        troubles.push(Trouble {
-            object: format!("{rest} more"),
-            message: "of the same kind".to_owned(),
-        });
+fn named(mut troubles: Vec<Problem>) -> Vec<Problem> {
+    let rest = troubles.split_off(troubles.len().min(MAX_NAMED));
+    if let Some(first) = rest.first() {
+        let object = format!("{} more", rest.len());
+        let message = "of the same kind".to_owned();
+        troubles.push(Problem::of_service(first.kind, object, message));
     }
     troubles
 }
 
-fn certificates(table: &Table, now: Timestamp) -> Vec<Trouble> {
-    let certificates = table.ir.ports.iter().flat_map(|port| port.certificates());
+fn controller(stats: &ProcessStats) -> Vec<Problem> {
+    let away = stats.stream.as_ref().filter(|it| !it.is_connected());
+    let trouble = away.map(|stream| {
+        let seconds = stream.contact().as_secs() as i64;
+        let since = Timestamp::from_second(seconds).map_or(String::new(), |it| it.to_string());
+        let message = format!("not connected since {since}: changes of objects do not arrive");
+        Problem::of_service(Kind::Controller, "controller".to_owned(), message)
+    });
+    trouble.into_iter().collect()
+}
+
+fn overload(service: &InService<'_>) -> Vec<Problem> {
+    let InService {
+        table,
+        stats,
+        before,
+        dropped,
+        ..
+    } = service;
+    let (now, then) = (Process::now(stats, *dropped), &before.process);
+    let time = minutes(then.age());
+    let mut troubles = Vec::new();
+    let mut add = |object: &str, message| {
+        troubles.push(Problem::of_service(
+            Kind::Overload,
+            object.to_owned(),
+            message,
+        ));
+    };
+    if let Some(share) = now.utilization(then).filter(|share| *share >= BUSY) {
+        let percent = (share * 100.0).min(100.0);
+        add(
+            "workers",
+            format!("busy for {percent:.0} % of the {time}: requests wait for a CPU"),
+        );
+    }
+    let refused = now.refused.saturating_sub(then.refused);
+    if refused > 0 {
+        add(
+            "connections",
+            format!(
+                "{refused} were refused in the {time}: the limit of client connections is reached"
+            ),
+        );
+    }
+    for (object, count) in now.dropped.since(then.dropped).named() {
+        let message = format!(
+            "{count} lines were dropped in the {time}: what reads them is too slow, or has stopped"
+        );
+        add(object, message);
+    }
+    for backend in table.backends() {
+        let faults = before.faults(backend);
+        let causes = [
+            (faults.overloaded, "a limit of its policy is reached"),
+            (
+                faults.descriptors,
+                "the process has no file descriptor left",
+            ),
+            (
+                faults.local,
+                "the process has no local port or memory left, or is not permitted to connect",
+            ),
+        ];
+        for (count, why) in causes.into_iter().filter(|(count, _)| *count > 0) {
+            let message = format!("{count} attempts failed in the {time}: {why}");
+            add(&backend.id.to_string(), message);
+        }
+    }
+    troubles
+}
+
+fn certificates(service: &InService<'_>) -> Vec<Problem> {
+    let now = service.now.as_second();
+    let ports = service.table.ir.ports.iter();
+    let certificates = ports.flat_map(|port| port.certificates());
     let ends = certificates.map(|one| (one.not_after, &one.source));
     // In order of their ends. Listeners often share a certificate.
-    let soon: BTreeSet<_> = ends
-        .filter(|(end, _)| end - now.as_second() < EXPIRES_SOON)
-        .collect();
+    let soon: BTreeSet<_> = ends.filter(|(end, _)| end - now < EXPIRES_SOON).collect();
     let trouble = |(end, secret)| {
         let date = Timestamp::from_second(end).map_or(String::new(), |end| end.to_string());
-        Trouble {
-            object: format!("{secret}"),
-            message: match end <= now.as_second() {
-                true => format!("the certificate has expired at {date}: clients refuse it"),
-                false => format!("the certificate expires at {date}"),
-            },
-        }
+        let (kind, message) = match end <= now {
+            true => (
+                Kind::Expired,
+                format!("the certificate has expired at {date}: clients refuse it"),
+            ),
+            false => (Kind::Expires, format!("the certificate expires at {date}")),
+        };
+        Problem::of_service(kind, format!("{secret}"), message)
     };
     soon.into_iter().map(trouble).collect()
 }
 
-fn without_endpoints(table: &Table) -> Vec<Trouble> {
+fn without_endpoints(table: &Table) -> Vec<Problem> {
     let empty = table.backends().filter(|it| it.endpoints().is_empty());
-    let trouble = |object: String| Trouble {
-        object,
-        message: "has no ready endpoint: its requests get 503".to_owned(),
+    let trouble = |backend: &Arc<Backend>| {
+        let ir = table.ir.backend(&backend.id);
+        let message = match ir.and_then(|it| it.endpoints.hostname()) {
+            Some(name) => format!(
+                "{name} has no address that may be used: DNS has none, or does not answer; its requests get 503"
+            ),
+            None => "has no ready endpoint: its requests get 503".to_owned(),
+        };
+        Problem::of_service(Kind::Backend, backend.id.to_string(), message)
     };
-    empty.map(|it| trouble(it.id.to_string())).collect()
+    empty.map(trouble).collect()
 }
 
-fn ejected(table: &Table) -> Vec<Trouble> {
+fn ejected(table: &Table) -> Vec<Problem> {
     let mut troubles = Vec::new();
     for backend in table.backends() {
         let endpoints = backend.endpoints();
@@ -84,30 +174,39 @@ fn ejected(table: &Table) -> Vec<Trouble> {
                 true => "fails its health checks",
                 false => "has failed",
             };
-            troubles.push(Trouble {
-                object: format!("{} of {}", endpoint.address, backend.id),
-                message: format!("{why} and gets no requests while others work"),
-            });
+            troubles.push(Problem::of_service(
+                Kind::Endpoint,
+                format!("{} of {}", endpoint.address, backend.id),
+                format!("{why} and gets no requests while others work"),
+            ));
         }
     }
     troubles
 }
 
-fn failing(table: &Table) -> Vec<Trouble> {
-    let mut rules: Vec<_> = table
+fn failing(service: &InService<'_>) -> Vec<Problem> {
+    let mut rules: Vec<_> = service
+        .table
         .rules()
-        .map(|rule| {
-            let classes = rule.state.stats.classes();
-            (classes[4], classes.iter().sum::<u64>(), rule)
-        })
-        .filter(|(failed, all, _)| *failed > 0 && failed * 100 >= all * MANY_FAILURES)
+        .map(|rule| (service.before.responses(rule), rule))
+        .filter(|(it, _)| it.failed > 0 && it.failed * 100 >= it.all * MANY_FAILURES)
         .collect();
-    rules.sort_by_key(|(failed, ..)| Reverse(*failed));
-    let trouble = |(failed, all, rule): (u64, u64, &Arc<Rule>)| Trouble {
-        object: format!("{} rule {}", rule.route_name(), rule.ir.id.index),
-        message: format!("{failed} of {all} responses since it exists were 5xx"),
+    rules.sort_by_key(|(responses, _)| Reverse(responses.failed));
+    let time = minutes(service.before.process.age());
+    let trouble = |(Responses { failed, all }, rule): (Responses, &Arc<Rule>)| {
+        let object = format!("{} rule {}", rule.ir.id.route, rule.ir.id.index);
+        let message = format!("{failed} of {all} responses in the {time} were 5xx");
+        Problem::of_service(Kind::Route, object, message)
     };
     rules.into_iter().map(trouble).collect()
+}
+
+/// Names the time until now.
+fn minutes(time: Duration) -> String {
+    match time.as_secs().div_ceil(60) {
+        0 | 1 => "last minute".to_owned(),
+        minutes => format!("last {minutes} minutes"),
+    }
 }
 
 #[cfg(test)]
@@ -116,10 +215,8 @@ mod tests {
 
     #[test]
     fn of_each_kind_a_few_are_named() {
-        let trouble = |index: usize| Trouble {
-            object: index.to_string(),
-            message: String::new(),
-        };
+        let trouble =
+            |index: usize| Problem::of_service(Kind::Route, index.to_string(), String::new());
         let all = |count: usize| named((0..count).map(trouble).collect());
         assert_eq!(all(MAX_NAMED).len(), MAX_NAMED);
         let more = all(MAX_NAMED + 5);
@@ -129,6 +226,37 @@ mod tests {
 
     #[test]
     fn nothing_is_wrong_with_an_empty_table() {
-        assert_eq!(of(&Table::empty(), Timestamp::now()), []);
+        let (table, stats) = (Table::empty(), ProcessStats::default());
+        let none = DroppedLines::default();
+        let before = Counters::now(&table, &stats, none);
+        let mut service = InService {
+            table: &table,
+            stats: &stats,
+            before: &before,
+            dropped: none,
+            now: Timestamp::now(),
+        };
+        assert_eq!(of(&service), []);
+        stats
+            .connections
+            .refused
+            .fetch_add(2, std::sync::atomic::Ordering::Relaxed);
+        let troubles = of(&service);
+        assert_eq!(troubles.len(), 1);
+        assert_eq!(
+            troubles[0].message,
+            "2 were refused in the last minute: the limit of client connections is reached"
+        );
+        service.dropped.access_log = 3;
+        let troubles = of(&service);
+        assert_eq!(troubles.len(), 2);
+        assert_eq!(troubles[1].object, "access log");
+    }
+
+    #[test]
+    fn times_are_named_in_minutes() {
+        let named = |seconds| minutes(Duration::from_secs(seconds));
+        assert_eq!((&*named(0), &*named(60)), ("last minute", "last minute"));
+        assert_eq!(named(61), "last 2 minutes");
     }
 }

@@ -1,12 +1,16 @@
 //! AccessPolicy, a CRD of Portcullis: who may send requests. Its CRD is deploy/crds/accesspolicies.yaml.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
+
+use super::filter::ExternalAuth;
 use super::http_route::{NameValueMatch, PathMatch};
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
-use super::reference::{ConfigMapRef, SecretRef};
+use super::reference::{BackendObjectRef, ConfigMapRef, SecretRef};
 
 /// Who may send requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -16,6 +20,9 @@ pub struct AccessPolicy {
     /// Spec.
     #[serde(default)]
     pub spec: AccessSpec,
+    /// Present if the policy is not valid: its requests are refused. Not a field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<Box<Unreadable>>,
 }
 resource!(AccessPolicy, GROUP, "AccessPolicy");
 
@@ -39,6 +46,12 @@ pub struct AccessSpec {
     /// JSON Web Tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<Jwt>,
+    /// Sign-in at an OpenID provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<Oidc>,
+    /// The permission of an authorization server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external: Option<External>,
     /// Which credentials a request needs: `All` or `Any`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub require: Option<String>,
@@ -82,7 +95,7 @@ pub struct AccessMatch {
     pub paths: Vec<PathMatch>,
     /// All of these headers.
     #[serde(skip_serializing_if = "<[NameValueMatch]>::is_empty")]
-    pub headers: Box<[NameValueMatch]>,
+    pub headers: ThinVec<NameValueMatch>,
     /// An address in one of these CIDRs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cidrs: Vec<String>,
@@ -175,6 +188,86 @@ pub struct JwtProvider {
     pub algorithms: Vec<String>,
 }
 
+/// Sign-in of browsers at an OpenID provider, with the authorization code flow of OpenID Connect.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Oidc {
+    /// The provider: its discovery document is below this URL, and has the same issuer.
+    pub issuer: String,
+    /// The client that the provider knows.
+    #[serde(rename = "clientID")]
+    pub client_id: String,
+    /// A Secret with the secret of the client; absent for a public client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_secret_ref: Option<SecretRef>,
+    /// Scopes in addition to `openid`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+    /// Parameters of authorization requests in addition, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub authorization_parameters: BTreeMap<String, String>,
+    /// Where the provider sends browsers back to; absent means `/oauth2/callback`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect_path: Option<String>,
+    /// Where browsers sign out; absent means `/oauth2/logout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logout_path: Option<String>,
+    /// Cookies of sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<OidcCookie>,
+    /// Header with the access token, for backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forward_access_token: Option<String>,
+    /// Header with the ID token, for backends.
+    #[serde(rename = "forwardIDToken", skip_serializing_if = "Option::is_none")]
+    pub forward_id_token: Option<String>,
+    /// Headers with claims of the ID token, for backends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claim_to_headers: Vec<ClaimHeader>,
+    /// Media types: requests that accept one of them by name are redirected; empty means `text/html`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redirect_only_for: Vec<String>,
+    /// Whether a bearer token that `jwt` accepts is enough.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pass_through_bearer: bool,
+    /// When a session ends at the latest; absent means 24 hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub absolute_timeout: Option<String>,
+    /// A ConfigMap with the authorities of the provider's certificates; absent means those that the platform trusts.
+    #[serde(rename = "caConfigMapRef", skip_serializing_if = "Option::is_none")]
+    pub ca_config_map_ref: Option<ConfigMapRef>,
+}
+
+/// Cookies of sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OidcCookie {
+    /// Name; absent means one that no other policy has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Attribute `Domain`; absent means the host alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Attribute `SameSite`: `Lax`, `Strict` or `None`; absent means `Lax`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_site: Option<String>,
+    /// Attribute `Path`; absent means `/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// The permission of an authorization server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct External {
+    /// The server, and what it gets of a request: the fields of the ExternalAuth filter.
+    #[serde(flatten)]
+    pub auth: ExternalAuth,
+    /// Where browsers sign in whose requests the server refuses with 401.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sign_in_redirect: Option<String>,
+}
+
 /// Keys that verify signatures: one of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -188,6 +281,26 @@ pub struct Jwks {
     /// A Secret with a key that issuer and verifier share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
+    /// A JSON Web Key Set that the issuer publishes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteJwks>,
+}
+
+/// A JSON Web Key Set that is fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteJwks {
+    /// Where it is: `https://…`, or `http://` with a loopback address or a backend.
+    pub uri: String,
+    /// After which time at the latest it is fetched again; absent means 5 minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_duration: Option<String>,
+    /// A ConfigMap with the authorities of the server's certificate; absent means those that the platform trusts.
+    #[serde(rename = "caConfigMapRef", skip_serializing_if = "Option::is_none")]
+    pub ca_config_map_ref: Option<ConfigMapRef>,
+    /// The Service that is asked; absent means the addresses of the host of `uri`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_ref: Option<BackendObjectRef>,
 }
 
 /// A header with a claim.

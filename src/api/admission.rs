@@ -2,9 +2,10 @@
 //! object or findings. Must not know where the object comes from.
 
 use serde_json::{Map, Value};
+use thin_vec::ThinVec;
 
 use super::object::{Kind, Object};
-use super::{legacy, parameters, schema};
+use super::{legacy, parameters, schema, unreadable};
 use crate::api::finding::{Finding, Severity};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
@@ -21,8 +22,11 @@ pub struct Admission {
     pub id: Option<ObjectRef>,
     /// The object; `None` if it is invalid or of a kind that is not watched.
     pub object: Option<Object>,
+    /// What takes the place of an invalid object that has no earlier valid version; `None` if nothing does. Boxed, since few
+    /// have it.
+    pub stand_in: Option<Box<Object>>,
     /// Errors and warnings.
-    pub findings: Box<[Finding]>,
+    pub findings: ThinVec<Finding>,
 }
 
 impl Admission {
@@ -30,6 +34,7 @@ impl Admission {
         Self {
             id,
             object: None,
+            stand_in: None,
             findings: [finding].into(),
         }
     }
@@ -85,6 +90,8 @@ pub fn admit(value: Value) -> Admission {
     };
     let advice = read_as_released(kind, &kind_name, &mut value);
     let id = identify(kind, &mut value);
+    // The schema removes what it does not know.
+    let written = unreadable::protects(kind).then(|| Value::Object(value.clone()));
     // First: the schema rejects these shapes as well, but without naming the released ones.
     let mut findings = legacy::shapes(kind, &value);
     if findings.is_empty() {
@@ -99,9 +106,14 @@ pub fn admit(value: Value) -> Admission {
             Err(error) => findings.push(Finding::error("", format!("cannot be read: {error}"))),
         }
     }
+    let stand_in = match (&object, &id, written) {
+        (None, Some(id), Some(written)) => unreadable::stand_in(id, &written, &findings),
+        _ => None,
+    };
     Admission {
         id,
         object,
+        stand_in: stand_in.map(Box::new),
         findings: cut(findings),
     }
 }
@@ -121,7 +133,7 @@ fn read_as_released(kind: &Kind, name: &str, value: &mut Map<String, Value>) -> 
 }
 
 /// Truncates findings to [`MAX_FINDINGS`], warnings first.
-fn cut(mut findings: Vec<Finding>) -> Box<[Finding]> {
+fn cut(mut findings: Vec<Finding>) -> ThinVec<Finding> {
     if findings.len() <= MAX_FINDINGS {
         return findings.into();
     }
@@ -156,6 +168,7 @@ fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admis
     Admission {
         id: (!name.is_empty()).then_some(id),
         object: None,
+        stand_in: None,
         findings: cut(findings),
     }
 }

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::client_policy::Http2Settings;
 use super::inherited_policy::SectionTargetRef;
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
 use super::rate_limit_policy::KeyPart;
+use super::route_policy::Size;
 use super::session_persistence::SessionPersistence;
 use super::traffic_policy::RetryConstraint;
 
@@ -60,6 +62,9 @@ pub struct LoadBalancing {
     /// How long the share of an added endpoint grows, for `LeastRequest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_start: Option<String>,
+    /// `Hints` (the default) or `PreferZone`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
 }
 
 /// What is hashed.
@@ -92,6 +97,9 @@ pub struct BackendLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointLimits {
+    /// Open connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
     /// Requests in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
@@ -204,4 +212,19 @@ pub struct Connection {
     /// `Off` (the default), `V1` or `V2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<String>,
+    /// Connections of HTTP/1.1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http1: Option<Http1Connection>,
+    /// Connections of HTTP/2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http2: Option<Http2Settings>,
+}
+
+/// Connections of HTTP/1.1 to endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Http1Connection {
+    /// Maximum size of a response head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_header_bytes: Option<Size>,
 }

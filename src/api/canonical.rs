@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::meta::ObjectMeta;
 use super::object::Object;
-use super::values::Values;
+use super::values::{Base64, Values};
 
 impl Object {
     /// Returns canonical JSON with the fields that we read, `apiVersion` and `kind`.
@@ -69,6 +69,7 @@ impl Object {
             Self::Pod(object) => typed!(&**object),
             Self::EndpointSlice(object) => typed!(&**object),
             Self::ConfigMap(object) => typed!(&**object),
+            Self::KeySet(object) => typed!(&**object),
             // `Secret` does not implement `Serialize`, so that nothing prints its data by accident.
             Self::Secret(object) => typed!(&SecretFields {
                 metadata: &object.metadata,
@@ -97,6 +98,6 @@ struct SecretFields<'a> {
     metadata: &'a ObjectMeta,
     #[serde(rename = "type")]
     kind: &'a str,
-    data: &'a Values,
-    string_data: &'a Values,
+    data: &'a Values<Base64>,
+    string_data: &'a Values<Box<str>>,
 }

@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
+use super::route_policy::Size;
 
 /// How clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -15,6 +16,9 @@ pub struct ClientPolicy {
     /// Spec.
     #[serde(default)]
     pub spec: ClientSpec,
+    /// Present if the policy is not valid: the addresses of its clients are unknown. Not a field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<Box<Unreadable>>,
 }
 resource!(ClientPolicy, GROUP, "ClientPolicy");
 
@@ -38,12 +42,18 @@ pub struct ClientSpec {
     /// Limits of connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<ConnectionLimits>,
-    /// Limits of request heads.
+    /// Headers of requests, and limits of heads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<HeaderLimits>,
     /// Settings of HTTP/2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http2: Option<Http2Settings>,
+    /// TLS of listeners that terminate it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ClientTls>,
+    /// How paths are normalized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathNormalization>,
 }
 
 /// The PROXY protocol in front of connections.
@@ -113,6 +123,9 @@ pub struct ClientTimeouts {
     /// Of a TLS handshake, and of a header of the PROXY protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_handshake: Option<String>,
+    /// Age at which a connection takes no further requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connection_age: Option<String>,
 }
 
 /// Limits of connections.
@@ -128,9 +141,12 @@ pub struct ConnectionLimits {
     /// Maximum number of requests of a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
+    /// Time without bytes after which TCP asks whether the client is still there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_keepalive: Option<String>,
 }
 
-/// Limits of request heads.
+/// Limits of request heads, and headers that are not forwarded as clients send them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HeaderLimits {
@@ -140,6 +156,15 @@ pub struct HeaderLimits {
     /// Maximum size of a head in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u32>,
+    /// What happens to headers with an underscore in their names: `Allow`, `Drop` or `Reject`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underscores: Option<String>,
+    /// Where the ids of requests come from: `Generate`, `Trust` or `Off`.
+    #[serde(rename = "requestID", skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The forwarding headers that backends get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwarded: Option<Vec<String>>,
 }
 
 /// Settings of HTTP/2.
@@ -149,6 +174,45 @@ pub struct Http2Settings {
     /// Maximum number of streams of a connection at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent_streams: Option<u32>,
+    /// Window of each stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_stream_window: Option<Size>,
+    /// Window of all streams together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_connection_window: Option<Size>,
+}
+
+/// TLS of listeners that terminate it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientTls {
+    /// The oldest protocol version to accept: `1.2` or `1.3`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_version: Option<String>,
+    /// Cipher suites to offer, by their names in IANA's registry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cipher_suites: Option<Vec<String>>,
+    /// Groups for key exchange, by their names in IANA's registry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<String>>,
+    /// Protocols to offer by ALPN, in order of preference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpn: Option<Vec<String>>,
+}
+
+/// How the paths of requests are normalized.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PathNormalization {
+    /// What happens to escaped slashes: `Keep`, `Reject` or `Decode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escaped_slashes: Option<String>,
+    /// Whether duplicate slashes become one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merge_slashes: Option<bool>,
+    /// What happens to dot segments: `Keep`, `Normalize` or `Reject`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dot_segments: Option<String>,
 }
 
 impl InheritedPolicy for ClientPolicy {

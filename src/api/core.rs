@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::meta::{ObjectMeta, resource};
-use super::values::Values;
+use super::values::{Base64, Values};
 use crate::ir::sharing::{Text, TextMap};
 
 /// A Namespace. Only its labels are used.
@@ -146,6 +146,9 @@ pub struct SliceEndpoint {
     #[serde(rename = "targetRef", default)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_ref: Option<Box<TargetRef>>,
+    /// The zone of its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<Text>,
     /// Which clients should use it. Boxed, because most endpoints have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<Box<EndpointHints>>,
@@ -230,10 +233,10 @@ pub struct Secret {
     pub kind: Text,
     /// Values, base64-encoded.
     #[serde(default)]
-    pub data: Values,
+    pub data: Values<Base64>,
     /// Values in plain text, which win over `data`.
     #[serde(rename = "stringData", default)]
-    pub string_data: Values,
+    pub string_data: Values<Box<str>>,
 }
 resource!(Secret, "", "Secret");
 

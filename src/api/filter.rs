@@ -99,6 +99,9 @@ pub struct HttpAuth {
     /// Prefix of request paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// `Append` or `Exact`: what follows `path`. Only AccessPolicies have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_mode: Option<String>,
     /// Request headers that are sent in addition to those that always are.
     pub allowed_headers: Vec<String>,
     /// Response headers that are added to the client's request; empty means all.

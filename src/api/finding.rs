@@ -39,6 +39,16 @@ pub struct Finding {
     pub rule: String,
 }
 
+/// Prints field and message.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
 impl Finding {
     /// Creates an error without a rule.
     pub fn error(field: impl Into<String>, message: impl Into<String>) -> Self {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::meta::{ObjectMeta, resource};
 use super::reference::{LocalObjectReference, ObjectReference, ParentRef, SecretRef};
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::sharing::Text;
 
 /// A class of Gateways and the controller that owns them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -140,20 +141,20 @@ pub struct LabelExpression {
 #[serde(rename_all = "camelCase")]
 pub struct Listener {
     /// Name, unique in its object.
-    pub name: String,
+    pub name: Text,
     /// Hostname; absent or empty means every host.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<String>,
+    pub hostname: Option<Text>,
     /// Port, 1 to 65535.
     pub port: u16,
     /// Protocol.
-    pub protocol: String,
+    pub protocol: Text,
     /// TLS, for HTTPS and TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<ListenerTls>,
+    pub tls: Option<Box<ListenerTls>>,
     /// Which routes may attach.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowed_routes: Option<AllowedRoutes>,
+    pub allowed_routes: Option<Box<AllowedRoutes>>,
 }
 
 /// `listeners[].tls`.
@@ -162,7 +163,7 @@ pub struct Listener {
 pub struct ListenerTls {
     /// `Terminate` (the default) or `Passthrough`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<String>,
+    pub mode: Option<Text>,
     /// Certificates.
     #[serde(default)]
     pub certificate_refs: Vec<SecretRef>,

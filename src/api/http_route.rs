@@ -1,6 +1,7 @@
 //! HTTPRoute, with the fields that Portcullis reads.
 
 use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
 
 use super::filter::HttpFilter;
 use super::meta::{ObjectMeta, resource};
@@ -39,9 +40,9 @@ pub struct HttpRule {
     /// Alternative matches. Empty means every path.
     pub matches: Box<[HttpMatch]>,
     /// Filters, in order.
-    pub filters: Box<[HttpFilter]>,
+    pub filters: ThinVec<HttpFilter>,
     /// Backends, by weight.
-    pub backend_refs: Box<[BackendRef<HttpFilter>]>,
+    pub backend_refs: ThinVec<BackendRef<HttpFilter>>,
     /// Timeouts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<Box<HttpTimeouts>>,
@@ -90,9 +91,9 @@ pub struct HttpMatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
     /// Headers.
-    pub headers: Box<[NameValueMatch]>,
+    pub headers: ThinVec<NameValueMatch>,
     /// Query parameters.
-    pub query_params: Box<[NameValueMatch]>,
+    pub query_params: ThinVec<NameValueMatch>,
     /// Method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<Text>,

@@ -1,5 +1,5 @@
 //! What policies for Gateways, ListenerSets and routes have in common (GEP-713, inherited policies): targets in their own
-//! namespace, and a strategy. Must not know what policies are for.
+//! namespace, a strategy, and the readable parts of one that is not valid. Must not know what policies are for.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,4 +37,13 @@ pub enum Strategy {
     Defaults,
     /// They may not.
     Overrides,
+}
+
+/// The readable parts of a policy that is not valid, besides its targets and its strategy.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Unreadable {
+    /// Why it is not valid.
+    pub reason: String,
+    /// The other fields that the spec sets, by their names.
+    pub sections: Vec<String>,
 }

@@ -16,6 +16,7 @@ pub mod gateway;
 pub mod grpc_route;
 pub mod http_route;
 pub mod inherited_policy;
+pub mod key_set;
 pub mod l4_route;
 mod legacy;
 pub mod meta;
@@ -35,6 +36,7 @@ pub mod service_import;
 pub mod session_persistence;
 pub mod telemetry_policy;
 pub mod traffic_policy;
+mod unreadable;
 pub mod values;
 pub mod xbackend;
 
@@ -45,6 +47,7 @@ pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
+pub use unreadable::protecting_kind;
 
 pub use crate::ir::ObjectRef;
 pub use crate::ir::object_ref::group_and_version;

@@ -14,6 +14,7 @@ use super::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
 use super::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
 use super::grpc_route::GrpcRoute;
 use super::http_route::HttpRoute;
+use super::key_set::KeySet;
 use super::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::{self, GatewayParameters};
@@ -65,6 +66,8 @@ pub enum Object {
     EndpointSlice(Arc<EndpointSlice>),
     Secret(Arc<Secret>),
     ConfigMap(Arc<ConfigMap>),
+    /// KeySet.
+    KeySet(Arc<KeySet>),
 }
 
 /// Evaluates an expression with the object of any variant.
@@ -100,6 +103,7 @@ macro_rules! with_object {
             Object::EndpointSlice($object) => $value,
             Object::Secret($object) => $value,
             Object::ConfigMap($object) => $value,
+            Object::KeySet($object) => $value,
         }
     };
 }
@@ -119,7 +123,7 @@ impl Object {
     pub fn kind(&self) -> &'static Kind {
         let (group, kind) = with_object!(self, object => group_kind(object));
         let known = |known: &&Kind| known.group == group && known.kind == kind;
-        KINDS.iter().find(known).unwrap_or(&KINDS[0])
+        Kind::streamed().find(known).unwrap_or(&KINDS[0])
     }
 }
 
@@ -175,6 +179,17 @@ impl Kind {
     /// Returns all watched kinds.
     pub fn all() -> &'static [Self] {
         KINDS
+    }
+
+    /// Returns the kinds of all objects that pods can be sent: the watched ones, and those that only Portcullis itself creates.
+    pub fn streamed() -> impl Iterator<Item = &'static Self> {
+        KINDS.iter().chain([&KEY_SET])
+    }
+
+    /// Returns the kind of an object that a controller sends.
+    pub fn find_streamed(api_version: &str, kind: &str) -> Option<&'static Self> {
+        let is_own = |own: &&Self| own.kind == kind && own.api_version() == api_version;
+        Self::find(api_version, kind).or_else(|| Some(&KEY_SET).filter(is_own))
     }
 
     /// Returns the `apiVersion` of the released shape.
@@ -250,6 +265,18 @@ macro_rules! kind {
         }
     };
 }
+
+/// KeySets, which neither clusters nor folders have.
+static KEY_SET: Kind = Kind {
+    group: parameters::GROUP,
+    kind: "KeySet",
+    versions: &["v1alpha1"],
+    namespaced: true,
+    experimental: None,
+    schema: "{}",
+    decode: |value| read(value, Object::KeySet),
+    decode_event: |event| read_event(event, Object::KeySet),
+};
 
 static KINDS: &[Kind] = &[
     kind!(

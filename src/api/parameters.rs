@@ -41,6 +41,8 @@ pub struct Parameters {
     pub network_policy: Option<NetworkPolicy>,
     /// Logs.
     pub log: Log,
+    /// Metrics.
+    pub metrics: MetricsParameters,
     /// CIDRs of proxies whose `X-Forwarded-*` and `Forwarded` headers are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trusted_proxies: Option<Vec<String>>,
@@ -195,6 +197,16 @@ group! {
 }
 
 group! {
+    /// Metrics of pods.
+    MetricsParameters {
+        /// Whether requests are counted by rule, and not by route.
+        per_rule: bool,
+        /// Labels of durations: `method` and `status-class`.
+        durations_by: Vec<String>,
+    }
+}
+
+group! {
     /// Timeouts of connections, each named after its flag of `portcullis run`.
     Timeouts {
         /// `--header-timeout`
@@ -323,6 +335,7 @@ impl Parameters {
             service: self.service.over(defaults.service),
             network_policy: policy,
             log: self.log.over(defaults.log),
+            metrics: self.metrics.over(defaults.metrics),
             trusted_proxies: proxies.or(defaults.trusted_proxies),
             timeouts: self.timeouts.over(defaults.timeouts),
             drain: self.drain.over(defaults.drain),
@@ -370,6 +383,11 @@ mod tests {
             "{disruptionBudget: {minAvailable: 1}}",
             "{disruptionBudget: {maxUnavailable: 25%}}",
             "{disruptionBudget: {minAvailable: 1}}",
+        );
+        merges(
+            "{metrics: {durationsBy: [method]}}",
+            "{metrics: {perRule: true, durationsBy: [status-class]}}",
+            "{metrics: {perRule: true, durationsBy: [method]}}",
         );
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::http_route::HttpMatch;
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
 
@@ -15,6 +15,9 @@ pub struct RateLimitPolicy {
     /// Spec.
     #[serde(default)]
     pub spec: RateLimitSpec,
+    /// Present if the policy is not valid: its requests are refused. Not a field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<Box<Unreadable>>,
 }
 resource!(RateLimitPolicy, GROUP, "RateLimitPolicy");
 
@@ -48,13 +51,16 @@ pub struct LimitRule {
     /// Requests in a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RequestLimit>,
+    /// What a request takes of `limit`; absent means one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// Requests at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent: Option<u32>,
     /// Clients that are not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exempt: Option<Exempt>,
-    /// Where requests are counted: `Replica`.
+    /// Whose requests are counted together: `Replica` or `Gateway`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
     /// `Enforce` or `Audit`.
@@ -66,10 +72,10 @@ pub struct LimitRule {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyPart {
-    /// `ClientIP`, `Header`, `Cookie` or `Hostname`.
+    /// `ClientIP`, `Header`, `Cookie` or `Hostname`; in limits also `Client` and `Claim`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Name of the header or cookie.
+    /// Name of the header, cookie or claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Length of the prefix of IPv4 addresses.
@@ -80,16 +86,27 @@ pub struct KeyPart {
     pub v6_prefix: Option<u8>,
 }
 
+/// What a request takes of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Cost {
+    /// `Request`, `RequestBytes`, `ResponseBytes` or `ResponseHeader`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Name of the header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 /// A rate.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RequestLimit {
-    /// Requests in the time.
-    pub requests: u32,
+    /// Requests in the time, or what they cost.
+    pub requests: u64,
     /// `Second`, `Minute`, `Hour` or `Day`.
     pub per: String,
     /// Requests at once; absent means `requests`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u32>,
+    pub burst: Option<u64>,
 }
 
 /// Clients that are not counted.

@@ -5,10 +5,11 @@ use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Deserializer, Serialize};
+use thin_vec::ThinVec;
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
-use crate::ir::sharing::{self, Shared, Text};
+use crate::ir::sharing::{Shared, Text};
 
 fn gateway_group() -> Text {
     GATEWAY_GROUP.into()
@@ -78,9 +79,7 @@ static PARENTS: LazyLock<Shared<Arc<Vec<ParentRef>>>> = LazyLock::new(Shared::de
 
 impl From<Vec<ParentRef>> for ParentRefs {
     fn from(references: Vec<ParentRef>) -> Self {
-        let is_same = |known: &Arc<Vec<ParentRef>>| **known == references;
-        let digest = sharing::digest(&references);
-        Self(PARENTS.get(digest, is_same, || Arc::new(references.clone())))
+        Self(PARENTS.list(references))
     }
 }
 
@@ -149,19 +148,44 @@ impl BackendObjectRef {
     }
 }
 
-/// A weighted reference to a backend. `F` is the filter type of the route kind.
+/// A weighted reference to a backend. `F` is the filter type of the route kind. It has the fields of [`BackendObjectRef`] itself: within
+/// one, they would take 8 bytes more in each rule, and flattening makes serde read each value twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendRef<F> {
-    /// The backend.
-    #[serde(flatten)]
-    pub backend: BackendObjectRef,
+    /// Group, core by default.
+    #[serde(default)]
+    pub group: Text,
+    /// Kind, `Service` by default.
+    #[serde(default = "service_kind")]
+    pub kind: Text,
+    /// Name.
+    pub name: Text,
+    /// Namespace; absent means the namespace of the object that holds the reference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Text>,
+    /// Port of the Service; required for a Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Share of the traffic, 0 to 1,000,000.
     #[serde(default = "one")]
     pub weight: u32,
     /// Filters of requests that go to this backend.
-    #[serde(default = "Box::default")]
-    pub filters: Box<[F]>,
+    #[serde(default = "ThinVec::new")]
+    pub filters: ThinVec<F>,
+}
+
+impl<F> BackendRef<F> {
+    /// Returns the backend, without weight and filters.
+    pub fn backend(&self) -> BackendObjectRef {
+        BackendObjectRef {
+            group: self.group.clone(),
+            kind: self.kind.clone(),
+            name: self.name.clone(),
+            namespace: self.namespace.clone(),
+            port: self.port,
+        }
+    }
 }
 
 /// A reference to a Secret.

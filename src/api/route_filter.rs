@@ -41,13 +41,26 @@ pub struct RegexRewrite {
 
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DirectResponse {
     /// Status, 200 to 599.
     pub status: u16,
     /// Body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
+    /// Where the body is, if it is not in `body`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<ConfigMapKeyRef>,
     /// Headers.
     #[serde(default)]
     pub headers: Vec<HeaderValue>,
+}
+
+/// A key of a ConfigMap in the namespace of the object.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct ConfigMapKeyRef {
+    /// Name of the ConfigMap.
+    pub name: String,
+    /// Key.
+    pub key: String,
 }

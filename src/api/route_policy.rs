@@ -8,6 +8,7 @@ use super::http_route::{HttpRetry, HttpTimeouts};
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
+use super::reference::BackendObjectRef;
 
 /// How requests are handled.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,6 +47,9 @@ pub struct RouteSpec {
     /// Compression of responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
+    /// Pages in place of responses with an error status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_pages: Option<Vec<ErrorPage>>,
 }
 
 /// Timeouts.
@@ -78,6 +82,46 @@ pub struct Compression {
     pub level: Option<String>,
 }
 
+/// A page in place of responses with an error status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ErrorPage {
+    /// Statuses, 400 to 599.
+    pub codes: Vec<u16>,
+    /// The responses that it replaces: `Gateway`, `Backend` or `Any`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The ConfigMap that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map_ref: Option<PagesRef>,
+    /// The backend that it is fetched from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_ref: Option<BackendObjectRef>,
+    /// Whether the response keeps its status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_status: Option<bool>,
+}
+
+/// A ConfigMap in the namespace of the policy, with a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct PagesRef {
+    /// Name.
+    pub name: String,
+    /// The keys with the page, one for each media type.
+    pub keys: Vec<PageKey>,
+}
+
+/// A key of a ConfigMap, with a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PageKey {
+    /// Key.
+    pub key: String,
+    /// Media type of its value.
+    pub media_type: String,
+}
+
 /// Request bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -85,6 +129,16 @@ pub struct RequestBody {
     /// Maximum size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<Size>,
+    /// Whether bodies are read as a whole before a backend is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<BodyBuffer>,
+}
+
+/// How bodies are read as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct BodyBuffer {
+    /// Maximum size.
+    pub limit: Size,
 }
 
 /// A number of bytes, or a text with a unit such as `8Mi`.

@@ -1,5 +1,5 @@
-//! TelemetryPolicy, a CRD of Portcullis: traces of the requests through Gateways (the shape of GEP-4768). Its CRD is
-//! deploy/crds/telemetrypolicies.yaml.
+//! TelemetryPolicy, a CRD of Portcullis: traces (the shape of GEP-4768) and the access log of the requests through Gateways.
+//! Its CRD is deploy/crds/telemetrypolicies.yaml.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
 use super::reference::{BackendObjectRef, LocalObjectReference};
 
-/// Traces of the requests through Gateways.
+/// Traces and the access log of the requests through Gateways.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TelemetryPolicy {
     /// Metadata.
@@ -39,6 +39,56 @@ pub struct AccessLog {
     /// `Process` (the default) or `OTLP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
+    /// Which requests are logged; absent or empty means those that the options of the process say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<AccessLogFilter>,
+    /// The fields of lines; absent means all known ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<AccessLogFields>,
+}
+
+/// Which requests are logged: those that reach one of the minima, and a share of the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccessLogFilter {
+    /// Status from which on all requests are logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_status: Option<u16>,
+    /// Duration from which on all requests are logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_duration: Option<String>,
+    /// Share of the others that is logged; absent means none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Fraction>,
+}
+
+/// The fields of lines of the access log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct AccessLogFields {
+    /// Names of fields that are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub omit: Vec<String>,
+    /// Further fields.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<AddedField>,
+}
+
+/// A further field of lines of the access log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AddedField {
+    /// Name.
+    pub name: String,
+    /// `Header`, `ResponseHeader` or `Literal`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The header, for the types `Header` and `ResponseHeader`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header_name: Option<String>,
+    /// The value, for the type `Literal`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub literal_value: Option<String>,
 }
 
 /// Traces of requests.

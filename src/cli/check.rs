@@ -1,5 +1,8 @@
 //! `portcullis check`: loads and translates a folder or a cluster without serving it, and prints problems and conditions.
 
+mod controller_flags;
+mod key_sets;
+mod sign_in;
 mod warnings;
 
 use std::collections::{BTreeSet, HashSet};
@@ -11,6 +14,7 @@ use clap::error::ErrorKind;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use self::controller_flags::ControllerFlags;
 use self::warnings::Warning;
 use super::flags::PermissionFlags;
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource};
@@ -33,11 +37,14 @@ Examples:
   portcullis check -o json config/quickstart
   portcullis check --kubernetes
   portcullis check --kubernetes --context staging --namespaces infra,apps
+  portcullis check --kubernetes --controller-namespace portcullis-system --allow-host-network unprivileged-ports
 
-Warns of valid configuration that fails requests: backends without endpoints or weight, and certificates that are expired,
-not yet valid, valid for at most 7 more days, or not for the hostname of their listener.
+Warns of valid configuration that fails requests: backends and authorization servers without endpoints or weight, paths of
+sign-ins that no rule matches, and certificates that are expired, not yet valid, valid for at most 7 more days, or not for
+the hostname of their listener. For a folder, also of limits with scope Gateway: each process counts by itself there.
 With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
-read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller.
+read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
+GatewayParameters also --controller-namespace.
 Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
 the folder or the cluster cannot be read, 2 for wrong usage.")]
 pub struct Args {
@@ -50,6 +57,9 @@ pub struct Args {
     /// What objects may do.
     #[command(flatten)]
     permissions: PermissionFlags,
+    /// What the controller permits.
+    #[command(flatten)]
+    controller: ControllerFlags,
     /// Print problems only
     #[arg(long, short, env = "PORTCULLIS_CHECK_QUIET")]
     quiet: bool,
@@ -66,9 +76,21 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
         let error = command.error(ErrorKind::ValueValidation, wrong);
         error.exit()
     });
-    let options = options(&args.permissions, source.mode());
+    let infrastructure = args.controller.infrastructure();
+    let infrastructure = infrastructure.unwrap_or_else(|wrong| {
+        let error = command.error(ErrorKind::MissingRequiredArgument, wrong);
+        error.exit()
+    });
+    let options = Options {
+        infrastructure,
+        ..options(&args.permissions, source.mode())
+    };
     let (load, translation) = translate_objects(source, &options)?;
-    let result = CheckResult::new(&load, &translation, Timestamp::now());
+    let mut result = CheckResult::new(&load, &translation, (options.mode, Timestamp::now()));
+    let allowed = args.controller.key_addresses();
+    result
+        .warnings
+        .extend(key_sets::of(&load.snapshot, &options, &allowed));
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Text => result.print(args.quiet, &mut out)?,
@@ -112,15 +134,20 @@ struct CheckResult<'a> {
 }
 
 impl<'a> CheckResult<'a> {
-    fn new(load: &'a Load, translation: &'a Translation, now: Timestamp) -> Self {
+    fn new(load: &'a Load, translation: &'a Translation, (mode, now): (Mode, Timestamp)) -> Self {
         let mut warnings = warnings::of(&load.snapshot, &translation.ir, now);
+        warnings.extend(sign_in::of(&translation.ir));
+        warnings.extend(warnings::of_policy_servers(&load.snapshot, &translation.ir));
+        if mode == Mode::Standalone {
+            warnings.extend(warnings::of_shared_limits(&translation.ir));
+        }
         let shadowed = shadowed(&translation.ir);
         warnings.extend(shadowed.iter().map(|shadowed| Warning {
             object: None,
             message: shadowed.to_string(),
         }));
         let report = &translation.report;
-        warnings.extend(warnings::loosened(report));
+        warnings.extend(warnings::of_policies(report));
         let accepted = accepted(report);
         let is_refused = |(object, problem): &(ObjectRef, String)| {
             is_refusal(problem) || !accepted.contains(object)

@@ -78,6 +78,15 @@ pub struct Args {
         value_delimiter = ','
     )]
     allow_external_address: Vec<IpNet>,
+    /// Addresses that the controller may fetch keys of token issuers from, and pods ask OpenID providers at, in addition to
+    /// public addresses: those that the URI of an AccessPolicy names or resolves to
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
+        value_delimiter = ','
+    )]
+    allow_jwks_address: Vec<IpNet>,
     /// Log.
     #[command(flatten)]
     log: LogFlags,
@@ -114,6 +123,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .permissions(&args.lease_namespace, &args.image),
         image: args.image.clone(),
         allowed_external_addresses: args.allow_external_address.clone(),
+        allowed_jwks_addresses: args.allow_jwks_address.clone(),
         namespace: args.lease_namespace.clone(),
         identity: args.identity.clone().unwrap_or_else(own),
     })

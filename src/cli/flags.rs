@@ -9,6 +9,7 @@ use ipnet::IpNet;
 
 use super::value::{AdminAddress, Size, Span};
 use crate::settings::location::Location;
+use crate::settings::metrics::{DurationLabel, MetricsDetail};
 use crate::settings::permissions::{BackendKinds, InsecureBackend, Permissions, PolicyLevel};
 use crate::settings::{
     AccessLog, AccessLogFilter, AccessLogTarget, Drain, Limits, LogFormat, Ports, Settings, Source,
@@ -31,9 +32,9 @@ pub struct ServeFlags {
         value_delimiter = ','
     )]
     pub trusted_proxies: Vec<IpNet>,
-    /// Count requests and their durations by rule, and not by route: up to 25 series for each rule
-    #[arg(long, env = "PORTCULLIS_METRICS_PER_RULE")]
-    pub metrics_per_rule: bool,
+    /// Metrics of requests.
+    #[command(flatten)]
+    pub metrics: MetricsFlags,
     /// File with the secret that encrypts session tokens, at least 32 bytes, the same for all replicas [default: a random
     /// key per process: sessions end when it restarts]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_SESSION_KEY_FILE")]
@@ -59,6 +60,32 @@ pub struct ServeFlags {
     /// Timeouts and limits.
     #[command(flatten)]
     pub limits: LimitFlags,
+}
+
+/// Metrics of requests.
+#[derive(Args, Clone, Debug)]
+pub struct MetricsFlags {
+    /// Count requests and their durations by rule, and not by route: up to 25 series for each rule
+    #[arg(long, env = "PORTCULLIS_METRICS_PER_RULE")]
+    pub metrics_per_rule: bool,
+    /// Count durations of requests by these labels, too: `method` and `status-class`, such as 2xx. Up to 20 series for each
+    /// method and class that a route, or a rule, has had [default: none]
+    #[arg(
+        long,
+        value_name = "LABEL,…",
+        env = "PORTCULLIS_METRICS_DURATIONS_BY",
+        value_delimiter = ','
+    )]
+    pub metrics_durations_by: Vec<DurationLabel>,
+}
+
+impl From<&MetricsFlags> for MetricsDetail {
+    fn from(flags: &MetricsFlags) -> Self {
+        Self {
+            per_rule: flags.metrics_per_rule,
+            durations_by: flags.metrics_durations_by.iter().copied().collect(),
+        }
+    }
 }
 
 /// The admin server.
@@ -163,7 +190,16 @@ pub struct ExternalFlags {
         value_delimiter = ','
     )]
     pub allow_external_address: Vec<IpNet>,
-    /// Name servers for names of XBackends [default: those of /etc/resolv.conf]
+    /// Addresses that keys of token issuers may be fetched from, and OpenID providers be asked at, in addition to public ones:
+    /// those that the URI of an AccessPolicy names or resolves to
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
+        value_delimiter = ','
+    )]
+    pub allow_jwks_address: Vec<IpNet>,
+    /// Name servers for names of XBackends and of token issuers [default: those of /etc/resolv.conf]
     #[arg(
         long,
         value_name = "ADDR[:PORT],…",
@@ -241,6 +277,7 @@ macro_rules! limit_flags {
                 Self {
                     max_connections: flags.max_connections,
                     $($name: flags.$name.into(),)*
+                    ..Self::default()
                 }
             }
         }
@@ -297,9 +334,10 @@ impl ServeFlags {
             ports: Ports::AsDeclared,
             limits: Limits::from(&self.limits),
             trusted_proxies: self.trusted_proxies.clone(),
-            metrics_per_rule: self.metrics_per_rule,
+            metrics: MetricsDetail::from(&self.metrics),
             session_key_file: self.session_key_file.clone(),
             allowed_external_addresses: self.external.allow_external_address.clone(),
+            allowed_jwks_addresses: self.external.allow_jwks_address.clone(),
             dns_servers: self.external.dns_server.clone(),
             drain: Drain {
                 delay: self.drain.drain_delay.0,

@@ -12,6 +12,7 @@ pub mod explain;
 pub mod flags;
 pub mod infrastructure;
 pub mod log_level;
+pub mod migrate;
 pub mod objects;
 pub mod output;
 pub mod quickstart;
@@ -70,6 +71,7 @@ enum Command {
     Controller(controller::Args),
     Check(check::Args),
     Explain(explain::Args),
+    Migrate(migrate::Args),
     Status(status::Args),
     Config(config::Args),
     Top(top::Args),
@@ -94,6 +96,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Controller(args) => controller::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(args, command()),
         Command::Explain(args) => explain::run(args, command()),
+        Command::Migrate(args) => migrate::run(args, command()),
         Command::Status(args) => status::run(args),
         Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),

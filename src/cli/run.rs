@@ -1,5 +1,6 @@
 //! `portcullis run`: serves the objects of a folder, of a cluster or of a controller's stream until it is terminated.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::flags::ServeFlags;
@@ -119,6 +120,16 @@ struct StreamFlags {
         conflicts_with_all = OTHER_SOURCES
     )]
     state_dir: Option<PathBuf>,
+    /// Address at which other pods of the Gateway ask for their part of limits with scope Gateway, by TLS that admits only
+    /// these. Bound only while there is such a limit; all pods need the same port
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "PORTCULLIS_PEERS",
+        default_value_t = StreamSource::PEERS,
+        conflicts_with_all = OTHER_SOURCES
+    )]
+    peers: SocketAddr,
     /// Serve as a provisioned pod: behind its Service, or on the network of its node
     #[arg(
         long,
@@ -160,6 +171,7 @@ impl Args {
                 ca_file: self.stream.controller_ca.clone(),
                 token_file: self.stream.controller_token.clone(),
                 state_dir: self.stream.state_dir.clone(),
+                peers: self.stream.peers,
             }),
             (None, _, gateway) => Source::Kubernetes {
                 gateway,

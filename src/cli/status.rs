@@ -15,9 +15,10 @@ Examples:
   portcullis status --admin http://127.0.0.1:19000
   portcullis status --admin http://127.0.0.1:19000 -o json
 
-Shows readiness, the configuration in service and every problem: conditions, certificates that expire within 14 days,
-backends without endpoints, ejected endpoints, and rules with failed requests. Sends nothing to a backend. In a cluster, use
-kubectl port-forward pod/NAME 19000 first.
+Shows readiness, the configuration in service and every problem, those with the most effect on requests first: ports that
+are not bound, overload, certificates that expire within 14 days, backends without endpoints, rules whose requests failed in
+the last minutes, ejected endpoints, files and objects that cannot be read, and conditions. Sends nothing to a backend. In a
+cluster, use kubectl port-forward pod/NAME 19000 first.
 Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise or if it cannot be reached, 2 for wrong usage.")]
 pub struct Args {
     /// The proxy.

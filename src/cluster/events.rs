@@ -27,7 +27,7 @@ const REMEMBERED: usize = 10_000;
 const MAX_NAMES: usize = 16;
 
 enum Change {
-    Raise(Notice),
+    Raise(Vec<Notice>),
     Clear(ObjectRef, EventReason),
 }
 
@@ -142,8 +142,13 @@ impl Events {
     /// Queues a notice. The publisher drops it if the last event of the same object and topic has the
     /// same message, and publishes those of one object together, at most once a minute.
     pub fn notify(&self, notice: Notice) {
-        // A full queue drops the event.
-        let _ = self.0.try_send(Change::Raise(notice));
+        self.notify_all(vec![notice]);
+    }
+
+    /// Queues what has happened at once, so that an object has one event about it.
+    pub fn notify_all(&self, notices: Vec<Notice>) {
+        // A full queue drops the events.
+        let _ = self.0.try_send(Change::Raise(notices));
     }
 
     /// Clears a notice whose cause has ended: the next one is published even with the same message.
@@ -170,12 +175,15 @@ impl Publisher {
 
     fn take(&mut self, change: Change, now: Instant) {
         match change {
-            Change::Raise(notice) => {
-                if self.objects.len() >= REMEMBERED && !self.objects.contains_key(&notice.object) {
-                    self.objects.clear();
+            Change::Raise(notices) => {
+                for notice in notices {
+                    let is_new = !self.objects.contains_key(&notice.object);
+                    if self.objects.len() >= REMEMBERED && is_new {
+                        self.objects.clear();
+                    }
+                    let object = self.objects.entry(notice.object.clone()).or_default();
+                    object.raise(notice, now);
                 }
-                let object = self.objects.entry(notice.object.clone()).or_default();
-                object.raise(notice, now);
             }
             Change::Clear(object, reason) => {
                 if let Some(object) = self.objects.get_mut(&object) {

@@ -12,7 +12,7 @@ use crate::stream::hub::PodReport;
 /// milliseconds. Afterwards, the status reports the lagging ones.
 pub(super) const HOLD: Duration = Duration::from_secs(5);
 /// [`HOLD`] of a new leader, since replicas first have to reconnect to it.
-const START_HOLD: Duration = Duration::from_secs(10);
+pub(super) const START_HOLD: Duration = Duration::from_secs(10);
 
 /// State of a Gateway's data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]

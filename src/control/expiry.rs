@@ -142,7 +142,7 @@ fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
 
 /// The time between begin and end of the leaf's validity, in seconds.
 fn lifetime(certificate: &Certificate) -> Option<i64> {
-    let leaf = certificate.chain.first()?;
+    let leaf = certificate.chain().first()?;
     let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
     Some(certificate.not_after - leaf.validity().not_before.timestamp())
 }

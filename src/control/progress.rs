@@ -10,7 +10,7 @@ use imbl::{OrdMap, OrdSet};
 
 use super::addresses;
 use super::cluster_state::ClusterState;
-use super::confirmation::{self, Confirmations, Verdict};
+use super::confirmation::{self, Confirmations, START_HOLD, Verdict};
 use super::services::Replica;
 use crate::ir::ObjectRef;
 use crate::provision::{Failure, FailureReason, Failures};
@@ -32,6 +32,11 @@ pub struct Observations {
 
 /// The progress of all data planes.
 pub(super) struct Progress {
+    /// When this process became the leader.
+    since: Instant,
+    /// Gateways that are older than this leader and whose objects it has not failed to apply; `None` before the first ones
+    /// are known.
+    inherited: Option<BTreeSet<ObjectRef>>,
     confirmations: Confirmations,
     verdicts: BTreeMap<ObjectRef, Verdict>,
     /// Gateways whose data planes are expected to confirm a change, and until when.
@@ -45,6 +50,8 @@ impl Progress {
     /// Creates the state of a new leader.
     pub(super) fn new(now: Instant) -> Self {
         Self {
+            since: now,
+            inherited: None,
             confirmations: Confirmations::new(now),
             verdicts: BTreeMap::new(),
             awaited: BTreeMap::new(),
@@ -89,6 +96,13 @@ impl Progress {
         now: Instant,
     ) -> Vec<(ObjectRef, Option<Verdict>)> {
         let previous = std::mem::replace(&mut self.seen, seen);
+        let gateways = || cluster.now.report.gateways.keys().cloned().collect();
+        let inherited = self.inherited.get_or_insert_with(gateways);
+        let tried = failures_changed(&self.seen.failures, &previous.failures);
+        for gateway in &tried {
+            inherited.remove(gateway);
+        }
+        changed.extend(tried);
         changed.extend(names_changed_since(&self.seen.reports, &previous.reports));
         let mut turned = Vec::new();
         let evaluated: BTreeSet<_> = changed.iter().chain(self.awaited.keys()).cloned().collect();
@@ -98,7 +112,6 @@ impl Progress {
             }
         }
         changed.extend(turned.iter().map(|(gateway, _)| gateway.clone()));
-        changed.extend(failures_changed(&self.seen.failures, &previous.failures));
         if self.seen.nodes != previous.nodes {
             changed.extend(self.verdicts.keys().cloned());
         }
@@ -147,7 +160,15 @@ impl Progress {
             // A replica that cannot bind its ports is not ready, and says why.
             Verdict::Absent(_) => {
                 let reports = reports.into_iter().flat_map(|reports| reports.values());
-                Verdict::Absent(confirmation::unbound(reports))
+                let unbound = confirmation::unbound(reports);
+                let until = self.since + START_HOLD;
+                // The previous leader may have failed to apply its objects. Its status does not change before this one has
+                // tried.
+                let is_inherited = (self.inherited.as_ref()).is_some_and(|it| it.contains(gateway));
+                match is_inherited && unbound.is_empty() && now < until {
+                    true => Verdict::Awaited(until),
+                    false => Verdict::Absent(unbound),
+                }
             }
             other => other,
         }

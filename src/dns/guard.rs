@@ -34,6 +34,19 @@ const SPECIAL_V6: [Ipv6Net; 8] = [
     v6([0xff00, 0, 0], 8),
 ];
 
+/// Networks that clusters take addresses of pods from: private and shared IPv4, and unique local IPv6.
+const OF_PODS_V4: [Ipv4Net; 4] = [
+    v4([10, 0, 0, 0], 8),
+    v4([100, 64, 0, 0], 10),
+    v4([172, 16, 0, 0], 12),
+    v4([192, 168, 0, 0], 16),
+];
+const OF_PODS_V6: Ipv6Net = v6([0xfc00, 0, 0], 7);
+
+/// Servers of clouds with metadata and credentials of a node, apart from those with link-local addresses.
+const METADATA_V4: [Ipv4Net; 2] = [v4([100, 100, 100, 200], 32), v4([168, 63, 129, 16], 32)];
+const METADATA_V6: [Ipv6Net; 2] = [v6([0xfd00, 0xec2, 0], 32), v6([0xfd20, 0xce, 0], 32)];
+
 /// Prefixes of addresses that are routed to an embedded IPv4 address: NAT64 (RFC 6052) and 6to4
 /// (RFC 3056).
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
@@ -65,6 +78,29 @@ impl AllowedAddresses {
         let effective = effective(address);
         let is_allowed = |net: &IpNet| net.contains(&address) || net.contains(&effective);
         self.0.iter().any(is_allowed) || is_public(effective)
+    }
+
+    /// Reports whether requests may be sent to an endpoint of a Service: where others may, and to addresses of pods. The
+    /// author of an EndpointSlice chooses the address.
+    pub fn permits_endpoint(&self, address: IpAddr) -> bool {
+        let effective = effective(address);
+        let is_allowed = |net: &IpNet| net.contains(&address) || net.contains(&effective);
+        self.0.iter().any(is_allowed)
+            || !is_metadata(effective) && (is_public(effective) || is_of_pods(effective))
+    }
+}
+
+fn is_of_pods(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => OF_PODS_V4.iter().any(|net| net.contains(&address)),
+        IpAddr::V6(address) => OF_PODS_V6.contains(&address),
+    }
+}
+
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => METADATA_V4.iter().any(|net| net.contains(&address)),
+        IpAddr::V6(address) => METADATA_V6.iter().any(|net| net.contains(&address)),
     }
 }
 
@@ -103,6 +139,43 @@ mod tests {
     fn permits(allowed: &[&str], address: &str) -> bool {
         let allowed = allowed.iter().map(|net| net.parse().unwrap()).collect();
         AllowedAddresses::new(allowed).permits(address.parse().unwrap())
+    }
+
+    #[test]
+    fn endpoints_have_addresses_of_pods_but_none_of_the_node() {
+        let permits = |allowed: &[&str], address: &str| {
+            let allowed = allowed.iter().map(|net| net.parse().unwrap()).collect();
+            AllowedAddresses::new(allowed).permits_endpoint(address.parse().unwrap())
+        };
+        for good in [
+            "10.1.2.3",
+            "100.64.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "fd12::1",
+            "1.1.1.1",
+        ] {
+            assert!(permits(&[], good), "{good}");
+        }
+        for bad in [
+            "127.0.0.1",
+            "::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "0.0.0.0",
+            "169.254.169.254",
+            "fe80::1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "192.0.0.192",
+            "100.100.100.200",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ] {
+            assert!(!permits(&[], bad), "{bad}");
+        }
+        assert!(permits(&["127.0.0.0/8"], "127.0.0.1"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Text for the backends of a rule, and for what clients get instead of one.
 
+use std::net::SocketAddr;
+
 use super::{describe, live, traffic};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, Endpoints, Filter, Release, Releases, Rule, UpstreamProtocol};
@@ -26,18 +28,19 @@ const L4: Refusals = Refusals {
     unavailable: "a reset connection, or a dropped datagram",
 };
 
-fn refusals(rule: &Rule) -> &'static Refusals {
+fn refusals(rule: &Rule, is_call: bool) -> &'static Refusals {
     match &*rule.id.route.kind {
-        "GRPCRoute" => &GRPC,
         "TLSRoute" | "TCPRoute" | "UDPRoute" => &L4,
+        "GRPCRoute" => &GRPC,
+        _ if is_call => &GRPC,
         _ => &HTTP,
     }
 }
 
 /// Describes the weighted backends with their endpoints, or why there are none. With `live`, the endpoints are those in
-/// service, with their state.
-pub(super) fn action(rule: &Rule, table: &Table, live: bool) -> Vec<String> {
-    let refusals = refusals(rule);
+/// service, with their state. `is_call` is whether the request is a call of gRPC.
+pub(super) fn action(rule: &Rule, (table, live): (&Table, bool), is_call: bool) -> Vec<String> {
+    let refusals = refusals(rule, is_call);
     let shares = match &rule.action {
         Action::Invalid(reason) => {
             return vec![format!(
@@ -57,7 +60,7 @@ pub(super) fn action(rule: &Rule, table: &Table, live: bool) -> Vec<String> {
     }
     shares
         .iter()
-        .flat_map(|share| share_lines(share, total, rule, table, live))
+        .flat_map(|share| share_lines((share, total), rule, (table, live), refusals))
         .collect()
 }
 
@@ -67,10 +70,18 @@ fn redirects(rule: &Rule) -> bool {
 }
 
 fn endpoints(endpoints: &Endpoints) -> String {
+    let list = |addresses: &[SocketAddr]| {
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        addresses.join(", ")
+    };
     match endpoints {
-        Endpoints::Addresses(addresses) => {
-            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-            addresses.join(", ")
+        Endpoints::Addresses(addresses) => list(addresses),
+        Endpoints::Zoned { addresses, near } => {
+            format!(
+                "{}, first those in the own zone: {}",
+                list(addresses),
+                list(near)
+            )
         }
         Endpoints::Hostname { hostname, port } => {
             format!("{hostname}:{port}, whose addresses are resolved at runtime")
@@ -104,13 +115,11 @@ fn releases_line(Releases { cookie, releases }: &Releases) -> String {
 }
 
 fn share_lines(
-    share: &WeightedBackend,
-    total: u64,
+    (share, total): (&WeightedBackend, u64),
     rule: &Rule,
-    table: &Table,
-    live: bool,
+    (table, live): (&Table, bool),
+    refusals: &Refusals,
 ) -> Vec<String> {
-    let refusals = refusals(rule);
     let percent = f64::from(share.weight) * 100.0 / total as f64;
     let id = share.target.backend();
     let backend = id.and_then(|id| table.ir.backend(id));
@@ -130,7 +139,7 @@ fn share_lines(
     let mut lines = vec![format!("{percent:5.1} %  {target}")];
     let states = node.map(|node| live::endpoints(&node.endpoints()));
     let traffic = backend.and_then(|backend| backend.traffic.as_ref());
-    let policy = traffic.map(|traffic| traffic::policy(traffic, rule.session.is_some()));
+    let policy = traffic.map(|traffic| traffic::policy(traffic, rule.session().is_some()));
     let own = backend.and_then(|backend| backend.policy.as_ref());
     let own = own.map(|policy| traffic::backend_policy(policy));
     let details = states.into_iter().chain(policy).chain(own).flatten();

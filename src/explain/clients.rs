@@ -6,9 +6,12 @@ use std::time::Duration;
 use super::explanation::Explanation;
 use super::policies::cidrs;
 use crate::ir::client::{
-    AddressSource, ClientAddress, ClientPolicies, ConnectionSettings, ProxyMode, ProxyProtocol,
+    AddressSource, ClientAddress, ClientPolicies, ConnectionSettings, DotSegments, EscapedSlashes,
+    PathSettings, ProxyMode, ProxyProtocol, TlsSettings,
 };
+use crate::ir::http2::Http2Windows;
 use crate::ir::policy::Enforced;
+use crate::ir::tls::{AlpnProtocol, TlsVersion};
 
 /// Explains how clients connect, if policies say it.
 pub(super) fn explain(explanation: &mut Explanation, clients: Option<&Arc<ClientPolicies>>) {
@@ -17,12 +20,70 @@ pub(super) fn explain(explanation: &mut Explanation, clients: Option<&Arc<Client
     };
     let ClientPolicies {
         address,
+        tls,
+        path,
         proxy_protocol,
+        unknown_protocol,
         connections,
     } = &**clients;
+    explanation.lines("TLS policy", tls.as_deref().map(shown_tls));
+    explanation.lines("path", path.as_deref().map(shown_path));
     explanation.lines("PROXY", proxy_protocol.as_deref().map(shown_protocol));
-    explanation.lines("client IP", address.as_ref().map(shown_address));
+    let unknown = unknown_protocol.as_deref().map(undecided);
+    let address = address.as_ref().map(shown_address);
+    explanation.lines("client IP", unknown.into_iter().chain(address));
     explanation.lines("connections", connections.as_deref().map(shown_settings));
+}
+
+fn shown_tls(settings: &TlsSettings) -> String {
+    let TlsSettings {
+        min_version,
+        suites,
+        groups,
+        alpn,
+        policy,
+    } = settings;
+    let version = min_version.map(|version| match version {
+        TlsVersion::Tls12 => "minVersion 1.2".to_owned(),
+        TlsVersion::Tls13 => "minVersion 1.3".to_owned(),
+    });
+    let alpn: Vec<_> = alpn.iter().copied().map(AlpnProtocol::name).collect();
+    let set = [
+        version,
+        list("cipherSuites", suites),
+        list("groups", groups),
+        list("alpn", &alpn),
+    ];
+    let set: Vec<_> = set.into_iter().flatten().collect();
+    format!("{} ({policy})", set.join("; "))
+}
+
+fn shown_path(settings: &PathSettings) -> String {
+    let PathSettings {
+        escaped_slashes,
+        merges_slashes,
+        dot_segments,
+        policy,
+    } = settings;
+    let escaped = match escaped_slashes {
+        EscapedSlashes::Keep => "kept",
+        EscapedSlashes::Reject => "refused with 400",
+        EscapedSlashes::Decode => "redirected to slashes",
+    };
+    let duplicates = if *merges_slashes { "merged" } else { "kept" };
+    let dots = match dot_segments {
+        DotSegments::Keep => "kept",
+        DotSegments::Normalize => "resolved",
+        DotSegments::Reject => "refused with 400",
+    };
+    format!(
+        "escaped slashes are {escaped}, duplicate slashes {duplicates}, dot segments {dots} ({policy})"
+    )
+}
+
+fn list(name: &str, values: &[impl ToString]) -> Option<String> {
+    let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+    (!values.is_empty()).then(|| format!("{name} {}", values.join(", ")))
 }
 
 fn shown_protocol(protocol: &ProxyProtocol) -> String {
@@ -43,12 +104,15 @@ fn shown_protocol(protocol: &ProxyProtocol) -> String {
     }
 }
 
+/// What follows where it is unknown where addresses of clients come from.
+fn undecided(why: &str) -> String {
+    format!("requests to which IP rules or limits apply get 500: {why}")
+}
+
 fn shown_address(address: &Enforced<ClientAddress>) -> String {
     let ClientAddress { source, policy } = match address {
         Enforced::Valid(address) => &**address,
-        Enforced::Broken(why) => {
-            return format!("requests to which IP rules or limits apply get 500: {why}");
-        }
+        Enforced::Broken(why) => return undecided(why),
     };
     let source = match source {
         AddressSource::Connection => "that of the connection".to_owned(),
@@ -79,9 +143,15 @@ fn shown_settings(settings: &ConnectionSettings) -> String {
         max_headers,
         max_header_bytes,
         max_streams,
+        windows: Http2Windows { stream, connection },
         max_connections,
         max_per_client,
         max_requests,
+        max_age,
+        tcp_keepalive,
+        underscores,
+        request_id,
+        forwarded,
         policies,
     } = settings;
     let time = |name: &str, time: &Option<Duration>| time.map(|time| format!("{name} {time:?}"));
@@ -93,12 +163,26 @@ fn shown_settings(settings: &ConnectionSettings) -> String {
         time("idle", idle_timeout),
         time("streamIdle", stream_idle_timeout),
         time("tlsHandshake", handshake_timeout),
+        time("maxConnectionAge", max_age),
         count("maxCount", *max_headers),
         count("maxBytes", *max_header_bytes),
         count("maxConcurrentStreams", size(max_streams)),
+        count("initialStreamWindow", size(stream)),
+        count("initialConnectionWindow", size(connection)),
         count("max", *max_connections),
         count("maxPerClient", *max_per_client),
         count("maxRequests", size(max_requests)),
+        time("tcpKeepalive", tcp_keepalive),
+        underscores.map(|it| format!("underscores {it:?}")),
+        request_id.map(|it| format!("requestID {it:?}")),
+        forwarded.as_ref().map(|headers| {
+            let names: Vec<_> = headers.iter().map(|it| it.name()).collect();
+            let names = names.join(" ");
+            format!(
+                "forwarded {}",
+                if names.is_empty() { "none" } else { &names }
+            )
+        }),
     ];
     let set: Vec<_> = set.into_iter().flatten().collect();
     let policies: Vec<_> = policies.iter().map(ToString::to_string).collect();

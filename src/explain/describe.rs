@@ -1,13 +1,15 @@
 //! Text for parts of the configuration: TLS of listeners, filters, timeouts and retries. Independent of the request.
 
 use crate::ir::Rule;
+use crate::ir::auth_call::{AuthCall, AuthProtocol};
 use crate::ir::cors::{AllowedOrigins, Cors};
-use crate::ir::external_auth::{AuthProtocol, ExternalAuth};
+use crate::ir::external_auth::ExternalAuth;
 use crate::ir::filter::{HeaderChanges, Mirror, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::route::BackendTarget;
 use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::ir::tls::{CipherPolicy, ClientValidationMode, TlsVersion};
-use crate::ir::{Endpoints, Filter, Ir, ServerTls};
+use crate::ir::{Endpoints, Filter, Ir, ObjectRef, ServerTls};
+use crate::table::{Port, Table};
 
 /// Describes the certificates and the TLS settings of a listener.
 pub(super) fn tls(tls: &ServerTls) -> String {
@@ -21,6 +23,7 @@ pub(super) fn tls(tls: &ServerTls) -> String {
         TlsVersion::Tls13 => "1.3",
     };
     let ciphers = match tls.ciphers {
+        _ if !tls.suites.is_empty() => "listed ciphers",
         CipherPolicy::Default => "default ciphers",
         CipherPolicy::AesGcm => "AES-GCM ciphers only",
     };
@@ -147,15 +150,35 @@ fn mirror(Mirror { target, share }: &Mirror) -> String {
 }
 
 fn external_auth(auth: &ExternalAuth) -> String {
-    let protocol = match &auth.protocol {
-        AuthProtocol::Http(_) => "HTTP",
-        AuthProtocol::Grpc(_) => "gRPC",
-    };
+    let protocol = auth_protocol(&auth.call);
     match &auth.target {
         BackendTarget::Backend(id) => format!("authorize requests with {id} over {protocol}"),
         BackendTarget::Invalid(reason) => {
             format!("respond 500, because the authorization server cannot be used: {reason}")
         }
+    }
+}
+
+/// Names the authorization server of a policy, for requests to a port.
+pub(super) fn auth_server(table: &Table, port: &Port, policy: &ObjectRef) -> String {
+    let servers = table.ir.policy_servers.get(policy);
+    let servers = servers.and_then(|it| it.0.get(&port.ir.gateway));
+    match servers.and_then(|it| it.first()) {
+        Some(target @ BackendTarget::Backend(id)) => {
+            format!("{id}{}", without_endpoints(target, &table.ir))
+        }
+        Some(BackendTarget::Invalid(reason)) => {
+            format!("that cannot be used (until then 500: {reason})")
+        }
+        None => "that is unknown (until then 500)".to_owned(),
+    }
+}
+
+/// Returns the protocol of an authorization server.
+pub(super) fn auth_protocol(call: &AuthCall) -> &'static str {
+    match &call.protocol {
+        AuthProtocol::Http(_) => "HTTP",
+        AuthProtocol::Grpc(_) => "gRPC",
     }
 }
 

@@ -39,6 +39,9 @@ pub struct Outcome {
     pub rule: Option<usize>,
     /// Status of the response if no rule handles the request; `None` if there is no response of HTTP.
     pub status: Option<u16>,
+    /// Name of the gRPC status in that response; `None` if the request is not gRPC.
+    #[serde(rename = "grpcStatus", skip_serializing_if = "Option::is_none")]
+    pub grpc_status: Option<&'static str>,
 }
 
 /// The lines about a port.
@@ -73,6 +76,12 @@ impl Explanation {
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
         let sections = self.sections.iter();
         sections.filter_map(|section| section.outcome.as_ref())
+    }
+
+    /// Returns the lines of all sections by label.
+    pub(super) fn into_labels(self) -> Map<String, Value> {
+        let sections = self.sections.into_iter();
+        by_label(&sections.flat_map(|it| it.lines).collect::<Vec<_>>())
     }
 
     /// Adds the notes on objects that the explanation names, such as a route whose priority is ignored.
@@ -130,6 +139,7 @@ impl Outcome {
             route: None,
             rule: None,
             status,
+            grpc_status: None,
         }
     }
 
@@ -139,6 +149,7 @@ impl Outcome {
             route: Some(id.route.to_string()),
             rule: Some(id.index),
             status: None,
+            grpc_status: None,
         }
     }
 }

@@ -19,9 +19,10 @@ pub use self::matches::Values;
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::explanation::{InService, nearest};
+use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
-use crate::ir::{PortProtocol, Protocol, RuleId};
-use crate::proxy::preview::{Preview, Refusal};
+use crate::ir::{ObjectRef, PortProtocol, Protocol, RuleId};
+use crate::proxy::preview::{Preview, PreviewClient, Refusal};
 use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule, Table};
 
 /// The configuration that is explained.
@@ -80,6 +81,27 @@ pub fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> 
         explanation.conclude(outcome);
     }
     explanation
+}
+
+/// Describes a rule on a listener by the labels of an explanation: filters, timeouts, retries, backends with their endpoints,
+/// and what policies require, for no request in particular.
+pub fn describe_rule(
+    configuration: Configuration<'_>,
+    Place { port, listener }: Place<'_>,
+    rule: &Rule,
+) -> serde_json::Map<String, serde_json::Value> {
+    let mut explanation = Explanation::default();
+    let required = listener.policies(rule).map(|it| &it.ir);
+    let defaults = required.and_then(|it| it.route.as_deref());
+    explain_rule(
+        &mut explanation,
+        (rule, defaults),
+        &[],
+        (configuration, false),
+    );
+    let server = |policy: &ObjectRef| describe::auth_server(configuration.table, port, policy);
+    policies::explain(&mut explanation, (required, &server), configuration.values);
+    explanation.into_labels()
 }
 
 /// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
@@ -186,37 +208,51 @@ fn explain_http(
     configuration: Configuration<'_>,
     request: &ExplainedRequest,
 ) -> Outcome {
-    let client = request.client();
+    let client = PreviewClient {
+        port: port.bind().port,
+        settings: port.connection_settings().map(|settings| &**settings),
+        ..request.client()
+    };
     let Ok(parts) = request.parts() else {
         explanation.line("response", "400: the URL is not that of a request");
         return Outcome::refused(Some(400));
     };
-    let preview = match Preview::new(parts, client) {
-        Ok(preview) => preview,
+    let normalized = Preview::new(parts, client).and_then(|mut preview| {
+        let found = preview.listener(port, client);
+        preview.normalize_path(found.ok().map(|it| &**it))?;
+        Ok((preview, found))
+    });
+    let (preview, found) = match normalized {
+        Ok(normalized) => normalized,
         Err(refusal) => {
-            explanation.line("response", response(refusal));
-            return Outcome::refused(Some(refusal.status));
+            explanation.line(
+                "response",
+                format!("{}: {}", response(refusal), refusal.message),
+            );
+            return outcome(refusal);
         }
     };
     let view = preview.view();
-    let listener = match preview.listener(port, client) {
+    let listener = match found {
         Ok(listener) => listener,
         Err(refusal) => {
-            let lines = match refusal.status {
-                404 => no_listener(port, view.host, "404"),
-                _ => vec![misdirected(port, refusal, view.host, request.sni())],
+            let lines = match port.listener(view.host) {
+                None => no_listener(port, view.host, &response(refusal)),
+                Some(_) => vec![misdirected(port, refusal, view.host, request.sni())],
             };
             explanation.lines("listener", lines);
-            return Outcome::refused(Some(refusal.status));
+            return outcome(refusal);
         }
     };
     explain_listeners(explanation, port, listener, view.host);
     let found = preview.rule(listener);
     let place = Place { port, listener };
-    explain_rules(explanation, place, found.ok(), &view, configuration);
+    let none = |refusal| format!("none matches: {}", response(refusal));
+    let served = found.map_err(none);
+    explain_rules(explanation, place, served, &view, configuration);
     match found {
         Ok(rule) => Outcome::rule(&rule.ir.id),
-        Err(refusal) => Outcome::refused(Some(refusal.status)),
+        Err(refusal) => outcome(refusal),
     }
 }
 
@@ -246,15 +282,27 @@ fn explain_forwarding(
         added: &[],
     };
     let place = Place { port, listener };
-    explain_rules(explanation, place, found, &view, configuration);
+    let served = found.ok_or_else(|| not_forwarded(port.protocol()).to_owned());
+    explain_rules(explanation, place, served, &view, configuration);
     match found {
         Some(rule) => Outcome::rule(&rule.ir.id),
         None => Outcome::refused(None),
     }
 }
 
-fn response(Refusal { status, message }: Refusal) -> String {
-    format!("{status}: {message}")
+/// The status of a response: that of gRPC for a call.
+fn response(refusal: Refusal) -> String {
+    match refusal.grpc_status {
+        Some(status) => format!("gRPC status {status}"),
+        None => refusal.status.to_string(),
+    }
+}
+
+fn outcome(refusal: Refusal) -> Outcome {
+    Outcome {
+        grpc_status: refusal.grpc_status,
+        ..Outcome::refused(Some(refusal.status))
+    }
 }
 
 /// Says that the host belongs to another listener than the connection.
@@ -263,8 +311,9 @@ fn misdirected(port: &Port, refusal: Refusal, host: &str, sni: Option<&str>) -> 
     let other = port.listener(host).map(|it| &*it.ir.key.name);
     let (agreed, other) = (agreed.unwrap_or_default(), other.unwrap_or_default());
     format!(
-        "{agreed} for the handshake, but {host} is of listener {other}: {}",
-        response(refusal)
+        "{agreed} for the handshake, but {host} is of listener {other}: {}: {}",
+        response(refusal),
+        refusal.message
     )
 }
 
@@ -315,29 +364,36 @@ fn explain_listeners(
 
 /// A listener on its port.
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    port: &'a Port,
-    listener: &'a Listener,
+pub struct Place<'a> {
+    /// The port.
+    pub port: &'a Port,
+    /// The listener.
+    pub listener: &'a Listener,
 }
 
-/// Explains the rule that was found, if any, and why others were not.
+/// Explains the rule that was found, or says what happens without one, and why others were not.
 fn explain_rules(
     explanation: &mut Explanation,
     place: Place<'_>,
-    found: Option<&Arc<Rule>>,
+    found: Result<&Arc<Rule>, String>,
     view: &RequestView<'_>,
     configuration: Configuration<'_>,
 ) {
     let Place { port, listener } = place;
     let considered = listener.explain(view);
+    let is_call = is_call(view.headers);
+    let rule = found.as_ref().ok().copied();
     match found {
-        Some(rule) => {
+        Ok(rule) => {
             let required = listener.policies(rule).map(|it| &it.ir);
             let defaults = required.and_then(|it| it.route.as_deref());
-            explain_rule(explanation, (rule, defaults), &considered, configuration);
-            policies::explain(explanation, required, configuration.values);
+            let rule = (&**rule, defaults);
+            explain_rule(explanation, rule, &considered, (configuration, is_call));
+            let server =
+                |policy: &ObjectRef| describe::auth_server(configuration.table, port, policy);
+            policies::explain(explanation, (required, &server), configuration.values);
         }
-        None => explanation.line("rule", no_rule(listener)),
+        Err(none) => explanation.line("rule", none),
     }
     let others = all_matches(listener).saturating_sub(considered.len());
     let passed = considered.into_iter();
@@ -349,16 +405,15 @@ fn explain_rules(
     let mut lines = nearest(passed, distance, shown, "matches of this hostname");
     lines.extend((others > 0).then(|| format!("{others} matches of routes for other hostnames")));
     explanation.lines("not chosen", lines);
-    if let (State::Offline { policies }, Some(rule)) = (configuration.state, found) {
+    if let (State::Offline { policies }, Some(rule)) = (configuration.state, rule) {
         explanation.lines("TLS policy", policies(&rule.ir.id, port, listener));
     }
 }
 
-fn no_rule(listener: &Listener) -> &'static str {
-    match listener.ir.protocol {
-        Protocol::Http | Protocol::Https(_) => "none matches: 404",
-        Protocol::TlsPassthrough | Protocol::TlsTerminate(_) => "none: the handshake is refused",
-        Protocol::Tcp | Protocol::Udp => "none: nothing is forwarded",
+fn not_forwarded(protocol: PortProtocol) -> &'static str {
+    match protocol {
+        PortProtocol::Tls => "none: the handshake is refused",
+        PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => "none: nothing is forwarded",
     }
 }
 
@@ -377,7 +432,7 @@ fn explain_rule(
     explanation: &mut Explanation,
     (rule, defaults): (&Rule, Option<&RouteDefaults>),
     considered: &[Considered<'_>],
-    configuration: Configuration<'_>,
+    (configuration, is_call): (Configuration<'_>, bool),
 ) {
     let is_chosen = |one: &&Considered<'_>| one.verdict == MatchVerdict::Chosen;
     let line = match considered.iter().find(is_chosen) {
@@ -390,5 +445,6 @@ fn explain_rule(
     explanation.lines("filters", describe::filters(&rule.ir.filters, &table.ir));
     explanation.lines("timeouts", describe::timeouts(&rule.ir, defaults));
     explanation.lines("retry", describe::retry(rule.ir.retries(defaults)));
-    explanation.lines("backends", backends::action(&rule.ir, table, live));
+    let action = backends::action(&rule.ir, (table, live), is_call);
+    explanation.lines("backends", action);
 }

@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use http::{HeaderName, Method};
 
-use super::describe::header_changes;
+use super::describe::{auth_protocol, header_changes};
 use super::explanation::Explanation;
 use super::matches::{Values, conditions};
 use crate::ir::ObjectRef;
+use crate::ir::auth_call::{ExternalPolicy, SignIn};
 use crate::ir::authentication::{Authentication, KeyPlace, Require};
 use crate::ir::authorization::{Authorization, AuthorizationRule, RequestConditions};
 use crate::ir::cidr::CidrSet;
 use crate::ir::compression::Compression;
+use crate::ir::error_page::{ErrorPage, PageContent, PageSource, PageVariant};
 use crate::ir::filter::HeaderChanges;
-use crate::ir::limit::{KeyPart, Limit, Limits};
+use crate::ir::limit::{Cost, IdentityPart, KeyPart, Limit, Limits, Scope};
+use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::token::Provider;
@@ -21,10 +24,13 @@ use crate::ir::token::Provider;
 /// Maximum number of CIDRs or clients of a list that are shown.
 const MAX_LISTED: usize = 10;
 
+/// Describes the authorization server of a policy.
+type AuthServer<'a> = &'a dyn Fn(&ObjectRef) -> String;
+
 /// Explains what policies require, if there are any.
 pub(super) fn explain(
     explanation: &mut Explanation,
-    policies: Option<&Arc<Policies>>,
+    (policies, server): (Option<&Arc<Policies>>, AuthServer<'_>),
     values: Values,
 ) {
     let Some(policies) = policies else {
@@ -40,10 +46,13 @@ pub(super) fn explain(
     explanation.lines("IP rules", ip_rules.as_ref().map(shown_ip_rules));
     explanation.lines(
         "limits",
-        limits.iter().flat_map(|it| shown_limits(it, values)),
+        limits
+            .iter()
+            .flat_map(|it| shown_limits(it, authentication.as_ref(), values)),
     );
     explanation.lines("policies", route.iter().flat_map(|it| shown_defaults(it)));
-    let credentials = authentication.iter().flat_map(shown_credentials);
+    let credentials = authentication.iter();
+    let credentials = credentials.flat_map(|it| shown_credentials(it, server));
     explanation.lines("credentials", credentials);
     let rules = authorization.iter().flat_map(|it| shown_rules(it, values));
     explanation.lines("authorization", rules);
@@ -76,11 +85,13 @@ fn shown_ip_rules(rules: &Enforced<IpRules>) -> String {
 fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
     let RouteDefaults {
         max_body,
+        buffered_body,
         timeouts: _,
         retry: _,
         request_headers,
         response_headers,
         compression,
+        error_pages,
         stream_idle,
         policies,
     } = defaults;
@@ -89,7 +100,10 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
         let changes = changes.as_ref();
         changes.map_or_else(Vec::new, |changes| header_changes(what, changes))
     };
-    let mut lines: Vec<_> = body.into_iter().collect();
+    let buffered = buffered_body.map(|bytes| {
+        format!("request bodies are read before a backend is asked, {bytes} bytes at most")
+    });
+    let mut lines: Vec<_> = body.into_iter().chain(buffered).collect();
     lines.extend(changes("request header", request_headers));
     lines.extend(changes("response header", response_headers));
     lines.extend(stream_idle.map(|time| match time.is_zero() {
@@ -97,9 +111,38 @@ fn shown_defaults(defaults: &RouteDefaults) -> Vec<String> {
         false => format!("idle streams end after {time:?}"),
     }));
     lines.extend(compression.as_ref().map(shown_compression));
+    lines.extend(error_pages.iter().map(shown_page));
     let names: Vec<_> = policies.iter().map(ToString::to_string).collect();
     lines.push(format!("from {}", names.join(", ")));
     lines
+}
+
+fn shown_page(page: &ErrorPage) -> String {
+    let ErrorPage {
+        codes,
+        source,
+        content,
+        keeps_status,
+    } = page;
+    let codes: Vec<_> = codes.iter().map(u16::to_string).collect();
+    let (page, other_status) = match content {
+        PageContent::Variants(variants) => {
+            let types: Vec<_> = variants.iter().map(PageVariant::media_type).collect();
+            (types.join(" or "), ", as 200")
+        }
+        PageContent::Server(server) => (
+            format!("fetched from {}", server.backend),
+            ", with the status of the server",
+        ),
+    };
+    let of = match source {
+        PageSource::Gateway => "responses of Portcullis",
+        PageSource::Backend => "responses of backends",
+        PageSource::Any => "all responses",
+    };
+    let status = if *keeps_status { "" } else { other_status };
+    let codes = codes.join(", ");
+    format!("error page for {of} with {codes}: {page}{status}")
 }
 
 fn shown_compression(compression: &Compression) -> String {
@@ -117,11 +160,16 @@ fn shown_compression(compression: &Compression) -> String {
     format!("compression with {encodings}, level {level:?}, from {min_size} bytes, of {types}")
 }
 
-fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
+fn shown_credentials(
+    authentication: &Enforced<Authentication>,
+    server: AuthServer<'_>,
+) -> Vec<String> {
     let Authentication {
         basic,
         api_key,
         tokens,
+        oidc,
+        external,
         require,
     } = match authentication {
         Enforced::Valid(authentication) => &**authentication,
@@ -155,12 +203,67 @@ fn shown_credentials(authentication: &Enforced<Authentication>) -> Vec<String> {
         Require::All => "and",
         Require::Any => "or",
     };
-    let methods = basic.into_iter().chain(api_key).chain(of_tokens).zip(0..);
+    let permission = external
+        .as_ref()
+        .map(|it| shown_permission(it, &server(&it.policy)));
+    let session = oidc.as_ref().map(|it| shown_sign_in(it));
+    let local = basic
+        .into_iter()
+        .chain(api_key)
+        .chain(of_tokens)
+        .chain(session);
+    let methods = local.chain(permission).zip(0..);
     let methods = methods.map(|(method, index)| match index {
         0 => method,
         _ => format!("{separator} {method}"),
     });
     methods.collect()
+}
+
+fn shown_sign_in(oidc: &Oidc) -> String {
+    let (issuer, client, policy) = (oidc.issuer(), &oidc.client_id, &oidc.policy);
+    let (callback, logout) = (&oidc.redirect_path, &oidc.logout_path);
+    let types = oidc.redirect_only_for.join(" or ");
+    let provider = match &oidc.endpoints {
+        Some(_) => "",
+        None => " (which is not discovered yet: until then nobody can sign in)",
+    };
+    let parameters: Vec<_> = oidc
+        .authorization_parameters
+        .keys()
+        .map(|it| &**it)
+        .collect();
+    let parameters = match parameters.is_empty() {
+        true => String::new(),
+        false => format!(" (with parameters {})", parameters.join(", ")),
+    };
+    let bearer = match oidc.pass_through_bearer {
+        true => "; a bearer token that jwt accepts is enough",
+        false => "",
+    };
+    format!(
+        "a session of {issuer}{provider} for client {client}{parameters}, begun by requests that accept {types}, at {callback}, ended at {logout}{bearer} ({policy})"
+    )
+}
+
+fn shown_permission(external: &ExternalPolicy, server: &str) -> String {
+    let ExternalPolicy {
+        policy,
+        call,
+        sign_in,
+    } = external;
+    let protocol = auth_protocol(call);
+    let sign_in = sign_in.as_ref().map(|SignIn { before, after }| {
+        let after = after.as_ref().map(|after| format!("{{return}}{after}"));
+        format!(
+            "; browsers without it sign in at {before}{}",
+            after.unwrap_or_default()
+        )
+    });
+    let sign_in = sign_in.unwrap_or_default();
+    format!(
+        "the permission of the authorization server {server}, asked over {protocol}{sign_in} ({policy})"
+    )
 }
 
 fn shown_places(places: &[KeyPlace]) -> String {
@@ -180,7 +283,16 @@ fn shown_provider(provider: &Provider, policy: &ObjectRef) -> String {
         false => format!(" for {}", provider.audiences.join(" or ")),
     };
     let places = shown_places(&provider.from);
-    format!("a token of {issuer}{audiences}, with one of {keys} keys, in {places} ({policy})")
+    let keys = match &provider.key_set {
+        None => format!("with one of {keys} keys"),
+        Some(_) if keys == 0 => "whose keys are not fetched yet (until then 500)".to_owned(),
+        Some(set) => format!("with one of {keys} keys of {}", set.name),
+    };
+    let fetched = match &provider.key_server_tls {
+        None => String::new(),
+        Some(policy) => format!(", fetched with TLS of {policy}"),
+    };
+    format!("a token of {issuer}{audiences}, {keys}{fetched}, in {places} ({policy})")
 }
 
 fn shown_rules(authorization: &Enforced<Authorization>, values: Values) -> Vec<String> {
@@ -237,14 +349,35 @@ fn sent_as(header: Option<&HeaderName>) -> String {
     header.map_or_else(String::new, |name| format!(", named in header {name}"))
 }
 
-fn shown_limits(limits: &Enforced<Limits>, values: Values) -> Vec<String> {
+fn shown_limits(
+    limits: &Enforced<Limits>,
+    authentication: Option<&Enforced<Authentication>>,
+    values: Values,
+) -> Vec<String> {
     let Limits { policy, limits, .. } = match limits {
         Enforced::Valid(limits) => &**limits,
         Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
     };
+    let lacking = |limit: &Limit| {
+        let required = match authentication {
+            Some(Enforced::Valid(required)) => Some(&**required),
+            // Its requests get 500 before.
+            Some(Enforced::Broken(_)) => return "",
+            None => None,
+        };
+        match limit.lacking_identity(required) {
+            Some(_) => {
+                "; no policy authenticates requests so that they have it: all count together"
+            }
+            None => "",
+        }
+    };
     let limits = limits.iter();
     limits
-        .map(|limit| format!("{} ({policy})", shown_limit(limit, values)))
+        .map(|limit| {
+            let text = shown_limit(limit, values);
+            format!("{text}{} ({policy})", lacking(limit))
+        })
         .collect()
 }
 
@@ -252,9 +385,13 @@ fn shown_limit(limit: &Limit, values: Values) -> String {
     let mut parts = Vec::new();
     if let Some(rate) = &limit.rate {
         let (requests, seconds, burst) = (rate.requests, rate.per.as_secs(), rate.burst);
-        parts.push(format!(
-            "{requests} requests in {seconds}s, {burst} at once"
-        ));
+        let unit = match &limit.cost {
+            Cost::Request => "requests".to_owned(),
+            Cost::RequestBytes => "bytes of requests".to_owned(),
+            Cost::ResponseBytes => "bytes of responses".to_owned(),
+            Cost::ResponseHeader(name) => format!("by header {name} of responses"),
+        };
+        parts.push(format!("{requests} {unit} in {seconds}s, {burst} at once"));
     }
     if let Some(concurrent) = limit.concurrent {
         parts.push(format!("{concurrent} requests at the same time"));
@@ -265,11 +402,20 @@ fn shown_limit(limit: &Limit, values: Values) -> String {
         KeyPart::Cookie(name) => format!("cookie {name}"),
         KeyPart::Hostname => "host".to_owned(),
     });
-    let key: Vec<_> = key.collect();
+    let identity = limit.identity.iter().map(|part| match part {
+        IdentityPart::Client => "authenticated client".to_owned(),
+        IdentityPart::Claim(name) => format!("claim {name} of the token"),
+    });
+    let key: Vec<_> = key.chain(identity).collect();
     let name = &limit.name;
     let mut text = format!("{name}: {}", parts.join(", "));
     if !key.is_empty() {
         text.push_str(&format!(" for each {}", key.join(" and ")));
+    }
+    if limit.scope == Scope::Gateway {
+        text.push_str(
+            ", by all pods of the Gateway together (without a controller, by this process)",
+        );
     }
     if let Some(condition) = &limit.condition {
         text.push_str(&format!(

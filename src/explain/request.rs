@@ -146,6 +146,8 @@ impl ExplainedRequest {
         PreviewClient {
             tls: (self.protocol == PortProtocol::Tls).then(|| self.sni()),
             trusted: self.is_trusted,
+            port: 0,
+            settings: None,
         }
     }
 

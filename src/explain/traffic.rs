@@ -3,6 +3,7 @@
 use crate::ir::backend_policy::{
     ActiveCheck, BackendLimits, BackendPolicy, Connection, LoadBalancing, Passive, Probe,
 };
+use crate::ir::http2::Http2Windows;
 use crate::ir::limit::KeyPart;
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::ir::traffic::{RetryBudget, TrafficPolicy};
@@ -31,6 +32,7 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
     let BackendPolicy {
         policy: name,
         load_balancing,
+        prefers_zone,
         limits,
         active,
         passive,
@@ -50,19 +52,22 @@ pub(super) fn backend_policy(policy: &BackendPolicy) -> Vec<String> {
         pending,
         requests,
         requests_per_endpoint,
+        connections_per_endpoint,
     } = limits;
     let limits = [
         (connections, "connections"),
         (pending, "requests that wait for a connection"),
         (requests, "requests"),
         (requests_per_endpoint, "requests at each endpoint"),
+        (connections_per_endpoint, "connections to each endpoint"),
     ];
     let limits = limits.into_iter().filter_map(|(limit, what)| {
         limit.map(|limit| format!("at most {limit} {what} at the same time"))
     });
     let active = active.as_ref().map(|active| health_check(active));
     let passive = (*passive != Passive::DEFAULT).then(|| ejection(passive));
-    let settings = std::iter::once(balancing).chain(limits);
+    let zone = prefers_zone.then(|| "those in the own zone first".to_owned());
+    let settings = std::iter::once(balancing).chain(zone).chain(limits);
     let settings = settings.chain(active).chain(passive);
     let settings = settings.chain(connection_settings(connection));
     settings
@@ -97,6 +102,9 @@ fn connection_settings(connection: &Connection) -> Vec<String> {
         max_requests,
         keepalive,
         proxy_protocol,
+        max_header_bytes,
+        max_streams,
+        windows: Http2Windows { stream, connection },
     } = connection;
     let times = [
         (connect_timeout, "connections established within"),
@@ -107,7 +115,18 @@ fn connection_settings(connection: &Connection) -> Vec<String> {
     let times = times.filter_map(|(time, what)| time.map(|time| format!("{what} {time:?}")));
     let requests = max_requests.map(|max| format!("at most {max} requests on each connection"));
     let proxy = proxy_protocol.map(|version| format!("PROXY protocol {version:?}"));
-    times.chain(requests).chain(proxy).collect()
+    let counts = [
+        (max_header_bytes, "bytes in a response head of HTTP/1.1"),
+        (max_streams, "streams of a connection of HTTP/2"),
+    ];
+    let counts = counts.into_iter();
+    let counts = counts.filter_map(|(max, what)| max.map(|max| format!("at most {max} {what}")));
+    let windows = [(stream, "stream"), (connection, "connection")];
+    let windows = windows.into_iter().filter_map(|(window, what)| {
+        window.map(|window| format!("window of a {what} of HTTP/2: {window} bytes"))
+    });
+    let others = requests.into_iter().chain(proxy);
+    times.chain(others).chain(counts).chain(windows).collect()
 }
 
 fn ejection(passive: &Passive) -> String {
@@ -168,8 +187,10 @@ mod tests {
                 KeyPart::Cookie("id".into()),
                 KeyPart::ClientIp { v4: 32, v6: 64 },
             ]),
+            prefers_zone: true,
             limits: BackendLimits {
                 requests: Some(9),
+                connections_per_endpoint: Some(5),
                 ..BackendLimits::default()
             },
             active: Some(Arc::new(ActiveCheck {
@@ -186,6 +207,12 @@ mod tests {
             },
             connection: Connection {
                 idle: Some(second),
+                max_header_bytes: Some(8192),
+                max_streams: Some(10),
+                windows: Http2Windows {
+                    stream: Some(70_000),
+                    connection: None,
+                },
                 ..Connection::default()
             },
         };
@@ -194,10 +221,15 @@ mod tests {
             backend_policy(&policy),
             [
                 "endpoints by the hash of cookie id and the client's network (/32, /64)",
+                "those in the own zone first",
                 "at most 9 requests at the same time",
+                "at most 5 connections to each endpoint at the same time",
                 "health checks by a connection every 5s (±10 %), with timeout 1s: failed after 3, healthy after 2",
                 "ejection after 3 failed requests for 1s at first, of at most 50 % of the endpoints; all are used if fewer than 30 % are healthy",
                 "idle connections closed after 1s",
+                "at most 8192 bytes in a response head of HTTP/1.1",
+                "at most 10 streams of a connection of HTTP/2",
+                "window of a stream of HTTP/2: 70000 bytes",
             ]
             .map(|setting| format!("{of}{setting}"))
         );

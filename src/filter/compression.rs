@@ -3,20 +3,12 @@
 
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
-    ETAG, IF_NONE_MATCH, VARY,
+    ETAG, IF_NONE_MATCH,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::list::{elements, parameters};
+use super::list::{DIGESTS, add_vary, elements, parameters};
 use crate::ir::compression::{Compression, Encoding};
-
-/// Headers that are about the bytes of a response, which compression would change.
-const DIGESTS: [HeaderName; 4] = [
-    HeaderName::from_static("content-digest"),
-    HeaderName::from_static("content-md5"),
-    HeaderName::from_static("digest"),
-    HeaderName::from_static("repr-digest"),
-];
 
 /// What a client accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +88,8 @@ pub fn prepare(
         return None;
     }
     // Caches have to know what decides, for responses that are sent as they are, too.
-    add_vary(headers);
+    let name = HeaderValue::from_static("Accept-Encoding");
+    add_vary(headers, &ACCEPT_ENCODING, name);
     match accepted {
         Accepted::Encoding(encoding) => Some(encoding),
         Accepted::Identity | Accepted::NoTransform => None,
@@ -193,15 +186,6 @@ fn is_in_range(media_type: &str, range: &str) -> bool {
 
 fn forbids_transformation(headers: &HeaderMap) -> bool {
     elements(headers, &CACHE_CONTROL).any(|it| it.eq_ignore_ascii_case("no-transform"))
-}
-
-fn add_vary(headers: &mut HeaderMap) {
-    let name = ACCEPT_ENCODING.as_str();
-    let is_known = elements(headers, &VARY).any(|it| it == "*" || it.eq_ignore_ascii_case(name));
-    if !is_known {
-        // Fails without room for a header, where the response goes on without it.
-        let _ = headers.try_append(VARY, HeaderValue::from_static("Accept-Encoding"));
-    }
 }
 
 #[cfg(test)]

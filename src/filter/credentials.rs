@@ -5,11 +5,12 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, COOKIE, Entry, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{HeaderName, Uri};
 
 use crate::ir::authentication::KeyPlace;
+use crate::ir::cookie;
 
 /// Maximum length of user name and password together, with the colon.
 const MAX_BASIC: usize = 512;
@@ -102,7 +103,7 @@ pub fn token<'a>(
 }
 
 /// Returns what follows the scheme `Bearer`.
-fn bearer(value: &[u8]) -> Option<&[u8]> {
+pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
     is_bearer.then(|| token.trim_ascii_start())
@@ -124,11 +125,7 @@ fn in_first_place<'a>(
                 Cow::Owned(text) => Cow::Owned(text.into_bytes()),
             }))
         }
-        KeyPlace::Cookie(name) => {
-            let values = headers.get_all(COOKIE).iter();
-            let cookies = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
-            first(cookies.filter_map(|it| Some(cookie(it, name)?.into())))
-        }
+        KeyPlace::Cookie(name) => first(cookie::values(headers, name).map(Cow::Borrowed)),
     });
     found.next()?
 }
@@ -143,15 +140,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
     values.next().is_none().then_some(first)
-}
-
-/// Returns the value of a cookie if it has this name, without quotes.
-fn cookie<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let value = pair.trim_ascii().strip_prefix(name.as_bytes())?;
-    Some(match value.strip_prefix(b"=")? {
-        [b'"', inner @ .., b'"'] => inner,
-        value => value,
-    })
 }
 
 /// Removes API keys from all of these places. Fails if what remains is no request, which no request leads to.
@@ -192,23 +180,49 @@ fn remove_parameter(parts: &mut Parts, name: &str) -> Option<()> {
 
 /// Removes a cookie. The others stay as they are.
 fn remove_cookie(headers: &mut HeaderMap, name: &str) -> Option<()> {
-    let values = headers.get_all(COOKIE).iter();
-    let mut cookies = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
-    if !cookies.any(|pair| cookie(pair, name).is_some()) {
+    remove_cookies(headers, |it| it == name.as_bytes())
+}
+
+/// Removes the cookies with a name that is selected. The others stay as they are. Fails if what remains is no header, which
+/// no request leads to.
+pub fn remove_cookies(headers: &mut HeaderMap, is_removed: impl Fn(&[u8]) -> bool) -> Option<()> {
+    let is_removed = |part: &&[u8]| cookie::name(part).is_some_and(&is_removed);
+    let Entry::Occupied(entry) = headers.try_entry(COOKIE).ok()? else {
         return Some(());
-    }
-    let values: Vec<_> = headers.get_all(COOKIE).iter().cloned().collect();
-    headers.remove(COOKIE);
-    for value in values {
-        let pairs = value.as_bytes().split(|byte| *byte == b';');
-        let others = pairs.filter(|pair| cookie(pair, name).is_none());
-        let others: Vec<&[u8]> = others.map(<[u8]>::trim_ascii).collect();
-        let others = others.join(&b"; "[..]);
+    };
+    let mut has_changed = false;
+    let mut kept = Vec::new();
+    for value in entry.iter() {
+        let others = match without(value.as_bytes(), is_removed) {
+            None => value.clone(),
+            Some(others) => {
+                has_changed = true;
+                HeaderValue::from_bytes(&others).ok()?
+            }
+        };
         if !others.is_empty() {
-            headers.append(COOKIE, HeaderValue::from_bytes(&others).ok()?);
+            kept.push(others);
+        }
+    }
+    if has_changed {
+        entry.remove_entry_mult();
+        for value in kept {
+            headers.append(COOKIE, value);
         }
     }
     Some(())
+}
+
+/// Returns a header with cookies without some of its parts; `None` if it has none of these. Reads the header once.
+fn without(header: &[u8], is_removed: impl Fn(&&[u8]) -> bool) -> Option<Vec<u8>> {
+    let mut has_any = false;
+    let others = cookie::parts(header).filter(|part| {
+        let is_removed = is_removed(part);
+        has_any |= is_removed;
+        !is_removed
+    });
+    let others: Vec<&[u8]> = others.map(<[u8]>::trim_ascii).collect();
+    has_any.then(|| others.join(&b"; "[..]))
 }
 
 #[cfg(test)]

@@ -1,18 +1,44 @@
-//! Headers that are lists (RFC 9110, 5.6.1), and the weights of their elements (12.4.2).
+//! Headers that are lists (RFC 9110, 5.6.1), the weights of their elements (12.4.2), and headers that depend on the bytes
+//! of a response.
 
-use http::{HeaderMap, HeaderName};
+use http::header::VARY;
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Headers that are about the bytes of a response.
+pub(super) const DIGESTS: [HeaderName; 4] = [
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+];
 
 /// Returns the elements of all lines of a header, without empty ones. For headers whose elements have no quoted commas.
 pub(super) fn elements<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> impl Iterator<Item = &'a str> {
-    let lines = headers.get_all(name).into_iter();
+    elements_of(headers.get_all(name).into_iter())
+}
+
+/// Returns the elements of the lines of a header, without empty ones.
+pub(super) fn elements_of<'a>(
+    lines: impl Iterator<Item = &'a HeaderValue>,
+) -> impl Iterator<Item = &'a str> {
     let lines = lines.filter_map(|line| line.to_str().ok());
     let elements = lines.flat_map(|line| line.split(','));
     elements
         .map(|element| element.trim_matches([' ', '\t']))
         .filter(|element| !element.is_empty())
+}
+
+/// Adds the name of a request header to `Vary`, so that caches know that it decides. `value` is the name as text.
+pub(super) fn add_vary(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue) {
+    let name = name.as_str();
+    let is_known = elements(headers, &VARY).any(|it| it == "*" || it.eq_ignore_ascii_case(name));
+    if !is_known {
+        // Fails without room for a header, where the response goes on without it.
+        let _ = headers.try_append(VARY, value);
+    }
 }
 
 /// Returns what an element names, without its parameters, and its weight in thousandths, which is 1,000 without `q`.

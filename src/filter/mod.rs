@@ -5,6 +5,7 @@ mod alias;
 pub mod compression;
 mod cors;
 pub mod credentials;
+pub mod error_page;
 mod facts;
 mod header;
 mod list;
@@ -12,6 +13,7 @@ mod path;
 mod redirect;
 mod response;
 mod rewrite;
+pub mod session_cookies;
 
 use http::HeaderMap;
 use http::request::Parts;

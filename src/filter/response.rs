@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::header::SET_COOKIE;
+use http::{HeaderMap, HeaderValue};
 
 use super::cors::Sharing;
 use super::facts::Level;
@@ -25,6 +26,8 @@ pub(super) enum Step {
     Headers(Arc<HeaderChanges>),
     /// CORS.
     Cors(Sharing),
+    /// Cookies for the client.
+    Cookies(Arc<[HeaderValue]>),
 }
 
 impl ResponsePhase {
@@ -40,6 +43,11 @@ impl ResponsePhase {
         self.push(level, Step::Headers(Arc::new(changes)));
     }
 
+    /// Adds cookies for the client.
+    pub fn set_cookies(&mut self, cookies: Vec<HeaderValue>) {
+        self.push(Level::Rule, Step::Cookies(cookies.into()));
+    }
+
     /// Removes the steps of the backendRef. The next attempt chooses a backendRef again.
     pub fn reset_backend(&mut self) {
         self.backend.clear();
@@ -53,23 +61,34 @@ impl ResponsePhase {
                 // response then keeps the changes before that.
                 Step::Headers(changes) => drop(header::apply(changes, headers)),
                 Step::Cors(sharing) => sharing.apply(headers),
+                Step::Cookies(cookies) => set_cookies(cookies, headers),
             }
         }
     }
 
-    /// Applies only the CORS steps, to an error response: without them a page cannot read even the status.
-    pub fn apply_cors(&self, headers: &mut HeaderMap) {
+    /// Applies what error responses need, too: without the CORS steps a page cannot read even the status, and cookies are
+    /// those of a session that may have no other ones any more.
+    pub fn apply_to_error(&self, headers: &mut HeaderMap) {
         for step in self.backend.iter().chain(&self.rule) {
-            if let Step::Cors(sharing) = step {
-                sharing.apply(headers);
+            match step {
+                Step::Headers(_) => {}
+                Step::Cors(sharing) => sharing.apply(headers),
+                Step::Cookies(cookies) => set_cookies(cookies, headers),
             }
         }
     }
 }
 
+fn set_cookies(cookies: &[HeaderValue], headers: &mut HeaderMap) {
+    for cookie in cookies {
+        // As for other headers: no response comes close to the limit.
+        let _ = headers.try_append(SET_COOKIE, cookie.clone());
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderName;
 
     use super::*;
 

@@ -16,3 +16,7 @@ pub(crate) use self::wire::{EmptyFrames, Wire};
 /// Limit for h2's own count of small frames. That count spans all streams of a connection, ends
 /// them together, and is not needed here: [`Bodies`] bounds the memory of small frames.
 pub(crate) const FRAME_BUDGET: usize = usize::MAX;
+
+/// Window of a connection that is always enough: no worker holds as many bytes that nobody has read, so that streams that
+/// are not read delay no others.
+pub(crate) const AMPLE_WINDOW: u32 = 64 * 1024 * 1024;

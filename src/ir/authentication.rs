@@ -5,14 +5,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderName;
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::auth_call::ExternalPolicy;
 pub use super::key_place::KeyPlace;
+use super::oidc::Oidc;
 use super::token::Tokens;
 
 /// Greatest cost of a bcrypt hash, which takes a second of CPU time to verify.
@@ -32,9 +33,27 @@ pub struct Authentication {
     /// JSON Web Tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Arc<Tokens>>,
+    /// Sign-in at an OpenID provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<Arc<Oidc>>,
+    /// The permission of an authorization server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external: Option<Arc<ExternalPolicy>>,
     /// Which of these.
     #[serde(skip_serializing_if = "Require::is_all")]
     pub require: Require,
+}
+
+impl Authentication {
+    /// Reports whether credentials say who the client is. An authorization server does not.
+    pub fn names_clients(&self) -> bool {
+        self.basic.is_some() || self.api_key.is_some() || self.have_claims()
+    }
+
+    /// Reports whether credentials have claims.
+    pub fn have_claims(&self) -> bool {
+        self.tokens.is_some() || self.oidc.is_some()
+    }
 }
 
 /// Which credentials a request needs of those that policies name.
@@ -215,26 +234,8 @@ pub struct ApiKeys {
 pub struct ApiKey {
     /// The name of the client.
     pub client: Box<str>,
-    /// The key.
-    pub digest: KeyDigest,
-}
-
-/// SHA-256 of an API key, so that the key itself is not in memory. Has no text.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct KeyDigest([u8; 32]);
-
-impl KeyDigest {
-    /// Returns the digest of a key.
-    pub fn of(key: &[u8]) -> Self {
-        let mut bytes = [0; 32];
-        bytes.copy_from_slice(digest(&SHA256, key).as_ref());
-        Self(bytes)
-    }
-
-    /// Its bytes: never to be printed.
-    pub fn secret_bytes(&self) -> &[u8] {
-        &self.0
-    }
+    /// Its text: never to be printed.
+    pub text: Box<[u8]>,
 }
 
 impl fmt::Debug for ApiKey {
@@ -310,7 +311,7 @@ mod tests {
     fn prints_no_key() {
         let key = ApiKey {
             client: "shop".into(),
-            digest: KeyDigest::of(b"key"),
+            text: b"key"[..].into(),
         };
         assert_eq!(format!("{key:?}"), "\"shop\"");
         assert_eq!(serde_json::to_string(&key).unwrap(), "\"shop\"");

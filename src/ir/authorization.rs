@@ -82,6 +82,13 @@ impl Authorization {
         self.rules.iter().any(|rule| rule.cidrs.is_some())
     }
 
+    /// Reports whether rules decide by the paths of requests.
+    pub fn needs_paths(&self) -> bool {
+        let matches = self.rules.iter().flat_map(|rule| &rule.requests.matches);
+        let mut matches = matches.flatten();
+        matches.any(|condition| !condition.path.is_any())
+    }
+
     /// Reports whether every request is refused.
     pub fn denies_all(&self) -> bool {
         let denies = |rule: &AuthorizationRule| rule.action == Action::Deny;

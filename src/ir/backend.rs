@@ -122,6 +122,13 @@ pub enum Fallback {
 pub enum Endpoints {
     /// At these addresses, sorted and without duplicates.
     Addresses(Vec<SocketAddr>),
+    /// At these addresses, some of which are in the zone of the data plane. Both are sorted and without duplicates.
+    Zoned {
+        /// All addresses.
+        addresses: Vec<SocketAddr>,
+        /// Those in the zone: some, but not all.
+        near: Vec<SocketAddr>,
+    },
     /// Addresses that DNS has for a name, resolved while requests are served.
     Hostname {
         /// The fully qualified name, without a dot at its end.
@@ -137,7 +144,7 @@ impl Endpoints {
     /// Returns the configured addresses, sorted and without duplicates.
     pub fn addresses(&self) -> Cow<'_, [SocketAddr]> {
         match self {
-            Self::Addresses(addresses) => addresses.into(),
+            Self::Addresses(addresses) | Self::Zoned { addresses, .. } => addresses.into(),
             Self::Hostname { .. } => (&[]).into(),
             Self::Releases(Releases { releases, .. }) => {
                 let addresses = releases.iter().flat_map(|release| &release.addresses);
@@ -152,7 +159,7 @@ impl Endpoints {
     /// Returns the name to resolve, if the addresses come from DNS.
     pub fn hostname(&self) -> Option<&Arc<str>> {
         match self {
-            Self::Addresses(_) | Self::Releases(_) => None,
+            Self::Addresses(_) | Self::Zoned { .. } | Self::Releases(_) => None,
             Self::Hostname { hostname, .. } => Some(hostname),
         }
     }
@@ -160,8 +167,16 @@ impl Endpoints {
     /// Returns the releases, if the endpoints are in releases.
     pub fn releases(&self) -> Option<&Releases> {
         match self {
-            Self::Addresses(_) | Self::Hostname { .. } => None,
+            Self::Addresses(_) | Self::Zoned { .. } | Self::Hostname { .. } => None,
             Self::Releases(releases) => Some(releases),
+        }
+    }
+
+    /// Returns the addresses that take precedence, because they are in the zone of the data plane.
+    pub fn near(&self) -> Option<&[SocketAddr]> {
+        match self {
+            Self::Zoned { near, .. } => Some(near),
+            Self::Addresses(_) | Self::Hostname { .. } | Self::Releases(_) => None,
         }
     }
 }

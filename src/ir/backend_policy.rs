@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ObjectRef;
+use super::http2::Http2Windows;
 use super::limit::KeyPart;
 
 /// The policy of one backend.
@@ -16,6 +17,9 @@ pub struct BackendPolicy {
     /// How an endpoint is chosen.
     #[serde(skip_serializing_if = "LoadBalancing::is_default")]
     pub load_balancing: LoadBalancing,
+    /// Whether endpoints in the zone of the data plane take precedence.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub prefers_zone: bool,
     /// What the backend gets at the same time.
     #[serde(skip_serializing_if = "BackendLimits::is_default")]
     pub limits: BackendLimits,
@@ -36,6 +40,7 @@ impl BackendPolicy {
         Self {
             policy,
             load_balancing: LoadBalancing::LeastRequest,
+            prefers_zone: false,
             limits: BackendLimits::default(),
             active: None,
             passive: Passive::DEFAULT,
@@ -62,6 +67,16 @@ pub struct Connection {
     /// The version of the PROXY protocol that connections begin with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<ProxyVersion>,
+    /// Maximum size of a response head of HTTP/1.1 in bytes, if it is less than that of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_header_bytes: Option<u32>,
+    /// Maximum number of streams of a connection of HTTP/2 at the same time, 1 or more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_streams: Option<u32>,
+    /// Windows of connections of HTTP/2. That of a connection has room for those of all its streams, so that one that is
+    /// not read delays no other.
+    #[serde(skip_serializing_if = "Http2Windows::is_default")]
+    pub windows: Http2Windows,
 }
 
 /// A version of the PROXY protocol.
@@ -161,6 +176,9 @@ pub struct BackendLimits {
     /// Requests in progress at one endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_endpoint: Option<u32>,
+    /// Open connections to one endpoint, idle ones included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_per_endpoint: Option<u32>,
 }
 
 impl BackendLimits {

@@ -11,7 +11,7 @@ const MAPPED_PREFIX: u8 = 96;
 /// A set of addresses. Equal sets have equal values, however their CIDRs were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CidrSet {
-    /// In order, without overlaps, and as few as possible.
+    /// In order, without overlaps, and as few as possible. Each begins with its own address.
     v4: Box<[Ipv4Net]>,
     v6: Box<[Ipv6Net]>,
 }
@@ -22,13 +22,13 @@ impl CidrSet {
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => {
-                let after = self.v4.partition_point(|net| net.network() <= address);
+                let after = self.v4.partition_point(|net| net.addr() <= address);
                 self.v4[..after]
                     .last()
                     .is_some_and(|net| net.contains(&address))
             }
             IpAddr::V6(address) => {
-                let after = self.v6.partition_point(|net| net.network() <= address);
+                let after = self.v6.partition_point(|net| net.addr() <= address);
                 self.v6[..after]
                     .last()
                     .is_some_and(|net| net.contains(&address))

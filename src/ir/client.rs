@@ -8,17 +8,30 @@ use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
 use super::cidr::CidrSet;
+use super::http2::Http2Windows;
 use super::policy::Enforced;
+use super::tls::{AlpnProtocol, ServerTls, TlsVersion};
+use super::tls_parameters::{CipherSuite, Group};
 
-/// How clients connect to a listener. Apart from `address`, all listeners of a port have the same.
+/// How clients connect to a listener. Apart from `address`, `tls` and `path`, all listeners of a port have the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct ClientPolicies {
     /// Where the address of a client comes from. If broken, its IP rules and limits cannot be decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Enforced<ClientAddress>>,
+    /// TLS of a listener that terminates it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Arc<TlsSettings>>,
+    /// How paths are normalized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<Arc<PathSettings>>,
     /// The PROXY protocol in front of connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<Arc<ProxyProtocol>>,
+    /// Why a policy on the PROXY protocol is broken: IP rules and limits cannot be decided, except those on datagrams. What is
+    /// in `proxy_protocol` is of a more general policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_protocol: Option<Arc<str>>,
     /// Settings of connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<Arc<ConnectionSettings>>,
@@ -51,6 +64,70 @@ pub enum AddressSource {
         /// The proxies.
         trusted: CidrSet,
     },
+}
+
+/// TLS of a listener. What is not set is as the listener says it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct TlsSettings {
+    /// The oldest protocol version to accept, if the listener does not ask for a newer one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_version: Option<TlsVersion>,
+    /// The cipher suites to offer, at least one of each version to accept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub suites: Vec<CipherSuite>,
+    /// Groups for key exchange.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+    /// Protocols of HTTP to offer by ALPN, in order of preference.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alpn: Vec<AlpnProtocol>,
+    /// The policy.
+    pub policy: ObjectRef,
+}
+
+/// How the paths of requests are normalized, for matching and forwarding alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct PathSettings {
+    /// What happens to `%2F` and `%5C`.
+    pub escaped_slashes: EscapedSlashes,
+    /// Whether duplicate slashes become one.
+    pub merges_slashes: bool,
+    /// What happens to `.` and `..`.
+    pub dot_segments: DotSegments,
+    /// The policy.
+    pub policy: ObjectRef,
+}
+
+/// What happens to escaped slashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum EscapedSlashes {
+    /// They stay.
+    Keep,
+    /// The request is refused.
+    Reject,
+    /// The client is redirected to the path with slashes.
+    Decode,
+}
+
+impl EscapedSlashes {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Keep, Self::Reject, Self::Decode];
+}
+
+/// What happens to dot segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum DotSegments {
+    /// They stay.
+    Keep,
+    /// They are resolved.
+    Normalize,
+    /// The request is refused.
+    Reject,
+}
+
+impl DotSegments {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Keep, Self::Normalize, Self::Reject];
 }
 
 /// The PROXY protocol in front of connections.
@@ -102,6 +179,9 @@ pub struct ConnectionSettings {
     /// Maximum number of streams of an HTTP/2 connection at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_streams: Option<u32>,
+    /// Windows of HTTP/2 connections.
+    #[serde(skip_serializing_if = "Http2Windows::is_default")]
+    pub windows: Http2Windows,
     /// Maximum number of open connections of the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_connections: Option<usize>,
@@ -111,8 +191,93 @@ pub struct ConnectionSettings {
     /// Maximum number of requests of a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
+    /// Age at which a connection takes no further requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<Duration>,
+    /// Time without bytes after which TCP asks whether the client is still there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_keepalive: Option<Duration>,
+    /// What happens to headers with an underscore in their names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underscores: Option<Underscores>,
+    /// Where the ids of requests come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<RequestIds>,
+    /// The forwarding headers that backends get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwarded: Option<Vec<ForwardingHeader>>,
     /// The policies.
     pub policies: Vec<ObjectRef>,
+}
+
+/// What happens to headers with an underscore in their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Underscores {
+    /// They are forwarded.
+    Allow,
+    /// They are removed.
+    Drop,
+    /// The request is refused.
+    Reject,
+}
+
+/// Where the ids of requests come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum RequestIds {
+    /// Each is new.
+    Generate,
+    /// From the client, if it sends one.
+    Trust,
+    /// Each is new, and backends do not get it.
+    Off,
+}
+
+/// A header about the origin of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum ForwardingHeader {
+    /// `X-Forwarded-For`
+    XForwardedFor,
+    /// `X-Forwarded-Proto`
+    XForwardedProto,
+    /// `X-Forwarded-Host`
+    XForwardedHost,
+    /// `X-Forwarded-Port`
+    XForwardedPort,
+    /// `X-Real-IP`
+    XRealIp,
+    /// `Forwarded` (RFC 7239)
+    Forwarded,
+}
+
+impl ForwardingHeader {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::XForwardedFor,
+        Self::XForwardedProto,
+        Self::XForwardedHost,
+        Self::XForwardedPort,
+        Self::XRealIp,
+        Self::Forwarded,
+    ];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::XForwardedFor => "X-Forwarded-For",
+            Self::XForwardedProto => "X-Forwarded-Proto",
+            Self::XForwardedHost => "X-Forwarded-Host",
+            Self::XForwardedPort => "X-Forwarded-Port",
+            Self::XRealIp => "X-Real-IP",
+            Self::Forwarded => "Forwarded",
+        }
+    }
+}
+
+impl ConnectionSettings {
+    /// Reports whether they change the headers of requests.
+    pub fn change_headers(&self) -> bool {
+        self.underscores.is_some() || self.request_id.is_some() || self.forwarded.is_some()
+    }
 }
 
 impl ClientPolicies {
@@ -120,10 +285,43 @@ impl ClientPolicies {
     pub fn are_none(&self) -> bool {
         let Self {
             address,
+            tls,
+            path,
             proxy_protocol,
+            unknown_protocol,
             connections,
         } = self;
-        address.is_none() && proxy_protocol.is_none() && connections.is_none()
+        let of_listener = address.is_none() && tls.is_none() && path.is_none();
+        let of_port = proxy_protocol.is_none() && unknown_protocol.is_none();
+        of_listener && of_port && connections.is_none()
+    }
+}
+
+impl TlsSettings {
+    /// Returns the TLS of a listener with these settings.
+    pub fn applied_to(&self, tls: &ServerTls) -> ServerTls {
+        // Destructured, so that a new field fails to compile until it is handled here.
+        let Self {
+            min_version,
+            suites,
+            groups,
+            alpn,
+            policy: _,
+        } = self;
+        let min_version = min_version.unwrap_or(tls.min_version);
+        let negotiates_http = !tls.alpn.is_empty();
+        ServerTls {
+            alpn: match negotiates_http && !alpn.is_empty() {
+                true => alpn.clone(),
+                false => tls.alpn.clone(),
+            },
+            certificates: tls.certificates.clone(),
+            min_version: min_version.max(tls.min_version),
+            ciphers: tls.ciphers,
+            suites: suites.clone(),
+            groups: groups.clone(),
+            client_validation: tls.client_validation.clone(),
+        }
     }
 }
 

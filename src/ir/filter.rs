@@ -179,7 +179,7 @@ fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S:
     serializer.serialize_u16(status.as_u16())
 }
 
-fn text<S: Serializer>(body: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn text<S: Serializer>(body: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&String::from_utf8_lossy(body))
 }
 

@@ -14,7 +14,12 @@ pub enum WebFormat {
 
 /// Reports whether a request is gRPC or gRPC-Web: a POST with such a media type.
 pub fn is_request(method: &Method, headers: &HeaderMap) -> bool {
-    *method == Method::POST && (is_grpc(headers) || web_format(headers).is_some())
+    *method == Method::POST && is_call(headers)
+}
+
+/// Reports whether headers are those of a call of gRPC or gRPC-Web, whose client expects a gRPC status.
+pub fn is_call(headers: &HeaderMap) -> bool {
+    is_grpc(headers) || web_format(headers).is_some()
 }
 
 /// Reports whether headers mark a gRPC message: the media type is `application/grpc`, with or without a suffix.

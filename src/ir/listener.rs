@@ -7,11 +7,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
 use super::client::ClientPolicies;
+use super::object_map::{ObjectMap, OfObject};
 use super::policy::Policies;
 use super::sharing::Text;
 use super::{Certificate, ObjectRef, Route, ServerTls, Transport};
@@ -191,6 +190,7 @@ pub struct Listener {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clients: Option<Arc<ClientPolicies>>,
     /// Routes attached to it.
+    #[serde(serialize_with = "routes")]
     pub routes: AttachedRoutes,
 }
 
@@ -201,75 +201,17 @@ impl Listener {
     }
 }
 
-/// The routes of one listener by object, each once. Backed by a persistent map: a clone is cheap, and an update costs
-/// only what it changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AttachedRoutes(OrdMap<ObjectRef, Arc<AttachedRoute>>);
+/// The routes of one listener by object, each once.
+pub type AttachedRoutes = ObjectMap<Arc<AttachedRoute>>;
 
-impl AttachedRoutes {
-    /// Attaches a route. Replaces the route of the same object.
-    pub fn insert(&mut self, route: Arc<AttachedRoute>) {
-        self.0.insert(route.route.object.clone(), route);
-    }
-
-    /// Detaches the route of an object.
-    pub fn remove(&mut self, object: &ObjectRef) {
-        self.0.remove(object);
-    }
-
-    /// Returns the route of an object.
-    pub fn get(&self, object: &ObjectRef) -> Option<&Arc<AttachedRoute>> {
-        self.0.get(object)
-    }
-
-    /// Returns the routes, in order of their objects.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<AttachedRoute>> {
-        self.0.values()
-    }
-
-    /// Returns the number of routes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Reports whether there are no routes.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the routes that differ from `previous`, by object: the previous route and the present one, as far as they exist.
-    pub fn changes_since<'a>(
-        &'a self,
-        previous: &'a Self,
-    ) -> impl Iterator<
-        Item = (
-            Option<&'a Arc<AttachedRoute>>,
-            Option<&'a Arc<AttachedRoute>>,
-        ),
-    > {
-        previous.0.diff(&self.0).map(|item| match item {
-            DiffItem::Add(_, after) => (None, Some(after)),
-            DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
-            DiffItem::Remove(_, previous) => (Some(previous), None),
-        })
+impl OfObject for Arc<AttachedRoute> {
+    fn object(&self) -> &ObjectRef {
+        &self.route.object
     }
 }
 
-impl FromIterator<Arc<AttachedRoute>> for AttachedRoutes {
-    fn from_iter<I: IntoIterator<Item = Arc<AttachedRoute>>>(routes: I) -> Self {
-        let routes = routes.into_iter();
-        Self(
-            routes
-                .map(|route| (route.route.object.clone(), route))
-                .collect(),
-        )
-    }
-}
-
-impl Serialize for AttachedRoutes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.iter())
-    }
+fn routes<S: Serializer>(routes: &AttachedRoutes, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(routes.iter())
 }
 
 /// A route on one listener.

@@ -1,6 +1,8 @@
 //! The intermediate representation: the whole configuration of a data plane as plain, validated values. Must not know
 //! Kubernetes objects, sockets or clocks. Equal IRs serve traffic in the same way.
 
+pub mod access_log;
+pub mod auth_call;
 pub mod authentication;
 pub mod authorization;
 pub mod backend;
@@ -8,20 +10,28 @@ pub mod backend_policy;
 pub mod cidr;
 pub mod client;
 pub mod compression;
+pub mod cookie;
+pub mod cookie_scope;
 pub mod cors;
+pub mod error_page;
 pub mod external_auth;
 pub mod filter;
 pub mod fingerprint;
 pub mod grpc;
 pub mod hex;
 pub mod hop_by_hop;
+pub mod http2;
 mod key_place;
 pub mod limit;
 pub mod listener;
+pub mod object_map;
 pub mod object_ref;
+pub mod oidc;
+pub mod packed;
 pub mod path_rewrite;
 pub mod pattern;
 pub mod policy;
+mod policy_servers;
 pub mod precedence;
 pub mod request_match;
 pub mod route;
@@ -33,6 +43,7 @@ mod target;
 pub mod telemetry;
 pub mod time;
 pub mod tls;
+pub mod tls_parameters;
 pub mod token;
 pub mod traffic;
 mod transport;
@@ -42,6 +53,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
+pub use access_log::GatewayLog;
 pub use backend::{
     Backend, BackendId, Endpoints, Fallback, Release, Releases, TlsUse, UpstreamProtocol,
 };
@@ -52,6 +64,7 @@ pub use listener::{
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;
+pub use policy_servers::PolicyServers;
 pub use precedence::Precedence;
 pub use route::{Route, RouteKind, Rule, RuleId};
 pub use telemetry::Tracing;
@@ -68,8 +81,14 @@ pub struct Ir {
     #[serde(serialize_with = "by_id")]
     pub backends: Arc<[Arc<Backend>]>,
     /// What is traced of the requests through each Gateway that has a policy for it.
-    #[serde(serialize_with = "by_gateway", skip_serializing_if = "is_empty")]
+    #[serde(serialize_with = "by_object", skip_serializing_if = "is_empty")]
     pub tracing: Arc<BTreeMap<ObjectRef, Arc<Tracing>>>,
+    /// What the access log has of the requests through each Gateway that has a policy for it.
+    #[serde(serialize_with = "by_object", skip_serializing_if = "is_empty")]
+    pub access_logs: Arc<BTreeMap<ObjectRef, Arc<GatewayLog>>>,
+    /// The authorization servers and servers of error pages that policies name.
+    #[serde(serialize_with = "by_object", skip_serializing_if = "is_empty")]
+    pub policy_servers: Arc<BTreeMap<ObjectRef, Arc<PolicyServers>>>,
 }
 
 impl Ir {
@@ -80,19 +99,16 @@ impl Ir {
     }
 }
 
-fn is_empty(tracing: &BTreeMap<ObjectRef, Arc<Tracing>>) -> bool {
-    tracing.is_empty()
+fn is_empty<T>(of_objects: &BTreeMap<ObjectRef, Arc<T>>) -> bool {
+    of_objects.is_empty()
 }
 
-fn by_gateway<S: Serializer>(
-    tracing: &BTreeMap<ObjectRef, Arc<Tracing>>,
+fn by_object<T: Serialize, S: Serializer>(
+    of_objects: &BTreeMap<ObjectRef, Arc<T>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(
-        tracing
-            .iter()
-            .map(|(gateway, one)| (gateway.to_string(), one)),
-    )
+    let of_objects = of_objects.iter();
+    serializer.collect_map(of_objects.map(|(object, one)| (object.to_string(), one)))
 }
 
 fn by_id<S: Serializer>(backends: &[Arc<Backend>], serializer: S) -> Result<S::Ok, S::Error> {

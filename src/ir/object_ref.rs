@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use serde::{Serialize, Serializer};
+use triomphe::Arc;
 
 use super::sharing::{self, Digest, Shared, Text};
 
@@ -178,6 +179,7 @@ pub fn by_text(one: (&str, &str), other: (&str, &str)) -> Ordering {
     let order = one.0.cmp(other.0);
     match order {
         Ordering::Equal => one.1.cmp(other.1),
+        _ if one.0.len() == other.0.len() => order,
         // The character after the shorter namespace decides.
         _ if one.0.starts_with(other.0) || other.0.starts_with(one.0) => {
             text(one).cmp(text(other)).then(order)

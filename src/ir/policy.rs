@@ -15,13 +15,14 @@ use super::limit::Limits;
 use super::route_defaults::RouteDefaults;
 
 /// The phases of a request that has matched a rule, in order.
-pub const PHASES: [Phase; 8] = [
+pub const PHASES: [Phase; 9] = [
     Phase::ClientIp,
     Phase::IpRules,
     Phase::Limits,
     Phase::BodyLimit,
     Phase::Authentication,
     Phase::Authorization,
+    Phase::IdentityLimits,
     Phase::Filters,
     Phase::Backend,
 ];
@@ -33,7 +34,7 @@ pub enum Phase {
     ClientIp,
     /// The addresses that may send requests.
     IpRules,
-    /// Limits of requests.
+    /// Limits of requests that need no identity.
     Limits,
     /// The limit of the request body.
     BodyLimit,
@@ -41,6 +42,8 @@ pub enum Phase {
     Authentication,
     /// The rules about requests and clients.
     Authorization,
+    /// Limits of requests by the identity of the client.
+    IdentityLimits,
     /// The filters of the rule, in list order.
     Filters,
     /// The backend, with the filters of its backendRef.
@@ -52,10 +55,11 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Self::ClientIp => "client IP",
             Self::IpRules => "IP rules",
-            Self::Limits => "limits",
+            Self::Limits => "limits without identity",
             Self::BodyLimit => "body limit",
             Self::Authentication => "authentication",
             Self::Authorization => "authorization",
+            Self::IdentityLimits => "limits by identity",
             Self::Filters => "filters",
             Self::Backend => "backend",
         })
@@ -109,6 +113,22 @@ impl Policies {
             Some(Enforced::Broken(_)) | None => false,
         };
         self.ip_rules.is_some() || self.limits.is_some() || authorization
+    }
+
+    /// Reports whether they decide by the paths of requests.
+    pub fn need_paths(&self) -> bool {
+        let authorization = match &self.authorization {
+            Some(Enforced::Valid(authorization)) => authorization.needs_paths(),
+            Some(Enforced::Broken(_)) | None => false,
+        };
+        let limits = match &self.limits {
+            Some(Enforced::Valid(limits)) => {
+                let mut conditions = limits.limits.iter().filter_map(|it| it.condition.as_ref());
+                conditions.any(|condition| !condition.path.is_any())
+            }
+            Some(Enforced::Broken(_)) | None => false,
+        };
+        authorization || limits
     }
 
     /// Reports whether nothing is required.

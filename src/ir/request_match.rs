@@ -127,6 +127,13 @@ pub enum PathMatch {
     Call(Box<GrpcCall>),
 }
 
+impl PathMatch {
+    /// Reports whether it matches every path.
+    pub fn is_any(&self) -> bool {
+        matches!(self, Self::Prefix(prefix) if prefix.is_empty())
+    }
+}
+
 /// Conditions on service and method of a gRPC call, each compared as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcCall {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use thin_vec::ThinVec;
 
 use super::policy::Policies;
 pub use super::request_match::{
@@ -36,7 +37,7 @@ pub struct Route {
     /// What policies require of the requests of each rule, in the order of `rules`, if a policy has the route as its
     /// target. It takes the place of what they require on the listener.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policies: Option<Box<[Arc<Policies>]>>,
+    pub policies: Option<ThinVec<Arc<Policies>>>,
 }
 
 /// The kind of a route. It decides in which order matches are tried: see [`super::Precedence`].
@@ -85,18 +86,25 @@ pub struct Rule {
     /// Alternatives; never empty.
     pub matches: Box<[Match]>,
     /// Filters, in order.
-    pub filters: Box<[Filter]>,
+    pub filters: ThinVec<Filter>,
     /// What happens to a request that passes the filters.
     pub action: Action,
-    /// Timeouts, if it sets any.
-    #[serde(serialize_with = "timeouts")]
-    pub timeouts: Option<Box<Timeouts>>,
+    /// How its requests are sent, if the rule says it.
+    #[serde(flatten, serialize_with = "options")]
+    pub options: Option<Box<RuleOptions>>,
+}
+
+/// How the requests of a rule are sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct RuleOptions {
+    /// Timeouts.
+    pub timeouts: Timeouts,
     /// Retries in addition to those that are always safe.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Box<Retry>>,
+    pub retry: Option<Retry>,
     /// Session persistence.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub session: Option<Box<SessionPersistence>>,
+    pub session: Option<SessionPersistence>,
 }
 
 /// What happens to a matched request.
@@ -117,7 +125,7 @@ pub struct WeightedBackend {
     /// Where requests go.
     pub target: BackendTarget,
     /// Filters of requests to this backend only, applied after the rule's.
-    pub filters: Box<[Filter]>,
+    pub filters: ThinVec<Filter>,
 }
 
 impl Rule {
@@ -140,7 +148,7 @@ impl Rule {
         of: impl Fn(&Timeouts) -> Option<Duration>,
     ) -> Option<Duration> {
         let default = || defaults.and_then(|defaults| of(&defaults.timeouts));
-        let own = self.timeouts.as_ref().and_then(|timeouts| of(timeouts));
+        let own = self.options.as_ref().and_then(|own| of(&own.timeouts));
         let timeout = own.or_else(default);
         timeout.filter(|timeout| !timeout.is_zero())
     }
@@ -149,8 +157,15 @@ impl Rule {
     #[inline]
     pub fn retries<'a>(&'a self, defaults: Option<&'a RouteDefaults>) -> Option<&'a Retry> {
         let default = || defaults.and_then(|defaults| defaults.retry.as_ref());
-        let retry = self.retry.as_deref().or_else(default);
+        let own = self.options.as_ref().and_then(|own| own.retry.as_ref());
+        let retry = own.or_else(default);
         retry.filter(|retry| retry.attempts > 0)
+    }
+
+    /// Returns the session persistence, if it has one of its own.
+    #[inline]
+    pub fn session(&self) -> Option<&SessionPersistence> {
+        self.options.as_ref()?.session.as_ref()
     }
 
     /// Returns the backends of its backendRefs and of its filters.
@@ -176,12 +191,12 @@ impl Route {
     }
 }
 
-fn timeouts<S: Serializer>(
-    timeouts: &Option<Box<Timeouts>>,
+fn options<S: Serializer>(
+    options: &Option<Box<RuleOptions>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    let none = Timeouts::default();
-    timeouts.as_deref().unwrap_or(&none).serialize(serializer)
+    let none = RuleOptions::default();
+    options.as_deref().unwrap_or(&none).serialize(serializer)
 }
 
 #[expect(

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::ObjectRef;
 use super::compression::Compression;
+use super::error_page::ErrorPage;
 use super::filter::HeaderChanges;
 
 /// What policies say about the requests of a listener or a rule.
@@ -15,6 +16,10 @@ pub struct RouteDefaults {
     /// Maximum bytes of a request body. Others get 413.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_body: Option<u64>,
+    /// Maximum bytes of a request body that is read as a whole before a backend is asked. Others get 413. Without it, bodies
+    /// are forwarded as they arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffered_body: Option<usize>,
     /// Timeouts that the rule does not set.
     pub timeouts: Timeouts,
     /// Time without a byte in either direction, after which an exchange or a tunnel ends; zero is no such time.
@@ -32,6 +37,9 @@ pub struct RouteDefaults {
     /// Compression of responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
+    /// Pages in place of responses with an error status. The first that fits replaces a response.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub error_pages: Vec<ErrorPage>,
     /// The policies that contribute.
     pub policies: Vec<ObjectRef>,
 }

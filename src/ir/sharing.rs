@@ -221,6 +221,16 @@ impl<T: Hash> Digest for T {
     }
 }
 
+impl<T: Digest> Counted for triomphe::Arc<T> {
+    fn is_used_elsewhere(&self) -> bool {
+        !self.is_unique()
+    }
+
+    fn digest(&self) -> u64 {
+        Digest::digest(&**self)
+    }
+}
+
 impl<T: Digest> Counted for Arc<T> {
     fn is_used_elsewhere(&self) -> bool {
         Self::strong_count(self) > 1
@@ -278,6 +288,15 @@ impl<P: Counted> Shared<P> {
         }
         let entry = part.values.entry(digest, is_same, P::digest);
         entry.or_insert_with(create).get().clone()
+    }
+}
+
+impl<T: Hash + Eq> Shared<Arc<Vec<T>>> {
+    /// Returns the shared list of these values.
+    pub fn list(&self, values: Vec<T>) -> Arc<Vec<T>> {
+        let digest = digest(&values);
+        let values = Arc::new(values);
+        self.get(digest, |known| *known == values, || values.clone())
     }
 }
 

@@ -153,7 +153,8 @@ pub const NAME_ATTRIBUTES: [&str; 7] = [
     "url.scheme",
 ];
 
-fn name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes the name of a header.
+pub(super) fn name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(name.as_str())
 }
 

@@ -9,23 +9,34 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::aws_lc_rs::cipher_suite;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::tls_parameters::{CipherSuite, Group};
+
+pub use super::tls_parameters::TlsVersion;
 
 /// TLS termination of one listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ServerTls {
-    /// Whether ALPN offers HTTP/2 and HTTP/1.1. Not on listeners of protocol TLS, whose clients speak any protocol.
+    /// Protocols to offer by ALPN, in order of preference. Empty on listeners of protocol TLS, whose clients speak any
+    /// protocol.
     #[serde(skip)]
-    pub negotiates_http: bool,
+    pub alpn: Vec<AlpnProtocol>,
     /// Certificates; never empty. SNI decides which one a client gets, then the signature algorithm, then the order.
     pub certificates: Vec<Arc<Certificate>>,
     /// The oldest protocol version to accept.
     pub min_version: TlsVersion,
     /// Which cipher suites to offer.
     pub ciphers: CipherPolicy,
+    /// The cipher suites to offer instead; empty for those of [`Self::ciphers`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub suites: Vec<CipherSuite>,
+    /// Groups for key exchange; empty for those that the library prefers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
     /// How client certificates are verified; `None` means that clients are not asked for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_validation: Option<Arc<ClientValidation>>,
@@ -175,6 +186,9 @@ pub enum AlpnProtocol {
 }
 
 impl AlpnProtocol {
+    /// The protocols of HTTP, in the usual order of preference.
+    pub const HTTP: [Self; 2] = [Self::H2, Self::Http11];
+
     /// Returns its name on the wire.
     pub fn name(self) -> &'static str {
         match self {
@@ -182,15 +196,6 @@ impl AlpnProtocol {
             Self::Http11 => "http/1.1",
         }
     }
-}
-
-/// A protocol version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub enum TlsVersion {
-    /// TLS 1.2
-    Tls12,
-    /// TLS 1.3
-    Tls13,
 }
 
 /// A set of cipher suites.
@@ -203,14 +208,11 @@ pub enum CipherPolicy {
 }
 
 /// A certificate chain with its key. Translation has checked that they belong together.
-#[derive(PartialEq, Eq)]
 pub struct Certificate {
     /// Where it came from.
     pub source: ObjectRef,
-    /// Chain, leaf first; never empty.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// Private key.
-    pub key: PrivateKeyDer<'static>,
+    /// The chain, leaf first and never empty, and its private key as handshakes use it.
+    pub key: Arc<CertifiedKey>,
     /// DNS names of the leaf, lower-case; wildcards as `*.suffix`.
     pub names: Vec<Box<str>>,
     /// End of the leaf's validity, in seconds since 1970.
@@ -218,6 +220,22 @@ pub struct Certificate {
     /// SHA-256 of the leaf, in lower-case hexadecimal.
     pub fingerprint: Box<str>,
 }
+
+impl Certificate {
+    /// Returns the chain, leaf first; never empty.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.key.cert
+    }
+}
+
+/// Equal if the chains are: the key belongs to the leaf, and the rest is read from the leaf.
+impl PartialEq for Certificate {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source && self.chain() == other.chain()
+    }
+}
+
+impl Eq for Certificate {}
 
 impl Hash for Certificate {
     fn hash<H: Hasher>(&self, state: &mut H) {

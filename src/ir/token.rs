@@ -28,8 +28,14 @@ pub struct Provider {
     /// One of these is a claim `aud`; empty for any.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub audiences: Box<[Box<str>]>,
-    /// The keys that verify its signatures; never empty.
+    /// The keys that verify its signatures; empty only as long as those of `key_set` are unknown.
     pub keys: Box<[VerificationKey]>,
+    /// The KeySet that has the keys, if they are fetched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_set: Option<ObjectRef>,
+    /// The policy that asks for TLS to the Service that the keys are fetched from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_server_tls: Option<ObjectRef>,
     /// Where requests have the token. The first place that is not empty counts. In the header `Authorization`, it follows
     /// the scheme `Bearer`.
     pub from: Box<[KeyPlace]>,

@@ -213,6 +213,12 @@ fn pod_arguments(settings: &ControllerSettings) -> Vec<String> {
     if !allowed.is_empty() {
         arguments.push(format!("--allow-external-address={}", allowed.join(",")));
     }
+    // Pods ask OpenID providers for tokens.
+    let allowed = settings.allowed_jwks_addresses.iter();
+    let allowed: Vec<_> = allowed.map(ToString::to_string).collect();
+    if !allowed.is_empty() {
+        arguments.push(format!("--allow-jwks-address={}", allowed.join(",")));
+    }
     arguments
 }
 

@@ -28,6 +28,8 @@ pub struct ControllerSettings {
     pub stream: StreamSettings,
     /// Non-public addresses that hostnames of XBackends may resolve to, in pods.
     pub allowed_external_addresses: Vec<IpNet>,
+    /// Non-public addresses that this process may fetch keys of token issuers from.
+    pub allowed_jwks_addresses: Vec<IpNet>,
     /// How the controller's own changes are rolled out to Gateways.
     pub rollouts: RolloutOptions,
     /// What the operator permits objects to do, in this process and in pods.

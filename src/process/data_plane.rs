@@ -11,22 +11,25 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{AdminState, AdminThread, TokenFile};
+use crate::admin::{AdminState, AdminThread, Problem, TokenFile};
 use crate::control::data_plane::{Outputs, ServedConfiguration};
 use crate::dns::{AllowedAddresses, Names, SystemLookup};
+use crate::key_sets::KeySets;
+use crate::peers::Peers;
 use crate::process::announce::Announced;
 use crate::process::objects::{Objects, options};
 use crate::process::readiness::Readiness;
 use crate::process::report::serves;
 use crate::process::supervised::{Supervised, Tasks};
-use crate::provider::Progress;
+use crate::provider::{self, Load, Progress};
 use crate::proxy::Proxy;
 use crate::runtime::shutdown;
 use crate::runtime::shutdown::{Shutdown, Trigger};
-use crate::settings::Settings;
+use crate::settings::{Settings, Source};
 use crate::table::Table;
-use crate::telemetry::metrics::{Detail, StreamStats};
+use crate::telemetry::metrics::StreamStats;
 use crate::telemetry::{AccessLog, ProcessStats};
+use crate::token_endpoint::TokenClient;
 use crate::translate::Options;
 
 /// A data plane that serves its first configuration.
@@ -167,15 +170,13 @@ impl Server {
             settings,
             table.clone(),
             &access_log,
-            session_key,
+            (session_key, token_client(settings)),
             &stats,
             shutdown.clone(),
         )
         .context("cannot start a worker")?;
         let mut state = AdminState::new(table, stats, access_log);
-        if settings.metrics_per_rule {
-            state.detail = Detail::Rules;
-        }
+        state.detail = settings.metrics;
         state.token = TokenFile::open(settings.admin_token_file.as_deref())?;
         let state = Arc::new(state);
         let admin = match settings.admin {
@@ -192,8 +193,11 @@ impl Server {
             AllowedAddresses::new(settings.allowed_external_addresses.clone()),
             state.stats.dns.clone(),
         );
+        let options = options(settings, objects.mode());
         let control = Control {
-            options: options(settings, objects.mode()),
+            peers: peers(settings, &state),
+            key_sets: key_sets(settings, options.clone(), &state),
+            options,
             objects,
             names,
             reloads,
@@ -222,12 +226,35 @@ impl Server {
     }
 }
 
+/// Creates what fetches the keys of token issuers.
+fn key_sets(settings: &Settings, options: Options, state: &AdminState) -> KeySets<SystemLookup> {
+    KeySets::new(
+        (
+            SystemLookup::new(settings.dns_servers.clone()),
+            AllowedAddresses::new(settings.allowed_jwks_addresses.clone()),
+        ),
+        options,
+        state.stats.key_sets.clone(),
+        state.table.load().key_requests(),
+    )
+}
+
+/// Returns what asks OpenID providers for tokens.
+fn token_client(settings: &Settings) -> TokenClient {
+    let lookup = SystemLookup::new(settings.dns_servers.clone());
+    let allowed = AllowedAddresses::new(settings.allowed_jwks_addresses.clone());
+    TokenClient::new(lookup, allowed)
+}
+
 /// State of the control thread.
 struct Control {
     objects: Objects,
     names: Names<SystemLookup>,
+    key_sets: KeySets<SystemLookup>,
     reloads: mpsc::Receiver<()>,
     proxy: Proxy,
+    /// Other pods of the Gateway, if a controller names them.
+    peers: Option<Peers>,
     state: Arc<AdminState>,
     shutdown: Shutdown,
     publish: watch::Sender<Option<ServedConfiguration>>,
@@ -237,18 +264,23 @@ struct Control {
 
 impl Control {
     fn run(self, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
-        let proxy = runtime.block_on(self.configure())?;
+        let (proxy, peers) = runtime.block_on(self.configure())?;
         proxy.join();
+        if let Some(peers) = peers {
+            peers.join();
+        }
         Ok(())
     }
 
     /// Follows configuration changes until draining begins.
-    async fn configure(self) -> anyhow::Result<Proxy> {
+    async fn configure(self) -> anyhow::Result<(Proxy, Option<Peers>)> {
         let Self {
             objects,
             names,
+            key_sets,
             reloads,
             mut proxy,
+            peers,
             state,
             mut shutdown,
             publish,
@@ -261,11 +293,17 @@ impl Control {
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
             table: state.table.clone(),
-            bind: |table: &Table| proxy.follow(table),
+            bind: |table: &Table| {
+                if let Some(peers) = &peers {
+                    peers.follow(table);
+                }
+                proxy.follow(table)
+            },
             publish: |served: ServedConfiguration| {
                 let problems = announced.announce(&served.load, &served.report);
                 announce_binds(&served, publish.borrow().as_ref());
                 state.report.store(served.report.clone());
+                state.files.store(Arc::new(unread(&served.load)));
                 state.stats.config.loaded(served.generation, problems);
                 let unready = readiness.follow(&served.binds, &state.table.load().ir.ports);
                 state.ready.store(unready.is_none(), Release);
@@ -280,13 +318,32 @@ impl Control {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = objects.drive(options, names, reloads, reports, outputs, (&state, &progress)) => ended?,
+            ended = objects.drive(options, (names, key_sets), reloads, reports, outputs, (&state, &progress, peers.as_ref())) => ended?,
             () = not_ready => {}
             () = shutdown.draining() => {}
         }
         state.ready.store(false, Release);
-        Ok(proxy)
+        Ok((proxy, peers))
     }
+}
+
+/// Returns what knows the other pods of the Gateway, if a controller names them.
+fn peers(settings: &Settings, state: &AdminState) -> Option<Peers> {
+    match &settings.source {
+        Source::Stream(source) => Some(Peers::new(source.peers, state.table.clone())),
+        Source::Folder(_) | Source::Kubernetes { .. } => None,
+    }
+}
+
+/// The problems of files and of objects that cannot be read, for the admin server.
+fn unread(load: &Load) -> Vec<Problem> {
+    let faults = load.problems.iter().filter(|problem| problem.is_fault());
+    let shown = |problem: &provider::Problem| {
+        let object = problem.object.as_ref().map(ToString::to_string);
+        let file = problem.file.display().to_string();
+        Problem::of_file(object.unwrap_or(file), problem.to_string())
+    };
+    faults.map(shown).collect()
 }
 
 /// Logs binds that differ from `last`, and a new generation.

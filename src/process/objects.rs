@@ -11,6 +11,8 @@ use crate::api::Key;
 use crate::control::data_plane::{Outputs, ServedConfiguration};
 use crate::dns::{Names, SystemLookup};
 use crate::ir::BindReport;
+use crate::key_sets::KeySets;
+use crate::peers::Peers;
 use crate::provider::{
     FileProvider, KubernetesProvider, Load, Progress, StreamEvent, StreamProvider, StreamSettings,
 };
@@ -79,11 +81,11 @@ impl Objects {
     pub(super) async fn drive<F, P>(
         self,
         options: Options,
-        names: Names<SystemLookup>,
+        (names, mut key_sets): (Names<SystemLookup>, KeySets<SystemLookup>),
         reloads: mpsc::Receiver<()>,
         reports: watch::Receiver<Option<Serves>>,
         outputs: Outputs<F, P>,
-        (state, progress): (&AdminState, &Progress),
+        (state, progress, peers): (&AdminState, &Progress, Option<&Peers>),
     ) -> anyhow::Result<()>
     where
         F: FnMut(&Table) -> BindReport,
@@ -93,32 +95,45 @@ impl Objects {
             Self::Folder(mut provider) => {
                 let first = provider.load()?;
                 progress.translating(routes(&first));
-                let (sender, loads) = watch::channel(Arc::new(first));
+                let first = Arc::new(first);
+                let (sender, loads) = watch::channel(first.clone());
+                let (feed, fed) = watch::channel(key_sets.follow(first));
+                // In this order: the first objects are served before the folder is scanned again to watch it.
                 tokio::select! {
-                    () = crate::control::data_plane::run(loads, options, names, outputs) => {}
+                    biased;
+                    () = crate::control::data_plane::run(fed, options, names, outputs) => {}
+                    () = key_sets.run(loads, &feed) => {}
                     () = provider.watch(sender, reloads) => {}
                 }
             }
             Self::Cluster(provider) => {
                 let (sender, loads) = watch::channel(Arc::default());
+                let (feed, fed) = watch::channel(Arc::default());
                 tokio::select! {
-                    () = run_from_first(loads, options, names, outputs, progress) => {}
+                    () = run_from_first(fed, options, names, outputs, progress) => {}
+                    () = key_sets.run(loads, &feed) => {}
                     () = provider.watch(sender, || state.stats.config.contacted()) => {}
                 }
             }
             Self::Stream(provider, key) => {
                 let (sender, loads) = watch::channel(Arc::default());
+                let key_requests = state.table.load().key_requests();
                 // Objects of a previous container are served before the controller confirms them.
                 set_stale(true);
-                let on_event = |event: StreamEvent<'_>| match (event, &key) {
-                    (StreamEvent::SessionSecret(secret), Some(key)) => {
-                        session_key::follow(key, secret)
+                let on_event = |event: StreamEvent<'_>| {
+                    if let Some(peers) = peers {
+                        follow_pods(peers, &event);
                     }
-                    (event, _) => record_stream_event(event, state),
+                    match (event, &key) {
+                        (StreamEvent::SessionSecret(secret), Some(key)) => {
+                            session_key::follow(key, secret)
+                        }
+                        (event, _) => record_stream_event(event, state),
+                    }
                 };
                 tokio::select! {
                     () = run_from_first(loads, options, names, outputs, progress) => {}
-                    () = provider.watch(sender, reports, on_event) => {}
+                    () = provider.watch(sender, (reports, key_requests), on_event) => {}
                 }
             }
         }
@@ -169,6 +184,19 @@ fn routes(load: &Load) -> usize {
     load.snapshot.http_routes.len() + load.snapshot.grpc_routes.len()
 }
 
+/// Follows the pods that limits are shared with, and the secret of all of them.
+fn follow_pods(peers: &Peers, event: &StreamEvent<'_>) {
+    match event {
+        StreamEvent::SessionSecret(secret) => peers.set_secret(secret),
+        StreamEvent::Pods(pods) => {
+            let ready = pods.ready.iter();
+            let ready = ready.map(|(name, address)| (name.as_str(), *address));
+            peers.set_pods(&pods.own, ready);
+        }
+        _ => {}
+    }
+}
+
 /// Records the state of the connection to the controller for metrics and readiness.
 fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
     match event {
@@ -183,7 +211,7 @@ fn record_stream_event(event: StreamEvent<'_>, state: &AdminState) {
         StreamEvent::Connected => stats.connected(),
         StreamEvent::Disconnected => stats.disconnected(),
         StreamEvent::Committed(position) => stats.committed(position.revision),
-        StreamEvent::SessionSecret(_) | StreamEvent::CaughtUp => {}
+        StreamEvent::SessionSecret(_) | StreamEvent::Pods(_) | StreamEvent::CaughtUp => {}
         StreamEvent::Waiting(reason) => {
             let reason = format!("not configured yet: {reason}");
             state.waiting.store(Some(Arc::new(reason)));

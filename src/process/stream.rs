@@ -10,6 +10,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::controller_settings::ControllerSettings;
 use crate::admin::{self, AdminState};
+use crate::dns::{AllowedAddresses, SystemLookup};
+use crate::key_sets::KeySets;
 use crate::provider::{KubernetesProvider, Load, Observer};
 use crate::runtime::shutdown::Shutdown;
 use crate::status::lease::Leadership;
@@ -41,7 +43,8 @@ impl StreamThread {
         let listener = admin::bind(address).with_context(|| {
             format!("cannot bind the address {address} of the configuration stream")
         })?;
-        let (loads, fed) = watch::channel(Arc::<Load>::default());
+        let (sender, loads) = watch::channel(Arc::<Load>::default());
+        let (feed, fed) = watch::channel(Arc::<Load>::default());
         let inputs = Inputs {
             loads: fed,
             leadership,
@@ -53,7 +56,17 @@ impl StreamThread {
             .build()?;
         let options = settings.options();
         let kinds: Vec<_> = translate::watched_kinds(&options).collect();
-        let stream = Stream::new(options);
+        let stream = Stream::new(options.clone());
+        // Every replica fetches the keys, since every replica serves the stream.
+        let key_sets = KeySets::new(
+            (
+                SystemLookup::default(),
+                AllowedAddresses::new(settings.allowed_jwks_addresses.clone()),
+            ),
+            options,
+            state.stats.key_sets.clone(),
+            stream.key_requests(),
+        );
         let reports = stream.reports();
         let outputs = Arc::<Outputs>::default();
         let (alive, ended) = oneshot::channel();
@@ -71,7 +84,8 @@ impl StreamThread {
                     let listener = TcpListener::from_std(listener)?;
                     tokio::select! {
                         () = shutdown.terminating() => {}
-                        () = provider.watch(loads, || state.stats.config.contacted()) => {}
+                        () = key_sets.run(loads, &feed) => {}
+                        () = provider.watch(sender, || state.stats.config.contacted()) => {}
                         () = stream.run(client, listener, inputs, &of_thread, stats) => {}
                     }
                     anyhow::Ok(())

@@ -9,6 +9,7 @@ mod merge;
 mod parse;
 mod scan;
 mod watch;
+pub mod written;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use self::entry::{Entry, Files, read_entry};
 use self::merge::Merged;
 use self::scan::{Scan, below_path};
 use super::{Load, Problem, Progress};
+use crate::ir::packed::packed;
 
 /// Maximum number of reads that are discarded because a symlink changed meanwhile.
 const RETRIES: usize = 5;
@@ -135,7 +137,7 @@ impl FileProvider {
         trusts_stamps: bool,
         unfinished: &BTreeSet<PathBuf>,
     ) -> anyhow::Result<Draft> {
-        let scan = scan::scan(&self.directory).with_context(|| {
+        let scan = scan::scan(&self.directory, &self.scan).with_context(|| {
             format!(
                 "the configuration directory {} cannot be read",
                 self.directory.display()
@@ -209,7 +211,10 @@ impl FileProvider {
         self.discarded = Files::new();
         self.merged.update(&self.files, &draft.files);
         self.scan = draft.scan;
-        self.files = draft.files;
+        self.files = match self.files.is_empty() {
+            true => packed(&draft.files),
+            false => draft.files,
+        };
         let problems = self.scan.problems.iter().chain(self.merged.problems());
         let mut problems: Vec<Problem> = problems.cloned().collect();
         problems.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));

@@ -227,7 +227,11 @@ impl KubernetesProvider {
                 }
             }
             let is_changed = is_changed | store.release(Instant::now());
-            if let Some(load) = pending.due(&store, is_changed) {
+            if let Some(mut load) = pending.due(&store, is_changed) {
+                if !is_published {
+                    store.pack();
+                    load = store.load().unwrap_or(load);
+                }
                 is_published = true;
                 store.published();
                 if loads.send(Arc::new(load)).is_err() {

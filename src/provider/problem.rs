@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::{ObjectRef, Severity, admit};
+use crate::api::{Object, ObjectRef, Severity, admit};
+use crate::snapshot::Snapshot;
 
 /// Maximum number of printed characters of a rule: some CEL rules are very long.
 const RULE_SHOWN: usize = 160;
@@ -99,21 +100,52 @@ impl fmt::Display for Problem {
     }
 }
 
+/// An object of a known kind that cannot be parsed.
+#[derive(Debug)]
+pub(super) struct Unparsed {
+    /// Why not.
+    pub(super) reason: String,
+    /// What takes its place if there is no previous version.
+    stand_in: Option<Object>,
+}
+
+impl Unparsed {
+    /// Puts what takes the place of the object into service, unless it has a previous version. Returns whether the objects
+    /// change, and the message of the problem.
+    pub(super) fn serve(self, name: &ObjectRef, snapshot: &mut Snapshot) -> (bool, String) {
+        let Self { reason, stand_in } = self;
+        let (changes, outcome) = match stand_in.filter(|_| !snapshot.has_valid(name)) {
+            None => {
+                let outcome = "its previous version, if any, stays in service";
+                (false, outcome.to_owned())
+            }
+            Some(object) => {
+                let outcome = format!("{} until it can be read", object.refused());
+                (snapshot.insert(object), outcome)
+            }
+        };
+        (changes, format!("cannot be read: {reason}; {outcome}"))
+    }
+}
+
 /// Explains why an object of a known kind cannot be parsed. Adds the field path from the schema,
 /// which the serde error lacks.
-pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> String {
+pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> Unparsed {
     if value["kind"] == "Secret" {
         // The serde error and the schema violation would quote secret values.
-        return "a field has the wrong type for a Secret".to_owned();
+        return Unparsed {
+            reason: "a field has the wrong type for a Secret".to_owned(),
+            stand_in: None,
+        };
     }
-    let findings = admit(value).findings;
-    let fault = findings
-        .iter()
-        .find(|finding| finding.severity == Severity::Error);
-    fault.map_or_else(
-        || error.to_string(),
-        |fault| format!("{}: {}", fault.field, fault.message),
-    )
+    let admission = admit(value);
+    let mut findings = admission.findings.iter();
+    let fault = findings.find(|finding| finding.severity == Severity::Error);
+    let reason = fault.map_or_else(|| error.to_string(), ToString::to_string);
+    Unparsed {
+        reason,
+        stand_in: admission.stand_in.map(|object| *object),
+    }
 }
 
 /// Escapes and truncates external text, so that it stays on one line and cannot look like another

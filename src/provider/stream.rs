@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use self::follower::Follower;
+use self::follower::{Follower, Outgoing};
 use self::objects::GatewayObjects;
 pub use self::settings::{StreamEvent, StreamSettings};
 use super::Load;
+use crate::key_requests::KeyRequests;
 use crate::wire::Serves;
 
 /// Receives objects from a controller.
@@ -34,21 +35,25 @@ impl StreamProvider {
     }
 
     /// Publishes the Gateway's objects and their changes, and reports to the controller which state
-    /// is in service. Ends when the receiver is dropped.
+    /// is in service, and which key sets lack keys of tokens. Ends when the receiver is dropped.
     pub async fn watch(
         self,
         loads: watch::Sender<Arc<Load>>,
-        reports: watch::Receiver<Option<Serves>>,
+        (reports, key_requests): (watch::Receiver<Option<Serves>>, Arc<KeyRequests>),
         notify: impl FnMut(StreamEvent<'_>),
     ) {
         let Self { settings } = self;
+        let outgoing = Outgoing {
+            reports,
+            key_requests,
+        };
         let dir = settings.state_dir.clone();
         let initial = dir.as_ref().and_then(|dir| {
             copy::warn_unless_in_memory(dir);
             copy::read(dir, &settings.gateway)
         });
         let (states, copied) = watch::channel(GatewayObjects::default());
-        let follower = Follower::new(settings, loads, reports, states, notify);
+        let follower = Follower::new(settings, loads, outgoing, states, notify);
         let copies = async {
             match dir {
                 Some(dir) => copy::write_all(dir, copied).await,

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::child::{Child, ChildKind};
 use super::child_plan::Plan;
 use super::data_plane::DataPlane;
-use crate::settings::{Settings, container_port};
+use crate::settings::{Settings, StreamSource, container_port};
 
-/// Builds the policy: everybody may connect to the ports of the listeners, and only the named peers to the port of metrics.
+/// Builds the policy: everybody may connect to the ports of the listeners, only the named peers to the port of metrics, and
+/// only the pods of the Gateway to the port for these.
 /// What pods connect to is not restricted. Pods on the host network have none: it would have no effect.
 pub(super) fn network_policy(plan: &Plan<'_>) -> Option<Child> {
     let asked = plan.parameters.network_policy.as_ref()?;
@@ -25,6 +26,9 @@ pub(super) fn network_policy(plan: &Plan<'_>) -> Option<Child> {
         let port = json!({"port": Settings::ADMIN.port(), "protocol": "TCP"});
         ingress.push(json!({"from": peers, "ports": [port]}));
     }
+    let port = json!({"port": StreamSource::PEERS.port(), "protocol": "TCP"});
+    let pods = json!({"podSelector": {"matchLabels": plan.selector()}});
+    ingress.push(json!({"from": [pods], "ports": [port]}));
     let spec = json!({
         "podSelector": {"matchLabels": plan.selector()},
         "policyTypes": ["Ingress"],

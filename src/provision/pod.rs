@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::child_plan::{Plan, certificates_name, set};
 use super::data_plane::FIRST_UNPRIVILEGED_PORT;
 use crate::api::duration;
-use crate::settings::{self, Settings};
+use crate::settings::{self, Settings, StreamSource};
 use crate::wire::AUDIENCE;
 
 /// File name of the controller's CA bundle.
@@ -190,7 +190,10 @@ fn container(plan: &Plan<'_>) -> Value {
         "image": workload.image.as_deref().unwrap_or(plan.image),
         "args": arguments(plan),
         "env": with(location(), workload.env.as_ref()),
-        "ports": [{"name": "admin", "containerPort": Settings::ADMIN.port(), "protocol": "TCP"}],
+        "ports": [
+            {"name": "admin", "containerPort": Settings::ADMIN.port(), "protocol": "TCP"},
+            {"name": "peers", "containerPort": StreamSource::PEERS.port(), "protocol": "TCP"},
+        ],
         "resources": resources,
         "securityContext": security(plan),
         "startupProbe": probe("/healthz", 1, 60, 1),
@@ -256,11 +259,17 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
     let (log, timeouts, drain) = (&parameters.log, &parameters.timeouts, &parameters.drain);
     let proxies = parameters.trusted_proxies.as_ref();
     let proxies = proxies.filter(|proxies| !proxies.is_empty());
+    let durations = parameters.metrics.durations_by.as_ref();
+    let durations = durations.filter(|labels| !labels.is_empty());
     let flags = [
         ("log-format", &log.format),
         ("log-level", &log.level),
         ("access-log", &log.access_log),
         ("access-log-filter", &log.access_log_filter),
+        (
+            "metrics-durations-by",
+            &durations.map(|labels| labels.join(",")),
+        ),
         ("trusted-proxies", &proxies.map(|proxies| proxies.join(","))),
         ("header-timeout", &timeouts.header),
         ("keep-alive-timeout", &timeouts.keep_alive),
@@ -275,6 +284,9 @@ fn arguments(plan: &Plan<'_>) -> Vec<String> {
         ("drain-delay", &drain.delay),
         ("drain-deadline", &drain.deadline),
     ];
+    if parameters.metrics.per_rule == Some(true) {
+        arguments.push("--metrics-per-rule".to_owned());
+    }
     let given = flags
         .into_iter()
         .filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));

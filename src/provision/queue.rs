@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::inventory::ChildKey;
 use crate::cluster::work_queue::{Limits, WorkQueue};
 use crate::ir::ObjectRef;
 use crate::runtime::backoff::Backoff;
@@ -18,19 +19,19 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
-/// Number of repairs in a row before a Gateway backs off, because another client keeps undoing the
-/// changes.
+/// Number of repairs of one object in a row before its Gateway backs off, because another client keeps
+/// undoing the changes.
 const MAX_REPAIRS: u32 = 5;
 /// Repairs that are further apart do not count as consecutive.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Result of a reconciliation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reconciled {
     /// All objects were as desired.
     Unchanged,
-    /// At least one object was written.
-    Written,
+    /// These objects were written.
+    Written(Vec<ChildKey>),
     /// An object could not be written.
     Failed,
 }
@@ -44,9 +45,8 @@ pub(super) struct Queue {
 /// The repairs of a Gateway: writes that no change of its desired state has caused.
 #[derive(Default)]
 struct Repairs {
-    /// Number of consecutive repairs.
-    count: u32,
-    last: Option<Instant>,
+    /// The number of consecutive repairs of each object, and when the last one ended.
+    objects: HashMap<ChildKey, (u32, Instant)>,
     /// Whether the desired state has changed since the last reconciliation began.
     is_desired_changed: bool,
     /// Whether the reconciliation under way is one without such a change.
@@ -103,7 +103,7 @@ impl Queue {
 
     /// Marks a Gateway as finished. After a failure, it is queued again when its back-off ends.
     /// Returns whether this is the repair that starts a back-off.
-    pub(super) fn finish(&mut self, gateway: &ObjectRef, result: Reconciled) -> bool {
+    pub(super) fn finish(&mut self, gateway: &ObjectRef, result: &Reconciled) -> bool {
         let repairs = self.repairs.get_mut(gateway);
         // A push during the reconciliation has reset the repairs.
         let repairs = repairs.filter(|repairs| !repairs.is_desired_changed);
@@ -112,7 +112,7 @@ impl Queue {
                 self.work.failed(gateway);
                 return false;
             }
-            (Reconciled::Written, Some(repairs)) => repairs.count(Instant::now()),
+            (Reconciled::Written(objects), Some(repairs)) => repairs.count(objects, Instant::now()),
             _ => None,
         };
         match excess {
@@ -124,25 +124,41 @@ impl Queue {
 }
 
 impl Repairs {
-    /// Counts a write. Returns the number of repairs beyond those after which the Gateway backs off.
-    fn count(&mut self, now: Instant) -> Option<u32> {
-        let previous = self.last.replace(now);
-        let is_in_row = previous.is_some_and(|previous| now - previous < REPAIR_INTERVAL);
-        self.count = match self.is_repair {
-            true if is_in_row => self.count.saturating_add(1),
-            true => 1,
-            false => 0,
-        };
-        self.count.checked_sub(MAX_REPAIRS + 1)
+    /// Counts a write of these objects. Returns by how many repairs the one that was repaired most often exceeds
+    /// [`MAX_REPAIRS`]; the first excess is 0.
+    fn count(&mut self, objects: &[ChildKey], now: Instant) -> Option<u32> {
+        if !self.is_repair {
+            self.objects.clear();
+            return None;
+        }
+        let counts = objects.iter().map(|object| {
+            let (count, last) = self.objects.entry(object.clone()).or_insert((0, now));
+            *count = match now - *last < REPAIR_INTERVAL {
+                true => count.saturating_add(1),
+                false => 1,
+            };
+            *last = now;
+            *count
+        });
+        counts.max()?.checked_sub(MAX_REPAIRS + 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provision::child::ChildKind;
 
     fn gateway() -> ObjectRef {
         ObjectRef::gateway_api("Gateway", "shop", "web")
+    }
+
+    fn written(kind: ChildKind) -> Reconciled {
+        Reconciled::Written(vec![ChildKey {
+            kind,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        }])
     }
 
     #[tokio::test(start_paused = true)]
@@ -153,7 +169,7 @@ mod tests {
         for _ in 0..3 {
             tokio::time::advance(BACKOFF.longest).await;
             assert_eq!(queue.next(), Some(gateway()));
-            queue.finish(&gateway(), Reconciled::Failed);
+            queue.finish(&gateway(), &Reconciled::Failed);
             queue.touch(&gateway());
             assert_eq!(queue.next(), None);
             waits.push((queue.next_deadline().unwrap() - Instant::now()).as_secs());
@@ -162,9 +178,19 @@ mod tests {
         queue.push(&gateway());
         assert_eq!(queue.next(), Some(gateway()));
         assert_eq!(queue.next_deadline(), None);
-        queue.finish(&gateway(), Reconciled::Failed);
+        queue.finish(&gateway(), &Reconciled::Failed);
         let wait = queue.next_deadline().unwrap() - Instant::now();
         assert_eq!(wait, BACKOFF.first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repairs_of_different_objects_do_not_start_a_backoff() {
+        let mut queue = Queue::default();
+        for kind in ChildKind::ALL.into_iter().chain(ChildKind::ALL) {
+            queue.touch(&gateway());
+            assert_eq!(queue.next(), Some(gateway()), "{kind:?}");
+            assert!(!queue.finish(&gateway(), &written(kind)), "{kind:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -172,13 +198,13 @@ mod tests {
         let mut queue = Queue::default();
         queue.push(&gateway());
         queue.next();
-        queue.finish(&gateway(), Reconciled::Written);
+        queue.finish(&gateway(), &written(ChildKind::Service));
         let mut excesses = Vec::new();
         for _ in 0..MAX_REPAIRS + 2 {
             queue.touch(&gateway());
             tokio::time::advance(BACKOFF.longest).await;
             assert_eq!(queue.next(), Some(gateway()));
-            excesses.push(queue.finish(&gateway(), Reconciled::Written));
+            excesses.push(queue.finish(&gateway(), &written(ChildKind::Service)));
         }
         // Reported once.
         let expected: Vec<_> = (0..MAX_REPAIRS + 2)

@@ -230,7 +230,7 @@ impl State {
                         work.push(Box::pin(async { Finished::Gateway(job.run().await) }));
                     }
                     None => {
-                        self.queue.finish(&gateway, Reconciled::Unchanged);
+                        self.queue.finish(&gateway, &Reconciled::Unchanged);
                         if !desired.children.contains_key(&gateway) {
                             self.queue.forget(&gateway);
                         }
@@ -342,7 +342,7 @@ impl State {
         for key in &done.deleted {
             self.inventory.forget(key);
         }
-        let is_contended = self.queue.finish(gateway, result);
+        let is_contended = self.queue.finish(gateway, &result);
         if is_contended {
             tracing::warn!(
                 "{gateway}: another client keeps changing its objects; repairing them less often"
@@ -354,7 +354,7 @@ impl State {
             None if done.is_blocked => {}
             None if done.is_gateway_gone => self.failure_reporter.forget(gateway),
             None => {
-                if result == Reconciled::Written {
+                if matches!(result, Reconciled::Written(_)) {
                     self.queue.touch(gateway);
                 }
                 self.failure_reporter.clear(gateway);
@@ -367,14 +367,16 @@ impl State {
             return Reconciled::Failed;
         }
         let version = |existing: &Existing| existing.resource_version.clone();
-        let is_changed = done.written.iter().any(|(key, _, existing)| {
+        let changed = done.written.iter().filter(|(key, _, existing)| {
             // Applying an unchanged object does not count as a write.
             existing.is_none()
                 || self.inventory.get(key).map(version) != existing.as_ref().map(version)
         });
-        match is_changed || !done.deleted.is_empty() {
-            true => Reconciled::Written,
-            false => Reconciled::Unchanged,
+        let changed = changed.map(|(key, ..)| key).chain(&done.deleted);
+        let changed: Vec<_> = changed.cloned().collect();
+        match changed.is_empty() {
+            true => Reconciled::Unchanged,
+            false => Reconciled::Written(changed),
         }
     }
 

@@ -84,6 +84,10 @@ pub(crate) struct Activity {
     pace: Cell<BodyPace>,
     body_open: Cell<bool>,
     is_body_too_large: Cell<bool>,
+    /// Whether writes do not wait until the socket is reported to be writable.
+    is_last_write: Cell<bool>,
+    /// Clock time at which the last blocked write could go on.
+    unblocked_at: Cell<Option<u64>>,
     ended_by: Cell<Option<TimeoutKind>>,
     /// What the policies of the request say instead of the limits of the connection.
     stream_idle: Cell<Option<Duration>>,
@@ -112,6 +116,8 @@ impl Activity {
             pace: Cell::new(BodyPace::Steady),
             body_open: Cell::new(false),
             is_body_too_large: Cell::new(false),
+            is_last_write: Cell::new(false),
+            unblocked_at: Cell::new(None),
             ended_by: Cell::new(None),
             stream_idle: Cell::new(None),
             expiry: RefCell::new(None),
@@ -235,9 +241,37 @@ impl Activity {
         self.restart();
     }
 
+    /// Begins the last try of a write, if its timeout has passed. It fills the buffer of the socket to the last byte, so that
+    /// there is room at the next time only if the client has read. Returns false if a last try has found no room.
+    pub(crate) fn begin_last_write(&self, passed: Phase) -> bool {
+        passed == Phase::Write && !self.is_last_write.replace(true)
+    }
+
+    /// Reports whether writes belong to the last try, which ends when one is blocked.
+    pub(crate) fn is_last_write(&self) -> bool {
+        self.is_last_write.get()
+    }
+
     /// Reports whether written bytes are waiting for the client to read them.
     pub(crate) fn is_write_blocked(&self) -> bool {
         self.phase.get() == Phase::Write
+    }
+
+    /// Reports whether a write was blocked at any time of the last write timeout.
+    pub(crate) fn was_write_blocked(&self) -> bool {
+        let recently = self
+            .deadline
+            .clock()
+            .now()
+            .saturating_sub(self.limits.write_timeout.as_millis() as u64);
+        self.is_write_blocked() || self.unblocked_at.get().is_some_and(|time| time >= recently)
+    }
+
+    /// Waits for a backend again, even if a deadline has passed, and no longer limits the exchange as a whole.
+    pub(crate) fn await_backend(&self) {
+        self.expire_at(None);
+        self.ended_by.set(None);
+        self.enter(Phase::Backend);
     }
 
     /// Returns the number of incomplete requests.
@@ -292,6 +326,10 @@ impl Activity {
     }
 
     fn end_write(&self) {
+        if self.is_last_write.get() {
+            self.ended_by.set(None);
+        }
+        self.unblocked_at.set(Some(self.deadline.clock().now()));
         self.enter(if self.requests.get() == 0 {
             Phase::Idle
         } else {
@@ -302,6 +340,7 @@ impl Activity {
     /// Records that the client's window or socket buffer is full.
     pub(crate) fn on_write_blocked(&self) {
         if !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
+            self.is_last_write.set(false);
             self.enter(Phase::Write);
         }
     }
@@ -401,7 +440,10 @@ impl Activity {
         self.deadline.set(match phase {
             Phase::Head => self.limits.header_timeout,
             Phase::Idle if self.multiplexed => self.limits.keep_alive_timeout,
-            Phase::Idle => self.limits.idle_buffer_timeout,
+            Phase::Idle => {
+                let limits = &self.limits;
+                limits.idle_buffer_timeout.min(limits.keep_alive_timeout)
+            }
             Phase::RequestBody => self.limits.body_timeout,
             Phase::Backend => (self.stream_idle.get()).unwrap_or(self.limits.stream_idle_timeout),
             Phase::Write => self.limits.write_timeout,
@@ -502,6 +544,38 @@ mod tests {
         connection.on_write_blocked();
         connection.on_flushed();
         assert_eq!(connection.phase.get(), Phase::Idle);
+    }
+
+    #[test]
+    fn last_try_lasts_until_a_write_is_blocked() {
+        let connection = connection(false);
+        connection.on_request();
+        assert!(!connection.begin_last_write(Phase::Backend));
+        connection.on_write_blocked();
+        assert!(connection.begin_last_write(Phase::Write));
+        connection.on_written();
+        connection.on_flushed();
+        assert!(connection.is_last_write(), "there may be more to write");
+        connection.on_write_blocked();
+        assert!(!connection.is_last_write());
+        assert!(connection.begin_last_write(Phase::Write));
+        connection.on_write_blocked();
+        assert!(!connection.begin_last_write(Phase::Write), "no room");
+    }
+
+    #[test]
+    fn last_try_that_writes_takes_back_the_timeout() {
+        let clock = Clock::new();
+        let connection = Activity::connection(&clock, &Rc::default(), false);
+        connection.on_request();
+        connection.on_write_blocked();
+        clock.advance(Limits::default().write_timeout.as_millis() as u64);
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        assert_eq!(connection.poll_due(cx), Poll::Ready(Phase::Write));
+        assert_eq!(connection.ended_by(), Some(TimeoutKind::Write));
+        assert!(connection.begin_last_write(Phase::Write));
+        connection.on_written();
+        assert_eq!(connection.ended_by(), None);
     }
 
     #[test]

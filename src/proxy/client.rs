@@ -4,27 +4,34 @@
 pub(super) mod client_address;
 pub(super) mod client_certificate;
 pub(super) mod forwarding;
+pub(super) mod forwarding_rules;
 pub(super) mod host;
 pub(super) mod injection;
+mod lifetime;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 
 use super::activity::{Activity, Phase};
 use super::client::client_address::Origin;
 use super::client::forwarding::Forwarding;
+use super::client::forwarding_rules::ForwardingRules;
 use super::client::host::{Host, LastHost};
 use super::client::injection::Injection;
+use super::client::lifetime::Lifetime;
 use super::error::Error;
 use super::worker_state::OpenConnection;
 use super::worker_state::budget::Share;
 use super::worker_state::port::PortState;
 use crate::filter::Scheme;
-use crate::ir::client::{AddressSource, ClientAddress, ClientPolicies};
+use crate::ir::client::{
+    AddressSource, ClientAddress, ClientPolicies, ConnectionSettings, Underscores,
+};
 use crate::ir::policy::Enforced;
 use crate::settings::Limits;
 use crate::table::{Listener, Port};
@@ -45,8 +52,10 @@ pub(crate) struct Client {
     pub(crate) forwarding: Forwarding,
     /// Server name of the TLS handshake; `None` for plain text.
     pub(crate) tls: Option<Sni>,
-    /// Number of further requests, if that is limited.
-    requests_left: Cell<Option<u32>>,
+    /// What happens to headers with underscores.
+    pub(crate) underscores: Underscores,
+    /// How long it may be used, if that is limited. Boxed, since few connections have it.
+    lifetime: Option<Box<Lifetime>>,
     /// Host of the last request.
     pub(crate) host: RefCell<LastHost>,
     /// Bytes to write between messages or frames.
@@ -81,17 +90,27 @@ impl Client {
             Some(TlsClient { sni, certificate }) => (Some(Sni(sni)), certificate),
             None => (None, None),
         };
+        let table = worker.table.load();
+        let settings = port.configured(&table);
+        let settings = settings.and_then(|port| port.connection_settings());
+        let settings = settings.map(|settings| &**settings);
         let forwarding = Forwarding {
             address: HeaderValue::try_from(address.to_string())
                 .unwrap_or(HeaderValue::from_static("unknown")),
             proto,
             certificate,
+            rules: settings
+                .and_then(|settings| ForwardingRules::new(settings, port.number()))
+                .map(Box::new),
         };
         let peer = SocketAddr::new(address, peer.port());
         Rc::new(Self {
             kept_bytes: worker.kept_bytes.share(address),
             limits: worker.limits_of(&port),
-            requests_left: Cell::new(port.max_requests(&worker.table.load())),
+            lifetime: settings
+                .and_then(|settings| Lifetime::new(settings, &worker.clock))
+                .map(Box::new),
+            underscores: underscores_of(settings),
             worker,
             port,
             peer,
@@ -119,18 +138,20 @@ impl Client {
         headers: &mut HeaderMap,
     ) -> Origin {
         let peer = self.peer.ip();
+        let unknown = || Origin {
+            is_known: false,
+            ..Origin::direct(peer)
+        };
+        if clients.is_some_and(|clients| clients.unknown_protocol.is_some()) {
+            return unknown();
+        }
         let source = match clients.and_then(|clients| clients.address.as_ref()) {
             None => &self.worker.address_source,
             Some(Enforced::Valid(address)) => {
                 let ClientAddress { source, policy: _ } = &**address;
                 source
             }
-            Some(Enforced::Broken(_)) => {
-                return Origin {
-                    is_known: false,
-                    ..Origin::direct(peer)
-                };
-            }
+            Some(Enforced::Broken(_)) => return unknown(),
         };
         if *source == AddressSource::Connection {
             return Origin::direct(peer);
@@ -176,21 +197,30 @@ impl Client {
 
     /// Counts a request.
     pub(crate) fn on_request(&self) {
-        if let Some(left) = self.requests_left.get() {
-            self.requests_left.set(Some(left.saturating_sub(1)));
+        if let Some(lifetime) = &self.lifetime {
+            lifetime.on_request();
         }
     }
 
     /// Reports whether the connection has had all requests that it may have.
     fn is_spent(&self) -> bool {
-        self.requests_left.get() == Some(0)
+        let lifetime = self.lifetime.as_ref();
+        lifetime.is_some_and(|lifetime| lifetime.is_spent())
+    }
+
+    /// Returns the time until the connection has its maximum age, if it has one.
+    pub(crate) fn age_left(&self) -> Option<Duration> {
+        self.lifetime.as_ref()?.left(&self.worker.clock)
     }
 
     /// Reports whether an HTTP/1 connection must end after its current request, if any. A client
     /// that reads `Connection: close` in a response reconnects elsewhere. Closing an idle
     /// connection instead could lose a request that the client has just sent.
     pub(crate) fn is_terminating(&self) -> bool {
-        self.worker.terminating.get() || self.is_spent()
+        self.worker.terminating.get()
+            || self.lifetime.as_ref().is_some_and(|lifetime| {
+                lifetime.is_spent() || lifetime.left(&self.worker.clock) == Some(Duration::ZERO)
+            })
     }
 
     /// Counts the timeout that ended this connection or one of its streams.
@@ -199,6 +229,12 @@ impl Client {
             self.worker.stats.timed_out(kind);
         }
     }
+}
+
+/// Returns what happens to headers with underscores. They are forwarded if policies do not say it.
+pub(super) fn underscores_of(settings: Option<&ConnectionSettings>) -> Underscores {
+    let underscores = settings.and_then(|settings| settings.underscores);
+    underscores.unwrap_or(Underscores::Allow)
 }
 
 /// Returns the listener that serves `host` on a connection, or an error (GEP-3567: one connection serves one HTTPS

@@ -2,26 +2,19 @@
 
 use http::StatusCode;
 
+pub(crate) use super::error_source::ErrorSource;
 use super::grpc::GrpcStatus;
+use super::sign_in_fault::SignInFault;
 use crate::table::UpstreamFault;
 use crate::upstream::SendError;
-
-/// The side that caused an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorSource {
-    /// The client. No server could serve its request.
-    Downstream,
-    /// A backend, or a missing backend.
-    Upstream,
-    /// The configuration.
-    Configuration,
-}
 
 /// Why the proxy responds to a request itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Error {
     /// Ambiguous framing, target or Host; the connection closes after the response.
     BadRequest(&'static str),
+    /// The path has escaped slashes: a policy redirects to the path without them.
+    EscapedSlash,
     /// A method that a reverse proxy must not serve.
     MethodNotAllowed,
     /// A gRPC call over HTTP/1, which cannot carry its status: only HTTP/2 has trailers that clients read.
@@ -42,6 +35,8 @@ pub(crate) enum Error {
     LimitExceeded(StatusCode),
     /// A policy asks for credentials, and the request has no valid ones.
     Unauthenticated,
+    /// The client cannot sign in, or its session has a problem.
+    SignIn(SignInFault),
     /// Too many passwords wait to be verified.
     PasswordsWait,
     /// The rules of a policy do not let the client send the request.
@@ -54,9 +49,9 @@ pub(crate) enum Error {
     NoBackend,
     /// The rule allows a retry, but the retry budget of the backend does not.
     RetryBudget,
-    /// The request body is larger than the limit of an ExternalAuth filter or of a policy.
+    /// The request body is larger than a limit of an ExternalAuth filter or of a policy.
     BodyTooLarge,
-    /// The client may not keep another request body for an ExternalAuth filter.
+    /// The client may not keep another request body for an ExternalAuth filter or a policy.
     KeptBytes,
     /// The authorization server failed or cannot be reached.
     AuthorizationUnavailable,
@@ -79,6 +74,7 @@ impl Error {
     pub(crate) fn source(self) -> ErrorSource {
         match self {
             Self::BadRequest(_)
+            | Self::EscapedSlash
             | Self::MethodNotAllowed
             | Self::UnsupportedProtocol
             | Self::GrpcOverHttp1
@@ -95,6 +91,7 @@ impl Error {
             | Self::BodyTooLarge
             | Self::KeptBytes
             | Self::Send(SendError::RequestBody) => ErrorSource::Downstream,
+            Self::SignIn(fault) => fault.source(),
             Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
                 ErrorSource::Configuration
             }
@@ -120,6 +117,7 @@ impl Error {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::BadRequest(_) | Self::Send(SendError::RequestBody) => StatusCode::BAD_REQUEST,
+            Self::EscapedSlash => StatusCode::TEMPORARY_REDIRECT,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             // RFC 9220, 3, which is the same rule for HTTP/3.
             Self::UnsupportedProtocol => StatusCode::NOT_IMPLEMENTED,
@@ -131,6 +129,7 @@ impl Error {
             Self::AddressRefused | Self::Unauthorized => StatusCode::FORBIDDEN,
             Self::LimitExceeded(status) => status,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::SignIn(fault) => fault.status(),
             Self::BrokenPolicy | Self::InvalidRule | Self::NoBackend | Self::Filter => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
@@ -176,6 +175,7 @@ impl Error {
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::BadRequest(reason) | Self::NotFound(reason) => reason,
+            Self::EscapedSlash => "the path has an escaped slash",
             Self::MethodNotAllowed => "method not allowed",
             Self::UnsupportedProtocol => "unsupported protocol of an extended CONNECT",
             Self::GrpcOverHttp1 => "gRPC needs HTTP/2, and this request uses HTTP/1",
@@ -185,6 +185,7 @@ impl Error {
             Self::AddressRefused => "this address may not send requests here",
             Self::LimitExceeded(_) => "too many requests: a limit is exceeded",
             Self::Unauthenticated => "credentials are missing or not valid",
+            Self::SignIn(fault) => fault.message(),
             Self::Unauthorized => "this client may not send this request",
             Self::PasswordsWait => "too many passwords wait to be verified",
             Self::BrokenPolicy => "a policy that protects the route is broken",
@@ -198,7 +199,7 @@ impl Error {
             Self::BodyTimeout => "timed out waiting for the request body",
             Self::BackendIdle => "timed out waiting for the backend",
             Self::BodyTooLarge => "the request body is larger than the route permits",
-            Self::KeptBytes => "too many request bodies of this client wait for authorization",
+            Self::KeptBytes => "too many request bodies of this client are kept",
             Self::AuthorizationUnavailable => "the authorization server is not available",
             Self::AuthorizationTimeout => "the authorization server did not respond in time",
             Self::Send(SendError::RequestBody) => "the request body failed",

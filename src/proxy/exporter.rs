@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, request};
 use tokio::runtime::{Builder, LocalOptions};
@@ -26,12 +26,12 @@ use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
 use crate::table::Table;
-use crate::telemetry::trace::{Item, Sent, TraceQueue, encode, encode_logs};
+use crate::telemetry::trace::{Batch, Sent, TraceQueue, records_message, spans_message};
 use crate::upstream::{Semantics, Upstream};
 
-/// Maximum number of requests whose spans are in one message.
-const BATCH: usize = 256;
-/// Delay from the first request of a message until the message is sent, if it is not full before.
+/// Number of requests of a policy that are sent without waiting for more.
+const FULL: usize = 256;
+/// Maximum delay from the first request of a message until the message is sent.
 const GATHER: Duration = Duration::from_millis(200);
 /// Maximum time until the response of a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -102,9 +102,9 @@ async fn run(shared: Shared) {
     let queue = exporter.shared.queue.clone();
     let export = async {
         while let Some(batches) = exporter.next().await {
-            for batch in batches {
+            for of_policy in batches {
                 let exporter = exporter.clone();
-                spawn_local(async move { exporter.export(batch).await });
+                spawn_local(async move { exporter.export(of_policy).await });
             }
         }
     };
@@ -124,30 +124,34 @@ async fn overdue(queue: &TraceQueue) {
 
 impl Exporter {
     /// Waits for requests and gathers more of them, apart for each policy. `None` at the end.
-    async fn next(&self) -> Option<Vec<Vec<Item>>> {
+    async fn next(&self) -> Option<Vec<Vec<Batch>>> {
         let queue = &self.shared.queue;
-        poll_fn(|cx| queue.poll_ready(cx)).await;
-        if queue.len() < BATCH && !queue.is_closed() {
-            tokio::time::sleep(GATHER).await;
-        }
-        queue.take(BATCH)
+        let ready = |count| poll_fn(move |cx| queue.poll_ready(cx, count));
+        ready(1).await;
+        // Over the time, what there is suffices.
+        let _ = tokio::time::timeout(GATHER, ready(FULL)).await;
+        queue.take()
     }
 
     /// Sends what waits for a policy in one message per signal: with its latest settings, if it has changed meanwhile.
-    async fn export(&self, batch: Vec<Item>) {
-        let Some(tracing) = batch.last().map(|last| last.tracing().clone()) else {
+    async fn export(&self, batches: Vec<Batch>) {
+        let Some(tracing) = batches.last().map(|last| last.tracing.clone()) else {
             return;
         };
         let (spans, records) = tokio::join!(
-            self.send_signal(&tracing, Signal::Traces, &batch),
-            self.send_signal(&tracing, Signal::Logs, &batch),
+            self.send_signal(&tracing, Signal::Traces, &batches),
+            self.send_signal(&tracing, Signal::Logs, &batches),
         );
-        self.shared.queue.release(&batch, Sent { spans, records });
+        self.shared.queue.release(&batches, Sent { spans, records });
     }
 
-    /// Sends what a batch has of a signal. Returns false if it is dropped.
-    async fn send_signal(&self, tracing: &Tracing, signal: Signal, batch: &[Item]) -> bool {
-        let Some(message) = message(tracing, signal, batch) else {
+    /// Sends what batches have of a signal. Returns false if it is dropped.
+    async fn send_signal(&self, tracing: &Tracing, signal: Signal, batches: &[Batch]) -> bool {
+        let message = match signal {
+            Signal::Traces => spans_message(tracing, batches),
+            Signal::Logs => records_message(tracing, batches),
+        };
+        let Some(message) = message else {
             return true;
         };
         let sent = self.send_repeatedly(tracing, signal, message).await;
@@ -289,33 +293,6 @@ impl Signal {
             }
         }
     }
-}
-
-/// Encodes the message of a signal; `None` if there is nothing of it. Over gRPC it has a prefix: not compressed, and its length.
-fn message(tracing: &Tracing, signal: Signal, batch: &[Item]) -> Option<Bytes> {
-    let spans = batch.iter().filter_map(|item| match item {
-        Item::Span(request) => Some(&**request),
-        Item::Record(_) => None,
-    });
-    let records = batch.iter().filter_map(|item| match item {
-        Item::Record(record) => Some(record),
-        Item::Span(_) => None,
-    });
-    let message = match signal {
-        Signal::Traces if spans.clone().next().is_some() => encode(tracing, spans),
-        Signal::Logs if records.clone().next().is_some() => encode_logs(tracing, records),
-        Signal::Traces | Signal::Logs => return None,
-    };
-    Some(match tracing.protocol {
-        OtlpProtocol::Http => message.into(),
-        OtlpProtocol::Grpc => {
-            let mut framed = BytesMut::with_capacity(5 + message.len());
-            framed.put_u8(0);
-            framed.put_u32(message.len() as u32);
-            framed.extend_from_slice(&message);
-            framed.freeze()
-        }
-    })
 }
 
 fn head(table: &Table, tracing: &Tracing, signal: Signal) -> request::Parts {

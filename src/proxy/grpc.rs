@@ -29,6 +29,19 @@ pub(crate) enum GrpcStatus {
 }
 
 impl GrpcStatus {
+    /// Returns the name in the specification of gRPC.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+
     /// Inserts the status and a message.
     pub(super) fn insert_into(self, headers: &mut HeaderMap, message: &str) {
         headers.insert(GRPC_STATUS, HeaderValue::from(self as u16));

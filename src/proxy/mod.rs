@@ -6,6 +6,7 @@ mod body;
 mod client;
 mod connection;
 mod error;
+mod error_source;
 mod exporter;
 mod grpc;
 mod grpc_web;
@@ -13,6 +14,7 @@ mod passwords;
 mod prober;
 mod request;
 mod response;
+mod sign_in_fault;
 mod udp;
 mod worker;
 mod worker_state;
@@ -40,6 +42,7 @@ use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ProcessStats;
 use crate::telemetry::trace::TraceQueue;
+use crate::token_endpoint::TokenClient;
 
 pub use self::request::preview;
 pub use self::request::target;
@@ -68,12 +71,12 @@ struct Traces {
 }
 
 impl Proxy {
-    /// Starts the workers. They open no port until [`Proxy::follow`] is called.
+    /// Starts the workers, with what sessions need. They open no port until [`Proxy::follow`] is called.
     pub fn start(
         settings: &Settings,
         table: Arc<ArcSwap<Table>>,
         access_log: &AccessLog,
-        session_key: Arc<SessionKey>,
+        (session_key, tokens): (Arc<SessionKey>, TokenClient),
         stats: &ProcessStats,
         shutdown: Shutdown,
     ) -> std::io::Result<Self> {
@@ -96,12 +99,14 @@ impl Proxy {
             table,
             descriptors,
             limits: settings.limits.clone(),
+            duration_labels: settings.metrics.durations_by,
             address_source: match settings.trusted_proxies.as_slice() {
                 [] => AddressSource::Connection,
                 proxies => AddressSource::Proxies(proxies.iter().copied().collect()),
             },
             access_log: access_log.clone(),
             session_key,
+            tokens,
             stats: stats.connections.clone(),
             traces: stats.traces.clone(),
             taps: stats.taps.clone(),

@@ -26,6 +26,7 @@ use super::worker_state::budget::Budget;
 use super::worker_state::current_table::CurrentTable;
 use super::worker_state::date::Date;
 use super::worker_state::handshakes::Handshakes;
+use super::worker_state::page_slots::PageSlots;
 use super::worker_state::port::Ports;
 use super::worker_state::traces::SampledRequests;
 use crate::http2::divide_memory;
@@ -38,12 +39,14 @@ use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::runtime::shutdown::Shutdown;
 use crate::settings::Limits;
+use crate::settings::metrics::DurationLabels;
 use crate::settings::session_key::SessionKey;
 use crate::table::Table;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ConnectionStats;
 use crate::telemetry::tap::Taps;
 use crate::telemetry::trace::TraceQueue;
+use crate::token_endpoint::TokenClient;
 use crate::upstream::Upstream;
 
 /// Number of connections above the limit, which wait for evicted ones to close, before accepting
@@ -62,9 +65,11 @@ pub(super) struct SharedState {
     pub(super) table: Arc<ArcSwap<Table>>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) limits: Limits,
+    pub(super) duration_labels: DurationLabels,
     pub(super) address_source: AddressSource,
     pub(super) access_log: AccessLog,
     pub(super) session_key: Arc<SessionKey>,
+    pub(super) tokens: TokenClient,
     pub(super) stats: Arc<ConnectionStats>,
     pub(super) traces: Arc<TraceQueue>,
     pub(super) taps: Arc<Taps>,
@@ -121,16 +126,19 @@ async fn run(index: usize, shared: SharedState, mut commands: mpsc::UnboundedRec
         turn: Cell::new(0),
         kept_bytes: Budget::of_worker(shared.loads.len()),
         encoders: Budget::of_encoders(shared.loads.len()),
+        page_slots: PageSlots::default(),
         handshakes: Handshakes::new(shared.limits.max_handshakes / shared.loads.len()),
         date: Date::default(),
         id,
         table: CurrentTable::new(shared.table),
         clock: clock.clone(),
         limits: Rc::new(shared.limits),
+        duration_labels: shared.duration_labels,
         address_source: shared.address_source,
         access_log: RequestLog::new(&shared.access_log, shared.taps),
         traces: SampledRequests::new(shared.traces),
         session_key: shared.session_key,
+        tokens: shared.tokens,
         stats: shared.stats,
         datagrams: OnceCell::new(),
         udp_sessions: Rc::default(),

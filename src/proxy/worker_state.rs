@@ -7,6 +7,7 @@ pub(super) mod current_table;
 pub(super) mod date;
 pub(super) mod handshakes;
 pub(super) mod idle;
+pub(super) mod page_slots;
 pub(super) mod port;
 pub(super) mod traces;
 
@@ -27,6 +28,7 @@ use self::current_table::CurrentTable;
 use self::date::Date;
 use self::handshakes::Handshakes;
 use self::idle::Connections;
+use self::page_slots::PageSlots;
 use self::port::{PortState, Ports};
 use self::traces::SampledRequests;
 use super::passwords::PasswordThreads;
@@ -37,9 +39,11 @@ use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
 use crate::settings::Limits;
+use crate::settings::metrics::DurationLabels;
 use crate::settings::session_key::SessionKey;
 use crate::table::{CountedConnection, TooManyConnections};
 use crate::telemetry::metrics::ConnectionStats;
+use crate::token_endpoint::TokenClient;
 use crate::upstream::Upstream;
 
 /// A command to a worker.
@@ -74,10 +78,14 @@ pub(crate) struct Worker {
     pub(super) kept_bytes: Rc<Budget>,
     /// Memory for encoders of responses.
     pub(super) encoders: Rc<Budget>,
+    /// Error pages that are being fetched.
+    pub(super) page_slots: PageSlots,
     /// TLS handshakes in progress.
     pub(crate) handshakes: Handshakes,
     /// Timeouts and limits.
     pub(crate) limits: Rc<Limits>,
+    /// Labels of the durations of requests.
+    pub(crate) duration_labels: DurationLabels,
     /// Where the addresses of clients come from, if policies do not say it.
     pub(crate) address_source: AddressSource,
     /// Access log.
@@ -86,6 +94,8 @@ pub(crate) struct Worker {
     pub(super) traces: SampledRequests,
     /// Key of session tokens.
     pub(crate) session_key: Arc<SessionKey>,
+    /// Asks OpenID providers for tokens.
+    pub(crate) tokens: TokenClient,
     /// Connection counters.
     pub(crate) stats: Arc<ConnectionStats>,
     /// Input and output of its UDP ports, if it has any.

@@ -1,5 +1,5 @@
 //! The coarse clock of one worker: a cached time, and deadlines that cost two cell writes to move. Serves all idle,
-//! stall and keep-alive limits. None of them needs more precision than [`TICK`]. Knows nothing of what times out.
+//! stall and keep-alive limits. None of them needs more precision than [`TICK`]. Must not know what times out.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

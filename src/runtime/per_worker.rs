@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use thin_vec::ThinVec;
+
 /// Identifies a worker among those of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerId {
@@ -25,9 +27,9 @@ impl WorkerId {
     }
 }
 
-/// One value for each worker, created when the worker first needs it. Takes three words before that.
+/// One value for each worker, created when the worker first needs it. Takes two words before that.
 #[derive(Debug)]
-pub struct PerWorker<T>(OnceLock<Box<[Slot<T>]>>);
+pub struct PerWorker<T>(OnceLock<ThinVec<Slot<T>>>);
 
 /// The value has a place of its own, so that it shares no cache line with that of another worker.
 type Slot<T> = OnceLock<Box<Padded<T>>>;
@@ -97,7 +99,7 @@ impl Count {
 }
 
 #[cold]
-fn empty<T>(count: usize) -> Box<[Slot<T>]> {
+fn empty<T>(count: usize) -> ThinVec<Slot<T>> {
     (0..count).map(|_| OnceLock::new()).collect()
 }
 

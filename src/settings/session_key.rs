@@ -1,5 +1,5 @@
 //! The key of session tokens (GEP-1619), which seal the endpoint of a session and the time when it
-//! began. All replicas of a proxy need the same key. If none is configured, each process generates
+//! began, and of sessions of signed-in users, which seal any content. All replicas of a proxy need the same key. If none is configured, each process generates
 //! its own.
 
 use std::fmt;
@@ -22,7 +22,21 @@ const TOKEN: usize = NONCE_LEN + CONTENT + 16;
 const CONTENT: usize = 8 + 16 + 2;
 
 /// Seals and opens session tokens.
-pub struct SessionKey(ArcSwap<LessSafeKey>);
+pub struct SessionKey(ArcSwap<Keys>);
+
+/// The keys that are derived from one secret.
+struct Keys {
+    /// Of session tokens.
+    tokens: LessSafeKey,
+    /// Of any other content.
+    contents: LessSafeKey,
+    /// Tells the keys of contents apart.
+    id: [u8; 8],
+}
+
+/// What the key of contents is derived for.
+const CONTENTS: &[u8] = b"portcullis sealed contents v1";
+const ID: &[u8] = b"portcullis identity of the key v1";
 
 /// The content of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +59,7 @@ impl Default for SessionKey {
     fn default() -> Self {
         let mut secret = [0; 32];
         rand::rng().fill_bytes(&mut secret);
-        Self(ArcSwap::from_pointee(key(&secret)))
+        Self(ArcSwap::from_pointee(Keys::of(&secret)))
     }
 }
 
@@ -57,7 +71,7 @@ impl SessionKey {
                 "a session key must have at least {MIN_SECRET} bytes; make one with `openssl rand -base64 48`"
             ));
         }
-        Ok(Self(ArcSwap::from_pointee(key(secret))))
+        Ok(Self(ArcSwap::from_pointee(Keys::of(secret))))
     }
 
     /// Replaces the key. Sessions of the previous key end.
@@ -79,7 +93,8 @@ impl SessionKey {
         let nonce = Nonce::try_assume_unique_for_key(nonce);
         let key = self.0.load();
         let tag = nonce.and_then(|nonce| {
-            key.seal_in_place_separate_tag(nonce, Aad::from(scope.as_bytes()), content)
+            key.tokens
+                .seal_in_place_separate_tag(nonce, Aad::from(scope.as_bytes()), content)
         });
         match tag {
             Ok(tag) => token.extend(tag.as_ref()),
@@ -100,7 +115,7 @@ impl SessionKey {
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let key = self.0.load();
         let aad = Aad::from(scope.as_bytes());
-        let content = key.open_in_place(nonce, aad, sealed).ok()?;
+        let content = key.tokens.open_in_place(nonce, aad, sealed).ok()?;
         let (began, rest) = content.split_first_chunk::<8>()?;
         let (address, port) = rest.split_first_chunk::<16>()?;
         let address = Ipv6Addr::from(*address).to_canonical();
@@ -109,6 +124,60 @@ impl SessionKey {
             endpoint: SocketAddr::new(address, port),
             began: Duration::from_secs(u64::from_be_bytes(*began)),
         })
+    }
+
+    /// Returns what tells keys of contents apart. Reveals nothing of a key.
+    pub fn id(&self) -> [u8; 8] {
+        self.0.load().id
+    }
+
+    /// Returns sealed content: text that is valid in a cookie and reveals only its length to its holder. Only the same
+    /// `scope` opens it.
+    pub fn seal_content(&self, content: &[u8], scope: &[u8]) -> String {
+        let mut sealed = Vec::with_capacity(NONCE_LEN + content.len() + 16);
+        sealed.resize(NONCE_LEN, 0);
+        rand::rng().fill_bytes(&mut sealed);
+        sealed.extend(content);
+        let (nonce, content) = sealed.split_at_mut(NONCE_LEN);
+        // Random nonces are safe to use here: AES-GCM-SIV tolerates a repeated nonce.
+        let nonce = Nonce::try_assume_unique_for_key(nonce);
+        let key = &self.0.load().contents;
+        let aad = Aad::from(scope);
+        let tag = nonce.and_then(|nonce| key.seal_in_place_separate_tag(nonce, aad, content));
+        match tag {
+            Ok(tag) => sealed.extend(tag.as_ref()),
+            // Only content of many gigabytes cannot be sealed. An empty text opens nothing.
+            Err(_) => sealed.clear(),
+        }
+        URL_SAFE_NO_PAD.encode(sealed)
+    }
+
+    /// Returns the content of a sealed text; `None` if this key did not seal it for `scope`.
+    pub fn open_content(&self, text: &[u8], scope: &[u8]) -> Option<Vec<u8>> {
+        let mut bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let key = &self.0.load().contents;
+        let length = key
+            .open_in_place(nonce, Aad::from(scope), sealed)
+            .ok()?
+            .len();
+        bytes.drain(..NONCE_LEN);
+        bytes.truncate(length);
+        Some(bytes)
+    }
+}
+
+impl Keys {
+    fn of(secret: &[u8]) -> Self {
+        let master = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let mut id = [0; 8];
+        id.copy_from_slice(&hmac::sign(&master, ID).as_ref()[..8]);
+        Self {
+            id,
+            tokens: key(secret),
+            contents: key(hmac::sign(&master, CONTENTS).as_ref()),
+        }
     }
 }
 
@@ -216,6 +285,25 @@ mod tests {
         }
         for text in ["", "A", "\u{e4}", &token[1..], &format!("{token}A")] {
             assert_eq!(key.open(text.as_bytes(), "a"), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn content_is_sealed_for_its_scope() {
+        let [one, other] = [(); 2].map(|()| SessionKey::from_secret(&[7; 40]).unwrap());
+        for content in [&b""[..], b"a", &[7; 20_000]] {
+            let text = one.seal_content(content, b"a");
+            let opened = other.open_content(text.as_bytes(), b"a");
+            assert_eq!(opened.as_deref(), Some(content));
+            assert_eq!(one.open_content(text.as_bytes(), b"b"), None);
+            assert_eq!(one.open_content(&text.as_bytes()[1..], b"a"), None);
+            let unrelated = SessionKey::default();
+            assert_eq!(unrelated.open_content(text.as_bytes(), b"a"), None);
+        }
+        let token = one.seal(session("10.0.0.1:80"), "a");
+        assert_eq!(one.open_content(token.as_bytes(), b"a"), None);
+        for text in ["", "A", "\u{e4}", "AAAAAAAAAAAAAAAA"] {
+            assert_eq!(one.open_content(text.as_bytes(), b"a"), None, "{text}");
         }
     }
 

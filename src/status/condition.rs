@@ -77,10 +77,12 @@ impl Condition {
             ConditionType::OverlappingTLSConfig
             // The user asked for these.
             | ConditionType::AccessPolicyAffected
+            | ConditionType::BackendPolicyAffected
             | ConditionType::ClientPolicyAffected
             | ConditionType::DefaultGateway
             | ConditionType::InsecureBackend
             | ConditionType::InsecureFrontendValidationMode
+            | ConditionType::LacksIdentity
             | ConditionType::LoosensInherited
             | ConditionType::Overridden
             | ConditionType::PlaintextToBackend
@@ -110,6 +112,9 @@ pub enum ConditionType {
     /// Not of the Gateway API: AccessPolicies target the object.
     #[serde(rename = "portcullis.dev/AccessPolicyAffected")]
     AccessPolicyAffected,
+    /// Not of the Gateway API: BackendPolicies target the object.
+    #[serde(rename = "portcullis.dev/BackendPolicyAffected")]
+    BackendPolicyAffected,
     /// Not of the Gateway API: ClientPolicies target the object.
     #[serde(rename = "portcullis.dev/ClientPolicyAffected")]
     ClientPolicyAffected,
@@ -117,6 +122,9 @@ pub enum ConditionType {
     DefaultGateway,
     InsecureBackend,
     InsecureFrontendValidationMode,
+    /// Not of the Gateway API: requests have no identity that limits of a policy count them by.
+    #[serde(rename = "portcullis.dev/LacksIdentity")]
+    LacksIdentity,
     /// Not of the Gateway API: a policy permits more than one above it.
     #[serde(rename = "portcullis.dev/LoosensInherited")]
     LoosensInherited,
@@ -139,14 +147,16 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 20] = [
         Self::Accepted,
         Self::AccessPolicyAffected,
+        Self::BackendPolicyAffected,
         Self::ClientPolicyAffected,
         Self::Conflicted,
         Self::DefaultGateway,
         Self::InsecureBackend,
         Self::InsecureFrontendValidationMode,
+        Self::LacksIdentity,
         Self::LoosensInherited,
         Self::Overridden,
         Self::OverlappingTLSConfig,
@@ -170,9 +180,11 @@ impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AccessPolicyAffected => f.write_str("portcullis.dev/AccessPolicyAffected"),
+            Self::BackendPolicyAffected => f.write_str("portcullis.dev/BackendPolicyAffected"),
             Self::ClientPolicyAffected => f.write_str("portcullis.dev/ClientPolicyAffected"),
             Self::RateLimitPolicyAffected => f.write_str("portcullis.dev/RateLimitPolicyAffected"),
             Self::RoutePolicyAffected => f.write_str("portcullis.dev/RoutePolicyAffected"),
+            Self::LacksIdentity => f.write_str("portcullis.dev/LacksIdentity"),
             Self::LoosensInherited => f.write_str("portcullis.dev/LoosensInherited"),
             Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),
             of_the_api => fmt::Debug::fmt(of_the_api, f),
@@ -208,14 +220,17 @@ pub enum Reason {
     InvalidCertificateRef,
     InvalidClientCertificateRef,
     InvalidConfigMapRef,
+    InvalidKeySet,
     InvalidKind,
     InvalidParameters,
     InvalidRouteKinds,
     InvalidSecretRef,
+    KeySetNotFetched,
     ListenersNotValid,
     LoosensInherited,
     ModeNone,
     NameTaken,
+    NoAuthentication,
     NoMatchingListenerHostname,
     NoMatchingParent,
     NoValidCACertificate,

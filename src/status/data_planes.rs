@@ -2,6 +2,7 @@
 //! replicas serve them, and have the addresses that the cluster assigned. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::condition::{Condition, ConditionStatus, ConditionType, Reason};
 use super::report::{Address, GatewayStatus, ListenerSetStatus, ListenerStatus};
@@ -90,11 +91,10 @@ fn set_listeners_programmed(listeners: &mut [ListenerStatus], state: &DataPlaneS
             .collect();
         let unbound =
             (!failures.is_empty()).then(|| (Reason::PortUnavailable, failures.join("; ")));
-        set_false(
-            &mut listener.conditions,
-            ConditionType::Programmed,
-            unbound.as_ref().or(state.fault.as_ref()),
-        );
+        if let Some(fault) = unbound.as_ref().or(state.fault.as_ref()) {
+            let conditions = Arc::make_mut(&mut listener.conditions);
+            set_false(conditions, ConditionType::Programmed, Some(fault));
+        }
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
             name: port.to_string().into(),
             attached_routes: 0,
             supported_kinds: [].into(),
-            conditions: vec![programmed],
+            conditions: Arc::new(vec![programmed]),
             port,
             binds: vec![Bind::tcp(None, port)],
         }
@@ -155,7 +155,7 @@ mod tests {
     /// Reasons of `Programmed` of a Gateway and of its two listeners on ports 80 and 443.
     fn reasons(state: &DataPlaneState) -> [Reason; 3] {
         let mut gateway = GatewayStatus {
-            conditions: listener(0).conditions,
+            conditions: listener(0).conditions.to_vec(),
             listeners: vec![listener(80), listener(443)],
             ..GatewayStatus::default()
         };
@@ -194,7 +194,7 @@ mod tests {
     fn reasons_of_set(state: &DataPlaneState) -> [Reason; 2] {
         let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
         let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
-        let conditions = [vec![accepted], listener(0).conditions].concat();
+        let conditions = [vec![accepted], listener(0).conditions.to_vec()].concat();
         let mut status = GatewayStatus {
             conditions: conditions.clone(),
             listeners: vec![listener(80)],
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn failure_beside_serving_pods_is_the_message_of_programmed() {
         let mut gateway = GatewayStatus {
-            conditions: listener(0).conditions,
+            conditions: listener(0).conditions.to_vec(),
             ..GatewayStatus::default()
         };
         let state = DataPlaneState {

@@ -88,8 +88,8 @@ mod tests {
             ("direct", to("Gateway", gateway)),
             ("through-set", to("ListenerSet", "set")),
         ];
-        let route = |(route, to)| -> (_, Arc<[ParentStatus]>) {
-            (name("HTTPRoute", route), [parent(to)].into())
+        let route = |(route, to)| -> (_, Arc<Vec<ParentStatus>>) {
+            (name("HTTPRoute", route), vec![parent(to)].into())
         };
         let backend = ReleaseBackendStatus {
             gateways: vec![name("Gateway", gateway)],

@@ -484,7 +484,7 @@ mod tests {
                 kind: "HTTPRoute".into(),
             }]
             .into(),
-            conditions: vec![accepted(1)],
+            conditions: Arc::new(vec![accepted(1)]),
             port: 80,
             binds: Vec::new(),
         };

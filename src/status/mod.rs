@@ -25,6 +25,7 @@ pub use features::SUPPORTED_FEATURES;
 pub use held::Held;
 pub use merge::merge;
 pub use placed::{Place, PlacedConditions};
+pub use problems::ReportedProblem;
 pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::binds::BoundReport;
 pub use report::{

@@ -174,7 +174,7 @@ impl Status for ListenerSetStatus {
     }
 }
 
-impl Status for [ParentStatus] {
+impl Status for Vec<ParentStatus> {
     fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
         let places = self.iter();
         places
@@ -203,7 +203,7 @@ fn with_listeners<'a>(
     listeners: &'a [ListenerStatus],
 ) -> Vec<(Place<'a>, &'a [Condition])> {
     let listeners = listeners.iter();
-    let listeners = listeners.map(|it| (Place::Listener(it), &*it.conditions));
+    let listeners = listeners.map(|it| (Place::Listener(it), &**it.conditions));
     [(Place::Object, own)]
         .into_iter()
         .chain(listeners)
@@ -262,13 +262,13 @@ mod tests {
                 name: "http".into(),
                 attached_routes: 1,
                 supported_kinds: Arc::default(),
-                conditions: failed(),
+                conditions: Arc::new(failed()),
                 port: 80,
                 binds: Vec::new(),
             }]
         };
-        let parents = || -> Arc<[ParentStatus]> {
-            Arc::new([ParentStatus {
+        let parents = || -> Arc<Vec<ParentStatus>> {
+            Arc::new(vec![ParentStatus {
                 parent_ref: to_gateway(),
                 controller_name: "example.com/ours".into(),
                 conditions: failed(),

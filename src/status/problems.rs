@@ -2,8 +2,20 @@
 
 use std::collections::HashSet;
 
+use super::condition::Reason;
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
+
+/// A problem of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportedProblem {
+    /// The object that needs a change.
+    pub object: ObjectRef,
+    /// The reason of its condition; `None` for a note.
+    pub reason: Option<Reason>,
+    /// What is wrong, and in which part of the object.
+    pub message: String,
+}
 
 /// The difference between the problems of two reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +34,11 @@ impl StatusReport {
         self.problems_unlike(&Self::default()).into_iter()
     }
 
+    /// Returns all problems in the same order, with their reasons.
+    pub fn reported_problems(&self) -> Vec<ReportedProblem> {
+        self.reported_unlike(&Self::default())
+    }
+
     /// Returns the difference from the problems of `previous`. Skips objects that share their status with it.
     pub fn problem_changes(&self, previous: &Self) -> ProblemChanges {
         let now = self.problems_unlike(previous);
@@ -34,22 +51,33 @@ impl StatusReport {
         }
     }
 
-    /// Returns the problems of objects whose status differs from that in `other`.
     fn problems_unlike(&self, other: &Self) -> Vec<(ObjectRef, String)> {
+        let problems = self.reported_unlike(other).into_iter();
+        problems.map(|it| (it.object, it.message)).collect()
+    }
+
+    /// Returns the problems of objects whose status differs from that in `other`.
+    fn reported_unlike(&self, other: &Self) -> Vec<ReportedProblem> {
         let mut problems = Vec::new();
         for placed in self.conditions_unlike(other) {
             for condition in placed.problems() {
                 let place = placed.place.to_string();
-                let text = match place.is_empty() {
-                    true => condition.to_string(),
-                    false => format!("{place}: {condition}"),
-                };
-                problems.push((placed.object.clone(), text));
+                problems.push(ReportedProblem {
+                    object: placed.object.clone(),
+                    reason: Some(condition.reason),
+                    message: match place.is_empty() {
+                        true => condition.to_string(),
+                        false => format!("{place}: {condition}"),
+                    },
+                });
             }
         }
         if self.notes != other.notes {
-            let notes = self.notes.iter();
-            problems.extend(notes.map(|note| (note.object.clone(), note.message.clone())));
+            problems.extend(self.notes.iter().map(|note| ReportedProblem {
+                object: note.object.clone(),
+                reason: None,
+                message: note.message.clone(),
+            }));
         }
         problems
     }

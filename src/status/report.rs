@@ -18,7 +18,7 @@ use crate::ir::sharing::Text;
 use crate::ir::{Bind, ObjectRef};
 
 /// Statuses of routes.
-pub type RouteStatuses = StatusMap<[ParentStatus]>;
+pub type RouteStatuses = StatusMap<Vec<ParentStatus>>;
 
 /// Status of all objects that this controller manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,7 +35,7 @@ pub struct StatusReport {
     /// Policies of all kinds: one entry per Gateway that the policy applies to.
     pub policies: StatusMap<[AncestorStatus]>,
     /// XBackends: one entry per Gateway that sends requests to it.
-    pub backends: StatusMap<[ParentStatus]>,
+    pub backends: StatusMap<Vec<ParentStatus>>,
     /// ReleaseBackends.
     pub release_backends: ReleaseBackendStatuses,
     /// Gateways and ListenerSets of other controllers or of none. A Gateway may change to another class, and a ListenerSet
@@ -107,8 +107,8 @@ pub struct ListenerStatus {
     pub attached_routes: usize,
     /// Kinds of routes that may attach.
     pub supported_kinds: Arc<[RouteKind]>,
-    /// Conditions.
-    pub conditions: Vec<Condition>,
+    /// Conditions. Versions of a status share those that are equal.
+    pub conditions: Arc<Vec<Condition>>,
     /// Port of the spec.
     #[serde(skip)]
     pub port: u16,

@@ -68,6 +68,8 @@ fn transition(kind: &str, name: &str, old: &Value, new: &Value) -> Option<EventR
         ("False", "True") => Some(good),
         // A new object waits for its data plane.
         ("" | "Unknown", "False") if new["reason"] == "Pending" => None,
+        // Has an event of its own, by the same name.
+        (_, "False") if new["reason"] == "NameTaken" => None,
         ("True" | "" | "Unknown", "False") => Some(bad),
         _ => None,
     }
@@ -185,6 +187,14 @@ mod tests {
         assert_eq!(of(&waits, &there), [EventReason::Programmed]);
         // Its data plane is gone.
         assert_eq!(of(&there, &waits), [EventReason::NotProgrammed]);
+    }
+
+    #[test]
+    fn a_taken_name_has_an_event_of_its_own_and_its_end_is_a_transition() {
+        let yes = [condition("Accepted", "True", "Accepted")];
+        let taken = [condition("Accepted", "False", "NameTaken")];
+        assert_eq!(of(&yes, &taken), []);
+        assert_eq!(of(&taken, &yes), [EventReason::Accepted]);
     }
 
     #[test]

@@ -77,7 +77,7 @@ mod tests {
         };
         report.refuse(&route, &why);
         assert_eq!(report, StatusReport::default());
-        report.routes.insert(route.clone(), [parent].into());
+        report.routes.insert(route.clone(), vec![parent].into());
         report.refuse(&route, &why);
         let conditions = &report.routes[&route][0].conditions;
         let of = |condition: &Condition| {

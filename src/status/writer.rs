@@ -321,17 +321,17 @@ impl Writer {
         }
         let served_as = self.stored.served_as(object);
         let served_as = served_as.map(|it| (it.api_version(), it.kind));
-        for (reason, message) in changes {
-            self.events.notify(Notice {
-                object: object.clone(),
-                version: version(object),
-                served_as: served_as.clone(),
-                uid: uid.to_owned(),
-                reason,
-                action: "UpdateStatus",
-                message,
-            });
-        }
+        let notice = |(reason, message)| Notice {
+            object: object.clone(),
+            version: version(object),
+            served_as: served_as.clone(),
+            uid: uid.to_owned(),
+            reason,
+            action: "UpdateStatus",
+            message,
+        };
+        self.events
+            .notify_all(changes.into_iter().map(notice).collect());
     }
 }
 
@@ -482,7 +482,7 @@ mod tests {
             ..Statuses::default()
         };
         let mut report = StatusReport::default();
-        report.routes.insert(route("changed"), Arc::new([]));
+        report.routes.insert(route("changed"), Arc::default());
         let statuses = Statuses {
             report: Arc::new(report),
             ..Statuses::default()

@@ -9,11 +9,13 @@ use imbl::OrdMap;
 use tokio::sync::{oneshot, watch};
 
 use super::log::{Line, Log};
+use super::ready::{Pods, ReadyPods};
 use crate::api::core::EndpointSlice;
 use crate::api::gateway::Gateway;
 use crate::api::pod::Pod;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
+use crate::key_requests::KeyRequests;
 use crate::snapshot::Snapshot;
 use crate::translate::Options;
 use crate::translate::closure::{Closures, Difference, ObjectChange};
@@ -64,12 +66,14 @@ pub struct Hub {
     instance: String,
     feeds: Mutex<Feeds>,
     reports: watch::Sender<Reports>,
+    key_requests: Arc<KeyRequests>,
 }
 
 struct Feeds {
     /// Whether the first complete snapshot has arrived.
     is_synced: bool,
     closures: Closures,
+    ready: ReadyPods,
     /// Number of sessions that have begun.
     sessions: u64,
     /// The session of each connected pod, by the UID of the pod.
@@ -88,6 +92,8 @@ struct Feed {
     gateway: Arc<Gateway>,
     log: Log,
     revision: watch::Sender<u64>,
+    /// Its ready pods.
+    pods: watch::Sender<Arc<Pods>>,
 }
 
 /// The next thing that a session sends.
@@ -118,6 +124,8 @@ pub(super) struct Connected {
     pub(super) session: Session,
     /// Revisions of the Gateway's objects. Closes when the Gateway is deleted.
     pub(super) revisions: watch::Receiver<u64>,
+    /// Ready pods of the Gateway.
+    pub(super) pods: watch::Receiver<Arc<Pods>>,
     /// Closes when another session of the pod begins.
     pub(super) replaced: oneshot::Receiver<Infallible>,
 }
@@ -134,6 +142,7 @@ impl Hub {
         let feeds = Feeds {
             is_synced: false,
             closures: Closures::new(options),
+            ready: ReadyPods::default(),
             sessions: 0,
             connected: HashMap::new(),
             floor: 0,
@@ -144,12 +153,18 @@ impl Hub {
             instance,
             feeds: Mutex::new(feeds),
             reports: watch::Sender::default(),
+            key_requests: Arc::default(),
         }
     }
 
     /// Reports of connected pods.
     pub fn reports(&self) -> watch::Receiver<Reports> {
         self.reports.subscribe()
+    }
+
+    /// Key sets that pods ask for.
+    pub fn key_requests(&self) -> Arc<KeyRequests> {
+        self.key_requests.clone()
     }
 
     /// Identity of this process.
@@ -173,6 +188,7 @@ impl Hub {
     /// only endpoints, which do not count as configuration.
     pub fn follow(&self, cluster: &Snapshot) -> OrdMap<ObjectRef, u64> {
         let mut feeds = self.feeds();
+        let ready = feeds.ready.follow(cluster);
         for (name, difference) in feeds.closures.follow(cluster) {
             let gateway = cluster.gateways.get(&name.namespace, &name.name);
             match (difference, gateway) {
@@ -180,6 +196,11 @@ impl Hub {
                     feeds.change(&name, gateway, changes);
                 }
                 _ => feeds.remove(&name),
+            }
+        }
+        for (gateway, pods) in ready {
+            if let Some(feed) = feeds.by_gateway.get(&gateway) {
+                feed.set_pods(pods);
             }
         }
         feeds.is_synced = true;
@@ -203,7 +224,8 @@ impl Hub {
         pod_uid: &str,
     ) -> Option<Connected> {
         let mut feeds = self.feeds();
-        let revisions = feeds.by_gateway.get(gateway)?.revision.subscribe();
+        let feed = feeds.by_gateway.get(gateway)?;
+        let (revisions, pods) = (feed.revision.subscribe(), feed.pods.subscribe());
         feeds.sessions += 1;
         let number = feeds.sessions;
         let (sender, replaced) = oneshot::channel();
@@ -238,6 +260,7 @@ impl Hub {
         Some(Connected {
             session,
             revisions,
+            pods,
             replaced,
         })
     }
@@ -260,6 +283,16 @@ impl Hub {
             }
             is_changed
         });
+    }
+
+    /// Asks for a key set of the pod's Gateway. Ignores others.
+    pub(super) fn refresh_key_set(&self, session: &Session, namespace: &str, name: &str) {
+        let feeds = self.feeds();
+        let objects = feeds.closures.get(&session.gateway);
+        let known = objects.and_then(|objects| objects.key_sets.get(namespace, name));
+        if let Some(known) = known {
+            self.key_requests.ask(&known.object_ref());
+        }
     }
 
     /// Ends a session.
@@ -305,14 +338,27 @@ impl Hub {
     }
 }
 
+impl Feed {
+    fn set_pods(&self, pods: Pods) {
+        self.pods.send_if_modified(|known| {
+            let is_changed = **known != pods;
+            if is_changed {
+                *known = Arc::new(pods);
+            }
+            is_changed
+        });
+    }
+}
+
 impl Feeds {
     /// Applies changes to the objects of a Gateway.
     fn change(&mut self, name: &ObjectRef, gateway: &Arc<Gateway>, changes: Vec<ObjectChange>) {
-        let floor = self.floor;
+        let (floor, ready) = (self.floor, &self.ready);
         let new = || Feed {
             gateway: gateway.clone(),
             log: Log::after(floor),
             revision: watch::Sender::new(floor),
+            pods: watch::Sender::new(Arc::new(ready.of(name))),
         };
         let feed = self.by_gateway.entry(name.clone()).or_insert_with(new);
         let is_of_endpoints = changes.iter().all(is_of_endpoints);

@@ -9,6 +9,7 @@ pub mod hub;
 mod keys;
 mod log;
 mod pending;
+mod ready;
 mod reviews;
 mod server;
 mod session;
@@ -27,6 +28,7 @@ use self::hub::{Hub, Reports};
 use self::server::Shared;
 use self::trust::Trust;
 use crate::ir::ObjectRef;
+use crate::key_requests::KeyRequests;
 use crate::provider::Load;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
@@ -82,6 +84,11 @@ impl Stream {
     /// Reports of connected pods.
     pub fn reports(&self) -> watch::Receiver<Reports> {
         self.hub.reports()
+    }
+
+    /// Key sets of their Gateways that pods ask for.
+    pub fn key_requests(&self) -> Arc<KeyRequests> {
+        self.hub.key_requests()
     }
 
     /// Serves pods on `listener` while polled.

@@ -35,7 +35,7 @@ use crate::ir::ObjectRef;
 use crate::settings::session_key::derived_secret;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
-use crate::wire::{POSITION, Position, Report};
+use crate::wire::{KeySetName, POSITION, Position, Report};
 
 /// Timeout of the TLS and HTTP/2 handshake, and maximum time of a connection without a session.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,6 +56,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const MAX_HEADERS: u32 = 32 << 10;
 /// Maximum size of a report in bytes.
 const MAX_REPORT: usize = 64 << 10;
+/// Delay after a pod has asked for a key set. A pod that asks without pause waits for itself alone.
+const REFRESH_PAUSE: Duration = Duration::from_millis(10);
 /// Delay after a failed accept. The usual cause is a lack of file descriptors, and an immediate
 /// retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -226,12 +228,14 @@ async fn respond(request: Request<Incoming>, client: &Arc<Client>) -> Response<R
     let Connected {
         session,
         revisions,
+        pods,
         replaced,
     } = connected;
     let have = position(&request, shared.hub.instance());
     let (lines, body) = mpsc::channel(1);
     let inputs = SessionInputs {
         revisions,
+        pods,
         leadership: shared.leadership.clone(),
         session_secret: session_secret(shared, &gateway),
     };
@@ -350,9 +354,14 @@ async fn receive_reports(mut body: Incoming, hub: &Hub, session: &Session) {
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line = buffer.split_to(end);
             buffer.advance(1);
-            // Skips lines of kinds that this version does not know.
-            if let Ok(Report::Serves(serves)) = serde_json::from_slice(&line) {
-                hub.report(session, serves);
+            match serde_json::from_slice(&line) {
+                Ok(Report::Serves(serves)) => hub.report(session, serves),
+                Ok(Report::RefreshKeySet(KeySetName { namespace, name })) => {
+                    hub.refresh_key_set(session, &namespace, &name);
+                    sleep(REFRESH_PAUSE).await;
+                }
+                // Skips lines of kinds that this version does not know.
+                Err(_) => {}
             }
         }
         if buffer.len() > MAX_REPORT {

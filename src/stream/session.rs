@@ -10,8 +10,9 @@ use tokio::time::timeout;
 
 use super::encode;
 use super::hub::{Hub, Next, Session};
+use super::ready::Pods;
 use crate::status::lease::Leadership;
-use crate::wire::Update;
+use crate::wire::{ReadyPods, Update};
 
 /// How long a pod may not read while there is something to send. It keeps what it was sent, and resumes from there.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,6 +21,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct SessionInputs {
     /// Revisions of the Gateway's objects; closed when the Gateway is deleted.
     pub(super) revisions: watch::Receiver<u64>,
+    /// Ready pods of the Gateway.
+    pub(super) pods: watch::Receiver<Arc<Pods>>,
     /// Current leader.
     pub(super) leadership: watch::Receiver<Leadership>,
     /// Secret of the Gateway's session tokens.
@@ -86,6 +89,7 @@ impl Sender<'_> {
             if !has_begun {
                 has_begun = true;
                 inputs.leadership.mark_changed();
+                inputs.pods.mark_changed();
             }
             self.wait(inputs).await?;
         }
@@ -100,6 +104,14 @@ impl Sender<'_> {
                 Ok(()) = inputs.leadership.changed() => {
                     let address = inputs.leadership.borrow_and_update().leader_address.clone();
                     self.send_update(&Update::Leader { address }).await?;
+                }
+                Ok(()) = inputs.pods.changed() => {
+                    let ready = (**inputs.pods.borrow_and_update()).clone();
+                    // Without ready pods, the pod keeps to those that it knows.
+                    if !ready.is_empty() {
+                        let own = self.session.pod.clone();
+                        self.send_update(&Update::Pods(ReadyPods { own, ready })).await?;
+                    }
                 }
             }
         }
@@ -172,6 +184,7 @@ mod tests {
         let (_leadership, led) = watch::channel(Leadership::default());
         let inputs = SessionInputs {
             revisions: connected.revisions,
+            pods: connected.pods,
             leadership: led,
             session_secret: None,
         };

@@ -3,40 +3,55 @@
 
 mod claims;
 mod keyed;
+mod oidc;
 mod password;
+mod remembered;
+mod token_endpoint;
 mod tokens;
 
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
-use http::HeaderValue;
+use hashbrown::HashTable;
+use http::header::AUTHORIZATION;
+use http::{HeaderName, HeaderValue};
 use rustc_hash::FxHashMap;
 
 use self::keyed::{random_key, tag};
 use crate::ir::ObjectRef;
-use crate::ir::authentication::{
-    ApiKeys, Authentication as IrAuthentication, Basic, KeyDigest, Require,
-};
+use crate::ir::auth_call::ExternalPolicy;
+use crate::ir::authentication::{ApiKeys, Authentication as IrAuthentication, Basic, Require};
+use crate::ir::oidc::Oidc as IrOidc;
 use crate::ir::token;
+use crate::key_requests::KeyRequests;
 use crate::runtime::monotonic;
 
 pub use self::claims::Claims;
-pub use self::tokens::{Tokens, VerifiedToken};
+pub use self::oidc::{IdToken, Oidc, Session, SessionContent};
+pub use self::token_endpoint::{Attempt, GrantType, TokenEndpoint, TokenOutcome};
+pub use self::tokens::{TokenFault, Tokens, VerifiedToken};
 
 /// For how long a verified password is remembered, in milliseconds.
 const REMEMBERED: u64 = 5 * 60 * 1000;
 
 /// The credentials in service, each policy's once however many rules it applies to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Authenticators(Arc<Mutex<Known>>);
+pub(super) struct Authenticators {
+    known: Arc<Mutex<Known>>,
+    /// The key sets that tokens lack.
+    pub(super) key_requests: Arc<KeyRequests>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
     users: FxHashMap<ObjectRef, Weak<Users>>,
     clients: FxHashMap<ObjectRef, Weak<Clients>>,
     tokens: FxHashMap<ObjectRef, Weak<Tokens>>,
+    oidc: FxHashMap<ObjectRef, Weak<Oidc>>,
 }
 
 /// The credentials that requests need.
@@ -48,8 +63,14 @@ pub struct Authentication {
     pub clients: Option<Arc<Clients>>,
     /// JSON Web Tokens.
     pub tokens: Option<Arc<Tokens>>,
+    /// Sign-in at an OpenID provider.
+    pub oidc: Option<Arc<Oidc>>,
+    /// The permission of an authorization server.
+    pub external: Option<Arc<ExternalPolicy>>,
     /// Which of these.
     pub require: Require,
+    /// Headers that say who sent a request, which no client may set. Without those of authorization servers.
+    pub identity_headers: Box<[HeaderName]>,
 }
 
 /// The users of a policy.
@@ -78,9 +99,10 @@ struct Verified {
 pub struct Clients {
     /// Their configuration.
     pub ir: Arc<ApiKeys>,
-    key: hmac::Key,
-    /// The index of each key by its tag, which only this process can compute: the time of a look-up tells nothing.
-    by_tag: FxHashMap<[u8; 32], usize>,
+    hasher: RandomState,
+    /// The indices of the keys, by their texts. The time of a look-up tells nothing of them: the hash depends on a secret of the
+    /// process, and texts are compared in constant time.
+    by_text: HashTable<u32>,
 }
 
 impl Authenticators {
@@ -90,13 +112,16 @@ impl Authenticators {
             basic,
             api_key,
             tokens: ir_of_tokens,
+            oidc: ir_of_oidc,
+            external,
             require,
         } = ir;
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Known {
             users,
             clients,
             tokens,
+            oidc,
         } = &mut *known;
         Authentication {
             users: basic.as_ref().map(|ir| {
@@ -109,11 +134,64 @@ impl Authenticators {
             }),
             tokens: ir_of_tokens.as_ref().map(|ir: &Arc<token::Tokens>| {
                 let is_current = |known: &Tokens| known.ir == *ir;
-                shared(tokens, &ir.policy, is_current, || Tokens::new(ir))
+                let new = || Tokens::new(ir, &self.key_requests);
+                shared(tokens, &ir.policy, is_current, new)
             }),
+            oidc: ir_of_oidc.as_ref().map(|ir: &Arc<IrOidc>| {
+                let is_current = |known: &Oidc| known.ir == *ir;
+                let previous = oidc.get(&ir.policy).and_then(Weak::upgrade);
+                let new = || Oidc::new(ir, &self.key_requests, previous.as_deref());
+                shared(oidc, &ir.policy, is_current, new)
+            }),
+            external: external.clone(),
             require: *require,
+            identity_headers: identity_headers(ir),
         }
     }
+
+    /// Returns the sign-ins in service, by policy.
+    pub(super) fn sign_ins(&self) -> BTreeMap<ObjectRef, Arc<Oidc>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.oidc.iter();
+        let in_service = known.filter_map(|(policy, oidc)| Some((policy.clone(), oidc.upgrade()?)));
+        in_service.collect()
+    }
+
+    /// Returns the sign-in of a policy as it is in service now.
+    pub(super) fn oidc(&self, policy: &ObjectRef) -> Option<Arc<Oidc>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.oidc.get(policy)?.upgrade()
+    }
+}
+
+/// Returns the headers that tell backends who sent a request. `Authorization` has the credentials of clients, too.
+fn identity_headers(ir: &IrAuthentication) -> Box<[HeaderName]> {
+    let IrAuthentication {
+        basic,
+        api_key,
+        tokens,
+        oidc,
+        external: _,
+        require: _,
+    } = ir;
+    let user = basic.iter().filter_map(|it| it.forward_user.as_ref());
+    let client = api_key.iter().filter_map(|it| it.forward_client.as_ref());
+    let providers = tokens.iter().flat_map(|it| &it.providers);
+    let providers = providers.chain(oidc.iter().map(|it| &it.id_token));
+    let claims = providers.flat_map(|it| &it.claim_headers);
+    let claims = claims.map(|it| &it.header);
+    let session = oidc.iter();
+    let session = session.flat_map(|it| [&it.access_token_header, &it.id_token_header]);
+    let session = session.flatten().filter(|it| **it != AUTHORIZATION);
+    let mut headers: Vec<_> = user
+        .chain(client)
+        .chain(claims)
+        .chain(session)
+        .cloned()
+        .collect();
+    headers.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+    headers.dedup();
+    headers.into()
 }
 
 /// Returns the value of a policy that is known and current, or a new one.
@@ -148,23 +226,24 @@ impl Users {
 
     /// Returns the index of the user of a name and a password that were verified within the last minutes. Takes
     /// microseconds.
-    pub fn remembered(&self, name: &[u8], password: &[u8]) -> Option<usize> {
+    pub fn remembered(&self, name: &[u8], password: &[u8]) -> Option<u32> {
         self.remembered_at(name, password, monotonic::now().get())
     }
 
-    fn remembered_at(&self, name: &[u8], password: &[u8], now: u64) -> Option<usize> {
+    fn remembered_at(&self, name: &[u8], password: &[u8], now: u64) -> Option<u32> {
         let at = self.find(name)?;
         let verified = self.verified[at].load();
         let verified = verified.as_ref()?;
         let is_fresh = now.saturating_sub(verified.at) < REMEMBERED;
         let tag = tag(&self.key, &[password]);
         let is_same = verify_slices_are_equal(&tag, &verified.tag).is_ok();
+        let at = u32::try_from(at).ok()?;
         (is_fresh && is_same).then_some(at)
     }
 
     /// Returns the index of the user of a name and a password, and remembers that. Takes up to a second of CPU time, also if
     /// there is no such user.
-    pub fn verify(&self, name: &[u8], password: &[u8]) -> Option<usize> {
+    pub fn verify(&self, name: &[u8], password: &[u8]) -> Option<u32> {
         let known = self.find(name);
         let at = known.unwrap_or_else(|| self.decoy(name));
         let is_valid = password::verify(&self.ir.users.get(at)?.password, password);
@@ -173,7 +252,7 @@ impl Users {
             tag: tag(&self.key, &[password]),
             at: monotonic::now().get(),
         })));
-        Some(at)
+        at.try_into().ok()
     }
 
     /// Returns the index of the user whose hash takes the time for an unknown one. It depends on the name, as that of a
@@ -194,20 +273,27 @@ impl Users {
 
 impl Clients {
     fn new(ir: &Arc<ApiKeys>) -> Self {
-        let key = random_key();
-        let keys = ir.keys.iter().enumerate();
-        let by_tag = keys.map(|(at, it)| (tag(&key, &[it.digest.secret_bytes()]), at));
+        let hasher = RandomState::new();
+        let hash = |at: &u32| hasher.hash_one(ir.keys[*at as usize].text.as_ref());
+        let mut by_text = HashTable::with_capacity(ir.keys.len());
+        for (at, _) in (0..).zip(&ir.keys) {
+            by_text.insert_unique(hash(&at), at, hash);
+        }
         Self {
-            by_tag: by_tag.collect(),
-            key,
+            by_text,
+            hasher,
             ir: ir.clone(),
         }
     }
 
     /// Returns the index of the API key that has this text.
-    pub fn find(&self, text: &[u8]) -> Option<usize> {
-        let tag = tag(&self.key, &[KeyDigest::of(text).secret_bytes()]);
-        self.by_tag.get(&tag).copied()
+    pub fn find(&self, text: &[u8]) -> Option<u32> {
+        let is_same = |at: &u32| {
+            let known = &self.ir.keys[*at as usize].text;
+            verify_slices_are_equal(known, text).is_ok()
+        };
+        let found = self.by_text.find(self.hasher.hash_one(text), is_same);
+        found.copied()
     }
 }
 
@@ -234,6 +320,8 @@ mod tests {
             })),
             api_key: None,
             tokens: None,
+            oidc: None,
+            external: None,
             require: Require::All,
         }
     }
@@ -319,7 +407,7 @@ mod tests {
     fn finds_clients_by_key() {
         let key = |client: &str, text: &str| ApiKey {
             client: client.into(),
-            digest: KeyDigest::of(text.as_bytes()),
+            text: text.as_bytes().into(),
         };
         let keys = Arc::new(ApiKeys {
             policy: policy(),

@@ -145,7 +145,10 @@ impl Backend {
             let known = previous.endpoints.load();
             let hashes = self.hashes();
             // The addresses that a hostname has resolved to are not in the IR.
-            let endpoints = match old.endpoints == ir.endpoints && known.releases.is_none() {
+            let endpoints = match old.endpoints == ir.endpoints
+                && known.releases.is_none()
+                && known.near().is_none()
+            {
                 true => Endpoints::of(known.all.clone(), hashes),
                 false => known.configured(&ir.endpoints, &self.stats, hashes),
             };

@@ -1,4 +1,4 @@
-//! What a backend with limits gets at the same time, counted for all workers. Survives changes of its policy.
+//! What a backend or an endpoint with limits gets at the same time, counted for all workers. Survives changes of the policy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -16,7 +16,11 @@ pub(super) enum Counted {
     Connections,
 }
 
-/// The counts of one backend.
+/// There is as much of it as the policy of the backend permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overloaded;
+
+/// The counts of one backend, or of one endpoint.
 #[derive(Debug, Default)]
 pub struct BackendCounts {
     counts: [AtomicU32; 3],
@@ -51,9 +55,9 @@ impl<const KIND: usize> Slot<KIND> {
 }
 
 impl ConnectionSlot {
-    /// Reports whether other connections of the backend were refused since this time, for want of slots.
-    pub fn is_wanted(&self, since: u64) -> bool {
-        self.0.refused.load(Relaxed) > since
+    /// Returns the counts that it belongs to.
+    pub fn counts(&self) -> &Arc<BackendCounts> {
+        &self.0
     }
 }
 
@@ -64,9 +68,27 @@ impl<const KIND: usize> Drop for Slot<KIND> {
 }
 
 impl BackendCounts {
-    /// Records that a connection was refused.
-    pub(super) fn refuse_connection(&self) {
+    /// Reports whether connections were refused since this time, for want of slots.
+    pub fn is_wanted(&self, since: u64) -> bool {
+        self.refused.load(Relaxed) > since
+    }
+
+    /// Notes that a connection was refused.
+    pub(super) fn want(&self) {
         self.refused.store(monotonic::now().get(), Relaxed);
+    }
+
+    /// Returns the number of open connections.
+    pub(super) fn connections(&self) -> u32 {
+        self.counts[Counted::Connections as usize].load(Relaxed)
+    }
+
+    /// Counts a connection. Notes that one was refused if there are as many as `max`.
+    pub(super) fn connect(self: &Arc<Self>, max: u32) -> Result<ConnectionSlot, Overloaded> {
+        Slot::take(self, max).ok_or_else(|| {
+            self.want();
+            Overloaded
+        })
     }
 }
 

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::backend_counts::{BackendCounts, ConnectionSlot, PendingSlot, RequestSlot, Slot};
+use super::backend_counts::{
+    BackendCounts, ConnectionSlot, Overloaded, PendingSlot, RequestSlot, Slot,
+};
 use super::limits::LimitedRequest;
 use super::ring;
 use crate::ir::backend_policy::{BackendPolicy, LoadBalancing};
@@ -19,10 +21,6 @@ pub struct BackendSettings {
     pub turns: PerWorker<Count>,
     counts: Arc<BackendCounts>,
 }
-
-/// The backend has as much of it as its policy permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overloaded;
 
 impl BackendSettings {
     pub(super) fn new(ir: &Arc<BackendPolicy>) -> Self {
@@ -70,11 +68,8 @@ impl BackendSettings {
     /// # Errors
     /// When there are as many as the policy permits. Idle ones close soon.
     pub fn connect(&self) -> Result<Option<ConnectionSlot>, Overloaded> {
-        let slot = self.take(self.ir.limits.connections);
-        if slot.is_err() {
-            self.counts.refuse_connection();
-        }
-        slot
+        let max = self.ir.limits.connections;
+        max.map(|max| self.counts.connect(max)).transpose()
     }
 
     fn take<const KIND: usize>(&self, max: Option<u32>) -> Result<Option<Slot<KIND>>, Overloaded> {
@@ -82,9 +77,10 @@ impl BackendSettings {
         max.map(take).transpose()
     }
 
-    /// Returns the maximum number of requests in flight to one endpoint.
-    pub fn max_per_endpoint(&self) -> Option<u64> {
-        self.ir.limits.requests_per_endpoint.map(u64::from)
+    /// Reports whether there are limits for each endpoint.
+    pub fn limits_endpoints(&self) -> bool {
+        let limits = &self.ir.limits;
+        limits.requests_per_endpoint.is_some() || limits.connections_per_endpoint.is_some()
     }
 
     /// Returns the key by which requests are hashed.

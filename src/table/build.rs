@@ -9,7 +9,7 @@ use super::Table;
 use super::backends::Backends;
 use super::listener::{Changes, Listener, Port};
 use super::node::same_nodes;
-use super::route::{Route, Routes};
+use super::route::{RouteNode, Routes};
 use super::router::MadeRouters;
 use crate::ir;
 use crate::ir::{Ir, ListenerKey, ObjectRef};
@@ -43,6 +43,9 @@ fn build(ir: Arc<Ir>, previous: &Table) -> Table {
     let server_configs = server_configs(&ir, previous);
     let mut routes = previous.routes.clone();
     let ports = ports(&ir, previous, &backends, &server_configs, &mut routes);
+    if previous.routes.is_empty() {
+        routes.pack();
+    }
     Table {
         generation,
         ports,
@@ -78,7 +81,7 @@ struct Listeners<'a> {
     /// Routes that need new nodes although their IR may be equal.
     outdated: Vec<ObjectRef>,
     /// Nodes of routes that listeners had.
-    detached: Vec<Arc<Route>>,
+    detached: Vec<RouteNode>,
 }
 
 impl Listeners<'_> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
+use crate::runtime::per_worker::Count;
 
 /// Upper bounds of the duration buckets, in microseconds; one more bucket has no bound. Those that the semantic conventions
 /// of OpenTelemetry advise, and three below them.
@@ -30,23 +30,6 @@ impl DurationCounts {
         let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| *bound < micros);
         self.buckets[bucket].add(1);
         self.total_micros.add(micros);
-    }
-}
-
-/// Durations of all workers.
-#[derive(Debug, Default)]
-pub struct Durations(PerWorker<DurationCounts>);
-
-impl Durations {
-    /// Counts a duration.
-    #[inline]
-    pub fn record(&self, worker: WorkerId, elapsed: Duration) {
-        self.0.of(worker).record(elapsed);
-    }
-
-    /// Returns the sums over all workers.
-    pub fn histogram(&self) -> Histogram {
-        Histogram::of(self.0.iter())
     }
 }
 

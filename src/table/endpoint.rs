@@ -2,10 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use super::backend_counts::{BackendCounts, ConnectionSlot, Overloaded};
+use crate::runtime::monotonic;
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
 /// One address of one backend.
@@ -24,6 +27,8 @@ pub struct Endpoint {
     pub load: Load,
     /// Results of recent requests.
     pub health: Health,
+    /// Its connections, once they were limited.
+    counts: OnceLock<Arc<BackendCounts>>,
 }
 
 /// The requests of an endpoint. Each worker counts its own.
@@ -128,6 +133,13 @@ impl Health {
         }
     }
 
+    /// Returns the time until the ejection ends; `None` if there is none, or if it lasts until checks or a probe succeed.
+    pub fn time_left(&self) -> Option<Duration> {
+        let until = self.avoided_until.load(Relaxed);
+        let left = until.checked_sub(monotonic::now().get())?;
+        (left > 0 && until != Self::FAILED).then(|| Duration::from_millis(left))
+    }
+
     /// Reports whether the endpoint is ejected or still needs a successful probe.
     #[inline]
     pub fn is_avoided(&self) -> bool {
@@ -153,6 +165,27 @@ impl Endpoint {
             added_at,
             load: Load::default(),
             health: Health::default(),
+            counts: OnceLock::new(),
         }
+    }
+
+    /// Returns the connections that were opened since they are limited.
+    pub fn connections(&self) -> u32 {
+        self.counts.get().map_or(0, |counts| counts.connections())
+    }
+
+    /// Makes idle connections close soon, if they are limited.
+    pub fn want_connections(&self) {
+        if let Some(counts) = self.counts.get() {
+            counts.want();
+        }
+    }
+
+    /// Counts a connection.
+    ///
+    /// # Errors
+    /// When there are as many as `max`. Idle ones close soon.
+    pub fn connect(&self, max: u32) -> Result<ConnectionSlot, Overloaded> {
+        self.counts.get_or_init(Arc::default).connect(max)
     }
 }

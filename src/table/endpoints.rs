@@ -21,6 +21,8 @@ pub struct Endpoints {
     pub(super) releases: Option<Box<Releases>>,
     /// Only if they are selected by hash, and are not in releases, which have their own.
     ring: Option<Box<Ring>>,
+    /// Those in the zone of the process, if they take precedence.
+    near: Option<Box<[Arc<Endpoint>]>>,
 }
 
 /// Identifies the endpoints of a backend at one time.
@@ -44,8 +46,18 @@ impl Endpoints {
     ) -> Self {
         let all = self.at(&ir.addresses());
         match ir.releases() {
-            None => Self::of(all, hashes),
+            None => {
+                let near = ir.near().map(|near| {
+                    let is_near = |it: &&Arc<Endpoint>| near.binary_search(&it.address).is_ok();
+                    all.iter().filter(is_near).cloned().collect()
+                });
+                Self {
+                    near,
+                    ..Self::of(all, hashes)
+                }
+            }
             Some(ir) => Self {
+                near: None,
                 releases: Some(Box::new(Releases::new(ir, &all, stats, hashes))),
                 ring: None,
                 version: Version::default(),
@@ -60,8 +72,15 @@ impl Endpoints {
             ring: hashes.then(|| Box::new(Ring::new(all.iter().map(|it| it.address)))),
             version: Version::default(),
             releases: None,
+            near: None,
             all,
         }
+    }
+
+    /// Returns the endpoints in the zone of the process, if they take precedence.
+    #[inline]
+    pub fn near(&self) -> Option<&[Arc<Endpoint>]> {
+        self.near.as_deref()
     }
 
     pub(super) fn at(&self, addresses: &[SocketAddr]) -> Box<[Arc<Endpoint>]> {

@@ -1,32 +1,51 @@
 //! Limits of requests at run time: counters that all workers share, and that survive configuration changes. Must not know requests apart from what makes a key.
 
 mod counters;
+mod exchange;
+mod group;
 pub(super) mod key;
+mod leases;
+mod pace;
+mod usage;
 
 use std::collections::hash_map::RandomState;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderValue};
 use rustc_hash::FxHashMap;
 
-use self::counters::{Counters, release, take_slot, take_token};
-pub use self::key::LimitedRequest;
+use self::counters::{Counters, add_debt, check_debt, release, take_slot, take_token};
+pub use self::exchange::{Ask, Grant, LimitIndex, PendingAsk};
+use self::group::Owner;
+pub use self::group::{Group, LeaseCounts, Pod, View};
+pub use self::key::{ClientIdentity, LimitedRequest, TokenIdentity};
+use self::leases::Leases;
+use self::pace::{Pace, capacity, divided_burst, nanos, reserve};
+pub use self::usage::{KeyUsage, Usage};
 use crate::ir;
-use crate::ir::limit::{Limit, Limits as IrLimits};
+use crate::ir::limit::{Cost, Limit, Limits as IrLimits, Rate, Scope};
+use crate::runtime::monotonic;
 use crate::table::matcher::fits;
 
 /// Keys of a limit.
 const KEYS: usize = 65_536;
 /// Keys of all limits of a namespace, approximately: 64 MiB.
 const KEYS_OF_NAMESPACE: usize = 1 << 22;
+/// For how long a cost that exceeds a limit may keep a key from it, unless the time of the rate is longer.
+const MAX_DEBT: Duration = Duration::from_secs(3_600);
 /// Keys of a limit in a namespace with many limits.
 const MIN_KEYS: usize = 64;
+/// What a key takes that may have another owner, compared to others.
+const WEIGHT_OF_SHARED: usize = 4;
 
 /// The limits in service, each once however many rules it applies to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Limiters(Arc<Mutex<FxHashMap<LimitId, Weak<Limiter>>>>);
+pub(super) struct Limiters {
+    known: Arc<Mutex<FxHashMap<LimitId, Weak<Limiter>>>>,
+    pub(super) group: Arc<Group>,
+}
 
 /// The policy and the name of a limit.
 type LimitId = (ir::ObjectRef, Arc<str>);
@@ -36,6 +55,8 @@ type LimitId = (ir::ObjectRef, Arc<str>);
 pub(super) struct CountedLimits {
     pub(super) ir: Arc<IrLimits>,
     limits: Box<[Arc<Limiter>]>,
+    /// Whether one of them counts by the identity of clients.
+    pub(super) need_identity: bool,
 }
 
 /// A limit with its counters.
@@ -46,6 +67,8 @@ pub struct Limiter {
     /// The limit.
     pub ir: Arc<Limit>,
     hasher: RandomState,
+    /// What it shares with other pods, if it counts for all of them.
+    shared: Option<Shared>,
     /// Theoretical arrival times of GCRA, in nanoseconds.
     arrivals: Counters,
     /// Requests in progress.
@@ -56,32 +79,119 @@ pub struct Limiter {
     pub evicted: AtomicU64,
 }
 
-/// The requests in progress that a request counts as, until it is dropped. Allocates only for limits of these.
-#[derive(Debug, Default)]
-pub struct InProgress(Vec<(Arc<Limiter>, u64)>);
+/// What a limit shares with the other pods of the Gateway.
+#[derive(Debug)]
+struct Shared {
+    group: Arc<Group>,
+    /// Keys that others own, if it has keys and there may be others.
+    leases: Option<Leases>,
+}
 
-impl InProgress {
-    /// Reports whether the request counts as none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// Where a key is counted.
+enum Counting<'a> {
+    /// By this pod: `burst` at the pace `full`, and later requests at `pace`.
+    Here { pace: Pace, full: Pace, burst: u64 },
+    /// By another pod, which replaces what is used of `reserve`.
+    Borrowed {
+        leases: &'a Leases,
+        reserve: u64,
+        capacity: u64,
+        full: Pace,
+    },
+}
+
+/// What a request counts as until its end: a request in progress, and a cost that is known only then.
+#[derive(Debug, Default)]
+pub struct CountedRequest {
+    in_progress: Vec<(Arc<Limiter>, u64)>,
+    costs: Vec<PendingCost>,
+}
+
+/// A cost that is known at the end of a response.
+#[derive(Debug)]
+struct PendingCost {
+    limiter: Arc<Limiter>,
+    key: u64,
+    /// What the header of the response says.
+    of_header: Option<u64>,
+}
+
+impl CountedRequest {
+    /// Adds what it counts as for other limits.
+    pub fn join(&mut self, mut other: Self) {
+        self.in_progress.append(&mut other.in_progress);
+        self.costs.append(&mut other.costs);
+    }
+
+    /// Reads costs from the response of a backend.
+    pub fn respond(&mut self, headers: &HeaderMap) {
+        for cost in &mut self.costs {
+            if let Cost::ResponseHeader(name) = &cost.limiter.ir.cost {
+                cost.of_header = headers.get(name).and_then(number);
+            }
+        }
+    }
+
+    /// Charges the costs, once.
+    pub fn charge(&mut self, sizes: BodySizes) {
+        if !self.costs.is_empty() {
+            self.charge_at(sizes, monotonic::nanos());
+        }
+    }
+
+    fn charge_at(&mut self, sizes: BodySizes, now: u64) {
+        for cost in self.costs.drain(..) {
+            let amount = match &cost.limiter.ir.cost {
+                Cost::Request => continue,
+                Cost::RequestBytes => sizes.request,
+                Cost::ResponseBytes => sizes.response,
+                Cost::ResponseHeader(_) => cost.of_header.unwrap_or(1),
+            };
+            cost.limiter.charge(cost.key, amount, now);
+        }
     }
 }
 
-impl Drop for InProgress {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
-        for (limiter, key) in self.0.drain(..) {
+        for (limiter, key) in self.in_progress.drain(..) {
             release(&limiter.in_progress, key);
         }
     }
 }
 
+/// Bytes of the bodies of a request and its response.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BodySizes {
+    /// Of the request.
+    pub request: u64,
+    /// Of the response.
+    pub response: u64,
+}
+
+/// Returns the number that a header says; `None` if it is none. One that is too large is the largest.
+fn number(value: &HeaderValue) -> Option<u64> {
+    let digits = value.to_str().ok()?.trim_ascii();
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// When limits count a request.
+#[derive(Clone, Copy, Debug)]
+pub enum LimitPhase<'a> {
+    /// Before authentication: limits without an identity.
+    Before,
+    /// Once the identity of the client is known: limits by it.
+    Identified(&'a ClientIdentity<'a>),
+}
+
 /// A request that limits admit.
 #[derive(Debug, Default)]
 pub struct WithinLimits<'a> {
-    /// The requests in progress that it counts as.
-    pub in_progress: InProgress,
-    /// The limit that it is closest to, if that is one of a rate.
-    pub remaining: Option<Remaining<'a>>,
+    /// What the request counts as, if that is anything.
+    pub counted: Option<Box<CountedRequest>>,
+    /// The limit that it is closest to, if that is one of requests in a time.
+    pub remaining: Option<Remaining>,
     /// A limit that it is over, but that only counts.
     pub audited: Option<&'a Limiter>,
 }
@@ -97,9 +207,9 @@ pub struct OverLimit<'a> {
 
 /// The state of the limit that a request is closest to.
 #[derive(Clone, Copy, Debug)]
-pub struct Remaining<'a> {
-    /// The limit.
-    pub limit: &'a Limit,
+pub struct Remaining {
+    /// The index of the limit in its policy.
+    pub limit: usize,
     /// Requests that are still admitted now.
     pub requests: u64,
     /// The time until all of the burst is admitted again.
@@ -109,7 +219,7 @@ pub struct Remaining<'a> {
 impl Limiters {
     /// Returns the limit of a policy. Its counters are those of before if its rate is.
     fn get(&self, policy: &ir::ObjectRef, limit: &Arc<Limit>) -> Arc<Limiter> {
-        let mut limiters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limiters = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (policy.clone(), limit.name.clone());
         let known = limiters.get(&id).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| known.ir == *limit) {
@@ -119,10 +229,14 @@ impl Limiters {
         let of_namespace = limiters.keys();
         let of_namespace = of_namespace.filter(|(it, _)| it.namespace == policy.namespace);
         let share = KEYS_OF_NAMESPACE / (of_namespace.count() + 1);
+        let shared = (limit.scope == Scope::Gateway).then(|| self.group.clone());
+        let has_others = shared.as_ref().is_some_and(|group| group.is_open());
+        let weight = if has_others { WEIGHT_OF_SHARED } else { 1 };
         let limiter = Arc::new(Limiter::new(
             policy.clone(),
             limit.clone(),
-            share.clamp(MIN_KEYS, KEYS),
+            (share / weight).clamp(MIN_KEYS, KEYS),
+            shared,
         ));
         limiters.insert(id, Arc::downgrade(&limiter));
         limiter
@@ -130,7 +244,7 @@ impl Limiters {
 
     /// Returns the limits in service, in order of policies and names.
     pub(super) fn all(&self) -> Vec<Arc<Limiter>> {
-        let limiters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let limiters = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = limiters.values().filter_map(Weak::upgrade).collect();
         all.sort_by(|one, other| (&one.policy, &one.ir.name).cmp(&(&other.policy, &other.ir.name)));
         all
@@ -143,34 +257,49 @@ impl CountedLimits {
         let limits = limits.map(|limit| limiters.get(&ir.policy, limit));
         Self {
             limits: limits.collect(),
+            need_identity: ir.limits.iter().any(|limit| limit.needs_identity()),
             ir: ir.clone(),
         }
     }
 
-    /// Counts a request at `now`, in nanoseconds.
+    /// Counts a request at `now`, in nanoseconds, by the limits of a phase. Adds that to what it counts as by those before.
     ///
     /// # Errors
     /// When it is over a limit.
-    pub(super) fn admit(
-        &self,
+    pub(super) fn admit<'a>(
+        &'a self,
         request: &LimitedRequest<'_>,
+        phase: LimitPhase<'_>,
         now: u64,
-    ) -> Result<WithinLimits<'_>, OverLimit<'_>> {
-        let mut within = WithinLimits::default();
-        for limiter in &self.limits {
+        within: &mut WithinLimits<'a>,
+    ) -> Result<(), OverLimit<'a>> {
+        let none = ClientIdentity::default();
+        let (identity, is_identified) = match phase {
+            LimitPhase::Before => (&none, false),
+            LimitPhase::Identified(identity) => (identity, true),
+        };
+        for (index, limiter) in self.limits.iter().enumerate() {
             let limit = &*limiter.ir;
+            if limit.needs_identity() != is_identified {
+                continue;
+            }
             let condition = limit.condition.as_ref();
             if condition.is_some_and(|condition| !fits(condition, &request.view))
                 || limit.exempt.contains(request.client)
             {
                 continue;
             }
-            let key = key::hash(&limiter.hasher, &limit.key, request);
-            match limiter.admit(key, now, &mut within.in_progress) {
+            let key = limiter.key(request, identity);
+            match limiter.admit(key, now, &mut within.counted) {
                 Ok(remaining) => {
                     let known = within.remaining;
+                    let remaining = remaining.map(|(requests, reset)| Remaining {
+                        limit: index,
+                        requests,
+                        reset,
+                    });
                     let is_closer =
-                        |it: &Remaining<'_>| known.is_none_or(|known| it.requests < known.requests);
+                        |it: &Remaining| known.is_none_or(|known| it.requests < known.requests);
                     within.remaining = remaining.filter(is_closer).or(known);
                 }
                 Err(after) => {
@@ -182,52 +311,182 @@ impl CountedLimits {
                 }
             }
         }
-        Ok(within)
+        Ok(())
     }
 }
 
 impl Limiter {
-    fn new(policy: ir::ObjectRef, ir: Arc<Limit>, keys: usize) -> Self {
-        let keys = if ir.key.is_empty() { 1 } else { keys };
+    fn new(policy: ir::ObjectRef, ir: Arc<Limit>, keys: usize, shared: Option<Arc<Group>>) -> Self {
+        let keys = if ir.has_key() { keys } else { 1 };
         let capacity = |is_needed: bool| if is_needed { keys } else { 0 };
+        let shared = shared.map(|group| Shared {
+            leases: (ir.has_key() && group.is_open()).then(|| Leases::new(keys)),
+            group,
+        });
         Self {
             arrivals: Counters::new(capacity(ir.rate.is_some())),
             in_progress: Counters::new(capacity(ir.concurrent.is_some())),
             policy,
             ir,
             hasher: RandomState::new(),
+            shared,
             exceeded: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
     }
 
-    /// Counts a request of a key. Returns the state of its rate, or the time after which it may be sent again.
+    fn key(&self, request: &LimitedRequest<'_>, identity: &ClientIdentity<'_>) -> u64 {
+        match &self.shared {
+            None => key::hash(&self.hasher, &self.ir, request, identity),
+            Some(shared) => key::hash(&shared.group.view().hasher(), &self.ir, request, identity),
+        }
+    }
+
+    /// Returns where a key is counted at present.
+    fn counting(&self, rate: &Rate, key: u64) -> Counting<'_> {
+        let full = Pace::of(rate);
+        let here = |pace, full, burst| Counting::Here { pace, full, burst };
+        let Some(Shared { group, leases }) = &self.shared else {
+            return here(full, full, rate.burst);
+        };
+        let view = group.view();
+        let pods = view.pods();
+        let part = full.share(1, pods);
+        if !self.ir.has_key() {
+            return here(part, part, divided_burst(rate, view.index(), pods));
+        }
+        match (view.owner(key), leases) {
+            // Without those away, which use shares of their own.
+            (Owner::Own, _) => here(full.share(view.present(), pods), full, capacity(rate, pods)),
+            (Owner::Other(..), Some(leases)) => Counting::Borrowed {
+                leases,
+                reserve: reserve(rate, pods),
+                capacity: capacity(rate, pods),
+                full,
+            },
+            (Owner::Other(..), None) => here(part, full, reserve(rate, pods)),
+        }
+    }
+
+    /// Counts a request of a key. Returns how many are still admitted now by its rate and the time until all of the burst is
+    /// again, if that is known, or else the time after which it may be sent again.
     fn admit(
         self: &Arc<Self>,
         key: u64,
         now: u64,
-        in_progress: &mut InProgress,
-    ) -> Result<Option<Remaining<'_>>, Duration> {
+        counted: &mut Option<Box<CountedRequest>>,
+    ) -> Result<Option<(u64, Duration)>, Duration> {
         if let Some(concurrent) = self.ir.concurrent {
             let slot = self.in_progress.find(key, 1, &self.evicted);
             if !take_slot(slot, u64::from(concurrent)) {
                 return Err(Duration::from_secs(1));
             }
-            in_progress.0.push((self.clone(), key));
+            let counted = counted.get_or_insert_default();
+            counted.in_progress.push((self.clone(), key));
         }
-        let Some(rate) = self.ir.rate else {
+        let Some(rate) = &self.ir.rate else {
             return Ok(None);
         };
-        let per = u64::try_from(rate.per.as_nanos()).unwrap_or(u64::MAX);
-        let interval = (per / u64::from(rate.requests)).max(1);
-        let tolerance = interval.saturating_mul(u64::from(rate.burst) - 1);
-        let arrival = self.arrivals.find(key, now, &self.evicted);
-        let ahead = take_token(arrival, now, interval, tolerance).map_err(Duration::from_nanos)?;
-        Ok(Some(Remaining {
-            limit: &self.ir,
-            requests: tolerance.saturating_sub(ahead - interval) / interval,
-            reset: Duration::from_nanos(ahead),
-        }))
+        let counting = self.counting(rate, key);
+        if !self.ir.cost.is_request() {
+            let admitted = self.check_cost(&counting, key, now);
+            if admitted.is_ok() {
+                let counted = counted.get_or_insert_default();
+                counted.costs.push(PendingCost {
+                    limiter: self.clone(),
+                    key,
+                    of_header: None,
+                });
+            }
+            return admitted.map(|()| None).map_err(Duration::from_nanos);
+        }
+        let admitted = self.take(&counting, rate, key, now);
+        let admitted = admitted.map(|(left, reset)| Some((left, Duration::from_nanos(reset))));
+        admitted.map_err(Duration::from_nanos)
+    }
+
+    /// Takes one token of a key. Returns how many there still are and the nanoseconds until there are all again, or those
+    /// until there is one.
+    fn take(
+        &self,
+        counting: &Counting<'_>,
+        rate: &Rate,
+        key: u64,
+        now: u64,
+    ) -> Result<(u64, u64), u64> {
+        match *counting {
+            Counting::Here { pace, full, burst } => {
+                let interval = pace.interval();
+                let tolerance = match pace == full {
+                    true => interval.saturating_mul(burst.saturating_sub(1)),
+                    false => pace::tolerance(full, burst),
+                };
+                let arrival = self.arrivals.find(key, now, &self.evicted);
+                let ahead = take_token(arrival, now, interval, tolerance)?;
+                let left = tolerance.saturating_sub(ahead - interval) / interval;
+                Ok((left, ahead))
+            }
+            Counting::Borrowed {
+                leases,
+                reserve,
+                capacity,
+                full,
+            } => {
+                let (lease, left) = leases.take(key, now, reserve, &self.evicted);
+                let left = left.ok_or_else(|| lease.wait(full, now))?;
+                let left = left.saturating_add(lease.left_at_owner(capacity));
+                let used = rate.burst.saturating_sub(left);
+                Ok((left, full.time_of(used)))
+            }
+        }
+    }
+
+    /// Reports whether a key may send a request whose cost is not known yet, or after how many nanoseconds.
+    fn check_cost(&self, counting: &Counting<'_>, key: u64, now: u64) -> Result<(), u64> {
+        match *counting {
+            Counting::Here { full, burst, .. } => match self.arrivals.get(key) {
+                None => Ok(()),
+                Some(arrival) => {
+                    let tolerance = full.time_of(burst.saturating_sub(1));
+                    check_debt(arrival.load(Relaxed), now, tolerance)
+                }
+            },
+            Counting::Borrowed {
+                leases,
+                reserve,
+                full,
+                ..
+            } => match leases.get(key).filter(|lease| lease.spent() >= reserve) {
+                None => Ok(()),
+                Some(lease) => Err(lease.wait(full, now)),
+            },
+        }
+    }
+
+    /// Charges a cost to a key. The key is refused until it is made up for, but not for longer than [`MAX_DEBT`] or the
+    /// time of the rate.
+    fn charge(&self, key: u64, amount: u64, now: u64) {
+        let Some(rate) = self.ir.rate.as_ref().filter(|_| amount > 0) else {
+            return;
+        };
+        let max_debt = nanos(rate.per.max(MAX_DEBT));
+        match self.counting(rate, key) {
+            Counting::Here { pace, full, burst } => {
+                let tolerance = full.time_of(burst.saturating_sub(1));
+                let max = tolerance.saturating_add(max_debt);
+                let arrival = self.arrivals.find(key, now, &self.evicted);
+                add_debt(arrival, now, pace.time_of(amount), max);
+            }
+            Counting::Borrowed {
+                leases,
+                reserve,
+                full,
+                ..
+            } => {
+                let max = reserve.saturating_add(full.amount_in(max_debt));
+                leases.charge(key, now, amount, max, &self.evicted);
+            }
+        }
     }
 }
 

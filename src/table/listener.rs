@@ -4,20 +4,21 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use rustc_hash::FxHashMap;
 use rustls::ServerConfig;
 
+use super::class_counts::ClassCounts;
 use super::connections::{ConnectionLimits, Connections, CountedConnection};
 use super::hostname::HostIndex;
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
 use super::node::same_nodes;
 use super::policies::{Policies, PolicyStates};
-use super::route::Route;
+use super::route::{Route, RouteNode};
 use super::router::{Candidate, MadeRouters, Router};
 use super::rule::Rule;
 use crate::ir;
 use crate::ir::client::{ClientPolicies, ConnectionSettings, ProxyMode, ProxyProtocol};
+use crate::ir::object_map::ObjectMap;
 use crate::ir::policy::Verdict;
 use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
 use crate::tls::Server;
@@ -182,10 +183,12 @@ pub struct Listener {
     /// How to terminate TLS; `None` without TLS, or when it cannot be terminated.
     pub server: Option<Arc<Server>>,
     /// The nodes of its routes, in order of their objects: the order of `ir.routes`.
-    routes: OrdMap<ObjectRef, Arc<Route>>,
+    routes: ObjectMap<RouteNode>,
     routers: HostIndex<Router>,
     /// What policies require of its requests.
     policies: Option<Arc<Policies>>,
+    /// Responses to its requests. Survives table swaps while the listener exists.
+    pub responses: Arc<ClassCounts>,
 }
 
 impl Listener {
@@ -195,11 +198,11 @@ impl Listener {
         server: Option<Arc<Server>>,
         changes: &Changes<'_>,
         (old, states, made): (Option<&Arc<Self>>, &PolicyStates, &mut MadeRouters),
-        mut attach: impl FnMut(&Arc<ir::Route>) -> Arc<Route>,
+        mut attach: impl FnMut(&Arc<ir::Route>) -> RouteNode,
     ) -> Self {
         let nothing = HostIndex::new([]);
         let known = old.map_or(&nothing, |old| &old.routers);
-        let mut routes = old.map_or_else(OrdMap::new, |old| old.routes.clone());
+        let mut routes = old.map_or_else(ObjectMap::default, |old| old.routes.clone());
         let mut edits: FxHashMap<&Hostname, (Vec<Candidate>, Vec<Candidate>)> =
             FxHashMap::default();
         for (previous, now) in &changes.0 {
@@ -214,7 +217,7 @@ impl Listener {
             for (hostname, candidate) in candidates(ir, &node) {
                 edits.entry(hostname).or_default().1.push(candidate);
             }
-            routes.insert(ir.route.object.clone(), node);
+            routes.insert(node);
         }
         let router = |(hostname, (gone, new)): (&Hostname, (Vec<Candidate>, Vec<Candidate>))| {
             let router = made.router(known.get(hostname), &gone, new);
@@ -222,6 +225,7 @@ impl Listener {
         };
         Self {
             policies: (ir.policies.as_ref()).map(|it| Policies::new(it, states)),
+            responses: old.map(|old| old.responses.clone()).unwrap_or_default(),
             routers: known.with(edits.into_iter().map(router)),
             ir,
             server,
@@ -234,9 +238,17 @@ impl Listener {
         self.server.as_ref().map(Arc::as_ptr) == server.map(Arc::as_ptr) && self.ir == *ir
     }
 
+    /// Reports whether its clients send requests, instead of connections that are forwarded.
+    pub fn is_http(&self) -> bool {
+        matches!(
+            self.ir.protocol,
+            ir::Protocol::Http | ir::Protocol::Https(_)
+        )
+    }
+
     /// Returns the nodes of its routes.
-    pub(super) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
-        self.routes.values()
+    pub(super) fn routes(&self) -> impl Iterator<Item = &RouteNode> {
+        self.routes.iter()
     }
 
     /// Returns the rule for a request: the first by precedence, of the most specific hostname that has a match. A preflight
@@ -261,13 +273,26 @@ impl Listener {
         rule.policies().or(self.policies.as_ref())
     }
 
+    /// What policies require of requests that match none of its rules.
+    pub fn policies_of_unmatched(&self) -> Option<&Arc<Policies>> {
+        self.policies.as_ref()
+    }
+
     /// Returns the verdict of policies on a connection or datagram from an address to one of its rules.
     #[inline]
     pub fn verdict(&self, rule: &Rule, client: IpAddr) -> Verdict {
         match self.policies(rule) {
             None => Verdict::Pass,
+            Some(policies) if self.hides_peers() && policies.ir.need_addresses() => Verdict::Broken,
             Some(policies) => policies.ir.verdict_on_connection(client),
         }
+    }
+
+    /// Reports whether it is unknown where connections come from. Datagrams have no PROXY protocol.
+    fn hides_peers(&self) -> bool {
+        let clients = self.ir.clients.as_ref();
+        let is_unknown = clients.is_some_and(|it| it.unknown_protocol.is_some());
+        is_unknown && self.ir.protocol != ir::Protocol::Udp
     }
 
     /// Returns every match whose hostname contains the request's host, in the order in which they are tried, with the
@@ -312,7 +337,7 @@ impl Listener {
     }
 
     fn attached(&self) -> impl Iterator<Item = Attached<'_>> {
-        let attached = self.ir.routes.iter().zip(self.routes.values());
+        let attached = self.ir.routes.iter().zip(self.routes.iter());
         attached.map(|(ir, node)| Attached { ir, node })
     }
 
@@ -350,7 +375,7 @@ pub enum MatchVerdict<'a> {
 #[derive(Clone, Copy)]
 struct Attached<'a> {
     ir: &'a Arc<ir::AttachedRoute>,
-    node: &'a Arc<Route>,
+    node: &'a RouteNode,
 }
 
 impl<'a> Attached<'a> {
@@ -386,6 +411,7 @@ impl<'a> Changes<'a> {
         };
         let changes = ir.routes.changes_since(&old.ir.routes);
         let mut changes: Vec<_> = changes
+            .into_iter()
             .map(|(previous, now)| (previous.and_then(|previous| old.of(previous)), now))
             .collect();
         let unchanged = outdated.iter().filter_map(|object| {
@@ -403,7 +429,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Returns the nodes that the listener had for the changed routes.
-    pub(super) fn detached(&self) -> impl Iterator<Item = &'a Arc<Route>> {
+    pub(super) fn detached(&self) -> impl Iterator<Item = &'a RouteNode> {
         let previous = self.0.iter().filter_map(|(previous, _)| previous.as_ref());
         previous.map(|attached| attached.node)
     }

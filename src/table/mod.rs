@@ -9,18 +9,23 @@ mod backend_counts;
 mod backend_settings;
 mod backends;
 mod build;
+mod class_counts;
 mod connections;
 mod default_retry_budget;
 mod durations;
 mod endpoint;
 mod endpoints;
+mod exemplar;
 mod fault;
 mod filter;
 mod hostname;
+mod labelled_durations;
 mod limits;
 mod listener;
 mod matcher;
 mod node;
+mod outcomes;
+mod path_map;
 mod policies;
 mod releases;
 mod request_stats;
@@ -36,36 +41,48 @@ mod target;
 mod template;
 mod traffic;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use authentication::{Authentication, Claims, Clients, Tokens, Users, VerifiedToken};
+pub use authentication::{
+    Attempt, Authentication, Claims, Clients, GrantType, IdToken, Oidc, Session, SessionContent,
+    TokenEndpoint, TokenFault, TokenOutcome, Tokens, Users, VerifiedToken,
+};
 pub use authorization::AuthorizedRequest;
 pub use backend::{Backend, ClientTls, TlsIdentity, Transport};
-pub use backend_counts::{ConnectionSlot, PendingSlot, RequestSlot};
-pub use backend_settings::{BackendSettings, Overloaded};
+pub use backend_counts::{BackendCounts, ConnectionSlot, Overloaded, PendingSlot, RequestSlot};
+pub use backend_settings::BackendSettings;
+pub use class_counts::ClassCounts;
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
 pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
 pub use endpoint::{Endpoint, Health};
 pub use endpoints::Endpoints;
+pub use exemplar::Exemplar;
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
-pub use limits::{InProgress, LimitedRequest, Limiter, OverLimit, Remaining, WithinLimits};
+pub use limits::{
+    Ask, BodySizes, ClientIdentity, CountedRequest, Grant, Group, KeyUsage, LeaseCounts,
+    LimitIndex, LimitPhase, LimitedRequest, Limiter, OverLimit, PendingAsk, Pod, Remaining,
+    TokenIdentity, Usage, View, WithinLimits,
+};
 pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections};
 pub use matcher::{Mismatch, RequestView};
+pub use outcomes::{KnownMethod, Outcome, Outcomes};
 pub use policies::{BrokenPolicy, LimitRefusal, Policies};
 pub use releases::{Release, Releases};
 pub use request_stats::{ReleaseStats, RuleStats};
 pub use ring::{KnownLoad, Ring};
 pub use rule::{Draw, Rule, RuleState, WeightedBackend};
 pub use staleness::set_stale;
-pub use stats::{AuthResult, BackendStats, MirrorResult, TlsFailure};
+pub use stats::{AuthResult, BackendStats, MirrorResult, PageResult, TlsFailure};
 pub use target::BackendTarget;
 pub use traffic::Traffic;
 
 use self::route::Routes;
 use crate::ir;
 use crate::ir::{Bind, Ir, Pattern};
+use crate::key_requests::KeyRequests;
 use crate::tls::ServerConfigs;
 
 /// One whole configuration, ready to serve.
@@ -138,10 +155,41 @@ impl Table {
         self.routes.policies.limiters.all()
     }
 
+    /// Returns the pods that share limits. All tables of a process have the same.
+    pub fn limit_group(&self) -> &Arc<Group> {
+        &self.routes.policies.limiters.group
+    }
+
+    /// Returns the key sets that tokens lack. All tables of a process share them.
+    pub fn key_requests(&self) -> Arc<KeyRequests> {
+        self.routes.policies.authenticators.key_requests.clone()
+    }
+
+    /// Returns the sign-ins in service, by policy.
+    pub fn sign_ins(&self) -> BTreeMap<ir::ObjectRef, Arc<Oidc>> {
+        self.routes.policies.authenticators.sign_ins()
+    }
+
+    /// Returns the sign-in of a policy, whose keys may have changed since a request matched it.
+    pub fn oidc(&self, policy: &ir::ObjectRef) -> Option<Arc<Oidc>> {
+        self.routes.policies.authenticators.oidc(policy)
+    }
+
     /// Returns the backend of this identity.
     pub fn backend(&self, id: &ir::BackendId) -> Option<&Arc<Backend>> {
         let at = self.backends.binary_search_by(|one| one.id.cmp(id)).ok()?;
         self.backends.get(at)
+    }
+
+    /// Returns a server that a policy names, by its place among these, for requests through a Gateway.
+    pub fn policy_server(
+        &self,
+        (policy, index): (&ir::ObjectRef, usize),
+        gateway: &ir::ObjectRef,
+    ) -> Option<&Arc<Backend>> {
+        let servers = self.ir.policy_servers.get(policy)?;
+        let server = servers.0.get(gateway)?.get(index)?;
+        self.backend(server.backend()?)
     }
 
     /// Returns the backends of a port of an object: one for each use of it.

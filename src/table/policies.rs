@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::authentication::{Authentication, Authenticators};
 use super::authorization::{self, AuthorizedRequest};
-use super::limits::{CountedLimits, LimitedRequest, Limiters, OverLimit, WithinLimits};
+use super::limits::{CountedLimits, LimitPhase, LimitedRequest, Limiters, OverLimit, WithinLimits};
 use crate::ir::authorization::Action;
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, Policies as IrPolicies};
@@ -15,7 +15,7 @@ use crate::runtime::monotonic;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PolicyStates {
     pub(super) limiters: Limiters,
-    authenticators: Authenticators,
+    pub(super) authenticators: Authenticators,
 }
 
 /// What policies require of the requests of a listener or a rule.
@@ -58,20 +58,28 @@ impl Policies {
         self.limits.as_ref().map(|limits| &*limits.ir)
     }
 
-    /// Counts a request now.
+    /// Reports whether limits count by the identity of clients.
+    pub fn limit_identities(&self) -> bool {
+        let limits = self.limits.as_ref();
+        limits.is_some_and(|limits| limits.need_identity)
+    }
+
+    /// Counts a request now, by the limits of a phase, and adds that to what it counts as.
     ///
     /// # Errors
     /// When the request is over a limit, or a policy is broken.
-    pub fn admit(
-        &self,
+    pub fn admit<'a>(
+        &'a self,
         request: &LimitedRequest<'_>,
-    ) -> Result<WithinLimits<'_>, LimitRefusal<'_>> {
+        phase: LimitPhase<'_>,
+        within: &mut WithinLimits<'a>,
+    ) -> Result<(), LimitRefusal<'a>> {
         match (&self.limits, &self.ir.limits) {
             (Some(limits), _) => {
-                let admitted = limits.admit(request, monotonic::nanos());
+                let admitted = limits.admit(request, phase, monotonic::nanos(), within);
                 admitted.map_err(LimitRefusal::Exceeded)
             }
-            (None, None) => Ok(WithinLimits::default()),
+            (None, None) => Ok(()),
             (None, Some(_)) => Err(LimitRefusal::Broken),
         }
     }
@@ -88,15 +96,18 @@ impl Policies {
         }
     }
 
-    /// Reports whether a client may send a request.
+    /// Reports whether a client may send a request, which is put together only if there are rules to look at it.
     ///
     /// # Errors
     /// When a policy is broken.
-    pub fn permits(&self, request: &AuthorizedRequest<'_>) -> Result<bool, BrokenPolicy> {
+    pub fn permits<'a>(
+        &self,
+        request: impl FnOnce() -> AuthorizedRequest<'a>,
+    ) -> Result<bool, BrokenPolicy> {
         match &self.ir.authorization {
             None => Ok(true),
             Some(Enforced::Valid(rules)) => {
-                Ok(authorization::decide(rules, request) == Action::Allow)
+                Ok(authorization::decide(rules, &request()) == Action::Allow)
             }
             Some(Enforced::Broken(_)) => Err(BrokenPolicy),
         }

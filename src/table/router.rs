@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::matcher::{RequestView, is_plain, mismatch, path_fits};
+use super::path_map::PathMap;
 use super::rule::Rule;
 use crate::ir::Precedence;
 use crate::ir::route::{Match, PathMatch};
@@ -77,21 +78,19 @@ enum Slot {
 }
 
 /// Matches with the same path condition, in order of precedence. Nearly always there is one, stored inline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Bucket {
+    #[default]
+    Empty,
     One(Candidate),
-    Many(Arc<[Candidate]>),
-}
-
-impl Default for Bucket {
-    fn default() -> Self {
-        Self::Many(Arc::default())
-    }
+    /// Behind one pointer, so that a bucket is as small as a candidate.
+    Many(Arc<Vec<Candidate>>),
 }
 
 impl Bucket {
     fn candidates(&self) -> &[Candidate] {
         match self {
+            Self::Empty => &[],
             Self::One(candidate) => std::slice::from_ref(candidate),
             Self::Many(candidates) => candidates,
         }
@@ -100,6 +99,7 @@ impl Bucket {
     #[inline]
     fn find(&self, request: &RequestView<'_>) -> Option<&Candidate> {
         match self {
+            Self::Empty => None,
             Self::One(candidate) => Some(candidate).filter(|it| it.fits(request)),
             Self::Many(candidates) => candidates.iter().find(|it| it.fits(request)),
         }
@@ -109,10 +109,11 @@ impl Bucket {
 impl From<Vec<Candidate>> for Bucket {
     fn from(mut candidates: Vec<Candidate>) -> Self {
         match candidates.pop() {
+            None => Self::Empty,
             Some(only) if candidates.is_empty() => Self::One(only),
             last => {
                 candidates.extend(last);
-                Self::Many(candidates.into())
+                Self::Many(Arc::new(candidates))
             }
         }
     }
@@ -134,9 +135,9 @@ type Changes = (Vec<Candidate>, Vec<Candidate>);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
-    exact: FxHashMap<Text, Bucket>,
+    exact: PathMap<Bucket>,
     patterns: Arc<[Candidate]>,
-    prefixes: FxHashMap<Text, Bucket>,
+    prefixes: PathMap<Bucket>,
     /// The lengths that occur in `prefixes`, longest first.
     lengths: Box<[usize]>,
     grpc_patterns: Arc<[Candidate]>,
@@ -292,7 +293,7 @@ impl From<Paths> for Router {
             root,
         } = &paths;
         let has_patterns = !patterns.is_empty() || !grpc_patterns.is_empty();
-        if exact.is_empty() && prefixes.is_empty() && !has_patterns {
+        if exact.len() + prefixes.len() == 0 && !has_patterns {
             Self::Root(root.clone())
         } else {
             Self::Paths(Arc::new(paths))
@@ -327,9 +328,9 @@ impl Paths {
             }
             self.put(slot, candidates);
         }
-        self.exact.shrink_to_fit();
-        self.prefixes.shrink_to_fit();
-        let mut lengths: Vec<usize> = self.prefixes.keys().map(|prefix| prefix.len()).collect();
+        self.exact.shrink();
+        self.prefixes.shrink();
+        let mut lengths: Vec<usize> = self.prefixes.paths().map(|prefix| prefix.len()).collect();
         lengths.sort_unstable_by(|one, two| two.cmp(one));
         lengths.dedup();
         self.lengths = lengths.into();

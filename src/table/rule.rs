@@ -1,9 +1,10 @@
 //! Rules at run time: state that survives configuration changes, and the weighted selection of a backend.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rand::RngExt;
+use thin_vec::ThinVec;
 
 use super::backend::Backend;
 use super::backends::Backends;
@@ -16,7 +17,6 @@ use crate::ir;
 use crate::ir::Time;
 use crate::ir::cors::is_preflight;
 use crate::ir::route::Action;
-use crate::ir::sharing::Text;
 use crate::ir::{Precedence, RouteKind};
 
 /// A rule of a route, shared by all listeners that the route is attached to.
@@ -30,8 +30,6 @@ pub struct Rule {
     filter_targets: Targets,
     /// What policies require of its requests, if they target its route.
     policies: Option<Arc<Policies>>,
-    /// The name of its route as text, for the access log.
-    route_name: OnceLock<Text>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
     created: Option<Time>,
@@ -74,7 +72,7 @@ pub struct WeightedBackend {
 /// Filters of a backendRef, which run after those of the rule.
 #[derive(Debug)]
 struct OwnFilters {
-    all: Box<[ir::Filter]>,
+    all: ThinVec<ir::Filter>,
     targets: Targets,
 }
 
@@ -138,7 +136,6 @@ impl Rule {
             })),
         };
         Self {
-            route_name: OnceLock::new(),
             ir,
             state,
             backends,
@@ -184,13 +181,6 @@ impl Rule {
         let mut all = self.backends().iter().zip(references(&self.ir));
         all.any(|(node, ir)| node.lacks_backends(ir))
             || self.filter_targets.lack_backends(&self.ir.filters)
-    }
-
-    /// The name of its route as text.
-    #[inline]
-    pub fn route_name(&self) -> &str {
-        let name = || Text::from(self.ir.id.route.to_string());
-        self.route_name.get_or_init(name)
     }
 
     /// The kind of its route.
@@ -300,7 +290,7 @@ mod tests {
         let reference = |(index, weight): (usize, &u32)| ir::route::WeightedBackend {
             weight: *weight,
             target: ir::route::BackendTarget::Invalid(index.to_string().into()),
-            filters: Box::default(),
+            filters: ThinVec::new(),
         };
         let ir = ir::Rule {
             id: RuleId {
@@ -309,11 +299,9 @@ mod tests {
                 name: None,
             },
             matches: Box::default(),
-            filters: Box::default(),
+            filters: ThinVec::new(),
             action: Action::Forward(weights.iter().enumerate().map(reference).collect()),
-            timeouts: None,
-            retry: None,
-            session: None,
+            options: None,
         };
         let route = ir::Route {
             kind: RouteKind::Http,

@@ -1,12 +1,16 @@
 //! Counters of backends: plain atomics that the proxy updates and telemetry reads.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::durations::Durations;
+use super::durations::{DurationCounts, Histogram};
+use super::exemplar::{Exemplar, LastSampled};
 use super::fault::UpstreamFault;
+use super::outcomes::{Outcome, Outcomes};
 use super::request_stats::ReleaseStats;
+use crate::runtime::per_worker::{PerWorker, WorkerId};
 
 /// Why TLS to an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,11 +127,54 @@ impl AuthResult {
     }
 }
 
-/// Counters of a backend's connections and attempts.
+/// Result of a request for an error page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageResult {
+    /// The client gets the page.
+    Fetched,
+    /// There was no response, or it broke off.
+    Failed,
+    /// The response is no page.
+    Unusable,
+    /// The response did not come in time.
+    Timeout,
+    /// The page is too large.
+    TooLarge,
+    /// The policy has too many requests for pages.
+    Dropped,
+}
+
+impl PageResult {
+    /// Every result, in the order of their counters.
+    pub const ALL: [Self; 6] = [
+        Self::Fetched,
+        Self::Failed,
+        Self::Unusable,
+        Self::Timeout,
+        Self::TooLarge,
+        Self::Dropped,
+    ];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fetched => "fetched",
+            Self::Failed => "failed",
+            Self::Unusable => "unusable",
+            Self::Timeout => "timeout",
+            Self::TooLarge => "too_large",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// Counters of a backend's connections and attempts. Take two words until the first one.
 #[derive(Debug, Default)]
-pub struct BackendStats {
-    /// Times from the begin of an attempt to the head of its response.
-    pub response_times: Durations,
+pub struct BackendStats(OnceLock<Box<Counters>>);
+
+#[derive(Debug, Default)]
+struct Counters {
+    responses: PerWorker<ResponseCounts>,
     connects: AtomicU64,
     /// A moving average; 0 before the first connection.
     connect_micros: AtomicU64,
@@ -136,8 +183,18 @@ pub struct BackendStats {
     refused_retries: AtomicU64,
     ejections: AtomicU64,
     results: OnceLock<Box<Results>>,
+    last_sampled: LastSampled,
     /// Used only when the configuration changes.
     releases: Mutex<Vec<Arc<ReleaseStats>>>,
+}
+
+/// Responses that one worker has got.
+// In this order, so that a response touches few cache lines.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct ResponseCounts {
+    outcomes: Outcomes,
+    times: DurationCounts,
 }
 
 /// Counters that most backends do not need: of failures, and of requests that are not a client's.
@@ -147,15 +204,64 @@ struct Results {
     tls_failures: [AtomicU64; TlsFailure::ALL.len()],
     mirrored: [AtomicU64; MirrorResult::ALL.len()],
     authorized: [AtomicU64; AuthResult::ALL.len()],
+    pages: [AtomicU64; PageResult::ALL.len()],
 }
 
 impl BackendStats {
+    #[inline]
+    fn counters(&self) -> &Counters {
+        self.0.get_or_init(Box::default)
+    }
+
+    fn count(&self, counter: impl FnOnce(&Counters) -> &AtomicU64) -> u64 {
+        let counters = self.0.get();
+        counters.map_or(0, |counters| counter(counters).load(Relaxed))
+    }
+
+    /// Counts a response, and the time from the begin of the attempt to its head.
+    #[inline]
+    pub fn responded(&self, worker: WorkerId, status: u16, time: Duration) {
+        let counts = self.counters().responses.of(worker);
+        counts.outcomes.add(Outcome::of_status(status));
+        counts.times.record(time);
+    }
+
+    /// Records a response of a sampled request, which is counted, too. Its duration is that to its head.
+    #[cold]
+    pub fn sampled(&self, exemplar: Exemplar) {
+        self.counters().last_sampled.set(exemplar);
+    }
+
+    /// Returns the last response of a sampled request.
+    pub fn exemplar(&self) -> Option<Exemplar> {
+        self.0.get()?.last_sampled.get()
+    }
+
+    /// Returns the number of responses by status, or by the class of statuses that are not registered.
+    pub fn responses(&self) -> BTreeMap<u16, u64> {
+        let mut responses = BTreeMap::new();
+        for counts in self.0.get().iter().flat_map(|it| it.responses.iter()) {
+            let add =
+                |outcome: Outcome, count| *responses.entry(outcome.status).or_default() += count;
+            counts.outcomes.read(add);
+        }
+        responses
+    }
+
+    /// Returns the times from the begin of an attempt to the head of its response.
+    pub fn response_times(&self) -> Histogram {
+        let counters = self.0.get();
+        let counts = counters.into_iter().flat_map(|it| it.responses.iter());
+        Histogram::of(counts.map(|counts| &counts.times))
+    }
+
     /// Counters of these releases, in this order: the present ones by name, or new ones. Drops those of other releases.
     pub(super) fn set_releases<'a>(
         &self,
         names: impl Iterator<Item = &'a Arc<str>>,
     ) -> Vec<Arc<ReleaseStats>> {
-        let mut present = self.releases.lock().unwrap_or_else(PoisonError::into_inner);
+        let releases = &self.counters().releases;
+        let mut present = releases.lock().unwrap_or_else(PoisonError::into_inner);
         let find = |name: &Arc<str>| present.iter().find(|stats| stats.name == *name).cloned();
         let wanted: Vec<_> = names
             .map(|name| find(name).unwrap_or_else(|| Arc::new(ReleaseStats::new(name.clone()))))
@@ -165,29 +271,30 @@ impl BackendStats {
     }
 
     fn results(&self) -> &Results {
-        self.results.get_or_init(Box::default)
+        self.counters().results.get_or_init(Box::default)
     }
 
     fn result(&self, counter: impl FnOnce(&Results) -> &AtomicU64) -> u64 {
-        let results = self.results.get();
+        let results = self.0.get().and_then(|counters| counters.results.get());
         results.map_or(0, |results| counter(results).load(Relaxed))
     }
 
     /// Counts an established connection.
     pub fn connected(&self, elapsed: Duration) {
-        self.connects.fetch_add(1, Relaxed);
+        self.counters().connects.fetch_add(1, Relaxed);
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        let average = match self.connect_micros.load(Relaxed) {
+        let connect_micros = &self.counters().connect_micros;
+        let average = match connect_micros.load(Relaxed) {
             0 => micros,
             average => average - average / 8 + micros / 8,
         };
         // If two workers store concurrently, one sample is lost, which an average tolerates.
-        self.connect_micros.store(average.max(1), Relaxed);
+        connect_micros.store(average.max(1), Relaxed);
     }
 
     /// Returns the moving average of the time to connect; `None` before the first connection.
     pub fn connect_time(&self) -> Option<Duration> {
-        match self.connect_micros.load(Relaxed) {
+        match self.count(|counters| &counters.connect_micros) {
             0 => None,
             micros => Some(Duration::from_micros(micros)),
         }
@@ -195,42 +302,42 @@ impl BackendStats {
 
     /// Counts a connect to a second endpoint because the first one was slow.
     pub fn hedged(&self) {
-        self.hedged_connects.fetch_add(1, Relaxed);
+        self.counters().hedged_connects.fetch_add(1, Relaxed);
     }
 
     /// Counts a request that is sent to the address of the object, because endpoints are out of date.
     pub(super) fn fell_back(&self) {
-        self.fallbacks.fetch_add(1, Relaxed);
+        self.counters().fallbacks.fetch_add(1, Relaxed);
     }
 
     /// Returns the number of requests that were sent to the address of the object.
     pub fn fallbacks(&self) -> u64 {
-        self.fallbacks.load(Relaxed)
+        self.count(|counters| &counters.fallbacks)
     }
 
     /// Counts a retry that the backend's retry budget did not permit.
     pub fn retry_refused(&self) {
-        self.refused_retries.fetch_add(1, Relaxed);
+        self.counters().refused_retries.fetch_add(1, Relaxed);
     }
 
     /// Retries that the backend's retry budget did not permit.
     pub fn refused_retries(&self) -> u64 {
-        self.refused_retries.load(Relaxed)
+        self.count(|counters| &counters.refused_retries)
     }
 
     /// Counts an ejection of an endpoint.
     pub fn ejected(&self) {
-        self.ejections.fetch_add(1, Relaxed);
+        self.counters().ejections.fetch_add(1, Relaxed);
     }
 
     /// Returns the number of hedged connects.
     pub fn hedged_connects(&self) -> u64 {
-        self.hedged_connects.load(Relaxed)
+        self.count(|counters| &counters.hedged_connects)
     }
 
     /// Returns the number of ejections.
     pub fn ejections(&self) -> u64 {
-        self.ejections.load(Relaxed)
+        self.count(|counters| &counters.ejections)
     }
 
     /// Counts a failed attempt.
@@ -268,9 +375,19 @@ impl BackendStats {
         self.result(|results| &results.authorized[result as usize])
     }
 
+    /// Counts a request for an error page.
+    pub fn paged(&self, result: PageResult) {
+        self.results().pages[result as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of requests for error pages with this result.
+    pub fn pages(&self, result: PageResult) -> u64 {
+        self.result(|results| &results.pages[result as usize])
+    }
+
     /// Connections established so far.
     pub fn connects(&self) -> u64 {
-        self.connects.load(Relaxed)
+        self.count(|counters| &counters.connects)
     }
 
     /// Attempts that failed this way so far.
@@ -295,6 +412,9 @@ mod tests {
             assert_eq!(failure as usize, index);
         }
         for (index, result) in MirrorResult::ALL.into_iter().enumerate() {
+            assert_eq!(result as usize, index);
+        }
+        for (index, result) in PageResult::ALL.into_iter().enumerate() {
             assert_eq!(result as usize, index);
         }
     }

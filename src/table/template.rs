@@ -50,7 +50,7 @@ fn template(path: &PathMatch) -> String {
     };
     match path {
         PathMatch::Exact(exact) => exact.to_string(),
-        PathMatch::Prefix(prefix) => format!("{prefix}/*"),
+        PathMatch::Prefix(prefix) => [&**prefix, "/*"].concat(),
         PathMatch::Regex(pattern) => pattern.source().to_owned(),
         PathMatch::Call(call) => format!("/{}/{}", part(&call.service), part(&call.method)),
     }

@@ -1,8 +1,10 @@
 //! The access log: one JSON line per request. Each worker formats lines into a buffer of its own, and
 //! passes whole buffers to a `LineWriter`, which never blocks it.
 
+mod added;
 mod escape;
 mod line;
+mod omitted;
 mod time;
 
 use std::cell::RefCell;
@@ -13,11 +15,13 @@ use std::time::Instant;
 use http::request;
 use rand::RngExt;
 
+pub use self::added::Message;
 pub(super) use self::line::Begun;
 use self::line::LONGEST_LINE;
 pub use self::line::{Completion, Line};
 use self::time::{TimestampText, WallClock};
 use super::lines::{BUFFER, LineWriter, Sink};
+use crate::ir::GatewayLog;
 use crate::settings::{self, AccessLogFilter, AccessLogTarget};
 
 /// What messages call this log.
@@ -128,17 +132,26 @@ impl WorkerLog {
         line
     }
 
-    /// Completes the line of a request and writes it, if the filter admits it. Returns true if the caller must
-    /// [`flush`](Self::flush) the buffer later, since this is its first line.
-    pub fn close(&self, mut line: Box<Line>, end: &Completion<'_>) -> bool {
+    /// Completes the line of a request and writes it, if the filter of its Gateway admits it, or else that of the process.
+    /// Returns true if the caller must [`flush`](Self::flush) the buffer later, since this is its first line.
+    pub fn close(
+        &self,
+        mut line: Box<Line>,
+        end: &Completion<'_>,
+        log: Option<&GatewayLog>,
+    ) -> bool {
         let mut is_first = false;
-        if self.admits(end) {
+        if admits(log, end).unwrap_or_else(|| self.admits(end)) {
             let mut lines = self.lines.borrow_mut();
+            let text = line.end(end, log);
+            if lines.len() + text.len() > BUFFER {
+                self.writer.lines.push(&mut lines);
+            }
             is_first = lines.is_empty();
             if lines.capacity() < BUFFER {
                 lines.reserve_exact(BUFFER);
             }
-            lines.extend_from_slice(line.end(end));
+            lines.extend_from_slice(text);
             if lines.len() >= FULL {
                 self.writer.lines.push(&mut lines);
             }
@@ -166,6 +179,33 @@ impl WorkerLog {
             share => rand::rng().random_range(0..1_000_000) < share.millionths(),
         }
     }
+}
+
+impl Line {
+    /// Completes the line and returns its text, if the filter of its Gateway admits the request.
+    pub fn into_text(
+        mut self,
+        end: &Completion<'_>,
+        log: Option<&GatewayLog>,
+    ) -> Option<Box<[u8]>> {
+        let is_admitted = admits(log, end).unwrap_or(true);
+        is_admitted.then(|| self.end(end, log).into())
+    }
+}
+
+/// Returns the status that a request counts as: 499 without a response (0), since its client has closed it.
+pub fn counted_status(status: u16) -> u16 {
+    match status {
+        0 => 499,
+        status => status,
+    }
+}
+
+/// Reports whether the filter of a Gateway admits a request; `None` if it has none.
+fn admits(log: Option<&GatewayLog>, end: &Completion<'_>) -> Option<bool> {
+    let filter = log?.filter.as_ref()?;
+    let status = counted_status(end.status);
+    Some(filter.admits(status, end.duration, || rand::rng().random()))
 }
 
 impl Drop for WorkerLog {

@@ -3,6 +3,7 @@
 
 mod dns;
 mod handshake_failure;
+mod key_sets;
 mod text;
 mod usage;
 
@@ -14,11 +15,14 @@ use http::StatusCode;
 
 pub use dns::{DnsStats, LookupResult};
 pub use handshake_failure::HandshakeFailure;
-pub use text::{CONTENT_TYPE, Detail, encode};
+pub use key_sets::{FetchFailure, KeySetStats, KeySetTotals};
+pub use text::exemplars::write_with_exemplars;
+pub use text::{CONTENT_TYPE, Metrics, write};
 
 use super::tap::Taps;
 use super::trace::TraceQueue;
-use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
+use crate::runtime::per_worker::PerWorker;
+use crate::table::Outcomes;
 
 /// Counters of client connections.
 #[derive(Debug, Default)]
@@ -49,48 +53,14 @@ pub struct ConnectionStats {
     pub dropped_datagrams: AtomicU64,
     /// Requests that are not valid HTTP.
     pub bad_requests: AtomicU64,
-    /// Responses to valid requests that matched no rule.
-    pub unmatched: StatusCounts,
+    /// Responses to valid requests that matched no rule; methods are not counted.
+    pub unmatched: PerWorker<Outcomes>,
     /// Open connections by worker; set once when the workers start.
     pub by_worker: OnceLock<Arc<[AtomicUsize]>>,
     /// Microseconds in which a worker was not idle, as of a moment ago.
     pub busy_micros: PerWorker<AtomicU64>,
     timeouts: [AtomicU64; TimeoutKind::ALL.len()],
     handshake_failures: [AtomicU64; HandshakeFailure::ALL.len()],
-}
-
-/// Response counters by status, for the statuses of requests without a rule. All other statuses
-/// share one counter.
-#[derive(Debug, Default)]
-pub struct StatusCounts(PerWorker<[Count; Self::KNOWN.len() + 1]>);
-
-impl StatusCounts {
-    const KNOWN: [(u16, &str); 8] = [
-        (400, "400"),
-        (404, "404"),
-        (405, "405"),
-        (408, "408"),
-        (417, "417"),
-        (421, "421"),
-        (431, "431"),
-        (499, "499"),
-    ];
-
-    /// Counts a response.
-    pub fn record(&self, worker: WorkerId, status: u16) {
-        let known = Self::KNOWN.iter().position(|(known, _)| *known == status);
-        let counts = self.0.of(worker);
-        counts[known.unwrap_or(Self::KNOWN.len())].add(1);
-    }
-
-    /// Responses by status name.
-    pub fn by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = Self::KNOWN.iter().map(|(_, name)| *name).chain(["other"]);
-        names.enumerate().map(|(index, name)| {
-            let counts = self.0.iter().map(|counts| counts[index].get());
-            (name, counts.sum())
-        })
-    }
 }
 
 /// The timeout that ended a client connection or stream.
@@ -408,6 +378,8 @@ pub struct ProcessStats {
     pub config: Arc<ConfigStats>,
     /// DNS lookups of backend hostnames.
     pub dns: Arc<DnsStats>,
+    /// Keys of token issuers.
+    pub key_sets: Arc<KeySetStats>,
     /// The stream from a controller, if objects come from one.
     pub stream: Option<Arc<StreamStats>>,
     /// The controller's counters, if this process is one.

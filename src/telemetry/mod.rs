@@ -1,6 +1,7 @@
 //! Telemetry: the log on standard error, the access log, and metrics.
 
 pub mod access_log;
+mod address;
 mod lines;
 pub mod log;
 pub mod metrics;

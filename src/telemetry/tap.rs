@@ -16,6 +16,7 @@ pub use self::filter::{StatusFilter, TapFilter};
 use self::queue::Queue;
 pub use self::queue::{Batch, MAX_RATE};
 use super::access_log::{Begun, Completion, Line};
+use crate::ir::ObjectRef;
 
 /// Maximum number of open taps.
 pub const MAX_TAPS: usize = 4;
@@ -25,6 +26,8 @@ pub const MAX_TAPS: usize = 4;
 pub struct Taps {
     /// Number of taps, so that requests without one pay one relaxed load.
     count: AtomicUsize,
+    /// Number of taps of all routes: the others are about requests whose route is known.
+    of_all_routes: AtomicUsize,
     open: ArcSwap<Vec<Arc<Tap>>>,
     /// Held while `open` changes.
     changing: Mutex<()>,
@@ -51,7 +54,7 @@ struct Shown<'a> {
     begun: &'a Begun,
     status: u16,
     duration_ms: f64,
-    route: Option<&'a str>,
+    route: Option<&'a ObjectRef>,
     rule: Option<usize>,
     backend: Option<String>,
     endpoint: Option<String>,
@@ -83,6 +86,19 @@ impl Taps {
     #[inline]
     pub fn is_open(&self) -> bool {
         self.count.load(Relaxed) > 0
+    }
+
+    /// Reports whether a tap may show a request whose route is not known yet.
+    #[inline]
+    pub fn show_all_routes(&self) -> bool {
+        self.of_all_routes.load(Relaxed) > 0
+    }
+
+    /// Reports whether a tap may show requests of a route.
+    #[cold]
+    pub fn show_route(&self, route: &ObjectRef) -> bool {
+        let open = self.open.load();
+        open.iter().any(|tap| tap.filter.admits_route(Some(route)))
     }
 
     /// Shows a request that has ended to the taps whose filters it meets. `backend` names its backend.
@@ -117,6 +133,8 @@ impl Taps {
         let mut open = Vec::clone(&self.open.load());
         let result = change(&mut open);
         self.count.store(open.len(), Relaxed);
+        let of_all_routes = open.iter().filter(|tap| tap.filter.route.is_none());
+        self.of_all_routes.store(of_all_routes.count(), Relaxed);
         self.open.store(Arc::new(open));
         result
     }

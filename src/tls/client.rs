@@ -1,5 +1,5 @@
-//! Client configurations: TLS to backends, each with its own verifier. Knows nothing of sockets, of handshakes in
-//! progress or of which policy requested TLS.
+//! Client configurations: TLS to backends, each with its own verifier. Must not know
+//! sockets, handshakes in progress, or which policy requested TLS.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,8 +18,8 @@ use rustls::{
 use webpki::EndEntityCert;
 
 use super::versions;
+use crate::ir::ClientTls;
 use crate::ir::tls::{Authorities, KeyPin, SubjectName, Verification, sha256};
-use crate::ir::{Certificate, ClientTls};
 
 /// The parameters of a TLS handshake with a backend.
 #[derive(Debug)]
@@ -37,14 +37,14 @@ pub struct Client {
 pub fn client_config(tls: &ClientTls) -> Result<Client, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Verifier::new(&tls.verification, &provider)?;
-    let builder = ClientConfig::builder_with_provider(provider.clone())
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(versions(tls.min_version))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
     let mut config = match &tls.client_certificate {
         None => builder.with_no_client_auth(),
         Some(certificate) => {
-            let key = certified_key(certificate, &provider)?;
+            let key = CertifiedKey::clone(&certificate.key);
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)))
         }
     };
@@ -54,15 +54,6 @@ pub fn client_config(tls: &ClientTls) -> Result<Client, Error> {
         config: Arc::new(config),
         server_name: ServerName::DnsName(dns_name(&tls.server_name)?),
     })
-}
-
-fn certified_key(
-    certificate: &Certificate,
-    provider: &CryptoProvider,
-) -> Result<CertifiedKey, Error> {
-    let key = certificate.key.clone_key();
-    let key = provider.key_provider.load_private_key(key)?;
-    Ok(CertifiedKey::new(certificate.chain.clone(), key))
 }
 
 fn dns_name(name: &str) -> Result<DnsName<'static>, Error> {

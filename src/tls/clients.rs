@@ -168,7 +168,7 @@ mod tests {
     use rustls::{ClientConfig, SupportedProtocolVersion, version};
 
     use super::*;
-    use crate::ir::tls::{Authority, CipherPolicy, TlsVersion};
+    use crate::ir::tls::{AlpnProtocol, Authority, CipherPolicy, TlsVersion};
     use crate::ir::{ObjectRef, ServerTls};
     use crate::tls::fixtures::{ECDSA, certificate, handshake};
     use crate::tls::{Server, ServerConfigs};
@@ -196,9 +196,11 @@ mod tests {
     ) -> (Arc<Server>, Arc<ClientConfig>) {
         let shown = certificate(ECDSA, &["a.com"]);
         let mut roots = RootCertStore::empty();
-        roots.add(shown.chain[0].clone()).unwrap();
+        roots.add(shown.chain()[0].clone()).unwrap();
         let tls = Arc::new(ServerTls {
-            negotiates_http: true,
+            alpn: AlpnProtocol::HTTP.to_vec(),
+            suites: Vec::new(),
+            groups: Vec::new(),
             certificates: vec![shown],
             min_version: TlsVersion::Tls12,
             ciphers: CipherPolicy::Default,

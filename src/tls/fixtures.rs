@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use rcgen::{CertificateParams, KeyPair, SignatureAlgorithm};
 
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, Error, ServerConfig, ServerConnection};
 
 use crate::ir::{Certificate, ObjectRef};
@@ -20,10 +22,11 @@ pub(super) fn certificate(
     let owned: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let signed = CertificateParams::new(owned).unwrap();
     let signed = signed.self_signed(&key).unwrap();
+    let private = key.serialize_der().try_into().unwrap();
+    let private = any_supported_type(&private).unwrap();
     Arc::new(Certificate {
         source: ObjectRef::core("Secret", "ns", names[0]),
-        chain: vec![signed.der().clone()],
-        key: key.serialize_der().try_into().unwrap(),
+        key: Arc::new(CertifiedKey::new(vec![signed.der().clone()], private)),
         names: names.iter().map(|name| (*name).into()).collect(),
         not_after: i64::MAX,
         fingerprint: names.concat().into(),

@@ -1,5 +1,5 @@
 //! Selects the certificate of a handshake: by server name, then by the signature schemes of the client, then by order.
-//! Knows nothing of listeners.
+//! Must not know listeners.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    /// Indexes the names of `certificates`. `keys` are their keys in the same order.
-    pub(super) fn new(certificates: &[Arc<Certificate>], keys: Vec<Arc<CertifiedKey>>) -> Self {
+    /// Indexes the names of the certificates.
+    pub(super) fn new(certificates: &[Arc<Certificate>]) -> Self {
         let mut exact: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
         let mut wildcards: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
         // The only certificate is selected without its names.
         let indexed = certificates.iter().enumerate();
-        for (index, certificate) in indexed.filter(|_| keys.len() > 1) {
+        for (index, certificate) in indexed.filter(|_| certificates.len() > 1) {
             for name in &certificate.names {
                 let list = match name.strip_prefix("*.") {
                     Some(suffix) => wildcards.entry(suffix.into()),
@@ -37,7 +37,7 @@ impl Resolver {
             }
         }
         Self {
-            keys: keys.into(),
+            keys: certificates.iter().map(|it| it.key.clone()).collect(),
             exact,
             wildcards,
         }
@@ -79,21 +79,11 @@ impl ResolvesServerCert for Resolver {
 mod tests {
     use super::*;
     use crate::tls::fixtures::{ECDSA, ED25519, certificate};
-    use rustls::crypto::aws_lc_rs::default_provider;
 
     const ALL: [SignatureScheme; 2] = [
         SignatureScheme::ED25519,
         SignatureScheme::ECDSA_NISTP256_SHA256,
     ];
-
-    fn resolver(certificates: &[Arc<Certificate>]) -> Resolver {
-        let provider = default_provider().key_provider;
-        let keys = certificates.iter().map(|certificate| {
-            let key = provider.load_private_key(certificate.key.clone_key());
-            Arc::new(CertifiedKey::new(certificate.chain.clone(), key.unwrap()))
-        });
-        Resolver::new(certificates, keys.collect())
-    }
 
     #[test]
     fn prefers_exact_names_then_wildcards_of_one_label_then_order() {
@@ -102,7 +92,7 @@ mod tests {
             certificate(ECDSA, &["*.a.com"]),
             certificate(ECDSA, &["x.a.com"]),
         ];
-        let resolver = resolver(&certificates);
+        let resolver = Resolver::new(&certificates);
         let rows = [
             (Some("x.a.com"), 2),
             (Some("y.a.com"), 1),
@@ -114,7 +104,7 @@ mod tests {
         ];
         for (name, index) in rows {
             let chosen = resolver.choose(name, &ALL).unwrap();
-            assert_eq!(chosen.cert, certificates[index].chain, "{name:?}");
+            assert_eq!(chosen.cert, certificates[index].chain(), "{name:?}");
         }
     }
 
@@ -125,10 +115,10 @@ mod tests {
             certificate(ECDSA, &["a.com"]),
             certificate(ECDSA, &["b.com"]),
         ];
-        let resolver = resolver(&certificates);
+        let resolver = Resolver::new(&certificates);
         let chosen = |schemes: &[_]| resolver.choose(Some("a.com"), schemes).unwrap();
-        assert_eq!(chosen(&ALL).cert, certificates[0].chain);
-        assert_eq!(chosen(&ALL[1..]).cert, certificates[1].chain);
+        assert_eq!(chosen(&ALL).cert, certificates[0].chain());
+        assert_eq!(chosen(&ALL[1..]).cert, certificates[1].chain());
         let rsa_only = [SignatureScheme::RSA_PSS_SHA256];
         assert!(resolver.choose(Some("a.com"), &rsa_only).is_none());
     }

@@ -1,5 +1,5 @@
 //! Server configurations: built once per distinct setting, and reused from table to table so that their session tickets
-//! stay valid. Knows nothing of listeners or handshakes.
+//! stay valid. Must not know listeners or handshakes.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,14 +7,14 @@ use rustc_hash::FxHashMap;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
-use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, Error, ServerConfig, ServerConnection};
 
 use super::clients::ClientVerifier;
 use super::resolver::Resolver;
 use super::versions;
+use crate::ir::ServerTls;
 use crate::ir::tls::{CipherPolicy, ClientValidation};
-use crate::ir::{Certificate, ServerTls};
+use crate::ir::tls_parameters::{self, Group};
 
 /// The TLS configuration of a listener, and the verifier of its clients.
 #[derive(Debug)]
@@ -44,7 +44,6 @@ impl Server {
 /// The server configurations of one table.
 #[derive(Debug, Default)]
 pub struct ServerConfigs {
-    keys: FxHashMap<Arc<Certificate>, Arc<CertifiedKey>>,
     verifiers: FxHashMap<Arc<ClientValidation>, Arc<ClientVerifier>>,
     servers: FxHashMap<Arc<ServerTls>, Arc<Server>>,
 }
@@ -53,18 +52,19 @@ impl ServerConfigs {
     /// Builds the configurations for `wanted` and reuses those of `previous`. Omits what cannot be built.
     pub fn build<'a>(wanted: impl Iterator<Item = &'a Arc<ServerTls>>, previous: &Self) -> Self {
         let mut built = Self::default();
+        let mut providers = Providers::default();
         for tls in wanted {
             if built.servers.contains_key(tls) {
                 continue;
             }
-            let provider = provider(tls.ciphers);
-            let keys = built.keys(tls, previous, provider);
-            let clients = built.verifier(tls, previous, provider);
+            // Verifiers depend on neither suites nor groups.
+            let clients = built.verifier(tls, previous, usual(tls.ciphers));
             let server = match previous.servers.get(tls) {
                 Some(server) => Some(server.clone()),
-                None => keys
-                    .zip(clients.ok())
-                    .and_then(|(keys, clients)| server(tls, keys, clients, provider.clone()).ok()),
+                None => clients.ok().and_then(|clients| {
+                    let provider = providers.provider(tls).clone();
+                    server(tls, clients, provider).ok()
+                }),
             };
             if let Some(server) = server {
                 built.servers.insert(tls.clone(), server);
@@ -98,41 +98,10 @@ impl ServerConfigs {
         self.verifiers.insert(validation.clone(), verifier.clone());
         Ok(Some(verifier))
     }
-
-    /// Returns the keys of all certificates, in order; `None` if one of them is unusable.
-    fn keys(
-        &mut self,
-        tls: &ServerTls,
-        previous: &Self,
-        provider: &CryptoProvider,
-    ) -> Option<Vec<Arc<CertifiedKey>>> {
-        let mut key = |certificate: &Arc<Certificate>| {
-            if let Some(known) = self.keys.get(certificate) {
-                return Some(known.clone());
-            }
-            let key = match previous.keys.get(certificate) {
-                Some(known) => known.clone(),
-                None => Arc::new(certified_key(certificate, provider).ok()?),
-            };
-            self.keys.insert(certificate.clone(), key.clone());
-            Some(key)
-        };
-        tls.certificates.iter().map(&mut key).collect()
-    }
-}
-
-fn certified_key(
-    certificate: &Certificate,
-    provider: &CryptoProvider,
-) -> Result<CertifiedKey, Error> {
-    let key = certificate.key.clone_key();
-    let key = provider.key_provider.load_private_key(key)?;
-    Ok(CertifiedKey::new(certificate.chain.clone(), key))
 }
 
 fn server(
     tls: &ServerTls,
-    keys: Vec<Arc<CertifiedKey>>,
     clients: Option<Arc<ClientVerifier>>,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<Server>, Error> {
@@ -142,10 +111,9 @@ fn server(
         None => builder.with_no_client_auth(),
         Some(clients) => builder.with_client_cert_verifier(clients.handshake_verifier()),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates, keys)));
-    if tls.negotiates_http {
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    }
+    let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(&tls.certificates)));
+    let protocols = tls.alpn.iter();
+    config.alpn_protocols = protocols.map(|it| it.name().as_bytes().to_vec()).collect();
     // Resumes by ticket only: no memory per session, and workers share nothing but the ticket key.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ticketer = Arc::new(Ticketer::default());
@@ -158,8 +126,55 @@ fn server(
     }))
 }
 
-/// Returns the cryptography of a policy, which all configurations share.
-fn provider(policy: CipherPolicy) -> &'static Arc<CryptoProvider> {
+/// The cryptography of configurations with suites or groups of their own.
+#[derive(Default)]
+struct Providers<'a>(FxHashMap<Parameters<'a>, Arc<CryptoProvider>>);
+
+/// What distinguishes cryptography: its policy, suites and groups.
+type Parameters<'a> = (CipherPolicy, &'a [tls_parameters::CipherSuite], &'a [Group]);
+
+impl<'a> Providers<'a> {
+    /// Returns the cryptography of a configuration.
+    fn provider(&mut self, tls: &'a ServerTls) -> &Arc<CryptoProvider> {
+        let ServerTls {
+            ciphers,
+            suites,
+            groups,
+            ..
+        } = tls;
+        if suites.is_empty() && groups.is_empty() {
+            return usual(*ciphers);
+        }
+        let made = self.0.entry((*ciphers, suites, groups));
+        made.or_insert_with(|| Arc::new(provider(*ciphers, suites, groups)))
+    }
+}
+
+fn provider(
+    ciphers: CipherPolicy,
+    suites: &[tls_parameters::CipherSuite],
+    groups: &[Group],
+) -> CryptoProvider {
+    let mut provider = CryptoProvider::clone(usual(ciphers));
+    if !suites.is_empty() {
+        provider.cipher_suites = aws_lc_rs::ALL_CIPHER_SUITES.to_vec();
+        provider.cipher_suites.retain(|suite| {
+            let number = u16::from(suite.suite());
+            suites.iter().any(|it| it.number() == number)
+        });
+    }
+    if !groups.is_empty() {
+        provider.kx_groups = aws_lc_rs::ALL_KX_GROUPS.to_vec();
+        provider.kx_groups.retain(|group| {
+            let number = u16::from(group.name());
+            groups.iter().any(|it| it.number() == number)
+        });
+    }
+    provider
+}
+
+/// Returns the cryptography of a policy, which all configurations without suites and groups of their own share.
+fn usual(policy: CipherPolicy) -> &'static Arc<CryptoProvider> {
     static DEFAULT: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     static AES_GCM: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let provider = match policy {
@@ -224,7 +239,7 @@ fn is_allowed(policy: CipherPolicy, suite: CipherSuite) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::tls::TlsVersion;
+    use crate::ir::tls::{AlpnProtocol, TlsVersion};
     use crate::tls::fixtures::{self, ECDSA, certificate};
     use rustls::{
         ClientConfig, ClientConnection, HandshakeKind, RootCertStore, SupportedProtocolVersion,
@@ -233,7 +248,9 @@ mod tests {
 
     fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
         Arc::new(ServerTls {
-            negotiates_http: true,
+            alpn: AlpnProtocol::HTTP.to_vec(),
+            suites: Vec::new(),
+            groups: Vec::new(),
             certificates: vec![certificate(ECDSA, &["a.com"])],
             min_version,
             ciphers,
@@ -254,7 +271,7 @@ mod tests {
         let mut provider = aws_lc_rs::default_provider();
         provider.cipher_suites.retain(|suite| suites(suite.suite()));
         let mut roots = RootCertStore::empty();
-        roots.add(tls.certificates[0].chain[0].clone()).unwrap();
+        roots.add(tls.certificates[0].chain()[0].clone()).unwrap();
         let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(versions)
             .unwrap()
@@ -304,8 +321,6 @@ mod tests {
         let third = ServerConfigs::build([&changed].into_iter(), &second);
         assert!(third.get(&tls).is_none());
         assert_ne!(Arc::as_ptr(third.get(&changed).unwrap()), config(&second));
-        let key = |configs: &ServerConfigs| Arc::as_ptr(&configs.keys[&tls.certificates[0]]);
-        assert_eq!(key(&first), key(&third));
     }
 
     #[test]
@@ -322,20 +337,33 @@ mod tests {
     }
 
     #[test]
-    fn omits_unusable_configurations() {
-        let good = certificate(ECDSA, &["a.com"]);
-        let bad = Certificate {
-            source: good.source.clone(),
-            chain: good.chain.clone(),
-            key: rustls::pki_types::PrivatePkcs8KeyDer::from(vec![0]).into(),
-            names: good.names.clone(),
-            not_after: 0,
-            fingerprint: good.fingerprint.clone(),
+    fn offers_all_suites_and_groups_that_have_a_name() {
+        let offers = |suites: &[tls_parameters::CipherSuite], groups: &[Group]| {
+            let made = provider(CipherPolicy::AesGcm, suites, groups);
+            (made.cipher_suites.len(), made.kx_groups.len())
         };
+        let (usual_suites, usual_groups) = offers(&[], &[]);
+        for suite in tls_parameters::CipherSuite::all() {
+            assert_eq!(offers(&[suite], &[]), (1, usual_groups), "{suite}");
+            let named = tls_parameters::CipherSuite::named(suite.name());
+            assert_eq!(named, Some(suite));
+        }
+        for group in Group::all() {
+            assert_eq!(offers(&[], &[group]), (usual_suites, 1), "{group}");
+            assert_eq!(Group::named(group.name()), Some(group));
+        }
+    }
+
+    #[test]
+    fn omits_unusable_configurations() {
+        let of_tls12 = |suite: &tls_parameters::CipherSuite| suite.name().starts_with("TLS_ECDHE");
+        let suites = tls_parameters::CipherSuite::all().filter(of_tls12);
         let tls = Arc::new(ServerTls {
-            negotiates_http: true,
-            certificates: vec![good, Arc::new(bad)],
-            min_version: TlsVersion::Tls12,
+            alpn: AlpnProtocol::HTTP.to_vec(),
+            suites: suites.collect(),
+            groups: Vec::new(),
+            certificates: vec![certificate(ECDSA, &["a.com"])],
+            min_version: TlsVersion::Tls13,
             ciphers: CipherPolicy::Default,
             client_validation: None,
         });

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use crate::api::Resource;
+use crate::api::access_policy::AccessPolicy;
+use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::core::{EndpointSlice, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
 use crate::api::pod::Pod;
+use crate::api::policy::BackendTlsPolicy;
 use crate::ir::ObjectRef;
 use crate::snapshot::{ChangedName, Listed, Snapshot};
 use crate::translate::source::Source;
@@ -20,6 +23,9 @@ const READ_AS_WHOLE: &[(&str, &str)] = &[
     (Service::GROUP, Service::KIND),
     (EndpointSlice::GROUP, EndpointSlice::KIND),
     (Pod::GROUP, Pod::KIND),
+    (AccessPolicy::GROUP, AccessPolicy::KIND),
+    (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
+    (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),
 ];
 
 /// The changes since the previous translation.

@@ -3,7 +3,7 @@
 
 mod backend;
 pub(super) mod cors;
-mod external_auth;
+pub(super) mod external_auth;
 mod fault;
 mod mirror;
 pub(super) mod route_filter;

@@ -27,11 +27,11 @@ pub(super) struct Links {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Reference {
     pub(super) name: ObjectRef,
-    /// What it is used for, if it is a Secret.
+    /// What it is used for, if it is a Secret, or a ConfigMap with texts.
     pub(super) purpose: Option<Purpose>,
 }
 
-/// What a Secret is used for.
+/// What a Secret or a ConfigMap is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
     /// A certificate with its key.
@@ -44,15 +44,21 @@ pub(super) enum Purpose {
     ApiKeys,
     /// A key that issuers of tokens have, too.
     TokenKey,
+    /// The secret of a client of an OpenID provider.
+    ClientSecret,
+    /// Texts that responses are made of.
+    Texts,
 }
 
 impl Purpose {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Certificate,
         Self::Authority,
         Self::Users,
         Self::ApiKeys,
         Self::TokenKey,
+        Self::ClientSecret,
+        Self::Texts,
     ];
 }
 
@@ -81,6 +87,13 @@ impl<'a> Collector<'a> {
                 self.refers_to(ObjectRef::core("ConfigMap", namespace, &authority.name));
             }
         }
+    }
+
+    /// Collects a ConfigMap of the own namespace with texts of responses.
+    pub(super) fn texts(&mut self, name: &str) {
+        let name = ObjectRef::core("ConfigMap", &self.name.namespace, name);
+        let purpose = Some(Purpose::Texts);
+        self.links.refers_to.push(Reference { name, purpose });
     }
 
     /// Collects a Secret with a certificate and its key. In another namespace it needs a ReferenceGrant.

@@ -3,78 +3,50 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ir::ObjectRef;
+use crate::ir::sharing::Shared;
 use crate::translate::changes::Changes;
+use crate::translate::keys::Keys;
 use crate::translate::source::Source;
 
 /// Which outputs are computed from which sources, also from absent ones. What an output is computed from, its owner keeps.
 pub(super) struct Readers<K>(FxHashMap<Source, Keys<K>>);
 
-/// What an output is computed from: each source once.
-pub(super) type Reads = Box<[Source]>;
+/// What an output is computed from: each source once. Outputs that are computed from the same few sources share their
+/// list, such as the routes of a team. As small as a pointer.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Reads(Arc<Vec<Source>>);
 
-/// The outputs that are computed from a source, in order. Mostly a few, for which a set would take twice the memory.
-enum Keys<K> {
-    Few(Vec<K>),
-    Many(BTreeSet<K>),
+/// The short lists of all outputs.
+static LISTS: LazyLock<Shared<Arc<Vec<Source>>>> = LazyLock::new(Shared::default);
+
+impl From<Vec<Source>> for Reads {
+    fn from(sources: Vec<Source>) -> Self {
+        let mut sources = once(sources);
+        if sources.len() > SHORT {
+            return Self(Arc::new(sources));
+        }
+        sources.shrink_to_fit();
+        Self(LISTS.list(sources))
+    }
 }
 
-/// Maximum number of outputs in a list.
-const FEW: usize = 32;
-
-impl<K: Ord + Clone> Keys<K> {
-    fn insert(&mut self, key: &K) {
-        match self {
-            Self::Few(few) => {
-                let Err(at) = few.binary_search(key) else {
-                    return;
-                };
-                if few.len() == FEW {
-                    let all = std::mem::take(few).into_iter().chain([key.clone()]);
-                    *self = Self::Many(all.collect());
-                    return;
-                }
-                few.reserve_exact(1);
-                few.insert(at, key.clone());
-            }
-            Self::Many(all) => drop(all.insert(key.clone())),
-        }
+impl Default for Reads {
+    fn default() -> Self {
+        Vec::new().into()
     }
+}
 
-    /// Removes an output. Returns whether no other one remains.
-    fn remove(&mut self, key: &K) -> bool {
-        match self {
-            Self::Few(few) => {
-                if let Ok(at) = few.binary_search(key) {
-                    few.remove(at);
-                }
-                few.is_empty()
-            }
-            Self::Many(all) => {
-                all.remove(key);
-                all.is_empty()
-            }
-        }
-    }
+impl Deref for Reads {
+    type Target = [Source];
 
-    fn contains(&self, key: &K) -> bool {
-        match self {
-            Self::Few(few) => few.binary_search(key).is_ok(),
-            Self::Many(all) => all.contains(key),
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &K> {
-        let (few, many) = match self {
-            Self::Few(few) => (Some(few.iter()), None),
-            Self::Many(all) => (None, Some(all.iter())),
-        };
-        let few = few.into_iter().flatten();
-        few.chain(many.into_iter().flatten())
+    fn deref(&self) -> &[Source] {
+        &self.0
     }
 }
 
@@ -104,11 +76,12 @@ impl<K: Ord + Clone> Readers<K> {
 
     /// Replaces the sources of an output. Returns those that no output is computed from any more.
     pub(super) fn replace(&mut self, key: &K, reads: &mut Reads, now: Vec<Source>) -> Vec<Source> {
-        let previous = std::mem::replace(reads, once(now));
+        let previous = std::mem::replace(reads, now.into());
         let mut unread = Vec::new();
         for source in absent(&previous, reads) {
             if let Some(readers) = self.0.get_mut(source)
                 && readers.remove(key)
+                && readers.is_empty()
             {
                 self.0.remove(source);
                 unread.push(source.clone());
@@ -126,21 +99,20 @@ impl<K: Ord + Clone> Readers<K> {
             let readers = self.0.get(source);
             readers.is_none_or(|readers| !readers.contains(key))
         };
-        let mut new = once(more).into_vec();
+        let mut new = once(more);
         new.retain(is_new);
         if new.is_empty() {
             return;
         }
         new.iter().for_each(|source| self.add(source, key));
-        let mut all = std::mem::take(reads).into_vec();
-        all.append(&mut new);
-        *reads = all.into();
+        new.extend_from_slice(reads);
+        *reads = new.into();
     }
 
     fn add(&mut self, source: &Source, key: &K) {
         match self.0.entry(source.clone()) {
-            Entry::Occupied(mut readers) => readers.get_mut().insert(key),
-            Entry::Vacant(place) => drop(place.insert(Keys::Few(vec![key.clone()]))),
+            Entry::Occupied(mut readers) => drop(readers.get_mut().insert(key)),
+            Entry::Vacant(place) => drop(place.insert(Keys::from(key.clone()))),
         }
     }
 }
@@ -149,7 +121,7 @@ impl<K: Ord + Clone> Readers<K> {
 const SHORT: usize = 8;
 
 /// Returns each source once.
-fn once(mut sources: Vec<Source>) -> Box<[Source]> {
+fn once(mut sources: Vec<Source>) -> Vec<Source> {
     if sources.len() <= SHORT {
         sources.sort_unstable();
         sources.dedup();
@@ -157,7 +129,7 @@ fn once(mut sources: Vec<Source>) -> Box<[Source]> {
         let mut known = FxHashSet::default();
         sources.retain(|source| known.insert(source.clone()));
     }
-    sources.into()
+    sources
 }
 
 /// Returns the sources that are not among others.

@@ -5,16 +5,21 @@ mod affecting;
 mod backend;
 mod changes;
 pub mod closure;
+mod config_map;
 mod consumer;
 mod duration;
+mod endpoints;
 mod filter;
 mod gateway;
 mod http_match;
 mod input;
+mod keys;
 mod links;
+mod media_type;
 mod memo;
 mod patterns;
 mod policy;
+mod policy_servers;
 mod protocol;
 mod reason;
 mod reference_grant;
@@ -32,6 +37,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use crate::ir::packed::packed;
 use crate::ir::{Ir, ListenerKey, ObjectRef, RuleId};
 use crate::provision::data_plane::DataPlane;
 use crate::snapshot::Snapshot;
@@ -39,6 +45,11 @@ use crate::status::StatusReport;
 
 pub use self::backend::{backend_kinds, watched_kinds};
 pub use self::policy::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion, PolicyVerdict};
+pub use self::policy::inherited::access::discovery::read_discovery;
+pub use self::policy::inherited::access::key_backend::{KeyServer, key_backends_may_differ};
+pub use self::policy::inherited::access::remote::{
+    KeySetSource, WantedKeySet, WantedKeySets, check_key_set,
+};
 pub use self::route::shadow::{Shadowed, shadowed};
 
 use self::backend::Backends;
@@ -48,11 +59,12 @@ use self::gateway::parameters;
 use self::input::Input;
 pub use self::input::{CONTROLLER_NAME, Mode, Options};
 use self::policy::{backend_policy, backend_tls, inherited, traffic_policy};
+use self::policy_servers::PolicyServers;
 use self::registry::Registry;
 use self::report::Report;
 use self::route::routes::Routes;
 use self::route::routes::requests::RouteRequests;
-use self::telemetry::TelemetryPolicies;
+use self::telemetry::{Served, TelemetryPolicies};
 
 /// The result of a translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +84,13 @@ pub fn translate(snapshot: &Snapshot, previous: Option<&Ir>, options: &Options) 
     Translator::new(options.clone()).translate(snapshot, previous)
 }
 
+/// Returns the key sets that the policies of a snapshot need. The oldest policies of a namespace come first if it has too
+/// many.
+pub fn wanted_key_sets(snapshot: &Snapshot, options: &Options) -> WantedKeySets {
+    let input = Input::new(snapshot, None, options, &Registry);
+    inherited::access::remote::wanted_key_sets(snapshot, &input)
+}
+
 /// Translates one snapshot after the other incrementally. Each result equals that of [`translate`]. Equal parts of
 /// consecutive results are the same `Arc`, so that later steps can compare pointers.
 ///
@@ -84,6 +103,7 @@ pub struct Translator {
     gateways: Gateways,
     backends: Backends,
     routes: Routes,
+    policy_servers: PolicyServers,
     inherited_statuses: inherited::Statuses,
     tls_statuses: backend_tls::Statuses,
     traffic_statuses: traffic_policy::Statuses,
@@ -101,6 +121,7 @@ impl Translator {
             gateways: Gateways::default(),
             backends: Backends::new(&options),
             routes: Routes::new(),
+            policy_servers: PolicyServers::default(),
             inherited_statuses: inherited::Statuses::default(),
             tls_statuses: backend_tls::Statuses::default(),
             traffic_statuses: traffic_policy::Statuses::default(),
@@ -118,6 +139,7 @@ impl Translator {
         let changes = &mut changes;
         let input = &Input::new(snapshot, previous, &self.options, &Registry);
         let report = &mut self.report;
+        let is_first = report.statuses.routes.is_empty();
         parameters::step(input, changes, report);
         self.inherited.step(input, changes);
         let policies = &self.inherited;
@@ -133,7 +155,12 @@ impl Translator {
             input,
             routes,
             parents,
+            policies,
         };
+        let servers = &mut self.policy_servers;
+        servers.step(input, changes, policies, (requests, parents), backends);
+        let server_faults =
+            |policy: &ObjectRef, gateway: &ObjectRef| servers.faults(input, policy, gateway);
         self.tls_statuses
             .step(input, changes, &backends.tls, requests, report);
         self.traffic_statuses
@@ -142,17 +169,27 @@ impl Translator {
         self.backend_policy_statuses
             .step(input, changes, of_backends, requests, report);
         self.inherited_statuses
-            .step(input, changes, policies, requests, report);
+            .step(input, changes, (policies, &server_faults), requests, report);
         let senders = |backend: &_| routes.backend_senders(parents, backend);
         backends.report(input, changes, senders, report);
         let changed = routes.totals.take_changed();
         let totals = routes.totals.listeners();
         self.gateways.assemble(changed, totals, report);
+        if is_first && !report.statuses.routes.is_empty() {
+            report.statuses.routes = packed(&report.statuses.routes);
+            backends.pack();
+        }
+        let Served {
+            tracing,
+            access_logs,
+        } = self.telemetry.served();
         Translation {
             ir: Ir {
                 ports: self.gateways.ports(),
                 backends: backends.served(),
-                tracing: self.telemetry.served(),
+                tracing,
+                access_logs,
+                policy_servers: self.policy_servers.served(),
             },
             report: report.current(),
             data_planes: self.gateways.data_planes.clone(),

@@ -47,6 +47,8 @@ pub(super) enum Source {
     TelemetryPolicyOf(ObjectRef),
     /// What is traced of the requests through a Gateway, or why nothing is.
     TracingOf(ObjectRef),
+    /// The servers that a policy names, or why they cannot be used.
+    ServersOf(ObjectRef),
     /// The requests of routes to an object.
     RequestsTo(ObjectRef),
     /// The listeners that a route is attached to.

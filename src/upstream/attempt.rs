@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use tokio::time::{Sleep, sleep};
 
 use super::attempts::{Attempts, Resend};
-use super::balance;
 use super::connect::{ConnectFailure, connect};
 use super::connector::Connector;
 use super::ejections::Ejections;
@@ -94,14 +93,14 @@ impl<'a, B: Replay> State<'a, B> {
         body: B,
     ) -> Self {
         if attempts.admit(backend).is_err() {
-            return Self::overloaded((backend, attempts), request, body);
+            return Self::overloaded((backend, attempts), request, SendError::OVERLOADED, body);
         }
-        let Some(in_flight) =
-            attempts.select(&pool.endpoints, backend, affinity, &request.parts.headers)
+        let Some(in_flight) = attempts.select(pool, backend, affinity, &request.parts.headers)
         else {
             let last = attempts.failed.as_ref().and_then(|failed| failed.last);
-            if balance::are_full(backend) {
-                return Self::overloaded((backend, attempts), request, body);
+            if attempts.are_endpoints_full(backend) {
+                let error = SendError::ENDPOINT_FULL;
+                return Self::overloaded((backend, attempts), request, error, body);
             }
             let error = last.unwrap_or_else(|| {
                 attempts.count_failure(backend, UpstreamFault::NoEndpoint);
@@ -125,7 +124,8 @@ impl<'a, B: Replay> State<'a, B> {
             None => {
                 let waiting = backend.settings.as_ref().map(|settings| settings.wait());
                 let Ok(slot) = waiting.transpose() else {
-                    return Self::overloaded((backend, attempts), request, body);
+                    let error = SendError::OVERLOADED;
+                    return Self::overloaded((backend, attempts), request, error, body);
                 };
                 let restrictions = attempts.restrictions();
                 let connecting = connect(pool.clone(), backend, in_flight, restrictions);
@@ -147,9 +147,9 @@ impl<'a, B: Replay> State<'a, B> {
     fn overloaded(
         (backend, attempts): (&Backend, &mut Attempts),
         request: &Outgoing<'_>,
+        error: SendError,
         body: B,
     ) -> Self {
-        let error = SendError::OVERLOADED;
         attempts.on_failure(error);
         let body = Some(body);
         Self::Failed(finish(
@@ -174,6 +174,7 @@ impl<'a, B: Replay> State<'a, B> {
         let limits = pool.head_limits;
         match ready {
             Ready::Http1(connection) => {
+                let limits = limits.of(backend);
                 let exchange = http1::Exchange::new(connection, request, body, limits);
                 Self::Exchanging(Exchange::Http1(Box::new(exchange)), in_flight)
             }
@@ -266,7 +267,7 @@ impl<B: Replay> Attempt<'_, B> {
                 health::on_response(&in_flight.endpoint().health);
                 let response_time = self.attempts.responded();
                 let stats = &self.backend.stats;
-                stats.response_times.record(self.pool.worker, response_time);
+                stats.responded(self.pool.worker, head.status.as_u16(), response_time);
                 self.attempts
                     .on_response(self.backend, in_flight.endpoint());
                 let key = Connector::key_of(self.backend, in_flight.endpoint());

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue};
 
 use super::balance::{self, Choice};
+use super::connector::Connector;
 use super::ejections::Ejections;
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
+use super::pool::Pool;
 use super::release::{self, SelectedRelease, candidates};
 use super::restrictions::{Avoid, Restrictions};
+use super::room::Room;
 use super::send_error::SendError;
 use crate::table::{Backend, Endpoint, Endpoints, Release, ReleaseStats, UpstreamFault};
 use crate::table::{Overloaded, RequestSlot};
@@ -266,15 +269,16 @@ impl Attempts {
 
     pub(super) fn select(
         &mut self,
-        worker: &WorkerEndpoints,
+        pool: &Pool,
         backend: &Backend,
         affinity: Option<u64>,
         headers: &HeaderMap,
     ) -> Option<InFlight> {
-        let endpoints = backend.endpoints();
-        if let Some(preferred) =
-            self.select_preferred(worker, &endpoints, |it| balance::is_full(backend, it))
-        {
+        let (worker, endpoints) = (&pool.endpoints, backend.endpoints());
+        let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it));
+        let room = backend.settings.as_deref();
+        let room = room.and_then(|settings| Room::of(settings, Some(&has_open)));
+        if let Some(preferred) = self.select_preferred(worker, &endpoints, room) {
             (self.endpoint, self.is_selected) = (Some(preferred.endpoint().address), true);
             return Some(preferred);
         }
@@ -290,7 +294,8 @@ impl Attempts {
         };
         let release = self.release.as_ref().map(|selected| &*selected.release);
         let ring = release::ring(&endpoints, release);
-        let choice = Choice::of(backend, worker.worker(), ring, affinity);
+        let choice = Choice::of(backend, worker.worker(), ring, affinity).with_open(&has_open);
+        let choice = choice.with_near(endpoints.near());
         let select = |excluded: &[u64]| balance::select(worker, candidates, excluded, choice);
         let selected = match &self.failed {
             None => select(&[]),
@@ -306,6 +311,13 @@ impl Attempts {
         };
         (self.endpoint, self.is_selected) = (Some(selected.endpoint().address), true);
         Some(selected)
+    }
+
+    /// Reports whether no endpoint was selected because all that are left have as much as the policy permits.
+    pub(super) fn are_endpoints_full(&self, backend: &Backend) -> bool {
+        let endpoints = backend.endpoints();
+        let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
+        balance::are_full(backend, candidates, &self.excluded())
     }
 
     fn has_unreachable(&self) -> bool {
@@ -326,16 +338,22 @@ impl Attempts {
         &mut self,
         worker: &WorkerEndpoints,
         endpoints: &Endpoints,
-        is_full: impl Fn(&Endpoint) -> bool,
+        room: Option<Room<'_>>,
     ) -> Option<InFlight> {
         let (endpoint, release) = endpoints.find(self.preferred?)?;
         let failed = self.failed.as_ref();
         let excluded = failed.map_or([0; EXCLUDED], |failed| failed.excluded(failed.refused));
-        if endpoint.health.is_avoided() || excluded.contains(&endpoint.id) || is_full(endpoint) {
+        let is_full = || room.is_some_and(|room| !room.is_left(endpoint));
+        if endpoint.health.is_avoided() || excluded.contains(&endpoint.id) || is_full() {
             return None;
         }
+        let begun = worker.begin(endpoint);
+        let begun = match room {
+            None => begun,
+            Some(room) => room.confirm(begun)?,
+        };
         self.release = release.cloned().map(SelectedRelease::kept);
-        Some(worker.begin(endpoint))
+        Some(begun)
     }
 
     /// Records a failed attempt.

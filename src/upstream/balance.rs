@@ -3,12 +3,12 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use rand::RngExt;
 
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
+use super::room::{HasOpen, Room};
 use super::slow_start::SlowStart;
 use crate::ir::backend_policy::{LoadBalancing, Passive};
 use crate::runtime::per_worker::WorkerId;
@@ -18,6 +18,12 @@ use crate::table::{Backend, BackendSettings, Endpoint, Ring};
 const CHOICES: u64 = 8;
 /// Requests in flight that an endpoint may always have for its keys: few requests of one client stay together.
 const ALWAYS_PERMITTED: u64 = 16;
+
+/// Percentage of the endpoints in the own zone that must be healthy so that those of others get nothing: each has at most
+/// twice its load.
+const HALF: u32 = 50;
+/// How often a request looks for an endpoint with room that other workers do not take meanwhile.
+const ROUNDS: usize = 4;
 
 /// How an endpoint is chosen among several.
 #[derive(Clone, Copy)]
@@ -65,6 +71,9 @@ impl<'a> Method<'a> {
 pub(super) struct Choice<'a> {
     method: Method<'a>,
     settings: Option<&'a BackendSettings>,
+    has_open: Option<HasOpen<'a>>,
+    /// Endpoints that take precedence.
+    near: Option<&'a [Arc<Endpoint>]>,
 }
 
 impl<'a> Choice<'a> {
@@ -73,6 +82,8 @@ impl<'a> Choice<'a> {
         Self {
             method: Method::Load(slow_start),
             settings: None,
+            has_open: None,
+            near: None,
         }
     }
 
@@ -90,26 +101,50 @@ impl<'a> Choice<'a> {
             Some(settings) => Self {
                 method: Method::by(settings, (backend, worker), ring, affinity),
                 settings: Some(settings),
+                has_open: None,
+                near: None,
             },
         }
     }
 
-    fn max_per_endpoint(&self) -> Option<u64> {
-        self.settings?.max_per_endpoint()
+    /// Makes connections count that are open: `has_open` reports whether one to an endpoint can carry another request.
+    pub(super) fn with_open(self, has_open: HasOpen<'a>) -> Self {
+        Self {
+            has_open: Some(has_open),
+            ..self
+        }
+    }
+
+    /// Makes endpoints in the own zone take precedence, if there are some.
+    pub(super) fn with_near(self, near: Option<&'a [Arc<Endpoint>]>) -> Self {
+        Self { near, ..self }
+    }
+
+    /// Reports whether these endpoints can serve what all would: at least half of them are healthy, and no fewer than
+    /// without panic, and one of those may get the request.
+    fn suffices(&self, near: &[Arc<Endpoint>], excluded: &[u64]) -> bool {
+        let panic = self.settings.map_or(0, |it| it.ir.passive.panic_percent);
+        let room = self.room();
+        let healthy = || near.iter().filter(|it| !it.health.is_avoided());
+        healthy().count() * 100 >= near.len() * panic.max(HALF) as usize
+            && healthy()
+                .any(|it| !excluded.contains(&it.id) && room.is_none_or(|room| room.is_left(it)))
+    }
+
+    fn room(&self) -> Option<Room<'a>> {
+        Room::of(self.settings?, self.has_open)
     }
 }
 
-/// Reports whether an endpoint has as many requests as the policy of its backend permits.
-pub(super) fn is_full(backend: &Backend, endpoint: &Endpoint) -> bool {
+/// Reports whether endpoints are left that are not in `excluded`. To be called when none of them is selected: all have as
+/// much as the policy of their backend permits. Makes connections close that other workers do not use.
+pub(super) fn are_full(backend: &Backend, endpoints: &[Arc<Endpoint>], excluded: &[u64]) -> bool {
     let settings = backend.settings.as_ref();
-    let max = settings.and_then(|settings| settings.max_per_endpoint());
-    max.is_some_and(|max| endpoint.load.in_flight() >= max)
-}
-
-/// Reports whether there are endpoints, and all have as many requests as the policy of their backend permits.
-pub(super) fn are_full(backend: &Backend) -> bool {
-    let endpoints = backend.endpoints();
-    !endpoints.is_empty() && endpoints.iter().all(|endpoint| is_full(backend, endpoint))
+    if !settings.is_some_and(|settings| settings.limits_endpoints()) {
+        return false;
+    }
+    let left = endpoints.iter().filter(|it| !excluded.contains(&it.id));
+    left.inspect(|it| it.want_connections()).count() > 0
 }
 
 /// Selects an endpoint that is not in `excluded` and counts the request. `None` if no endpoint is
@@ -131,8 +166,15 @@ pub(super) fn select(
             }
         }
     }
-    if let Some(max) = choice.max_per_endpoint() {
-        return select_below(worker, endpoints, excluded, choice, max);
+    if let Some(near) = choice.near
+        && choice.suffices(near, excluded)
+        && let Some(selected) = select(worker, near, excluded, choice.with_near(None))
+    {
+        return Some(selected);
+    }
+    if let Some(room) = choice.room() {
+        let select = || select_with_room(worker, endpoints, excluded, choice, &room);
+        return (0..ROUNDS).find_map(|_| room.confirm(select()?));
     }
     if excluded.is_empty()
         && let Some(selected) = select_fast(worker, endpoints, choice.method)
@@ -171,34 +213,28 @@ fn select_fast<'a>(
     }
 }
 
-/// Selects an endpoint with fewer than `max` requests in flight. Two workers that begin one at the same time see each other.
-fn select_below(
+/// Selects an endpoint that may get another request.
+fn select_with_room(
     worker: &WorkerEndpoints,
     endpoints: &[Arc<Endpoint>],
     excluded: &[u64],
     choice: Choice<'_>,
-    max: u64,
+    room: &Room<'_>,
 ) -> Option<InFlight> {
-    let has_room = |endpoint: &&Arc<Endpoint>| endpoint.load.in_flight() < max;
-    let all_have_room = endpoints.iter().all(|it| has_room(&it));
-    let selected = match all_have_room {
-        true => select_among(worker, endpoints, excluded, choice, health::now()),
-        false => {
-            // A ring is that of all endpoints.
-            let choice = match choice.method {
-                Method::Hash { .. } => Choice {
-                    method: Method::Load(None),
-                    ..choice
-                },
-                _ => choice,
-            };
-            let left: Vec<_> = endpoints.iter().filter(has_room).cloned().collect();
-            select_among(worker, &left, excluded, choice, health::now())
-        }
-    }?;
-    fence(SeqCst);
-    let in_flight = selected.endpoint().load.in_flight();
-    (in_flight <= max).then_some(selected)
+    if endpoints.iter().all(|it| room.is_left(it)) {
+        return select_among(worker, endpoints, excluded, choice, health::now());
+    }
+    // A ring is that of all endpoints.
+    let choice = match choice.method {
+        Method::Hash { .. } => Choice {
+            method: Method::Load(None),
+            ..choice
+        },
+        _ => choice,
+    };
+    let left = endpoints.iter().filter(|it| room.is_left(it));
+    let left: Vec<_> = left.cloned().collect();
+    select_among(worker, &left, excluded, choice, health::now())
 }
 
 /// Selects an endpoint that is due for a probe, or else among the healthy endpoints, or among all if

@@ -13,7 +13,7 @@ use super::in_flight::InFlight;
 use super::pool::{Pool, Ready};
 use super::release::candidates;
 use super::send_error::SendError;
-use crate::table::{Backend, BackendStats, UpstreamFault};
+use crate::table::{Backend, BackendStats, Endpoint, UpstreamFault};
 use crate::upstream::connector::Connector;
 use crate::upstream::restrictions::Restrictions;
 
@@ -57,7 +57,7 @@ async fn first_connection(
     let delay = hedge_delay(&backend.stats);
     let connector = Connector::new(backend, selected.endpoint());
     let mut first = pin!(pool.ready(&connector, avoid));
-    // Endpoints that are out of date may all be gone, so that a slow one is hedged with what answers for them.
+    // Endpoints that are out of date may all have ended, so that a slow one is hedged with what answers for them.
     let fallback = release.is_none().then(|| backend.fallback()).flatten();
     if fallback.is_some() || candidates(&backend.endpoints(), release).len() > 1 {
         tokio::select! {
@@ -69,14 +69,17 @@ async fn first_connection(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let choice = Choice::of(backend, pool.worker, None, None);
+    let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it));
+    let endpoints = backend.endpoints();
+    let choice = Choice::of(backend, pool.worker, None, None).with_open(&has_open);
+    let choice = choice.with_near(endpoints.near());
     let hedge = match &fallback {
         Some(fallback) => {
             balance::select(&pool.endpoints, fallback, &excluded, Choice::by_load(None))
         }
         None => balance::select(
             &pool.endpoints,
-            candidates(&backend.endpoints(), release),
+            candidates(&endpoints, release),
             &excluded,
             choice,
         ),

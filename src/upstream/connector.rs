@@ -99,6 +99,12 @@ impl Connector {
         }
     }
 
+    /// Returns the maximum number of streams of a connection of HTTP/2 by the policy of the backend.
+    pub(super) fn max_streams(&self) -> Option<usize> {
+        let settings = self.settings.as_ref()?;
+        settings.ir.connection.max_streams.map(|max| max as usize)
+    }
+
     /// Returns the protocol of a connection: what is configured, or else what its ALPN selected.
     pub(super) fn protocol_of(&self, io: &Io) -> Protocol {
         let negotiated = match io.has_negotiated_http2() {
@@ -127,6 +133,9 @@ impl Connector {
     ) -> Result<Io, SendError> {
         let settings = self.settings.as_deref();
         let slot = settings.map(BackendSettings::connect).transpose()?;
+        let max = settings.and_then(|it| it.ir.limits.connections_per_endpoint);
+        let of_endpoint = max.map(|max| self.endpoint.connect(max)).transpose();
+        let of_endpoint = of_endpoint.map_err(|_| SendError::ENDPOINT_FULL)?;
         let connection = settings.map(|settings| settings.ir.connection);
         let limit = connection
             .and_then(|it| it.connect_timeout)
@@ -141,7 +150,8 @@ impl Connector {
                 )
             })??;
         self.stats.connected(begin.elapsed());
-        let terms = connection.map(|it| Box::new(Terms::new(&it, slot.flatten())));
+        let slots = [slot.flatten(), of_endpoint];
+        let terms = connection.map(|it| Box::new(Terms::new(&it, slots)));
         Ok(io.with_terms(terms))
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::ir::backend_policy::Connection;
+use crate::ir::http2::Http2Windows;
 use crate::runtime::descriptors::BackendDescriptor;
-use crate::table::ConnectionSlot;
+use crate::table::{BackendCounts, ConnectionSlot};
 
 /// A connected stream.
 #[derive(Debug)]
@@ -27,20 +29,23 @@ pub struct Io {
 /// What the policy of a backend says of a connection to it.
 #[derive(Debug)]
 pub(super) struct Terms {
-    /// Counts the connection for its backend, if they are limited.
-    slot: Option<ConnectionSlot>,
+    /// Count the connection for its backend and its endpoint, if they are limited.
+    slots: [Option<ConnectionSlot>; 2],
     /// Requests that it may still carry.
     left: Option<u32>,
     /// Idle timeout in milliseconds.
     idle: Option<u64>,
+    /// Maximum number of streams, and windows, of HTTP/2.
+    http2: (Option<u32>, Http2Windows),
 }
 
 impl Terms {
-    pub(super) fn new(connection: &Connection, slot: Option<ConnectionSlot>) -> Self {
+    pub(super) fn new(connection: &Connection, slots: [Option<ConnectionSlot>; 2]) -> Self {
         Self {
-            slot,
+            slots,
             left: connection.max_requests,
             idle: connection.idle.map(|idle| idle.as_millis() as u64),
+            http2: (connection.max_streams, connection.windows),
         }
     }
 }
@@ -95,10 +100,21 @@ impl Io {
         self.terms.as_ref()?.idle
     }
 
-    /// Reports whether other connections of the backend were refused since this time, for want of slots.
+    /// Returns the maximum number of streams, and the windows, of a connection of HTTP/2.
+    pub(super) fn http2(&self) -> (Option<u32>, Http2Windows) {
+        let terms = self.terms.as_ref();
+        terms.map(|terms| terms.http2).unwrap_or_default()
+    }
+
+    /// Reports whether other connections of the backend or the endpoint were refused since this time, for want of slots.
     pub(super) fn is_wanted(&self, since: u64) -> bool {
-        let slot = self.terms.as_ref().and_then(|terms| terms.slot.as_ref());
-        slot.is_some_and(|slot| slot.is_wanted(since))
+        self.counts().any(|counts| counts.is_wanted(since))
+    }
+
+    /// Returns what counts the connection.
+    pub(super) fn counts(&self) -> impl Iterator<Item = &Arc<BackendCounts>> {
+        let slots = self.terms.iter().flat_map(|terms| &terms.slots);
+        slots.flatten().map(ConnectionSlot::counts)
     }
 
     /// Reports whether the stream has TLS.

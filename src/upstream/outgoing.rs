@@ -6,6 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, request};
 use http_body::Body;
 
+use crate::table::Backend;
+
 /// A request body that can be sent again while its beginning is buffered.
 pub trait Replay: Body<Data = Bytes> + Unpin {
     /// Rewinds to the first byte. Returns false and changes nothing if the beginning is no longer
@@ -75,4 +77,22 @@ pub struct HeadLimits {
     pub bytes: usize,
     /// Maximum number of headers.
     pub headers: usize,
+    /// Whether the policy of the backend sets the size.
+    pub is_of_policy: bool,
+}
+
+impl HeadLimits {
+    /// Returns the limits of HTTP/1.1 responses of a backend, which its policy may make stricter.
+    pub(super) fn of(self, backend: &Backend) -> Self {
+        let settings = backend.settings.as_ref();
+        let bytes = settings.and_then(|it| it.ir.connection.max_header_bytes);
+        match bytes.map(|bytes| bytes as usize) {
+            Some(bytes) if bytes < self.bytes => Self {
+                bytes,
+                is_of_policy: true,
+                ..self
+            },
+            _ => self,
+        }
+    }
 }

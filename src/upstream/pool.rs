@@ -123,6 +123,7 @@ impl Pool {
             head_limits: HeadLimits {
                 bytes: limits.max_header_bytes,
                 headers: limits.max_headers,
+                is_of_policy: false,
             },
             connect_timeout: limits.connect_timeout,
             descriptors,
@@ -135,6 +136,12 @@ impl Pool {
     /// Takes an open connection with capacity: an HTTP/2 connection, or the most recently used HTTP/1.1 connection.
     pub(super) fn take(&self, key: ConnectionKey, avoid: Avoid) -> Option<Ready> {
         self.entries.borrow_mut().get_mut(&key)?.take(avoid, false)
+    }
+
+    /// Reports whether a connection is open, or is being opened, that can carry another request.
+    pub(super) fn has_open(&self, key: ConnectionKey) -> bool {
+        let entries = self.entries.borrow();
+        entries.get(&key).is_some_and(Entry::has_open)
     }
 
     /// Returns an HTTP/1.1 connection whose exchange is complete.
@@ -171,7 +178,9 @@ impl Pool {
                     && !connection.is_wanted(wanted)
             });
             entry.http2.retain(|connection| {
-                connection.is_open() && !connection.is_unused_since(since(connection.idle_timeout))
+                connection.is_open()
+                    && !connection.is_unused_since(since(connection.idle_timeout))
+                    && !connection.is_wanted(wanted)
             });
             !(entry.idle.is_empty() && entry.http2.is_empty() && entry.opening.is_empty())
         });
@@ -236,6 +245,7 @@ impl Pool {
         }
         // Assumes the lowest limit of the existing connections for the new one.
         let known = entry.http2.iter().map(|it| it.max_streams()).min();
+        let known = known.into_iter().chain(connector.max_streams()).min();
         let capacity = known.unwrap_or(ASSUMED_STREAMS).clamp(1, ASSUMED_STREAMS);
         let opening = Rc::new(Opening {
             begin: Instant::now(),
@@ -330,7 +340,9 @@ impl Entry {
     fn usable_http2(&self, avoid: Avoid, allow_full: bool) -> Option<usize> {
         let connections = self.http2.iter().enumerate();
         let mut usable = connections.filter(|(_, connection)| {
-            connection.id != avoid.refused && connection.has_requests_left()
+            connection.id != avoid.refused
+                && connection.has_requests_left()
+                && !connection.is_full_by_policy()
         });
         let found = if allow_full {
             usable.min_by_key(|(_, connection)| (connection.is_exhausted(), connection.streams()))
@@ -342,10 +354,19 @@ impl Entry {
         found.map(|(index, _)| index)
     }
 
-    /// Returns the number of HTTP/2 connections whose window is not exhausted.
+    fn has_open(&self) -> bool {
+        let has_room = |opening: &Rc<Opening>| opening.waiting.get() < opening.capacity;
+        !self.idle.is_empty()
+            || self.usable_http2(Avoid::default(), false).is_some()
+            || self.opening.iter().any(has_room)
+    }
+
+    /// Returns the number of HTTP/2 connections that requests may queue on.
     fn usable_connections(&self) -> usize {
         let usable = |connection: &&Rc<Http2Connection>| {
-            !connection.is_exhausted() && connection.has_requests_left()
+            !connection.is_exhausted()
+                && connection.has_requests_left()
+                && !connection.is_full_by_policy()
         };
         self.http2.iter().filter(usable).count()
     }

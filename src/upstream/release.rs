@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
-use super::cookie;
+use crate::ir::cookie;
 use crate::table::{Endpoint, Endpoints, Release, Releases, Ring};
 
 /// The release that a request is in.

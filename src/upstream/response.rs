@@ -88,15 +88,7 @@ impl<B: Replay> Response<B> {
     pub fn discard(&mut self, attempts: &mut Attempts) -> Option<B> {
         let body = self.body.exchange.take_rewound()?;
         attempts.begin_retry(Some(self.body.in_flight.endpoint().id));
-        // Reuses the connection if the rest of the response has already arrived: a no-op waker
-        // never waits.
-        let mut cx = Context::from_waker(Waker::noop());
-        for _ in 0..MAX_DISCARDED_FRAMES {
-            match Pin::new(&mut self.body).poll_frame(&mut cx) {
-                Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(None | Some(Err(_))) | Poll::Pending => break,
-            }
-        }
+        self.body.drain();
         Some(body)
     }
 
@@ -123,6 +115,18 @@ impl<B: Replay> ResponseBody<B> {
             first,
             in_flight: self.in_flight,
         })
+    }
+
+    /// Reads what has arrived of a body that nobody wants, so that its connection is reused if that is all.
+    pub fn drain(&mut self) {
+        // A no-op waker never waits.
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..MAX_DISCARDED_FRAMES {
+            match Pin::new(&mut *self).poll_frame(&mut cx) {
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(None | Some(Err(_))) | Poll::Pending => break,
+            }
+        }
     }
 
     /// Returns the connection to the pool once the exchange is complete.

@@ -31,6 +31,10 @@ impl SendError {
         UpstreamFault::Overloaded,
         "overloaded: the backend has as many requests or connections as its policy permits",
     );
+    pub(super) const ENDPOINT_FULL: Self = Self::Backend(
+        UpstreamFault::Overloaded,
+        "overloaded: each endpoint has as many requests or connections as the backend's policy permits",
+    );
     pub(super) const TIMEOUT: Self = Self::Backend(
         UpstreamFault::Timeout,
         "no response within the rule's backendRequest timeout",

@@ -57,12 +57,12 @@ impl Upstream {
         let mut excluded = [0; MAX_ENDPOINTS];
         let slot =
             admit(backend).inspect_err(|_| backend.stats.failed(UpstreamFault::Overloaded))?;
-        let mut error = match balance::are_full(backend) {
-            true => SendError::OVERLOADED,
-            false => SendError::NO_ENDPOINT,
-        };
+        let mut error = SendError::NO_ENDPOINT;
         for tried in 0..MAX_ENDPOINTS {
             let Some(in_flight) = self.select(backend, client.address, &excluded) else {
+                if balance::are_full(backend, &backend.endpoints(), &excluded) {
+                    error = SendError::ENDPOINT_FULL;
+                }
                 break;
             };
             let connector = Connector::new(backend, in_flight.endpoint());
@@ -114,6 +114,7 @@ impl Upstream {
         let affinity = settings.and_then(|settings| settings.affinity_of_client(client));
         let ring = release::ring(&endpoints, release.as_deref());
         let choice = Choice::of(backend, self.pool.worker, ring, affinity);
+        let choice = choice.with_near(endpoints.near());
         let tried = excluded.iter().filter(|id| **id != 0).count();
         balance::select(
             &self.pool.endpoints,

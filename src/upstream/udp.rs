@@ -11,6 +11,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use super::Upstream;
+use super::balance;
 use super::connector::connect_error;
 use super::health;
 use super::in_flight::InFlight;
@@ -42,7 +43,12 @@ impl Upstream {
         let slot = admit(backend)?;
         let version = Cell::new(backend.endpoints().version());
         let selected = self.select(backend, client, &[]);
-        let in_flight = selected.ok_or(SendError::NO_ENDPOINT)?;
+        let in_flight = selected.ok_or_else(|| {
+            match balance::are_full(backend, &backend.endpoints(), &[]) {
+                true => SendError::ENDPOINT_FULL,
+                false => SendError::NO_ENDPOINT,
+            }
+        })?;
         let opened = open(in_flight.endpoint().address);
         let socket = opened.map_err(|error| connect_error(&error))?;
         in_flight.on_sent();

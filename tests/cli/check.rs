@@ -116,6 +116,14 @@ fn objects_come_from_a_folder_or_a_cluster() {
         ),
         (&["check"], "name a folder"),
         (&["check", "x", "--context", "y"], "--kubernetes"),
+        (
+            &["check", "x", "--controller-namespace", "y"],
+            "--kubernetes",
+        ),
+        (
+            &["check", "--kubernetes", "--allow-image", "*"],
+            "add --controller-namespace",
+        ),
     ] {
         let output = output(arguments);
         let error = String::from_utf8_lossy(&output.stderr);

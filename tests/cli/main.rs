@@ -46,7 +46,7 @@ fn subcommands() -> Vec<String> {
 
 #[test]
 fn every_command_has_help_with_an_example_and_exit_codes() {
-    let names = "quickstart run controller check explain status config top tap log-level shift echo completions";
+    let names = "quickstart run controller check explain migrate status config top tap log-level shift echo completions";
     assert_eq!(subcommands().join(" "), names);
     for name in subcommands() {
         let help = stdout(&output(&[&name, "--help"]));

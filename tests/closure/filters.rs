@@ -15,17 +15,17 @@ use crate::objects::{metadata, named};
 pub(crate) fn references<'a>(
     backend_refs: &'a [BackendRef<HttpFilter>],
     filters: &'a [HttpFilter],
-) -> impl Iterator<Item = &'a BackendObjectRef> {
+) -> impl Iterator<Item = BackendObjectRef> {
     let of_shares = backend_refs.iter();
     let of_rule = filters;
     let filters = of_shares.clone().flat_map(|share| &share.filters);
     let of_filters = filters.chain(of_rule).flat_map(|filter| {
         let mirror = filter.request_mirror.iter();
         let auth = filter.external_auth.iter();
-        let mirrored = mirror.map(|mirror| &mirror.backend_ref);
-        mirrored.chain(auth.map(|auth| &auth.backend_ref))
+        let mirrored = mirror.map(|mirror| mirror.backend_ref.clone());
+        mirrored.chain(auth.map(|auth| auth.backend_ref.clone()))
     });
-    of_shares.map(|share| &share.backend).chain(of_filters)
+    of_shares.map(BackendRef::backend).chain(of_filters)
 }
 
 /// Filters that refer to backends or to RouteFilters.
@@ -57,7 +57,11 @@ pub(crate) fn route_filter() -> impl Strategy<Value = Value> {
         json!({"regexRewrite": {"pattern": "^/a", "replacement": "/b"}}),
         json!({"regexRewrite": {"pattern": "(", "replacement": "/b"}}),
     ]);
-    (metadata("f"), spec).prop_map(|(metadata, spec)| {
+    let with_body = named("cm").prop_map(|name| {
+        let map = json!({"name": name, "key": "ca.crt"});
+        json!({"directResponse": {"status": 404, "configMapRef": map}})
+    });
+    (metadata("f"), prop_oneof![2 => spec, 1 => with_body]).prop_map(|(metadata, spec)| {
         json!({
             "apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
             "metadata": metadata, "spec": spec,
@@ -133,4 +137,35 @@ fn closure_includes_route_filters_of_its_namespace() {
     assert_eq!(followed.put(&filter("apps")), [change]);
     let change = "g: -RouteFilter apps/filter";
     assert_eq!(followed.delete(&filter("apps")), [change]);
+}
+
+#[test]
+fn closure_includes_config_maps_with_bodies_of_route_filters() {
+    let reference = json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": "filter"});
+    let mut filtered = route("apps", "r", "g", json!({"name": "app", "port": 80}));
+    filtered["spec"]["rules"][0]["filters"] =
+        json!([{"type": "ExtensionRef", "extensionRef": reference}]);
+    let map = |namespace: &str, name: &str, key: &str| {
+        let mut map = object("ConfigMap", namespace, name, Value::Null);
+        map["data"] = json!({key: "text"});
+        map
+    };
+    let response = json!({"status": 404, "configMapRef": {"name": "texts", "key": "a"}});
+    let spec = json!({"directResponse": response});
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        filtered,
+        service("apps", "app"),
+        object("RouteFilter", "apps", "filter", spec),
+        map("other", "texts", "a"),
+        map("apps", "others", "a"),
+    ]);
+    // Without the body, no rule of the route is usable.
+    let without = ["HTTPRoute apps/r", "RouteFilter apps/filter"];
+    assert_eq!(followed.of("g"), without);
+    let change = "g: +ConfigMap apps/texts +Service apps/app";
+    assert_eq!(followed.put(&map("apps", "texts", "a")), [change]);
+    let change = "g: +ConfigMap apps/texts -Service apps/app";
+    assert_eq!(followed.put(&map("apps", "texts", "b")), [change]);
 }

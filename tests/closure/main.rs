@@ -11,6 +11,7 @@ mod contents;
 mod filters;
 mod inherited_policies;
 mod limits;
+mod listener_sets;
 mod objects;
 mod permitted;
 mod properties;
@@ -30,7 +31,7 @@ use serde_json::Value;
 /// Decodes an object without validation: closures must accept objects that no API server would store.
 fn decode(value: &Value) -> Object {
     let text = |name: &str| value[name].as_str().unwrap();
-    let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();
+    let kind = Kind::find_streamed(text("apiVersion"), text("kind")).unwrap();
     kind.decode(value).unwrap()
 }
 

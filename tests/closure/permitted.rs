@@ -48,7 +48,7 @@ pub(crate) fn check_secrets(
     let of_backends = xbackends::client_certificates(cluster, report, gateway);
     let certificates = permitted(cluster, own.chain(of_sets).chain(of_backends));
     let authorities = permitted(cluster, authorities);
-    let [users, of_clients, shared_keys] = of_policies(cluster, closure);
+    let [users, of_clients, shared_keys, client_secrets] = of_policies(cluster, closure);
     let mut with_all_keys = BTreeSet::new();
     for secret in closure.secrets.iter() {
         let secret_name = secret.object_ref();
@@ -66,6 +66,9 @@ pub(crate) fn check_secrets(
         if shared_keys.contains(&secret_name) && is_opaque {
             keys.insert("secret");
         }
+        if client_secrets.contains(&secret_name) && is_opaque {
+            keys.insert("client-secret");
+        }
         let has_all_keys = of_clients.contains(&secret_name) && is_opaque;
         if has_all_keys {
             with_all_keys.insert(secret_name.clone());
@@ -76,6 +79,7 @@ pub(crate) fn check_secrets(
             &users,
             &of_clients,
             &shared_keys,
+            &client_secrets,
         ];
         let is_used = all.iter().any(|all| all.contains(&secret_name));
         assert!(is_used, "{secret_name} in the closure of {name}");
@@ -95,8 +99,9 @@ pub(crate) fn check_secrets(
     }
 }
 
-/// The Secrets that AccessPolicies may use: with users, with keys of clients, and with keys of issuers.
-fn of_policies(cluster: &Snapshot, closure: &Snapshot) -> [BTreeSet<ObjectRef>; 3] {
+/// The Secrets that AccessPolicies may use: with users, with keys of clients, with keys of issuers, and with secrets of
+/// clients of OpenID providers.
+fn of_policies(cluster: &Snapshot, closure: &Snapshot) -> [BTreeSet<ObjectRef>; 4] {
     let policies = || closure.access_policies.iter();
     let users = policies().filter_map(|policy| {
         let basic = policy.spec.basic.as_ref()?;
@@ -114,7 +119,12 @@ fn of_policies(cluster: &Snapshot, closure: &Snapshot) -> [BTreeSet<ObjectRef>; 
         secrets.map(|secret| (policy.object_ref(), secret))
     });
     let shared_keys = permitted(cluster, shared_keys);
-    [users, of_clients, shared_keys]
+    let client_secrets = policies().filter_map(|policy| {
+        let secret = policy.spec.oidc.as_ref()?.client_secret_ref.clone()?;
+        Some((policy.object_ref(), secret))
+    });
+    let client_secrets = permitted(cluster, client_secrets);
+    [users, of_clients, shared_keys, client_secrets]
 }
 
 /// Returns the certificates of accepted listeners that terminate TLS.

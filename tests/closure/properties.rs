@@ -29,7 +29,7 @@ use crate::{decode, snapshot};
 
 /// A change of a cluster.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     /// Adds or replaces an object.
     Put(Value),
     /// Deletes an object.
@@ -43,7 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn take(cluster: &mut Snapshot, step: &Step) {
+pub(crate) fn take(cluster: &mut Snapshot, step: &Step) {
     match step {
         Step::Put(value) => drop(cluster.insert(decode(value))),
         Step::Delete(index) => {
@@ -59,7 +59,7 @@ fn names(objects: &Snapshot) -> Vec<ObjectRef> {
     objects.names_changed_since(&Snapshot::default())
 }
 
-fn closures() -> Closures {
+pub(crate) fn closures() -> Closures {
     Closures::new(Options::default())
 }
 
@@ -192,9 +192,7 @@ fn leave_references_out(listeners: &mut [ListenerStatus]) {
         .iter_mut()
         .filter(|it| !is_accepted(&it.conditions))
     {
-        listener
-            .conditions
-            .retain(|it| it.kind != ConditionType::ResolvedRefs);
+        Arc::make_mut(&mut listener.conditions).retain(|it| it.kind != ConditionType::ResolvedRefs);
     }
 }
 
@@ -328,7 +326,10 @@ fn check_translations(cluster: &Snapshot, closures: &Closures) {
 }
 
 /// Applies differences to copies of closures.
-fn apply(copies: &mut BTreeMap<ObjectRef, Snapshot>, differences: BTreeMap<ObjectRef, Difference>) {
+pub(crate) fn apply(
+    copies: &mut BTreeMap<ObjectRef, Snapshot>,
+    differences: BTreeMap<ObjectRef, Difference>,
+) {
     for (gateway, difference) in differences {
         match difference {
             Difference::Gone => assert!(copies.remove(&gateway).is_some()),
@@ -350,7 +351,11 @@ fn apply(copies: &mut BTreeMap<ObjectRef, Snapshot>, differences: BTreeMap<Objec
     }
 }
 
-fn check(cluster: &Snapshot, closures: &Closures, copies: &BTreeMap<ObjectRef, Snapshot>) {
+pub(crate) fn check(
+    cluster: &Snapshot,
+    closures: &Closures,
+    copies: &BTreeMap<ObjectRef, Snapshot>,
+) {
     let mut anew = self::closures();
     let of_all: BTreeSet<_> = anew.follow(cluster).into_keys().collect();
     assert_eq!(of_all, copies.keys().cloned().collect());
@@ -360,7 +365,7 @@ fn check(cluster: &Snapshot, closures: &Closures, copies: &BTreeMap<ObjectRef, S
     }
 }
 
-fn runner(cases: u32) -> TestRunner {
+pub(crate) fn runner(cases: u32) -> TestRunner {
     TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,

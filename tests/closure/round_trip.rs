@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis::api::Kind;
+use portcullis::api::{Kind, admit};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::Value;
@@ -39,8 +39,11 @@ fn objects_of_goldens_survive_a_round_trip() {
             let Some(kind) = Kind::find(text("apiVersion"), text("kind")) else {
                 continue;
             };
+            // What takes the place of an invalid policy is streamed, too.
+            let stand_in = || admit(value.clone()).stand_in.map(|object| *object);
             let read = kind.decode(&value);
-            let object = read.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let object = read.ok().or_else(stand_in);
+            let object = object.unwrap_or_else(|| panic!("{}: {value}", path.display()));
             let written = object.to_value().unwrap();
             assert_eq!(written["apiVersion"], kind.api_version());
             assert_eq!(kind.decode(&written).unwrap(), object, "{}", path.display());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use portcullis::api::gateway::Gateway;
 use portcullis::api::l4_route::L4Rule;
-use portcullis::api::reference::{BackendObjectRef, SecretRef};
+use portcullis::api::reference::{BackendObjectRef, BackendRef, SecretRef};
 use portcullis::api::{ObjectRef, Resource};
 use portcullis::snapshot::Snapshot;
 use portcullis::status::StatusReport;
@@ -77,7 +77,7 @@ pub(crate) fn client_certificates(
     found
 }
 
-fn l4_references(rules: &[L4Rule]) -> Vec<&BackendObjectRef> {
+fn l4_references(rules: &[L4Rule]) -> Vec<BackendObjectRef> {
     let backend_refs = rules.iter().flat_map(|rule| &rule.backend_refs);
-    backend_refs.map(|it| &it.backend).collect()
+    backend_refs.map(BackendRef::backend).collect()
 }

@@ -27,6 +27,7 @@ KINDS = {
     "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers", True),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies", True),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True),
+    "Event": ("/apis/events.k8s.io/v1", "events", True),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases", True),
     "ResourceQuota": ("/api/v1", "resourcequotas", True),
     "ValidatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", False),

@@ -52,6 +52,18 @@ class Cluster:
 
         return wait_for(f"Gateway {namespace}/{gateway} has {count} ready pods", look, seconds)
 
+    def is_rolled_out(self, namespace: str, name: str) -> dict:
+        """Waits until a Deployment's rollout is complete: all replicas are updated and ready, and there are no others; returns the Deployment."""
+
+        def look():
+            deployment = self.api.get("Deployment", name, namespace)
+            status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
+            counts = (status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
+            is_seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
+            return is_seen and all(count == wanted for count in counts) and deployment
+
+        return wait_for(f"Deployment {namespace}/{name} is rolled out", look, 60)
+
     def address(self, namespace: str, gateway: str) -> str:
         """Address of a Gateway for clients."""
         return wait_for(

@@ -115,6 +115,16 @@ def access_policy(namespace, name, target, **spec):
     }
 
 
+def rate_limit_policy(namespace: str, name: str, gateway: str, *rules: dict) -> dict:
+    target = {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway}
+    return {
+        "apiVersion": "portcullis.dev/v1alpha1",
+        "kind": "RateLimitPolicy",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"targetRefs": [target], "rules": list(rules)},
+    }
+
+
 def traffic_policy(namespace: str, name: str, service: str) -> dict:
     """An XBackendTrafficPolicy that limits the retries to a Service."""
     return {
@@ -125,13 +135,13 @@ def traffic_policy(namespace: str, name: str, service: str) -> dict:
     }
 
 
-def backend_policy(namespace: str, name: str, service: str) -> dict:
-    """A BackendPolicy for a Service."""
+def backend_policy(namespace: str, name: str, backend: str, group: str = "", kind: str = "Service") -> dict:
+    """A BackendPolicy for a Service, or for a backend of another kind."""
     return {
         "apiVersion": "portcullis.dev/v1alpha1",
         "kind": "BackendPolicy",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {"targetRefs": [{"group": "", "kind": "Service", "name": service}], "loadBalancing": {"type": "RoundRobin"}},
+        "spec": {"targetRefs": [{"group": group, "kind": kind, "name": backend}], "loadBalancing": {"type": "RoundRobin"}},
     }
 
 

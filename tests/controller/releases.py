@@ -7,10 +7,10 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from api import has, wait_for
+from api import condition, has, wait_for
 from checks import check
 from cluster import frozen, metrics
-from objects import gateway, namespace, release_backend, to_backend, to_releases
+from objects import backend_policy, gateway, namespace, release_backend, to_backend, to_releases
 from survival import scale_controllers
 from traffic import Load, status_of
 
@@ -105,6 +105,20 @@ def status(cluster):
         {"value": NEW, "ready": 2, "weight": 25, "effectivePercent": 25},
     ]
     assert releases == expected, releases
+
+
+@check("the status of a ReleaseBackend names the BackendPolicies on it, until they are deleted")
+def affected(cluster):
+    def affecting():
+        conditions = cluster.api.get("ReleaseBackend", "shop", NS).get("status", {}).get("conditions", [])
+        return condition(conditions, "portcullis.dev/BackendPolicyAffected").get("message", "")
+
+    assert not affecting(), affecting()
+    cluster.apply(backend_policy(NS, "turns", "shop", "portcullis.dev", "ReleaseBackend"))
+    message = wait_for("the ReleaseBackend names the policy", affecting, 20)
+    assert message == f"affected by BackendPolicy {NS}/turns", message
+    cluster.api.delete("BackendPolicy", "turns", NS)
+    wait_for("the ReleaseBackend names no policy", lambda: not affecting(), 20)
 
 
 @check("a session that one pod of a Gateway began is continued by the other")

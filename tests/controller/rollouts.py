@@ -27,28 +27,15 @@ def prepare(cluster):
     )
     for name, backend in (("edge", "echo"), ("abrupt", "abrupt")):
         cluster.gateway_is(NS, name)
-        settled(cluster, backend)
+        cluster.is_rolled_out(NS, backend)
         with Load(cluster.address(NS, name), 8080, kept=0, fresh=1) as load:
             wait_for("its address leads there", lambda: load.backends, 10)
-
-
-def settled(cluster, name: str) -> None:
-    """Waits until a Deployment's rollout is complete: all replicas are updated and ready, and there are no others."""
-
-    def look():
-        deployment = cluster.api.get("Deployment", name, NS)
-        status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
-        counts = (status.get(field, 0) for field in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
-        is_seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
-        return is_seen and all(count == wanted for count in counts)
-
-    wait_for(f"Deployment {name} is rolled out", look, 60)
 
 
 def roll(cluster, name: str, number: int) -> None:
     annotation = {"rollout": str(number)}
     cluster.api.patch("Deployment", name, NS, {"spec": {"template": {"metadata": {"annotations": annotation}}}})
-    settled(cluster, name)
+    cluster.is_rolled_out(NS, name)
 
 
 @check("a backend is rolled again and again, and no request fails")
@@ -81,7 +68,7 @@ def scaled_to_nothing(cluster):
         log = cluster.log(pod["metadata"]["name"], NS)
         assert "cannot be read" not in log, next(line for line in log.splitlines() if "cannot be read" in line)
     cluster.api.patch("Deployment", "echo", NS, {"spec": {"replicas": 3}})
-    settled(cluster, "echo")
+    cluster.is_rolled_out(NS, "echo")
     wait_for("it answers", lambda: status_of(address, 8080) == 200, 5)
 
 
@@ -95,5 +82,5 @@ def own(cluster):
             cluster.apply(parameters(NS, "edge", workload=workload, drain={"delay": "2s", "deadline": "5s"}))
             changed = lambda: cluster.api.get("Deployment", name, NS)["metadata"]["generation"] > before  # noqa: E731
             wait_for("the Deployment is changed", changed, 10)
-            settled(cluster, name)
+            cluster.is_rolled_out(NS, name)
     return f"{OWN_ROLLOUTS} rollouts, {load.verdict()}"

@@ -49,6 +49,11 @@ fn every_text_is_explained() {
         "fn tls_problem",
         "\n}\n",
     )));
+    texts.extend(sentences(&item(
+        "src/proxy/sign_in_fault.rs",
+        "fn message(self)",
+        "\n    }\n",
+    )));
     for path in ["src/proxy/request/request.rs", "src/proxy/client.rs"] {
         let text = read(path);
         let found = text.split("NotFound(\"").skip(1);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use portcullis::api::{self, Object};
+use portcullis::api::key_set::KeySet;
+use portcullis::api::{self, Object, ObjectMeta};
 use portcullis::ir::{Bind, BindReport};
 use portcullis::settings::location::Location;
 use portcullis::settings::permissions::{
@@ -25,6 +26,8 @@ pub(crate) struct Golden<'a> {
     /// The text of the last document.
     pub(crate) expected: &'a str,
     pub(crate) options: Options,
+    /// What was fetched.
+    key_sets: Vec<Object>,
     /// The results of binding, if the golden sets them.
     pub(crate) binds: Option<BindReport>,
 }
@@ -42,6 +45,7 @@ impl<'a> Golden<'a> {
         };
         let mut values = Vec::new();
         let (mut options, mut binds) = (Options::default(), None);
+        let mut key_sets = Vec::new();
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(input).map_err(|error| error.to_string())?;
         for value in documents {
@@ -58,6 +62,7 @@ impl<'a> Golden<'a> {
                         }
                         "location" => options.location = read_location(&test["location"])?,
                         "binds" => binds = Some(read_binds(&test["binds"])?),
+                        "keySets" => key_sets = read_key_sets(&test["keySets"]),
                         other => return Err(format!("unknown test setting {other}")),
                     }
                 }
@@ -70,14 +75,19 @@ impl<'a> Golden<'a> {
             values,
             expected,
             options,
+            key_sets,
             binds,
         })
     }
 
-    /// Returns the objects, admitted as a provider does it.
+    /// Returns the objects, admitted as a provider does it, and what was fetched. Of invalid ones, only those with a stand-in
+    /// are part of a golden.
     pub(crate) fn objects(&self) -> Result<Vec<Object>, String> {
         let admit = |value: &Value| {
             let admission = api::admit(value.clone());
+            if let Some(stand_in) = admission.stand_in {
+                return Ok(*stand_in);
+            }
             match admission.findings.first() {
                 Some(finding) => Err(format!("an object of the golden is not clean: {finding:?}")),
                 None => admission
@@ -85,8 +95,29 @@ impl<'a> Golden<'a> {
                     .ok_or_else(|| "an object is of no watched kind".to_owned()),
             }
         };
-        self.values.iter().map(admit).collect()
+        let admitted = self.values.iter().map(admit);
+        admitted
+            .chain(self.key_sets.iter().cloned().map(Ok))
+            .collect()
     }
+}
+
+/// `[{uri: https://a.com/keys, keys: …, problem: cannot be fetched}]`, in the namespace `default`
+fn read_key_sets(value: &Value) -> Vec<Object> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let sets = value.as_array().into_iter().flatten().map(|set| {
+        Object::KeySet(Arc::new(KeySet {
+            metadata: ObjectMeta {
+                namespace: "default".into(),
+                name: set["uri"].as_str().unwrap_or_default().into(),
+                ..ObjectMeta::default()
+            },
+            keys: text(&set["keys"]),
+            discovery: serde_json::from_value(set["discovery"].clone()).unwrap_or_default(),
+            problem: text(&set["problem"]),
+        }))
+    });
+    sets.collect()
 }
 
 fn read_mode(value: &Value) -> Result<Mode, String> {

@@ -16,7 +16,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
     let certificate = json!({"not_after": 67_090_118_400_i64});
     json!({
         "dataPlane": {"addresses": [], "parameters": {}},
-        "parameters": {"drain": {}, "log": {}, "service": {}, "timeouts": {}, "workload": {}},
+        "parameters": {"drain": {}, "log": {}, "metrics": {}, "service": {}, "timeouts": {}, "workload": {}},
         "ir": {"backends": {}, "ports": []},
         "listeners": {"hostname": "*", "protocol": "Http", "routes": []},
         "Https": {"ciphers": "Default", "min_version": "Tls12"},

@@ -88,17 +88,35 @@ pub(crate) fn client_verifying(
     schemes: &[SignatureScheme],
 ) -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(versions)
-        .expect("known versions")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Trusting(provider, schemes.to_vec())))
-        .with_no_client_auth();
+    let mut config = config(provider, versions, schemes);
     config.alpn_protocols = protocols
         .iter()
         .map(|name| name.as_bytes().to_vec())
         .collect();
     Arc::new(config)
+}
+
+/// Like [`client_of`], with this cryptography and without ALPN.
+pub(crate) fn client_with(
+    provider: Arc<CryptoProvider>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> Arc<ClientConfig> {
+    let algorithms = provider.signature_verification_algorithms;
+    let all = algorithms.supported_schemes();
+    Arc::new(config(provider, versions, &all))
+}
+
+fn config(
+    provider: Arc<CryptoProvider>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    schemes: &[SignatureScheme],
+) -> ClientConfig {
+    ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .expect("known versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Trusting(provider, schemes.to_vec())))
+        .with_no_client_auth()
 }
 
 #[derive(Debug)]

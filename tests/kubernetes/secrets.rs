@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use portcullis::api::values::Base64;
 use portcullis::provider::Load;
 use serde_json::json;
 
@@ -40,7 +41,7 @@ fn listeners(load: &Load) -> Vec<String> {
     let listeners = gateway.map_or(&[][..], |gateway| &gateway.spec.listeners);
     listeners
         .iter()
-        .map(|listener| listener.name.clone())
+        .map(|listener| listener.name.to_string())
         .collect()
 }
 
@@ -122,7 +123,8 @@ fn follows_changes_of_referenced_secret() {
     api.put(rotated);
     let is_new = |load: &Load| {
         let secret = load.snapshot.secrets.get("default", "a");
-        secret.is_some_and(|secret| secret.data.get("tls.key") == Some("bmV3"))
+        let key = secret.and_then(|secret| secret.data.get("tls.key"));
+        key.and_then(Base64::bytes) == Some(b"new".as_slice())
     };
     watching.wait_for(is_new);
     api.delete("Secret", "default", "a");

@@ -16,6 +16,7 @@ mod neighbours;
 mod origin;
 mod routing;
 mod slow;
+mod slow_reader;
 mod streams;
 mod tls;
 mod upgrade;

@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::{Client, connect, get, handshake, read_all, read_until, write_text};
-use crate::harness::ports::closed_address;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
@@ -29,6 +28,29 @@ pub(crate) async fn metric(scene: &Scene, name: &str) -> f64 {
     let line = lines.find_map(|line| line.strip_prefix(name));
     let value = line.and_then(|rest| rest.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().expect("a number"))
+}
+
+/// Labels of responses without an error.
+const OK: &str = r#"http_response_status_code="200",error_type="""#;
+
+/// Label of responses of endpoints.
+const STATUS: &str = r#",http_response_status_code="200""#;
+
+/// Labels of responses for lack of an endpoint.
+const NO_ENDPOINT: &str =
+    r#"http_response_status_code="503",error_type="the backend has no ready endpoint""#;
+
+/// The counter of GET requests to a rule of HTTPRoute default/route with this outcome.
+fn requests(rule: &str, outcome: &str) -> String {
+    let labels = rule_labels(rule);
+    format!(r#"requests_total{{{labels},http_request_method="GET",{outcome}}}"#)
+}
+
+/// The counter of requests that matched no rule.
+fn unmatched(status: &str, error: &str) -> String {
+    format!(
+        r#"unmatched_requests_total{{http_response_status_code="{status}",error_type="{error}"}}"#
+    )
 }
 
 /// Labels of a rule of HTTPRoute default/route.
@@ -53,7 +75,7 @@ async fn health_and_readiness() {
     let scene = Scene::start(&Objects::http());
     assert_eq!(page(&scene, "/healthz").await, "ok\n");
     assert_eq!(page(&scene, "/readyz").await, "ready\n");
-    assert!(page(&scene, "/").await.contains("/metrics"));
+    assert!(page(&scene, "/").await.contains("/page.js"));
     assert_eq!(
         get(scene.admin_address(), "admin", "/nothing").await.status,
         404
@@ -88,7 +110,7 @@ async fn counts_requests_and_failures() {
     };
     let route = format!("{{{}", rule_labels("named"));
     let rows = [
-        (format!(r#"requests_total{route},code="2xx"}}"#), 7.0),
+        (requests("named", OK), 7.0),
         (
             format!("http_server_request_duration_seconds_count{route}}}"),
             7.0,
@@ -101,10 +123,8 @@ async fn counts_requests_and_failures() {
             7.0,
         ),
         (format!("requests_in_flight{route}}}"), 0.0),
-        (
-            format!(r#"requests_total{{{},code="5xx"}}"#, rule_labels("1")),
-            2.0,
-        ),
+        (requests("2", NO_ENDPOINT), 2.0),
+        (backend("responses_total", "echo", STATUS), 7.0),
         (backend("connections_total", "echo", ""), 1.0),
         (backend("errors_total", "dead", r#",reason="connect""#), 2.0),
         (
@@ -237,49 +257,6 @@ async fn times_of_backends_and_of_the_process_have_standard_names() {
 }
 
 #[tokio::test]
-async fn the_page_begins_with_what_is_wrong() {
-    let certificate = Certificate::expired(&["a.com"]);
-    let closed = closed_address();
-    let echo = Origin::echo("echo").await;
-    let objects = Objects::gateway(&[
-        http("http", 80, ""),
-        https("tls", 443, "a.com", &["certificate"]),
-    ])
-    .with(secret("certificate", &certificate))
-    .service("empty", &[])
-    .service("down", &[closed])
-    .service("half", &[closed, echo.address])
-    .route(
-        "route",
-        &[
-            prefix("/empty", "empty"),
-            prefix("/down", "down"),
-            prefix("/half", "half"),
-        ],
-    )
-    .route("lost", &[prefix("/lost", "missing")]);
-    let scene = Scene::start(&objects);
-    assert_eq!(get(scene.at(80), "a.com", "/empty").await.status, 503);
-    for _ in 0..20 {
-        assert_eq!(get(scene.at(80), "a.com", "/down").await.status, 503);
-        assert_eq!(get(scene.at(80), "a.com", "/half").await.status, 200);
-    }
-    let page = page(&scene, "/").await;
-    let (_, problems) = page.split_once("<h2>Problems</h2>").expect("problems");
-    let (problems, _) = problems.split_once("<h2>").expect("more");
-    for expected in [
-        "Secret default/certificate<td>the certificate has expired at ".to_owned(),
-        "Service default/empty:80<td>has no ready endpoint".to_owned(),
-        format!("{closed} of Service default/half:80<td>has failed"),
-        "HTTPRoute default/route rule 0<td>1 of 1 responses".to_owned(),
-        "HTTPRoute default/route rule 1<td>20 of 20 responses".to_owned(),
-        "HTTPRoute default/lost<td>".to_owned(),
-    ] {
-        assert!(problems.contains(&expected), "{expected} in {problems}");
-    }
-}
-
-#[tokio::test]
 async fn counters_of_requests_are_sums_over_workers() {
     let echo = Origin::echo("echo").await;
     let base = Objects::http().service("echo", &[echo.address]);
@@ -306,13 +283,13 @@ async fn counters_of_requests_are_sums_over_workers() {
     scene.replace(&replaced).await;
     let rule = rule_labels("0");
     for (name, value) in [
-        (format!(r#"requests_total{{{rule},code="2xx"}}"#), 5.0),
+        (requests("0", OK), 5.0),
         (
             format!("http_server_request_duration_seconds_count{{{rule}}}"),
             5.0,
         ),
         (format!("requests_in_flight{{{rule}}}"), 0.0),
-        (r#"unmatched_requests_total{code="404"}"#.to_owned(), 5.0),
+        (unmatched("404", "no route matches this request"), 5.0),
     ] {
         assert_eq!(metric(&scene, &name).await, value, "{name}");
     }
@@ -339,9 +316,13 @@ async fn counts_requests_without_a_rule_by_status() {
     let config = tls::client(&["http/1.1"]);
     let mut client = Client::tls(scene.at(443), "a.com", &config).await;
     assert_eq!(client.get("b.com", "/").await.status, 421);
-    for (code, value) in [("400", 1.0), ("404", 2.0), ("421", 1.0)] {
-        let name = format!(r#"unmatched_requests_total{{code="{code}"}}"#);
-        assert_eq!(metric(&scene, &name).await, value, "{code}");
+    for (status, error, value) in [
+        ("400", "the path has a NUL", 1.0),
+        ("404", "no route matches this request", 2.0),
+        ("421", "this host is served on another connection", 1.0),
+    ] {
+        let name = unmatched(status, error);
+        assert_eq!(metric(&scene, &name).await, value, "{name}");
     }
 }
 
@@ -362,8 +343,7 @@ async fn counts_reloads() {
     assert_eq!(metric(&scene, "config_generation").await, 2.0);
     assert!(metric(&scene, "config_problems").await >= 1.0);
     // Counters of unchanged rules continue.
-    let requests = format!(r#"requests_total{{{},code="2xx"}}"#, rule_labels("0"));
-    assert_eq!(metric(&scene, &requests).await, 3.0);
+    assert_eq!(metric(&scene, &requests("0", OK)).await, 3.0);
 }
 
 #[tokio::test]

@@ -7,12 +7,13 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::admin::page;
-use crate::client::{Client, get};
-use crate::harness::tls::Certificate;
+use crate::client::{Client, connect, get, read_until, write_text};
+use crate::harness::ports::closed_address;
+use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene, http, https, prefix, secret};
+use crate::scene::{Objects, Scene, http, https, prefix, secret, write};
 
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 11] = [
     "status",
     "ports",
     "routes",
@@ -20,6 +21,10 @@ const DOCUMENTS: [&str; 7] = [
     "certificates",
     "policies",
     "problems",
+    "totals",
+    "limits",
+    "conditions",
+    "route?name=HTTPRoute%20default/route",
 ];
 
 async fn document(scene: &Scene, name: &str) -> Value {
@@ -81,6 +86,11 @@ async fn documents_show_what_is_in_service() {
         (&listener["name"], &listener["protocol"]),
         (&json!("tls"), &json!("HTTPS"))
     );
+    // Of another listener, with the same routes.
+    assert_eq!(listener["requests"]["2xx"], 0);
+    let plain = &ports["ports"][0]["listeners"][0];
+    let requests = json!({"1xx": 0, "2xx": 1, "3xx": 0, "4xx": 0, "5xx": 1});
+    assert_eq!(plain["requests"], requests);
     let routes = document(&scene, "routes").await;
     let rule = &routes["routes"][0]["rules"][0];
     assert_eq!(rule["matches"], json!(["* /shop/* with conditions"]));
@@ -111,6 +121,154 @@ async fn documents_show_what_is_in_service() {
             .any(|it| it["object"] == "Service default/empty:80"),
         "{problems}"
     );
+}
+
+#[tokio::test]
+async fn counters_of_a_listener_survive_changes_of_its_certificate_and_routes() {
+    let echo = Origin::echo("echo").await;
+    let objects = |certificate: &Certificate, path: &str| {
+        Objects::gateway(&[https("tls", 443, "", &["certificate"])])
+            .with(secret("certificate", certificate))
+            .service("echo", &[echo.address])
+            .route("route", &[prefix(path, "echo")])
+    };
+    let certificate = || Certificate::new(&["a.com"]);
+    let mut scene = Scene::start(&objects(&certificate(), "/before"));
+    for path in ["/before", "/after"] {
+        scene.replace(&objects(&certificate(), path)).await;
+        let mut client = Client::tls(scene.at(443), "a.com", &tls::client(&["http/1.1"])).await;
+        assert_eq!(client.get("a.com", path).await.status, 200);
+    }
+    let ports = document(&scene, "ports").await;
+    assert_eq!(ports["ports"][0]["listeners"][0]["requests"]["2xx"], 2);
+}
+
+#[tokio::test]
+async fn lists_have_the_part_that_is_asked_for() {
+    let echo = Origin::echo("echo").await;
+    let scene = scene(&echo).await;
+    for (query, total, shown) in [
+        ("backends", 2, 2),
+        ("backends?limit=1", 2, 1),
+        ("backends?offset=2&limit=1", 2, 0),
+        ("backends?filter=NO%20endpoint", 1, 1),
+        ("routes?filter=/shop&sort=errors", 1, 1),
+        ("routes?filter=/other", 0, 0),
+        ("ports?filter=https", 1, 1),
+        ("certificates?filter=a.com", 1, 1),
+        ("problems?filter=empty", 1, 1),
+        ("conditions?filter=httproute%20default/route&limit=1", 1, 1),
+    ] {
+        let list = document(&scene, query).await;
+        let (name, _) = query.split_once('?').unwrap_or((query, ""));
+        let items = list[name].as_array().expect("a list").len();
+        assert_eq!((&list["total"], items), (&json!(total), shown), "{query}");
+    }
+    let path = "/api/v1/routes?page=2";
+    let refused = get(scene.admin_address(), "localhost", path).await;
+    assert_eq!(refused.status, 400);
+}
+
+#[tokio::test]
+async fn route_has_its_way_from_listeners_to_endpoints() {
+    let echo = Origin::echo("echo").await;
+    let scene = scene(&echo).await;
+    let route = document(&scene, "route?name=HTTPRoute%20default/route").await;
+    let listeners = route["listeners"].as_array().expect("a list");
+    assert_eq!(listeners.len(), 2);
+    assert_eq!(listeners[1]["protocol"], "HTTPS");
+    let rule = &route["rules"][0];
+    let endpoint = &rule["targets"][0]["endpoints"][0];
+    assert_eq!(
+        (&endpoint["address"], &endpoint["state"]),
+        (&json!(echo.address.to_string()), &json!("healthy"))
+    );
+    assert!(rule["details"]["backends"].is_array(), "{rule}");
+    assert_eq!(route["conditions"][0]["conditions"][0]["type"], "Accepted");
+    let path = "/api/v1/route?name=HTTPRoute%20default/other";
+    let unknown = get(scene.admin_address(), "localhost", path).await;
+    assert_eq!(unknown.status, 404);
+}
+
+#[tokio::test]
+async fn problems_with_the_most_effect_come_first() {
+    let certificate = Certificate::expired(&["a.com"]);
+    let closed = closed_address();
+    let echo = Origin::echo("echo").await;
+    let objects = Objects::gateway(&[
+        http("http", 80, ""),
+        https("tls", 443, "a.com", &["certificate"]),
+    ])
+    .with(secret("certificate", &certificate))
+    .service("empty", &[])
+    .service("down", &[closed])
+    .service("half", &[closed, echo.address])
+    .route(
+        "route",
+        &[
+            prefix("/empty", "empty"),
+            prefix("/down", "down"),
+            prefix("/half", "half"),
+        ],
+    )
+    .route("lost", &[prefix("/lost", "missing")]);
+    let scene = Scene::start(&objects);
+    assert_eq!(get(scene.at(80), "a.com", "/empty").await.status, 503);
+    for _ in 0..20 {
+        assert_eq!(get(scene.at(80), "a.com", "/down").await.status, 503);
+        assert_eq!(get(scene.at(80), "a.com", "/half").await.status, 200);
+    }
+    let problems = document(&scene, "problems").await;
+    let problems = problems["problems"].as_array().expect("a list");
+    let shown: Vec<_> = problems
+        .iter()
+        .map(|it| format!("{} {}: {}", it["kind"], it["object"], it["message"]).replace('"', ""))
+        .collect();
+    let expected = [
+        "expired Secret default/certificate: the certificate has expired at ".to_owned(),
+        "backend Service default/empty:80: has no ready endpoint".to_owned(),
+        "route HTTPRoute default/route rule 1: 20 of 20 responses in the last minute".to_owned(),
+        "route HTTPRoute default/route rule 0: 1 of 1 responses".to_owned(),
+        format!("endpoint {closed} of Service default/half:80: has failed"),
+        "object HTTPRoute default/lost: ".to_owned(),
+    ];
+    assert_eq!(shown.len(), expected.len(), "{shown:?}");
+    for (shown, expected) in shown.iter().zip(&expected) {
+        assert!(shown.starts_with(expected), "{expected} is not {shown}");
+    }
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_read_are_problems() {
+    let echo = Origin::echo("echo").await;
+    let mut scene = scene(&echo).await;
+    scene
+        .change(|folder| write(folder, "typo.yaml", "kind: [\n"))
+        .await;
+    let problems = document(&scene, "problems?filter=typo.yaml").await;
+    let problem = &problems["problems"][0];
+    assert_eq!(
+        (&problem["kind"], &problem["in"]),
+        (&json!("file"), &json!("configuration")),
+        "{problems}"
+    );
+    let status = portcullis(&scene, &["status"]).await;
+    assert!(stdout(&status).contains("typo.yaml"));
+}
+
+#[tokio::test]
+async fn events_have_the_totals() {
+    let echo = Origin::echo("echo").await;
+    let scene = scene(&echo).await;
+    let mut stream = connect(scene.admin_address()).await;
+    let head = "GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    write_text(&mut stream, head).await;
+    let text = read_until(&mut stream, "\n\n").await;
+    assert!(text.contains("content-type: text/event-stream"), "{text}");
+    let (_, data) = text.split_once("event: totals\ndata: ").expect("an event");
+    let end = data.find("\n\n").expect("an end");
+    let totals: Value = serde_json::from_str(&data[..end]).expect("JSON");
+    assert_eq!(totals["ready"], true);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::Authority;
 
 /// Responds to each request when the gate has a permit.
-async fn gated(gate: &Arc<Semaphore>) -> Origin {
+pub(crate) async fn gated(gate: &Arc<Semaphore>) -> Origin {
     let gate = gate.clone();
     Origin::new(move |_| {
         let gate = gate.clone();
@@ -38,7 +38,7 @@ fn limited(origins: &[&Origin], limits: &Value) -> Objects {
 }
 
 /// Sends requests over connections of their own.
-async fn send(scene: &Scene, count: usize) -> JoinSet<Answer> {
+pub(crate) async fn send(scene: &Scene, count: usize) -> JoinSet<Answer> {
     let mut sent = JoinSet::new();
     for _ in 0..count {
         let mut client = Client::http1(scene.at(80)).await;
@@ -53,7 +53,7 @@ async fn refused(scene: &Scene) {
     assert!(answer.text().contains("overloaded"), "{}", answer.text());
 }
 
-async fn all_are_served(sent: JoinSet<Answer>, gate: &Semaphore) {
+pub(crate) async fn all_are_served(sent: JoinSet<Answer>, gate: &Semaphore) {
     gate.add_permits(1000);
     for answer in sent.join_all().await {
         assert_eq!(answer.status, 200);
@@ -112,6 +112,65 @@ async fn each_endpoint_has_its_limit() {
     refused(&scene).await;
     all_are_served(sent, &gate).await;
     assert_eq!((one.requests(), two.requests()), (2, 2));
+}
+
+#[tokio::test]
+async fn each_endpoint_has_its_connections() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (one, two) = (gated(&gate).await, gated(&gate).await);
+    let limits = json!({"perEndpoint": {"maxConnections": 2}});
+    let scene = Scene::with(&limited(&[&one, &two], &limits), |settings| {
+        settings.workers = 2
+    });
+    let sent = send(&scene, 4).await;
+    one.until_requests(2).await;
+    two.until_requests(2).await;
+    for _ in 0..4 {
+        refused(&scene).await;
+    }
+    all_are_served(sent, &gate).await;
+    assert_eq!((one.connections(), two.connections()), (2, 2));
+}
+
+fn shared(origin: &Origin) -> Objects {
+    let limits = json!({"perEndpoint": {"maxConnections": 1}});
+    Objects::http()
+        .with(yaml::service_of(
+            "app",
+            &[origin.address],
+            "kubernetes.io/h2c",
+        ))
+        .route("route", &[to("app")])
+        .with(policy(json!({"limits": limits})))
+}
+
+#[tokio::test]
+async fn requests_share_the_connections_of_an_endpoint() {
+    let gate = Arc::new(Semaphore::new(0));
+    let origin = gated(&gate).await;
+    let scene = Scene::with(&shared(&origin), |settings| settings.workers = 1);
+    let sent = send(&scene, 20).await;
+    origin.until_requests(20).await;
+    all_are_served(sent, &gate).await;
+    assert_eq!(origin.connections(), 1);
+}
+
+#[tokio::test]
+async fn idle_http2_connection_of_another_worker_makes_room() {
+    let origin = Origin::echo("alive").await;
+    let scene = Scene::with(&shared(&origin), |settings| settings.workers = 2);
+    // Each client stays at its worker.
+    let mut refused = Vec::new();
+    for _ in 0..32 {
+        let mut client = Client::http1(scene.at(80)).await;
+        if client.get("a.com", "/").await.status == 503 {
+            refused.push(client);
+        }
+    }
+    let mut client = refused.pop().expect("a client of the other worker");
+    let served = async { while client.get("a.com", "/").await.status != 200 {} };
+    let served = tokio::time::timeout(TEST_TIMEOUT, served).await;
+    served.expect("the connection closes before its idle timeout");
 }
 
 #[tokio::test]

@@ -18,8 +18,9 @@ use serde_json::json;
 
 const CANARY: &str = "canary-7f3a";
 
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 16] = [
     "/",
+    "/page.js",
     "/config",
     "/metrics",
     "/api/v1/status",
@@ -29,6 +30,10 @@ const PAGES: [&str; 11] = [
     "/api/v1/certificates",
     "/api/v1/policies",
     "/api/v1/problems",
+    "/api/v1/totals",
+    "/api/v1/limits",
+    "/api/v1/conditions",
+    "/api/v1/route?name=HTTPRoute%20default/route",
     "/api/v1/log-level",
 ];
 

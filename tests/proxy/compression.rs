@@ -147,6 +147,27 @@ async fn some_responses_are_left_as_they_are() {
 }
 
 #[tokio::test]
+async fn response_without_content_has_no_encoding() {
+    let origin = pages(&[
+        ("/none", ":status", "204"),
+        ("/none", "content-type", "text/html"),
+    ])
+    .await;
+    let scene = Scene::start(&before(&origin, &[compressed(&json!({"minSize": "1"}))]));
+    let sent = [("accept-encoding", "gzip")];
+    for mut client in [
+        Client::http1(scene.at(80)).await,
+        Client::http2(scene.at(80)).await,
+    ] {
+        for _ in 0..2 {
+            let answer = client.get_with("a.com", "/none", &sent).await;
+            assert_eq!((answer.status, answer.body.len()), (204, 0));
+            assert_eq!(answer.header("content-encoding"), "");
+        }
+    }
+}
+
+#[tokio::test]
 async fn head_has_the_headers_of_get_and_304_the_etag_that_was_asked_for() {
     let origin = pages(&[
         ("/", "content-type", "text/html"),

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::access_policy::{access, before, connect_from, gateway, of_route};
 use crate::client::{Answer, Client, get};
+use crate::cors::{METHOD, ORIGIN, fetch};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, empty, full};
@@ -333,12 +334,8 @@ async fn preflight_requests_need_no_credentials_if_the_rule_answers_them() {
         ("GET", "/shared", 401),
         ("OPTIONS", "/", 401),
     ] {
-        let request = client
-            .request(method.parse().expect("a method"), "a.com", path)
-            .header("origin", "https://b.org")
-            .header("access-control-request-method", "GET");
-        let request = request.body(empty()).expect("a request");
-        let answer = client.fetch(request).await;
+        let fields = [(ORIGIN, "https://b.org"), (METHOD, "GET")];
+        let answer = fetch(&mut client, method, path, &fields).await;
         assert_eq!(answer.status / 100, expected / 100, "{method} {path}");
     }
     assert_eq!(origin.requests(), 0);

@@ -1,23 +1,26 @@
 //! `/explain` of the admin server: it says what the proxy then does, with the state of the endpoints.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::{Command, Output};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+mod comparison;
+mod configuration;
+mod outcomes;
+mod requests;
+mod sent;
 
-use http::{Method, Request};
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
 use portcullis::settings::AccessLogTarget;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
+use self::sent::{Connections, Sent, log};
 use crate::admin::{metric, service_labels};
-use crate::client::{Client, get, handshake};
-use crate::harness::tls::{self, Certificate};
-use crate::harness::{TEST_TIMEOUT, yaml};
-use crate::origin::{Origin, Payload, empty};
+use crate::client::{Client, get};
+use crate::harness::tls::Certificate;
+use crate::harness::yaml;
+use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 
 /// Requests for each configuration.
@@ -169,10 +172,10 @@ impl Dice {
             id,
             port: *port,
             name: match self.chance(70) {
-                true => host,
-                false => self.one(&HOSTS),
+                true => host.to_owned(),
+                false => self.one(&HOSTS).to_owned(),
             },
-            host,
+            host: host.to_owned(),
             method: self.one(&METHODS),
             path,
             headers,
@@ -181,101 +184,10 @@ impl Dice {
     }
 }
 
-/// A request.
-#[derive(Debug)]
-struct Sent {
-    id: String,
-    port: u16,
-    /// Name in the handshake, on the port of HTTPS.
-    name: &'static str,
-    host: &'static str,
-    method: &'static str,
-    path: String,
-    headers: Vec<(String, String)>,
-    http2: bool,
-}
-
-impl Sent {
-    /// The path of its explanation.
-    fn explanation(&self) -> String {
-        let (scheme, host) = match self.port {
-            443 => ("https", self.name),
-            _ => ("http", self.host),
-        };
-        let url = format!(
-            "{} {scheme}://{host}:{}{}",
-            self.method, self.port, self.path
-        );
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("output", "json");
-        query.append_pair("request", &url);
-        query.append_pair("header", &format!("Host: {}", self.host));
-        for (name, value) in &self.headers {
-            query.append_pair("header", &format!("{name}: {value}"));
-        }
-        format!("/explain?{}", query.finish())
-    }
-
-    /// Sends it. Returns the status and the name of the backend; `None` if the handshake is refused.
-    async fn send(&self, scene: &Scene) -> Option<(u16, String)> {
-        let address = scene.at(self.port);
-        let mut client = match (self.port, self.http2) {
-            (443, http2) => {
-                let config = tls::client(if http2 { &["h2"] } else { &["http/1.1"] });
-                let stream = handshake(address, self.name, &config).await.ok()?;
-                match http2 {
-                    true => Client::http2_on(stream).await,
-                    false => Client::http1_on(stream).await,
-                }
-            }
-            (_, true) => Client::http2(address).await,
-            (_, false) => Client::http1(address).await,
-        };
-        let method = Method::from_bytes(self.method.as_bytes()).expect("a method");
-        let mut request = client.request(method, self.host, &self.path);
-        for (name, value) in &self.headers {
-            request = request.header(name, value);
-        }
-        let request = request.header("user-agent", &self.id);
-        let request: Request<Payload> = request.body(empty()).expect("a request");
-        let answer = client.fetch(request).await;
-        let backend = match answer.status {
-            200 => answer.name(),
-            _ => String::new(),
-        };
-        Some((answer.status, backend))
-    }
-}
-
 /// What was explained of a request, and what the proxy then did.
 struct Exchanged {
     explained: Value,
     done: Option<(u16, String)>,
-}
-
-/// Returns the lines of the access log by user agent, once there are as many.
-fn log(file: &Path, lines: usize) -> BTreeMap<String, Value> {
-    let end = Instant::now() + TEST_TIMEOUT;
-    loop {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        if text.lines().count() >= lines && text.ends_with('\n') {
-            let lines = text.lines().map(|line| {
-                let line: Value = serde_json::from_str(line).expect("JSON");
-                (
-                    line["user_agent"].as_str().unwrap_or_default().to_owned(),
-                    line,
-                )
-            });
-            return lines.collect();
-        }
-        assert!(
-            Instant::now() < end,
-            "{} lines: {text}",
-            text.lines().count()
-        );
-        // A file has no event that a test could await.
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Asserts that the explanation of a request is what the proxy did.
@@ -334,12 +246,12 @@ async fn says_what_the_proxy_does_for_random_requests() {
         let scene = Scene::with(&dice.objects(&fixed), |settings| {
             settings.access_log.target = AccessLogTarget::File(file.clone());
         });
+        let mut connections = Connections::of(&scene);
         for number in 0..REQUESTS {
             let sent = dice.request(format!("{seed}/{number}"));
-            let page = get(scene.admin_address(), "localhost", &sent.explanation()).await;
-            assert_eq!(page.status, 200, "{sent:?}: {}", page.text());
-            let explained: Value = serde_json::from_str(page.text()).expect("JSON");
-            let done = sent.send(&scene).await;
+            let explained = connections.explain(&sent).await;
+            let done = connections.send(&sent).await;
+            let done = done.map(|answer| (answer.status, answer.name()));
             let status = done.as_ref().map_or(0, |(status, _)| *status);
             *outcomes.entry(status).or_insert(0) += 1;
             sent_and_done.push((sent, Exchanged { explained, done }));

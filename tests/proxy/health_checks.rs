@@ -19,7 +19,7 @@ use crate::origin::{Origin, full, stream};
 use crate::scene::{Objects, Scene, prefix, to};
 use crate::tls_origin::{Authority, TlsOrigin};
 
-const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// A check every second of which one decides.
 fn active(mut check: Value) -> Value {
@@ -30,11 +30,11 @@ fn active(mut check: Value) -> Value {
     json!({"healthCheck": {"active": check}})
 }
 
-fn http() -> Value {
+pub(crate) fn http() -> Value {
     active(json!({"http": {"path": "/healthz", "host": "health.test"}}))
 }
 
-fn service(addresses: &[std::net::SocketAddr], spec: Value) -> Objects {
+pub(crate) fn service(addresses: &[std::net::SocketAddr], spec: Value) -> Objects {
     Objects::http()
         .service("app", addresses)
         .route("route", &[to("app")])
@@ -42,15 +42,15 @@ fn service(addresses: &[std::net::SocketAddr], spec: Value) -> Objects {
 }
 
 /// A backend whose health the test sets.
-struct Checked {
-    origin: Origin,
+pub(crate) struct Checked {
+    pub(crate) origin: Origin,
     status: Arc<AtomicU16>,
-    checks: Arc<AtomicUsize>,
+    pub(crate) checks: Arc<AtomicUsize>,
     served: Arc<AtomicUsize>,
 }
 
 impl Checked {
-    async fn start(status: u16) -> Self {
+    pub(crate) async fn start(status: u16) -> Self {
         let status = Arc::new(AtomicU16::new(status));
         let (checks, served) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let seen = (status.clone(), checks.clone(), served.clone());
@@ -82,7 +82,7 @@ impl Checked {
 }
 
 /// Waits until this number of endpoints has failed checks. There is no notification.
-async fn until_failed(scene: &Scene, count: usize) {
+pub(crate) async fn until_failed(scene: &Scene, count: usize) {
     let failed = || {
         let table = scene.state().table.load();
         let mut backends = table.backends();
@@ -126,12 +126,11 @@ async fn endpoint_that_fails_checks_gets_no_requests_until_it_passes() {
     assert!(two.served() > before);
 }
 
-#[tokio::test]
-async fn endpoint_that_dies_silently_fails_no_request_once_it_is_detected() {
-    let is_dead = Arc::<AtomicBool>::default();
-    let known = is_dead.clone();
-    let mute = Origin::raw(move |mut stream| {
-        let is_dead = known.clone();
+/// A backend that reads requests and does not respond once it is dead.
+pub(crate) async fn mortal(is_dead: &Arc<AtomicBool>) -> Origin {
+    let is_dead = is_dead.clone();
+    let serve = move |mut stream| {
+        let is_dead = is_dead.clone();
         async move {
             loop {
                 read_until(&mut stream, "\r\n\r\n").await;
@@ -141,8 +140,14 @@ async fn endpoint_that_dies_silently_fails_no_request_once_it_is_detected() {
                 write_text(&mut stream, OK).await;
             }
         }
-    })
-    .await;
+    };
+    Origin::raw(serve).await
+}
+
+#[tokio::test]
+async fn endpoint_that_dies_silently_fails_no_request_once_it_is_detected() {
+    let is_dead = Arc::<AtomicBool>::default();
+    let mute = mortal(&is_dead).await;
     let healthy = Checked::start(200).await;
     let mut spec = http();
     spec["healthCheck"]["active"]["timeout"] = "200ms".into();

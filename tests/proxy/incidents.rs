@@ -1,26 +1,37 @@
 //! The incidents of docs/operations.md: each is provoked, and the command of the page prints the cause.
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Response;
+use jsonwebtoken::Algorithm;
 use portcullis::settings::AccessLogTarget;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::access_policy::{access, before, gateway, ip_rules, of_route};
 use crate::admin::page;
-use crate::api::{portcullis, stdout};
-use crate::client::get;
+use crate::api::{portcullis_at, stdout};
+use crate::backend_tls::{authorities, policy, trust};
+use crate::client::{get, handshake};
 use crate::harness::TEST_TIMEOUT;
-use crate::harness::tls::Certificate;
+use crate::harness::dns::NameServer;
+use crate::harness::tls::{self, Certificate};
+use crate::harness::yaml;
+use crate::issuer::{Issuer, claims};
+use crate::jwks::{Answer, Published, change, until};
 use crate::origin::{Origin, empty};
+use crate::provider::{Browser, Provider};
 use crate::rate_limit_policy::{limits, per_hour};
-use crate::scene::{Objects, Scene, http, https, prefix, route, route_of, secret, to};
+use crate::scene::{Objects, Scene, http, https, prefix, route, route_of, secret, to, write};
 use crate::tap::first_line;
+use crate::tls_origin::{Authority, TlsOrigin};
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+/// Time in which a command prints the cause.
+pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts the objects with an access log in a file.
 fn logged(objects: &Objects, log: &Path) -> Scene {
@@ -45,14 +56,27 @@ async fn until_logged(log: &Path, text: &str) -> String {
 
 /// Asserts that a command prints each text, and that the page has it.
 async fn prints(scene: &Scene, arguments: &[&str], texts: &[&str]) {
-    let printed = stdout(&portcullis(scene, arguments).await);
+    prints_at(scene.admin_address(), arguments, texts).await;
+}
+
+/// The same for a process with this admin address.
+pub(crate) async fn prints_at(admin: SocketAddr, arguments: &[&str], texts: &[&str]) {
+    let begin = Instant::now();
+    let printed = stdout(&portcullis_at(admin, arguments).await);
+    let time = begin.elapsed();
+    assert!(time < LIMIT, "{arguments:?} took {time:?}");
     for text in texts {
         assert!(printed.contains(text), "{text} is not in\n{printed}");
-        assert!(
-            DOCUMENT.contains(text),
-            "{text} is not in docs/operations.md"
-        );
+        documented(text);
     }
+}
+
+/// Asserts that the page has a text.
+pub(crate) fn documented(text: &str) {
+    assert!(
+        DOCUMENT.contains(text),
+        "{text} is not in docs/operations.md"
+    );
 }
 
 #[tokio::test]
@@ -177,4 +201,139 @@ async fn policies_tell_which_one_permits_more_than_another() {
         "spec.ipRules.allow permits addresses that AccessPolicy",
     ];
     prints(&scene, &["config", "policies"], &texts).await;
+}
+
+#[tokio::test]
+async fn status_names_the_identity_provider_that_is_away() {
+    let echo = Origin::echo("echo").await;
+    let issuer = Issuer::new("one", Algorithm::ES256);
+    let published = Published::start(Answer::Keys(vec![issuer.jwk()])).await;
+    let mut scene = Scene::with(&published.objects(&echo, "1h"), published.settings());
+    let token = issuer.token(&claims(&json!({})));
+    until(&scene, &token, 200).await;
+    let objects = published.objects(&echo, "2h");
+    let _names = published.leave();
+    change(&mut scene, &objects, "cannot be fetched").await;
+    let texts = [
+        "ResolvedRefs is False (KeySetNotFetched)",
+        "cannot be fetched: connection refused",
+        "the keys that were fetched before stay in use",
+    ];
+    prints(&scene, &["status"], &texts).await;
+    let texts = ["ResolvedRefs=False (KeySetNotFetched)"];
+    prints(&scene, &["config", "policies"], &texts).await;
+    until(&scene, &token, 200).await;
+    assert!(DOCUMENT.contains("portcullis_jwks_key_sets{state=\"stale\"}"));
+}
+
+#[tokio::test]
+async fn tap_tells_that_a_backend_has_the_certificate_of_another_authority() {
+    let (trusted, other) = (Authority::new(), Authority::new());
+    let origin = TlsOrigin::start(&other.issue(&["app.example.com"])).await;
+    let objects = Objects::http()
+        .service("app", &[origin.address])
+        .route("route", &[to("app")])
+        .with(policy("app", &trust("app.example.com"), &json!({})))
+        .with(authorities("ca", &trusted.pem));
+    let scene = Scene::start(&objects);
+    let request = async {
+        assert_eq!(get(scene.at(80), "a.com", "/").await.status, 503);
+    };
+    let line = first_line(&scene, &["--status", "5xx"], request).await;
+    let text =
+        "the backend's certificate is from an authority that its BackendTLSPolicy does not trust";
+    assert!(line.contains(text), "{line}");
+    documented(text);
+}
+
+#[tokio::test]
+async fn status_names_a_hostname_without_addresses() {
+    let names = NameServer::start().await;
+    let reference =
+        json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "api"});
+    let backend = json!({
+        "apiVersion": "gateway.networking.x-k8s.io/v1alpha1", "kind": "XBackend", "metadata": {"name": "api"},
+        "spec": {
+            "type": "ExternalHostname", "externalHostname": {"hostname": "api.example.com"},
+            "port": {"port": 80}, "protocol": "HTTP",
+        },
+    });
+    let objects = Objects::http()
+        .route("route", &[json!({"backendRefs": [reference]})])
+        .with(backend.to_string());
+    let scene = Scene::with(&objects, |settings| {
+        settings.dns_servers = vec![names.address];
+    });
+    names.wait_for_queries("api.example.com", 1).await;
+    assert_eq!(get(scene.at(80), "a.com", "/").await.status, 503);
+    let text = "api.example.com has no address that may be used: DNS has none, or does not answer; its requests get 503";
+    prints(&scene, &["status"], &[text]).await;
+}
+
+#[tokio::test]
+async fn status_names_a_port_that_another_process_has() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = taken.local_addr().expect("an address").port();
+    let addresses = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
+    let gateway = yaml::gateway_with("gateway", &[http("http", port, "")], addresses);
+    let objects = Objects::default().with(gateway);
+    let scene = Scene::prepared(
+        |folder| write(folder, "objects.yaml", &objects.text()),
+        |settings| settings.ports = portcullis::settings::Ports::AsDeclared,
+    );
+    let texts = [
+        "Programmed is False (PortUnavailable)",
+        "another process uses the port",
+    ];
+    prints(&scene, &["status"], &texts).await;
+}
+
+#[tokio::test]
+async fn status_names_an_edit_that_is_not_valid_while_the_version_before_it_is_served() {
+    let echo = Origin::echo("echo").await;
+    let objects = Objects::http().service("app", &[echo.address]);
+    let mut scene = Scene::start(&objects.route("route", &[to("app")]));
+    let edited = Objects::http().service("app", &[echo.address]);
+    let edited = edited.with(route("route", &[], &[]).replace("rules: []", "rules: 1"));
+    scene
+        .change(|folder| write(folder, "objects.yaml", &edited.text()))
+        .await;
+    assert_eq!(get(scene.at(80), "a.com", "/").await.status, 200);
+    let texts = ["is invalid; its previous valid version stays in service"];
+    prints(&scene, &["status"], &texts).await;
+}
+
+#[tokio::test]
+async fn metrics_count_failed_handshakes_of_clients_by_reason() {
+    let listener = https("tls", 443, "a.com", &["tls"]);
+    let objects = Objects::gateway(&[listener]).with(secret("tls", &Certificate::new(&["a.com"])));
+    let scene = Scene::start(&objects);
+    let trusts_nobody = tls::client_without_trust();
+    for (name, config) in [("b.com", tls::client(&[])), ("a.com", trusts_nobody)] {
+        assert!(handshake(scene.at(443), name, &config).await.is_err());
+    }
+    scene
+        .until_stats("all are closed", |stats| stats.open == 0)
+        .await;
+    let metrics = page(&scene, "/metrics").await;
+    for reason in ["refused", "server_name"] {
+        let text = format!(r#"portcullis_tls_handshake_failures_total{{reason="{reason}"}} 1"#);
+        assert!(metrics.contains(&text), "{metrics}");
+        documented(&text);
+    }
+}
+
+#[tokio::test]
+async fn metrics_count_sign_ins_that_a_provider_refuses() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    provider.state().failure = Some((401, "{\"error\": \"invalid_client\"}"));
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let location = browser.begin("/").await;
+    let answer = browser.get(&provider.authorize(&location)).await;
+    assert_eq!(answer.status, 502);
+    let metrics = page(&scene, "/metrics").await;
+    let text = r#"grant="authorization_code",outcome="rejected"} 1"#;
+    assert!(metrics.contains(text), "{metrics}");
+    documented("grant=\"authorization_code\",outcome=\"rejected\"}");
 }

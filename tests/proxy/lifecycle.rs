@@ -42,7 +42,7 @@ fn draining(
 }
 
 /// Responds to `/held` when the gate opens, and to everything else at once.
-async fn gated(gate: &Arc<Semaphore>) -> Origin {
+pub(crate) async fn gated(gate: &Arc<Semaphore>) -> Origin {
     let gate = gate.clone();
     Origin::new(move |request| {
         let gate = gate.clone();
@@ -115,43 +115,53 @@ async fn shutdown_completes_requests_in_flight() {
 }
 
 /// An HTTP/2 client at frame level.
-struct Frames(TcpStream);
+pub(crate) struct Frames {
+    stream: TcpStream,
+    /// Payload of the SETTINGS of the server.
+    pub(crate) settings: Vec<u8>,
+}
 
 impl Frames {
     const PING: u8 = 6;
     const GO_AWAY: u8 = 7;
 
     /// Opens a connection without streams.
-    async fn open(address: std::net::SocketAddr) -> Self {
+    pub(crate) async fn open(address: std::net::SocketAddr) -> Self {
         let mut stream = connect(address).await;
         write_text(
             &mut stream,
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
         )
         .await;
-        let mut frames = Self(stream);
-        // The server's own settings.
-        assert_eq!(frames.next().await.expect("a frame").0, 4);
-        frames
+        let mut frames = Self {
+            stream,
+            settings: Vec::new(),
+        };
+        let (kind, settings) = frames.next().await.expect("a frame");
+        assert_eq!(kind, 4, "SETTINGS");
+        Self { settings, ..frames }
     }
 
     /// Type and payload of the next frame; `None` at EOF.
-    async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+    pub(crate) async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0; 9];
-        let read = timeout(TEST_TIMEOUT, self.0.read_exact(&mut head)).await;
+        let read = timeout(TEST_TIMEOUT, self.stream.read_exact(&mut head)).await;
         read.expect("in time").ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let mut payload = vec![0; length];
-        self.0.read_exact(&mut payload).await.expect("a payload");
+        self.stream
+            .read_exact(&mut payload)
+            .await
+            .expect("a payload");
         if head[3] == Self::PING && head[4] == 0 {
             let acknowledged = [&[0, 0, 8, Self::PING, 1, 0, 0, 0, 0], &payload[..]].concat();
-            write_text(&mut self.0, acknowledged).await;
+            write_text(&mut self.stream, acknowledged).await;
         }
         Some((head[3], payload))
     }
 
     /// Reads until EOF; a GOAWAY with NO_ERROR must have arrived.
-    async fn until_goaway(&mut self) {
+    pub(crate) async fn until_goaway(&mut self) {
         let mut told = false;
         while let Some((kind, payload)) = self.next().await {
             if kind == Self::GO_AWAY {

@@ -174,7 +174,7 @@ async fn broken_limit_fails_closed_unless_it_refuses_nothing() {
     let policy = |mode: &str| {
         let mut rule = per_hour("one", 1);
         rule["mode"] = json!(mode);
-        rule["scope"] = json!("Gateway");
+        rule["scope"] = json!("Zone");
         limits("a", &gateway(), &json!([rule]), None)
     };
     let mut scene = Scene::start(&before(&origin, &[policy("Enforce")]));

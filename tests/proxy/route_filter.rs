@@ -97,6 +97,53 @@ async fn responses_ask_no_backend() {
 }
 
 #[tokio::test]
+async fn body_of_a_config_map_is_served_and_never_missing() {
+    let origin = Origin::echo("origin").await;
+    let map = json!({"name": "texts", "key": "closed.html"});
+    let headers = json!([{"name": "Content-Type", "value": "text/html"}]);
+    let closed = json!({"status": 503, "configMapRef": map, "headers": headers});
+    let plain = json!({"status": 200, "configMapRef": map});
+    let filters = [
+        ("closed", json!({"directResponse": closed})),
+        ("plain", json!({"directResponse": plain})),
+    ];
+    let rules = [
+        rule("/closed", "closed"),
+        rule("/plain", "plain"),
+        prefix("/other", "origin"),
+    ];
+    let with = |data: Option<Value>| {
+        let map = data.map(|data| {
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "texts"}, "data": data})
+        });
+        let map = map.into_iter().map(|map| map.to_string());
+        map.fold(objects(&origin, &rules, &filters), Objects::with)
+    };
+    let mut scene = Scene::start(&with(Some(json!({"closed.html": "one"}))));
+    let mut client = Client::http2(scene.at(80)).await;
+    let answer = client.get("a.com", "/closed").await;
+    assert_eq!((answer.status, answer.text()), (503, "one"));
+    assert_eq!(answer.header("content-type"), "text/html");
+    let answer = client.get("a.com", "/plain").await;
+    assert_eq!((answer.status, answer.text()), (200, "one"));
+    assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+    for (data, expected) in [
+        (Some(json!({"closed.html": "two"})), (503, "two")),
+        (None, (500, "the route cannot be served as configured")),
+        (Some(json!({"closed.html": "three"})), (503, "three")),
+        (
+            Some(json!({"other": "three"})),
+            (500, "the route cannot be served as configured"),
+        ),
+    ] {
+        scene.replace(&with(data)).await;
+        let answer = client.get("a.com", "/closed").await;
+        assert_eq!((answer.status, answer.text()), expected);
+        assert_eq!(client.get("a.com", "/other").await.name(), "origin");
+    }
+}
+
+#[tokio::test]
 async fn changes_of_a_filter_are_served_and_a_missing_one_is_never_skipped() {
     let origin = Origin::echo("origin").await;
     let rules = [rule("/", "one")];

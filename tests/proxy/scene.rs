@@ -53,7 +53,7 @@ impl Scene {
     pub(crate) fn prepared(prepare: impl FnOnce(&Path), tune: impl FnOnce(&mut Settings)) -> Self {
         let server = TestServer::start_from(prepare, |settings| {
             settings.admin = Some(([127, 0, 0, 1], 0).into());
-            settings.metrics_per_rule = true;
+            settings.metrics.per_rule = true;
             tune(settings);
         });
         let served = server.served();

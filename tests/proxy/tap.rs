@@ -97,6 +97,37 @@ async fn shows_requests_that_meet_its_filters() {
 }
 
 #[tokio::test]
+async fn tap_of_one_route_shows_its_requests_alone() {
+    let echo = Origin::echo("echo").await;
+    let other = Origin::echo("other").await;
+    let objects = Objects::http()
+        .service("echo", &[echo.address])
+        .service("other", &[other.address])
+        .route("other", &[prefix("/other", "other")])
+        .route("route", &[to("echo")]);
+    let scene = Scene::start(&objects);
+    let mut tap = Tap::open(scene.admin_address(), "route=default%2Froute&host=a.com").await;
+    let mut client = Client::http1(scene.at(80)).await;
+    for (host, path) in [
+        ("a.com", "/other"),
+        ("b.com", "/shop"),
+        ("a.com", "/shop?x=y"),
+    ] {
+        client.get(host, path).await;
+    }
+    let shown = tap.next("method").await;
+    assert_eq!(
+        (&shown["host"], &shown["path"], &shown["route"]),
+        (
+            &json!("a.com"),
+            &json!("/shop"),
+            &json!("HTTPRoute default/route")
+        )
+    );
+    assert!(shown["time"].is_string(), "{shown}");
+}
+
+#[tokio::test]
 async fn requests_above_the_rate_are_counted() {
     let echo = Origin::echo("echo").await;
     let scene = Scene::before(&echo);

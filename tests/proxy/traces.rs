@@ -14,6 +14,7 @@ use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
 use crate::origin::{Origin, empty, full, stream};
 use crate::scene::{Objects, Scene, prefix, to};
+use crate::upgrade::{REQUEST, SWITCH};
 
 /// Returns a policy with this content of `tracing`.
 fn policy(tracing: &str) -> String {
@@ -30,6 +31,39 @@ pub(crate) fn traced(collector: &Collector) -> Objects {
     Objects::http()
         .service("collector", &[collector.origin.address])
         .with(policy(ALL))
+}
+
+/// `/metrics` in OpenMetrics, or as a client gets it that does not ask for that.
+async fn metrics(scene: &Scene, accept: &str) -> String {
+    let mut admin = Client::http1(scene.admin_address()).await;
+    let headers = [("accept", accept)];
+    let page = admin.get_with("localhost", "/metrics", &headers).await;
+    page.text().to_owned()
+}
+
+#[tokio::test]
+async fn metrics_refer_to_the_trace_of_a_sampled_request() {
+    let (mut collector, echo) = (Collector::start().await, Origin::echo("echo").await);
+    let objects = traced(&collector).service("echo", &[echo.address]);
+    let scene = Scene::start(&objects.route("route", &[to("echo")]));
+    let mut client = Client::http1(scene.at(80)).await;
+    let headers = [("traceparent", &*format!("{PARENT}-01"))];
+    client.get_with("a.com", "/", &headers).await;
+    collector.request().await;
+    let exemplar = format!("# {{trace_id=\"{}\"}} ", &PARENT[3..35]);
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4";
+    let page = metrics(&scene, accept).await;
+    let with_exemplar: Vec<_> = page.lines().filter(|it| it.contains(&exemplar)).collect();
+    for series in [
+        "portcullis_requests_total{",
+        "http_server_request_duration_seconds_bucket{",
+        "http_client_request_duration_seconds_bucket{",
+    ] {
+        let lines = with_exemplar.iter().filter(|it| it.starts_with(series));
+        assert_eq!(lines.count(), 1, "{series}\n{page}");
+    }
+    assert_eq!(with_exemplar.len(), 3, "{page}");
+    assert!(!metrics(&scene, "text/plain").await.contains("trace_id"));
 }
 
 pub(crate) const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
@@ -251,18 +285,14 @@ async fn websocket_has_a_span_until_it_ends() {
     let mut collector = Collector::start().await;
     let origin = Origin::raw(|mut stream| async move {
         read_until(&mut stream, "\r\n\r\n").await;
-        let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-            Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-        write_text(&mut stream, head).await;
+        write_text(&mut stream, SWITCH).await;
         read_until(&mut stream, "bye").await;
     });
     let origin = origin.await;
     let objects = traced(&collector).service("chat", &[origin.address]);
     let scene = Scene::start(&objects.route("route", &[to("chat")]));
     let mut stream = connect(scene.at(80)).await;
-    let request = "GET /chat HTTP/1.1\r\nHost: a.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-    write_text(&mut stream, request).await;
+    write_text(&mut stream, REQUEST).await;
     read_until(&mut stream, "\r\n\r\n").await;
     write_text(&mut stream, "bye").await;
     drop(stream);

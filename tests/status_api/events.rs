@@ -92,7 +92,7 @@ fn turn(running: &Running, api: &Api, name: &str, from: &str, to: &Condition) ->
         controller_name: CONTROLLER.into(),
         conditions: vec![to.clone()],
     };
-    report.routes.insert(route(name), Arc::new([status]));
+    report.routes.insert(route(name), Arc::new(vec![status]));
     report
 }
 

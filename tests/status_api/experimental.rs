@@ -42,7 +42,7 @@ fn writes_the_status_of_an_experimental_listener_set_with_ports() {
         name: name.into(),
         attached_routes: 2,
         supported_kinds: Arc::default(),
-        conditions: accepted(),
+        conditions: Arc::new(accepted()),
         port,
         binds: Vec::new(),
     };

@@ -140,9 +140,9 @@ pub(crate) fn route(name: &str) -> ObjectRef {
     ObjectRef::gateway_api("HTTPRoute", "default", name)
 }
 
-pub(crate) fn parents(gateway: &str, message: &str) -> Arc<[ParentStatus]> {
+pub(crate) fn parents(gateway: &str, message: &str) -> Arc<Vec<ParentStatus>> {
     let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
-    Arc::new([ParentStatus {
+    Arc::new(vec![ParentStatus {
         parent_ref: ParentRef {
             group: "gateway.networking.k8s.io".into(),
             kind: "Gateway".into(),

@@ -1,6 +1,6 @@
 //! A scripted controller: TLS, HTTP/2 and the lines of the stream protocol.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, Response};
-use portcullis::wire::{Deleted, POSITION, Report, Serves, Update};
+use portcullis::wire::{Deleted, KeySetName, POSITION, ReadyPods, Report, Serves, Update};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
@@ -201,10 +201,12 @@ fn serve(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, streams
     let (head, body) = request.into_parts();
     let (updates, mut lines) = mpsc::unbounded_channel::<Bytes>();
     let (report, reports) = channel();
+    let (ask, asked) = channel();
     let stream = Stream {
         head,
         updates,
         reports,
+        asked,
     };
     let Ok(mut response) = respond.send_response(Response::new(()), false) else {
         return;
@@ -218,20 +220,23 @@ fn serve(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, streams
         }
         let _ = response.send_data(Bytes::new(), true);
     });
-    tokio::spawn(read_reports(body, report));
+    tokio::spawn(read_reports(body, report, ask));
     // Ignored: the test may have ended.
     let _ = streams.send(stream);
 }
 
-async fn read_reports(mut body: RecvStream, reports: Sender<Serves>) {
+async fn read_reports(mut body: RecvStream, reports: Sender<Serves>, asked: Sender<KeySetName>) {
     let mut buffer = Vec::new();
     while let Some(Ok(bytes)) = body.data().await {
         let _ = body.flow_control().release_capacity(bytes.len());
         buffer.extend_from_slice(&bytes);
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            let Report::Serves(serves) = serde_json::from_slice(&line).unwrap();
-            if reports.send(serves).is_err() {
+            let is_sent = match serde_json::from_slice(&line).unwrap() {
+                Report::Serves(serves) => reports.send(serves).is_ok(),
+                Report::RefreshKeySet(name) => asked.send(name).is_ok(),
+            };
+            if !is_sent {
                 return;
             }
         }
@@ -243,6 +248,7 @@ pub(crate) struct Stream {
     pub(crate) head: http::request::Parts,
     updates: mpsc::UnboundedSender<Bytes>,
     reports: Receiver<Serves>,
+    asked: Receiver<KeySetName>,
 }
 
 impl Stream {
@@ -301,6 +307,20 @@ impl Stream {
         self.write_text(&Update::Commit { revision })
     }
 
+    /// Sends the secret of the Gateway.
+    pub(crate) fn secret(&self, secret: &str) -> &Self {
+        let secret = secret.to_owned();
+        self.write_text(&Update::SessionSecret { secret })
+    }
+
+    /// Sends the ready pods of the Gateway.
+    pub(crate) fn pods(&self, own: &str, ready: &[(String, IpAddr)]) -> &Self {
+        self.write_text(&Update::Pods(ReadyPods {
+            own: own.to_owned(),
+            ready: ready.iter().cloned().collect(),
+        }))
+    }
+
     pub(crate) fn leader(&self, address: Option<SocketAddr>) -> &Self {
         self.write_text(&Update::Leader {
             address: address.map(|address| address.to_string()),
@@ -325,6 +345,16 @@ impl Stream {
     /// Returns the first report of a position.
     pub(crate) fn report_of(&self, position: &str) -> Serves {
         self.report_with(|report| report.position.to_string() == position)
+    }
+
+    /// Returns the next key set that the pod has asked for, if there is one.
+    pub(crate) fn asked(&self) -> Option<KeySetName> {
+        self.asked.try_recv().ok()
+    }
+
+    /// Waits until the pod asks for a key set.
+    pub(crate) fn wait_until_asked(&self) -> KeySetName {
+        self.asked.recv_timeout(TEST_TIMEOUT).expect("a request")
     }
 
     /// Waits until the pod has ended the stream.

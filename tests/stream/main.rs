@@ -1,13 +1,16 @@
 //! A pod of a controller: the program, a scripted controller and a client of the pod. `serving`
 //! tests stream updates, `faults` failing controllers, `leader` moves between controllers, `trust`
-//! certificates and tokens, `copies` restarts.
+//! certificates and tokens, `copies` restarts, `limits` several pods that share limits, `key_sets` keys
+//! that the pod lacks.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod controller;
 mod copies;
 mod faults;
+mod key_sets;
 mod leader;
+mod limits;
 mod objects;
 mod pod;
 #[path = "../harness/ports.rs"]

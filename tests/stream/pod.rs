@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
@@ -22,6 +22,8 @@ pub(crate) struct Node {
     folder: TempDir,
     admin: u16,
     pub(crate) port: u16,
+    /// Where other pods ask for their part of limits, if that is not everywhere.
+    pub(crate) peers: Option<SocketAddr>,
 }
 
 impl Node {
@@ -34,6 +36,7 @@ impl Node {
             folder: tempfile::tempdir().unwrap(),
             admin,
             port,
+            peers: None,
         };
         node.write("ca.crt", &node.authority.pem);
         node.write("token", "first-token\n");
@@ -67,6 +70,7 @@ impl Node {
             .arg("--state-dir")
             .arg(self.path("state"))
             .arg(format!("--admin=127.0.0.1:{}", self.admin))
+            .args(self.peers.map(|address| format!("--peers={address}")))
             .args(["--workers=1", "--access-log=off", "--drain-delay=0s"])
             .env_remove("KUBECONFIG")
             .stderr(log)
@@ -137,7 +141,17 @@ impl Drop for Pod<'_> {
 impl Pod<'_> {
     /// Target of the redirect for `host`.example, or the status of another response.
     pub(crate) fn answer(&self, host: &str) -> String {
-        let response = request(self.node.port, "/", &format!("{host}.example"));
+        self.answer_with(host, "")
+    }
+
+    /// Returns the same for a request with a bearer token.
+    pub(crate) fn answer_to(&self, host: &str, token: &str) -> String {
+        self.answer_with(host, &format!("Authorization: Bearer {token}\r\n"))
+    }
+
+    fn answer_with(&self, host: &str, headers: &str) -> String {
+        let host = format!("{host}.example");
+        let response = request_with(self.node.port, "/", &host, headers);
         let response = response.expect("the pod serves");
         let location = response
             .lines()
@@ -169,9 +183,14 @@ impl Pod<'_> {
         eventually(|| self.unready(), Option::is_none);
     }
 
+    /// Returns the text of all metrics.
+    pub(crate) fn metrics(&self) -> String {
+        request(self.node.admin, "/metrics", "localhost").unwrap()
+    }
+
     /// Returns a metric without labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        let page = request(self.node.admin, "/metrics", "localhost").unwrap();
+        let page = self.metrics();
         let value = page
             .lines()
             .find_map(|line| line.strip_prefix(&format!("portcullis_{name} ")));
@@ -184,9 +203,13 @@ impl Pod<'_> {
 
 /// Returns the response to a request; nothing without one.
 fn request(port: u16, path: &str, host: &str) -> Option<String> {
+    request_with(port, path, host, "")
+}
+
+fn request_with(port: u16, path: &str, host: &str, headers: &str) -> Option<String> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n");
     socket.write_all(head.as_bytes()).ok()?;
     let mut response = String::new();
     socket.read_to_string(&mut response).ok()?;

@@ -7,6 +7,7 @@
 mod api_server;
 mod feeding;
 mod floods;
+mod key_sets;
 mod refusals;
 mod scene;
 mod sessions;

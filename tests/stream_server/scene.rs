@@ -14,6 +14,7 @@ use h2::{RecvStream, SendStream};
 use http::{Request, StatusCode};
 use portcullis::api::Kind;
 use portcullis::ir::ObjectRef;
+use portcullis::key_requests::KeyRequests;
 use portcullis::provider::Load;
 use portcullis::snapshot::Snapshot;
 use portcullis::status::lease::Leadership;
@@ -60,6 +61,7 @@ pub(crate) struct Controller {
     pub(crate) stats: Arc<SessionStats>,
     pub(crate) outputs: Arc<Outputs>,
     pub(crate) reports: watch::Receiver<Reports>,
+    pub(crate) key_requests: Arc<KeyRequests>,
     pub(crate) address: SocketAddr,
     loads: watch::Sender<Arc<Load>>,
     snapshot: Snapshot,
@@ -83,6 +85,7 @@ impl Controller {
             stats: Arc::default(),
             outputs: Arc::default(),
             reports: stream.reports(),
+            key_requests: stream.key_requests(),
             loads,
             snapshot: Snapshot::default(),
         };
@@ -163,7 +166,7 @@ impl Controller {
     pub(crate) fn put(&mut self, objects: impl IntoIterator<Item = Value>) {
         for object in objects {
             let text = |field: &str| object[field].as_str().unwrap().to_owned();
-            let kind = Kind::find(&text("apiVersion"), &text("kind")).unwrap();
+            let kind = Kind::find_streamed(&text("apiVersion"), &text("kind")).unwrap();
             self.snapshot.insert(kind.decode(&object).unwrap());
         }
         self.publish();
@@ -340,8 +343,13 @@ impl Pod {
 
     /// Sends a line.
     pub(crate) fn write_text(&mut self, line: &Value) {
-        let line = format!("{line}\n");
-        self.reports.send_data(line.into(), false).unwrap();
+        self.write_all([line.clone()]);
+    }
+
+    /// Sends lines at once.
+    pub(crate) fn write_all(&mut self, lines: impl IntoIterator<Item = Value>) {
+        let lines: String = lines.into_iter().map(|line| format!("{line}\n")).collect();
+        self.reports.send_data(lines.into(), false).unwrap();
     }
 
     /// Returns the rest of the response as text.

@@ -182,9 +182,7 @@ pub(crate) fn named_route(
             matches: matches.into(),
             filters,
             action: Action::Forward(shares.into_iter().map(share).collect()),
-            timeouts: None,
-            retry: None,
-            session: None,
+            options: None,
         })
     };
     let rules = rules.into_iter().enumerate().map(rule).collect();

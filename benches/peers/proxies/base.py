@@ -76,6 +76,10 @@ class Proxy(abc.ABC):
     def command(self, site: Site, folder: Path) -> list[str]:
         """Writes the configuration for `site` into `folder`; returns the command that stays in the foreground."""
 
+    def is_ready(self, site: Site) -> bool | None:
+        """Whether it serves its configuration; None where its responses show that."""
+        return None
+
     def missing_to_forward(self) -> str:
         """How to install what the program lacks to forward TCP, TLS and UDP; empty if nothing."""
         return ""

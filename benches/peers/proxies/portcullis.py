@@ -1,6 +1,8 @@
 """Owns how Portcullis is configured as the proxy under test: Gateway API objects in a folder."""
 
 import base64
+import subprocess
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,19 +10,21 @@ from figure import BEFORE
 
 from .base import REPOSITORY, SERVER_NAME, ForwardSite, Proxy, Site
 
+MANY_TEAMS = REPOSITORY / "config" / "examples" / "many-teams" / "generate"
 HOSTNAMES_PER_ROUTE = 16  # the limit of the HTTPRoute's `hostnames`
 
 
 class Portcullis(Proxy):
-    """Started with one route that takes everything, or with the `routes` given (YAML documents)."""
+    """Started with one route that takes everything, or with the `routes` given (YAML documents), and with further arguments."""
 
     name = "portcullis"
     program = str(REPOSITORY / "target" / "release" / "portcullis")
     install = "cargo build --release"
 
-    def __init__(self, program: str | None = None, routes: Iterable[str] | None = None, workers: int = 1):
+    def __init__(self, program: str | None = None, routes: Iterable[str] | None = None, workers: int = 1, arguments: Iterable[str] = ()):
         super().__init__(program)
         self.routes = routes
+        self.arguments = arguments
         self.workers = workers
 
     def command(self, site: Site, folder: Path) -> list[str]:
@@ -35,12 +39,42 @@ class Portcullis(Proxy):
         config.mkdir()
         for name, text in files.items():
             (config / name).write_text(text)
+        return self._run(site, config)
+
+    def _run(self, site: Site | ForwardSite, config: Path) -> list[str]:
         return [
             *(self.path, "run", "--config-dir", str(config)),
             *("--workers", str(self.workers), "--admin", f"127.0.0.1:{site.admin}"),
             # By default it logs to its output, which the bench sends to the log.
             *([] if site.access_log else ["--access-log", "off"]),
+            *self.arguments,
         ]
+
+
+class Restricted(Portcullis):
+    """Ready when it says so, since it need not answer the request of others that shows that they are."""
+
+    def is_ready(self, site: Site) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{site.admin}/readyz", timeout=5):
+                return True
+        except OSError:
+            return False
+
+
+class ManyTeams(Restricted):
+    """With the objects of config/examples/many-teams, where each of `sets` teams has a ListenerSet and `routes` HTTPRoutes."""
+
+    def __init__(self, program: str | None, sets: int, routes: int):
+        super().__init__(program)
+        self._sets, self._routes = sets, routes
+
+    def command(self, site: Site, folder: Path) -> list[str]:
+        config = folder / "config"
+        numbers = {"--sets": self._sets, "--routes": self._routes, "--http": site.http, "--https": site.https, "--backend": site.backend}
+        arguments = [str(word) for pair in numbers.items() for word in pair]
+        subprocess.run([MANY_TEAMS, config, *arguments], check=True, timeout=600)
+        return self._run(site, config)
 
 
 class Before(Portcullis):
@@ -69,9 +103,19 @@ def hostname(i: int) -> str:
     return f"tenant-{i}.bench.example"
 
 
-def http_route(name: str, hostnames: Iterable[str] = (), paths: Iterable[str] = ("/",)) -> str:
+def many_rules(routes: int, rules: int, backends: int, port: int) -> Iterable[str]:
+    """`routes` HTTPRoutes, each with a hostname and `rules` rules with a path each: /team-N. They share `backends` Services on a port."""
+    for i in range(routes):
+        yield http_route(f"route-{i}", [hostname(i)], [f"/team-{rule}" for rule in range(rules)], f"backend-{i % backends}", is_apart=True)
+    for i in range(backends):
+        yield service(f"backend-{i}", port)
+
+
+def http_route(name: str, hostnames: Iterable[str] = (), paths: Iterable[str] = ("/",), backend: str = "backend", is_apart: bool = False) -> str:
+    """An HTTPRoute with one rule for all paths, or with one for each."""
     hosts = "".join(f"\n  - {hostname}" for hostname in hostnames)
-    matches = "".join(f"\n    - path: {{type: PathPrefix, value: {path}}}" for path in paths)
+    matches = [f"\n    - path: {{type: PathPrefix, value: {path}}}" for path in paths]
+    rules = "".join(f"  - matches:{of_rule}\n    backendRefs:\n    - {{name: {backend}, port: 80}}\n" for of_rule in (matches if is_apart else ["".join(matches)]))
     return f"""\
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -80,10 +124,7 @@ spec:
   parentRefs:
   - name: bench{f"{chr(10)}  hostnames:{hosts}" if hosts else ""}
   rules:
-  - matches:{matches}
-    backendRefs:
-    - {{name: backend, port: 80}}
-"""
+{rules}"""
 
 
 def _gateway(site: Site) -> str:
@@ -116,10 +157,10 @@ data:
   tls.crt: {certificate}
   tls.key: {key}
 ---
-{_service("backend", site.backend)}"""
+{service("backend", site.backend)}"""
 
 
-def _service(name: str, port: int, protocol: str = "TCP") -> str:
+def service(name: str, port: int, protocol: str = "TCP") -> str:
     """A Service with port 80, and its one endpoint."""
     return f"""\
 apiVersion: v1
@@ -160,9 +201,9 @@ spec:
 """
     return "---\n".join([
         gateway,
-        *(_forwarding_route("TCPRoute", "tcp"), _service("tcp", site.tcp_backend)),
-        *(_forwarding_route("TLSRoute", "tls", [SERVER_NAME]), _service("tls", site.tls_backend)),
-        *(_forwarding_route("UDPRoute", "udp"), _service("udp", site.udp_backend, "UDP")),
+        *(_forwarding_route("TCPRoute", "tcp"), service("tcp", site.tcp_backend)),
+        *(_forwarding_route("TLSRoute", "tls", [SERVER_NAME]), service("tls", site.tls_backend)),
+        *(_forwarding_route("UDPRoute", "udp"), service("udp", site.udp_backend, "UDP")),
     ])
 
 

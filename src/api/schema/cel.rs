@@ -17,9 +17,9 @@ use serde_json::Value;
 use super::node::{Node, Schema};
 use super::path::Path;
 use super::pattern;
+use super::valid::{Digest, ValidValues};
 use crate::api::duration;
 use crate::api::finding::Finding;
-use crate::ir::sharing;
 
 /// Reserved words of CEL. Rules refer to a property with such a name as `__name__`.
 const RESERVED: [&str; 21] = [
@@ -75,24 +75,15 @@ impl Rule {
 #[serde(from = "Box<[Rule]>")]
 pub(super) struct Rules {
     all: Box<[Rule]>,
-    valid: Mutex<ValidValues>,
+    /// Values for which all rules hold.
+    valid: ValidValues,
 }
-
-/// Values for which all rules of a node hold, at places that their digests select. Objects of a kind are often alike, and
-/// what a rule says about a value depends on nothing else.
-#[derive(Debug, Default)]
-struct ValidValues(Box<[Option<Value>]>);
-
-/// Number of values that are remembered for a node.
-const REMEMBERED: usize = 64;
-/// Maximum size of such a value, in bytes of text and in nested values.
-const SMALL: usize = 512;
 
 impl From<Box<[Rule]>> for Rules {
     fn from(all: Box<[Rule]>) -> Self {
         Self {
             all,
-            valid: Mutex::default(),
+            valid: ValidValues::default(),
         }
     }
 }
@@ -102,40 +93,6 @@ impl Deref for Rules {
 
     fn deref(&self) -> &[Rule] {
         &self.all
-    }
-}
-
-impl Rules {
-    /// Reports whether the rules are known to hold for a value.
-    fn are_known_to_hold(&self, value: &Value) -> bool {
-        let ValidValues(known) = &*self.valid.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(place(value)).and_then(Option::as_ref) == Some(value)
-    }
-
-    /// Remembers a value for which the rules hold.
-    fn remember(&self, value: &Value) {
-        let ValidValues(known) = &mut *self.valid.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.is_empty() {
-            *known = vec![None; REMEMBERED].into();
-        }
-        known[place(value)] = Some(value.clone());
-    }
-}
-
-fn place(value: &Value) -> usize {
-    sharing::digest(value) as usize % REMEMBERED
-}
-
-/// Subtracts the size of a value from `budget`; `None` if it is not enough.
-fn spend(budget: usize, value: &Value) -> Option<usize> {
-    let rest = budget.checked_sub(1)?;
-    match value {
-        Value::String(text) => rest.checked_sub(text.len()),
-        Value::Array(items) => items.iter().try_fold(rest, spend),
-        Value::Object(map) => map.iter().try_fold(rest, |rest, (name, value)| {
-            spend(rest.checked_sub(name.len())?, value)
-        }),
-        Value::Null | Value::Bool(_) | Value::Number(_) => Some(rest),
     }
 }
 
@@ -150,12 +107,12 @@ pub(super) fn check<'a>(
 ) {
     let node = schema.resolve(node);
     if !node.rules.is_empty() {
-        let is_small = spend(SMALL, value).is_some();
-        if !is_small || !node.rules.are_known_to_hold(value) {
+        let digest = Digest::of(value);
+        if !node.rules.valid.contains(digest) {
             let found = findings.len();
             rules(schema, node, value, path, findings);
-            if is_small && findings.len() == found {
-                node.rules.remember(value);
+            if findings.len() == found {
+                node.rules.valid.insert(digest);
             }
         }
     }

@@ -8,6 +8,7 @@ mod hint;
 mod node;
 mod path;
 mod pattern;
+mod valid;
 mod validate;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ use serde_json::{Map, Value};
 pub(super) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
+use self::valid::Digest;
 use super::annotation;
 use super::finding::{Finding, Severity};
 use super::object::Kind;
@@ -61,30 +63,33 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
         &mut Path::default(),
         &mut findings,
     );
-    validate::check(
-        &schema,
-        &schema.root,
-        &body,
-        &mut Path::default(),
-        &mut findings,
-    );
-    if findings
-        .iter()
-        .all(|finding| finding.severity != Severity::Error)
-    {
-        cel::check(
-            &schema,
-            &schema.root,
-            &body,
-            &mut Path::default(),
-            &mut findings,
-        );
+    let digest = Digest::of(&body);
+    if !schema.valid.contains(digest) {
+        let found = findings.len();
+        check(&schema, &body, &mut findings);
+        // Rules are not evaluated after an error.
+        if findings.len() == found && !has_error(&findings) {
+            schema.valid.insert(digest);
+        }
     }
     object.retain(|key, _| is_envelope(key) && key != "status");
     if let Value::Object(body) = body {
         object.extend(body);
     }
     findings
+}
+
+/// Checks an object without its metadata: first its schema, then the rules if nothing is wrong so far.
+fn check<'a>(schema: &'a Schema, body: &'a Value, findings: &mut Vec<Finding>) {
+    validate::check(schema, &schema.root, body, &mut Path::default(), findings);
+    if !has_error(findings) {
+        cel::check(schema, &schema.root, body, &mut Path::default(), findings);
+    }
+}
+
+fn has_error(findings: &[Finding]) -> bool {
+    let mut findings = findings.iter();
+    findings.any(|finding| finding.severity == Severity::Error)
 }
 
 /// Checks `metadata` against the schema for all kinds, then against that of the kind, if any.

@@ -10,6 +10,7 @@ use super::cel::Rules;
 use super::format::Format;
 use super::path::Path;
 use super::pattern::Pattern;
+use super::valid::ValidValues;
 
 /// A kind's schema.
 #[derive(Debug, Deserialize)]
@@ -19,6 +20,9 @@ pub(super) struct Schema {
     pub(super) root: Node,
     /// Subtrees that others refer to by number.
     defs: Box<[Node]>,
+    /// Objects, without their metadata, that satisfy the schema and its rules.
+    #[serde(skip)]
+    pub(super) valid: ValidValues,
 }
 
 impl Schema {
@@ -172,15 +176,18 @@ impl Node {
             }
             Value::Object(map) => {
                 for (name, value) in map {
-                    let Some(node) = self.member(name) else {
-                        continue;
-                    };
-                    if self.properties.contains_key(name) {
-                        path.push_field(name);
-                    } else {
-                        path.push_key(name);
+                    let additional = self.additional_properties.as_deref();
+                    match (self.properties.get(name), additional) {
+                        (Some(node), _) => {
+                            path.push_field(name);
+                            visit(node, value, path);
+                        }
+                        (None, Some(node)) => {
+                            path.push_key(name);
+                            visit(node, value, path);
+                        }
+                        (None, None) => continue,
                     }
-                    visit(node, value, path);
                     path.pop();
                 }
             }

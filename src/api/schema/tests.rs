@@ -11,6 +11,7 @@ mod release_backend;
 mod remembered;
 mod route_filter;
 mod route_policy;
+mod telemetry_policy;
 mod traffic_policy;
 
 use std::time::Instant;
@@ -83,7 +84,7 @@ fn defaults_are_filled_in() {
         Some("/")
     );
     assert_eq!(rule.backend_refs[0].weight, 1);
-    assert_eq!(rule.backend_refs[0].backend.kind, "Service");
+    assert_eq!(rule.backend_refs[0].kind, "Service");
 }
 
 #[test]

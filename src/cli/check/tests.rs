@@ -33,7 +33,8 @@ fn check<T>(text: &str, look: impl FnOnce(&CheckResult<'_>) -> T) -> T {
     std::fs::write(folder.path().join("routes.yaml"), text).unwrap();
     let (load, translation) =
         translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
-    look(&CheckResult::new(&load, &translation, Timestamp::now()))
+    let now = (Mode::Standalone, Timestamp::now());
+    look(&CheckResult::new(&load, &translation, now))
 }
 
 fn printed(text: &str) -> String {
@@ -331,4 +332,126 @@ fn prints_json() {
     assert_eq!(problem["severity"], "error");
     assert_eq!(problem["line"], 1);
     assert!(problem["file"].as_str().unwrap().ends_with("routes.yaml"));
+}
+
+/// The provider knows one URL of each host, and a route for a part of the paths does not take it.
+#[test]
+fn warns_of_sign_ins_that_no_rule_ends() {
+    const POLICY: &str = r#"
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: desk}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: desk}]
+  oidc: {issuer: "https://login.example.com", clientID: desk, PATHS}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: open}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {statusCode: 302}}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: desk}
+spec:
+  parentRefs: [{name: web}]
+  hostnames: [desk.example.com]
+  rules:
+  - matches: [MATCHES]
+    filters: [{type: RequestRedirect, requestRedirect: {statusCode: 302}}]
+"#;
+    const APP: &str = "{path: {value: /app}}";
+    let warnings = |paths: &str, matches: &str| {
+        let policy = POLICY.replace("PATHS", paths).replace("MATCHES", matches);
+        let text = printed(&format!("{GATEWAY}{policy}"));
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("warning: AccessPolicy"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let outside = |field: &str, path: &str, outcome: &str| {
+        format!(
+            "warning: AccessPolicy default/desk: no rule that the policy applies to matches spec.oidc.{field} {path} for host \
+             desk.example.com of Gateway default/web listener http: {outcome}"
+        )
+    };
+    let callback = outside(
+        "redirectPath",
+        "/oauth2/callback",
+        "browsers that come back from the provider are not signed in",
+    );
+    let logout = outside("logoutPath", "/oauth2/logout", "browsers cannot sign out");
+    let both = [logout, callback.clone()];
+    assert_eq!(warnings("", APP), both);
+    assert_eq!(warnings("logoutPath: /app/out", APP), [callback]);
+    let within = "redirectPath: /app/in, logoutPath: /app/out";
+    for (paths, matches) in [
+        (within, APP),
+        ("", "{}"),
+        ("", "{path: {value: /oauth2}}, {path: {value: /app}}"),
+        (
+            "",
+            "{path: {type: Exact, value: /oauth2/callback}}, {path: {type: Exact, value: /oauth2/logout}, method: GET}",
+        ),
+    ] {
+        assert!(warnings(paths, matches).is_empty(), "{paths} {matches}");
+    }
+    let of_another_method = "{path: {value: /app}, method: POST}";
+    assert_eq!(warnings(within, of_another_method).len(), 2);
+}
+
+#[test]
+fn warns_of_authorization_servers_without_endpoints() {
+    let objects = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: auth}
+spec: {ports: [{port: 9000}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: asked}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
+  external: {protocol: HTTP, backendRef: {name: auth, port: 9000}}
+"#;
+    let text = printed(&format!("{GATEWAY}{objects}"));
+    let warning = "warning: AccessPolicy default/asked: spec.external.backendRef: Service default/auth:9000 has no ready endpoint: \
+                   no EndpointSlice has the label kubernetes.io/service-name: auth; requests that need its permission get status 503\n";
+    assert!(text.contains(warning), "{text}");
+}
+
+#[test]
+fn warns_of_shared_limits_in_a_folder_alone() {
+    let objects = r#"
+apiVersion: portcullis.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: shared}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
+  rules:
+  - {name: own, limit: {requests: 10, per: Second}}
+  - {name: all, limit: {requests: 10, per: Second}, scope: Gateway}
+"#;
+    let text = printed(&format!("{GATEWAY}{objects}"));
+    let warnings: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("warning:"))
+        .collect();
+    assert_eq!(
+        warnings,
+        [
+            "warning: RateLimitPolicy default/shared: limit all has scope Gateway: a process without a controller knows no \
+             others, and admits the whole limit by itself"
+        ]
+    );
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), format!("{GATEWAY}{objects}")).unwrap();
+    let (load, translation) =
+        translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
+    let in_cluster = (Mode::Kubernetes, Timestamp::now());
+    let result = CheckResult::new(&load, &translation, in_cluster);
+    assert!(result.warnings.is_empty());
 }

@@ -7,7 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::api::Resource;
 use crate::api::core::SERVICE_NAME_LABEL;
+use crate::api::route_policy::RoutePolicy;
+use crate::ir::limit::Scope;
+use crate::ir::policy::Enforced;
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, BackendId, Certificate, Filter, Hostname, Ir, Listener, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
@@ -54,18 +58,75 @@ pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warni
     warnings
 }
 
-/// Returns the warnings about policies that permit more than one above them.
-pub(super) fn loosened(report: &StatusReport) -> BTreeSet<Warning> {
+/// Returns the warnings about policies that permit more than one above them, or that count requests without an identity.
+pub(super) fn of_policies(report: &StatusReport) -> BTreeSet<Warning> {
     let conditions = report.conditions();
     let warnings = conditions.iter().flat_map(|placed| {
-        let loosened = placed.conditions.iter();
-        let loosened = loosened.filter(|it| it.kind == ConditionType::LoosensInherited);
-        loosened.map(|condition| Warning {
+        let warned = [
+            ConditionType::LacksIdentity,
+            ConditionType::LoosensInherited,
+        ];
+        let own = placed.conditions.iter();
+        let own = own.filter(move |it| warned.contains(&it.kind));
+        own.map(|condition| Warning {
             object: Some(placed.object.clone()),
             message: condition.message.clone(),
         })
     });
     warnings.collect()
+}
+
+/// Returns the warnings about servers that policies name and that have no endpoint.
+pub(super) fn of_policy_servers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Warning> {
+    let servers = ir.policy_servers.iter();
+    let servers = servers.flat_map(|(policy, of_gateways)| {
+        let targets = of_gateways.0.values().flatten();
+        targets.filter_map(move |target| Some((policy, target.backend()?)))
+    });
+    let warnings = servers.filter_map(|(policy, id)| {
+        let why = without_endpoints(snapshot, id, ir.backend(id).map(AsRef::as_ref))?;
+        let (field, effect) = match &*policy.kind {
+            RoutePolicy::KIND => ("spec.errorPages", "responses keep their own content"),
+            _ => (
+                "spec.external.backendRef",
+                "requests that need its permission get status 503",
+            ),
+        };
+        Some(Warning {
+            object: Some(policy.clone()),
+            message: format!(
+                "{field}: {}:{} has no ready endpoint: {why}; {effect}",
+                id.object, id.port
+            ),
+        })
+    });
+    warnings.collect()
+}
+
+/// Returns the warnings about limits that the pods of a Gateway would share, for processes without a controller.
+pub(super) fn of_shared_limits(ir: &Ir) -> BTreeSet<Warning> {
+    let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
+    let policies = listeners.flat_map(|listener| {
+        let routes = listener.routes.iter();
+        let own = routes.flat_map(|it| it.route.policies.iter().flatten());
+        own.chain(&listener.policies)
+    });
+    let limits = policies.filter_map(|policies| match policies.limits.as_ref()? {
+        Enforced::Valid(limits) => Some(limits),
+        Enforced::Broken(_) => None,
+    });
+    let shared = limits.flat_map(|of_policy| {
+        let shared = of_policy.limits.iter();
+        let shared = shared.filter(|limit| limit.scope == Scope::Gateway);
+        shared.map(|limit| Warning {
+            object: Some(of_policy.policy.clone()),
+            message: format!(
+                "limit {} has scope Gateway: a process without a controller knows no others, and admits the whole limit by itself",
+                limit.name
+            ),
+        })
+    });
+    shared.collect()
 }
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
@@ -212,7 +273,7 @@ fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
     if end < now {
         return Some(format!("the certificate of {source} expired at {end}"));
     }
-    let (_, leaf) = X509Certificate::from_der(certificate.chain.first()?).ok()?;
+    let (_, leaf) = X509Certificate::from_der(certificate.chain().first()?).ok()?;
     let begin = Timestamp::from_second(leaf.validity().not_before.timestamp()).ok()?;
     if now < begin {
         return Some(format!(

@@ -250,20 +250,52 @@ fn shows_what_policies_require_and_the_order_of_phases() {
         "staff: Allow client alice (AccessPolicy default/partners)",
         "orders: Allow method GET or POST, path /orders and below (AccessPolicy default/partners)",
         "others: Deny (AccessPolicy default/partners)",
-        "client IP, then IP rules, then limits, then body limit, then authentication, then authorization, then filters, then backend",
+        "client IP, then IP rules, then limits without identity, then body limit, then authentication, then authorization, then limits by identity, then filters, then backend",
         "connections from 10.0.0.0/8 may begin with a header (ClientPolicy default/load-balancer)",
         "the last one in X-Forwarded-For that is not in 198.51.100.0/24 (ClientPolicy default/load-balancer)",
-        "idle 120s (ClientPolicy default/load-balancer)",
+        "idle 120s, underscores Drop, forwarded X-Forwarded-For X-Real-IP (ClientPolicy default/load-balancer)",
+        "minVersion 1.3 (ClientPolicy default/load-balancer)",
+        "escaped slashes are kept, duplicate slashes merged, dot segments resolved (ClientPolicy default/load-balancer)",
     ] {
         assert!(rule.contains(line), "{rule}");
     }
+    let files = explanation(
+        &objects,
+        "http://files.example.com:8080/",
+        Permissions::default(),
+    );
+    let line = "bytes: 100000000 bytes of responses in 60s, 500000000 at once for each client address /32 or /64 (RateLimitPolicy default/downloads)";
+    assert!(files.contains(line), "{files}");
     let url = "http://api.example.com:8080/";
     let api = explanation(&objects, url, Permissions::default());
     for line in [
         "a token of https://login.example.com for api, with one of 1 keys, in header authorization (AccessPolicy default/api)",
+        "client: 10 requests in 1s, 10 at once for each authenticated client (RateLimitPolicy default/tenants)",
+        "tenant: 10000 requests in 3600s, 10000 at once for each claim tenant of the token (RateLimitPolicy default/tenants)",
         "clerks: Allow claim realm_access.roles clerk (AccessPolicy default/api)",
     ] {
         assert!(api.contains(line), "{api}");
+    }
+}
+
+#[test]
+fn shows_that_nothing_establishes_the_identity_of_a_limit() {
+    let objects = include_str!("../../../tests/golden/rate_limit/identity_that_requests_lack.yaml");
+    let (objects, _) = objects.split_once("---\nir:").unwrap();
+    let objects = objects.replace("port: 80", "port: 8080");
+    for (path, line) in [
+        (
+            "/admin",
+            "client: 10 requests in 1s, 10 at once for each authenticated client (RateLimitPolicy default/admin)",
+        ),
+        (
+            "/",
+            "for each authenticated client; no policy authenticates requests so that they have it: all count together (",
+        ),
+    ] {
+        let url = format!("http://any.example:8080{path}");
+        let text = explanation(&objects, &url, Permissions::default());
+        assert!(text.contains(line), "{text}");
     }
 }
 
@@ -404,6 +436,32 @@ spec: {ports: [{port: 80}]}
         "authorize requests with Service default/empty:80 over HTTP, which has no ready endpoint\n",
         "mirror every request to Service default/empty:80, which has no ready endpoint\n",
     ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+}
+
+#[test]
+fn names_the_authorization_server_of_a_policy() {
+    let asked = |name: &str| {
+        let policy = format!(
+            "---\napiVersion: portcullis.dev/v1alpha1\nkind: AccessPolicy\nmetadata: {{name: asked, namespace: app}}\n\
+             spec:\n  targetRefs: [{{group: gateway.networking.k8s.io, kind: HTTPRoute, name: r}}]\n  \
+             external: {{protocol: HTTP, backendRef: {{name: {name}, port: 80}}}}\n"
+        );
+        let objects = format!("{OBJECTS}{policy}");
+        explanation(&objects, "http://app.example/", Permissions::default())
+    };
+    for (name, line) in [
+        (
+            "other",
+            "the permission of the authorization server Service app/other:80, which has no ready endpoint, asked over HTTP (AccessPolicy app/asked)",
+        ),
+        (
+            "missing",
+            "the permission of the authorization server that cannot be used (until then 500: ",
+        ),
+    ] {
+        let text = asked(name);
         assert!(text.contains(line), "{line:?} in {text}");
     }
 }

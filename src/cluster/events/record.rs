@@ -31,14 +31,17 @@ pub(super) enum Repeat {
     Counted(i32),
 }
 
-/// Returns the name of the event of these notices about one object.
+/// Returns the name of the event of these notices about one object. An event about a state has the name of that state, since
+/// a new leader finds it again without what happened at the same time.
 pub(super) fn name(notices: &[Notice]) -> String {
     let Some(first) = notices.first() else {
         return String::new();
     };
     let mut hasher = DefaultHasher::new();
     first.uid.hash(&mut hasher);
-    notices
+    let state = notices.iter().find(|it| it.reason.is_state());
+    state
+        .map_or(notices, std::slice::from_ref)
         .iter()
         .for_each(|it| (it.reason, &it.message).hash(&mut hasher));
     let object = &first.object.name;
@@ -141,6 +144,19 @@ fn truncate(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::events::EventReason;
+    use crate::cluster::events::tests::notice;
+
+    #[test]
+    fn an_event_about_a_state_has_the_name_of_the_state() {
+        let state = notice(EventReason::ReplicaBehind, "behind");
+        let change = notice(EventReason::NotProgrammed, "not programmed");
+        let alone = name(std::slice::from_ref(&state));
+        assert_eq!(name(&[state, change.clone()]), alone);
+        assert_ne!(name(std::slice::from_ref(&change)), alone);
+        let other = notice(EventReason::NotAccepted, "not accepted");
+        assert_ne!(name(&[other, change.clone()]), name(&[change]));
+    }
 
     #[test]
     fn long_text_is_truncated_between_characters() {

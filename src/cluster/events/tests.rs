@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn notice(reason: EventReason, message: &str) -> Notice {
+pub(super) fn notice(reason: EventReason, message: &str) -> Notice {
     Notice {
         object: ObjectRef::gateway_api("Gateway", "shop", "web"),
         version: "v1",

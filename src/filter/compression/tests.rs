@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use http::HeaderName;
+use http::header::VARY;
+
 use super::*;
 use crate::ir::compression::Level;
 

@@ -31,10 +31,17 @@ pub(super) struct Entry {
     /// Identifies this version of the content without reading it; `None` if that is not certain.
     stamp: Option<Stamp>,
     pub(super) documents: Box<[Document]>,
-    /// Why the last read failed. `documents` are then those of the previous read.
-    pub(super) failure: Option<String>,
-    /// While the file is broken: its objects when it was last valid. They stay in service.
-    pub(super) retained: BTreeSet<ObjectRef>,
+    /// What only a broken file has. Boxed, since few are.
+    broken: Option<Box<Broken>>,
+}
+
+/// The state of a file of which a part cannot be read.
+#[derive(Clone, Debug, Default)]
+struct Broken {
+    /// Why the last read failed. The documents are then those of the previous read.
+    failure: Option<Box<str>>,
+    /// Its objects when it was last valid. They stay in service.
+    retained: BTreeSet<ObjectRef>,
 }
 
 /// Two reads are equal if they are the same read.
@@ -46,33 +53,25 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// What changes when a file is written or replaced.
+/// A digest of what changes when a file is written or replaced: device, inode, size, and the time of the last change of
+/// content or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    /// Seconds and nanoseconds of the last change of content or metadata.
-    changed: (i64, i64),
-}
+pub(super) struct Stamp(u64);
 
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
+        let (seconds, nanoseconds) = (metadata.ctime(), metadata.ctime_nsec());
+        let changed = [seconds.to_ne_bytes(), nanoseconds.to_ne_bytes()];
+        let file = [metadata.dev(), metadata.ino(), metadata.size()].map(u64::to_ne_bytes);
+        Self(parse::digest(&[file.concat(), changed.concat()].concat()))
     }
 
     /// Returns the stamp if every later change gives the file another one.
     fn if_certain(metadata: &Metadata, read_at: SystemTime) -> Option<Self> {
-        let stamp = Self::of(metadata);
-        let (seconds, nanoseconds) = stamp.changed;
-        let seconds = Duration::from_secs(u64::try_from(seconds).ok()?);
-        let changed = UNIX_EPOCH + seconds + Duration::from_nanos(u64::try_from(nanoseconds).ok()?);
-        (changed + STAMP_RESOLUTION < read_at).then_some(stamp)
+        let seconds = Duration::from_secs(u64::try_from(metadata.ctime()).ok()?);
+        let nanoseconds = Duration::from_nanos(u64::try_from(metadata.ctime_nsec()).ok()?);
+        let changed = UNIX_EPOCH + seconds + nanoseconds;
+        (changed + STAMP_RESOLUTION < read_at).then(|| Self::of(metadata))
     }
 }
 
@@ -82,22 +81,38 @@ pub(super) struct Document {
     pub(super) line: usize,
     digest: u64,
     pub(super) outcome: Result<Admissions, Box<SyntaxError>>,
-    /// Lines of the fields that have findings, from 1 at `line`.
-    pub(super) fields: Option<Arc<Lines>>,
 }
 
-/// The objects of a document. Nearly always there is one, stored inline.
+/// The objects of a document. Nearly always there is one without findings, stored inline.
 #[derive(Clone, Debug)]
 pub(super) enum Admissions {
     One(Admission),
-    Many(Arc<[Admission]>),
+    Other(Arc<Others>),
 }
 
-impl From<Vec<Admission>> for Admissions {
-    fn from(mut all: Vec<Admission>) -> Self {
+#[derive(Debug)]
+pub(super) struct Others {
+    all: Vec<Admission>,
+    /// Lines of the fields that have findings, from 1 at the line of the document.
+    fields: Option<Lines>,
+}
+
+impl Admissions {
+    fn new(mut all: Vec<Admission>, fields: Option<Lines>) -> Self {
         match all.pop() {
-            Some(only) if all.is_empty() => Self::One(only),
-            last => Self::Many(all.into_iter().chain(last).collect()),
+            Some(only) if all.is_empty() && fields.is_none() => Self::One(only),
+            last => {
+                all.extend(last);
+                Self::Other(Arc::new(Others { all, fields }))
+            }
+        }
+    }
+
+    /// Returns the lines of the fields that have findings, if there are any.
+    pub(super) fn fields(&self) -> Option<&Lines> {
+        match self {
+            Self::One(_) => None,
+            Self::Other(others) => others.fields.as_ref(),
         }
     }
 }
@@ -108,7 +123,7 @@ impl Deref for Admissions {
     fn deref(&self) -> &[Admission] {
         match self {
             Self::One(only) => std::slice::from_ref(only),
-            Self::Many(all) => all,
+            Self::Other(others) => &others.all,
         }
     }
 }
@@ -117,12 +132,25 @@ impl Entry {
     /// Reports whether a part of the file cannot be read.
     pub(super) fn is_broken(&self) -> bool {
         let mut documents = self.documents.iter();
-        self.failure.is_some() || documents.any(|document| document.outcome.is_err())
+        self.failure().is_some() || documents.any(|document| document.outcome.is_err())
+    }
+
+    /// Returns why the last read failed.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.broken.as_ref()?.failure.as_deref()
+    }
+
+    /// Returns the objects that a broken file had when it was last valid.
+    pub(super) fn retained(&self) -> &BTreeSet<ObjectRef> {
+        static NONE: BTreeSet<ObjectRef> = BTreeSet::new();
+        self.broken
+            .as_ref()
+            .map_or(&NONE, |broken| &broken.retained)
     }
 
     /// Reports whether the objects of the last valid version stay in service.
     pub(super) fn keeps_previous(&self) -> bool {
-        !self.retained.is_empty() && self.is_broken()
+        !self.retained().is_empty() && self.is_broken()
     }
 
     /// Returns all admitted objects, each with the index of its document.
@@ -134,18 +162,25 @@ impl Entry {
         })
     }
 
-    /// Returns the objects that this file may define or keep in service.
+    /// Returns the objects that this file defines, or keeps in service.
     pub(super) fn objects(&self) -> impl Iterator<Item = &ObjectRef> {
-        let defined = self.admissions();
-        let defined = defined.filter_map(|(_, admission)| admission.id.as_ref());
-        defined.chain(&self.retained)
+        let is_read = !self.keeps_previous();
+        let admissions = self.admissions().filter(move |_| is_read);
+        let defined = admissions.filter_map(|(_, admission)| defined(admission));
+        defined.chain(self.retained())
     }
 
     /// Reports whether the file is certainly the same as when it was read.
     pub(super) fn is_unchanged(&self, real: &Path) -> bool {
         let now = || fs::metadata(real).ok().map(|metadata| Stamp::of(&metadata));
-        self.failure.is_none() && self.stamp.is_some() && self.stamp == now()
+        self.failure().is_none() && self.stamp.is_some() && self.stamp == now()
     }
+}
+
+/// Returns the object that an admission defines, validly or not.
+pub(super) fn defined(admission: &Admission) -> Option<&ObjectRef> {
+    let is_defined = admission.object.is_some() || admission.has_errors();
+    admission.id.as_ref().filter(|_| is_defined)
 }
 
 /// Reads a file and reuses unchanged documents. `None` if the file was deleted.
@@ -159,8 +194,10 @@ pub(super) fn read_entry(
         Some(Arc::new(Entry {
             digest: 0,
             stamp: None,
-            failure: Some(failure),
-            retained: retained(previous),
+            broken: Some(Box::new(Broken {
+                failure: Some(failure.into()),
+                retained: retained(previous),
+            })),
             ..known.unwrap_or_default()
         }))
     };
@@ -171,7 +208,7 @@ pub(super) fn read_entry(
     };
     let digest = parse::digest(text.as_bytes());
     if let Some(previous) =
-        previous.filter(|previous| previous.failure.is_none() && previous.digest == digest)
+        previous.filter(|previous| previous.failure().is_none() && previous.digest == digest)
     {
         return Some(match previous.stamp == stamp {
             true => Arc::clone(previous),
@@ -208,11 +245,13 @@ pub(super) fn read_entry(
         digest,
         stamp,
         documents,
-        failure: None,
-        retained: BTreeSet::new(),
+        broken: None,
     };
     if entry.is_broken() {
-        entry.retained = retained(previous);
+        entry.broken = Some(Box::new(Broken {
+            failure: None,
+            retained: retained(previous),
+        }));
     }
     Some(Arc::new(entry))
 }
@@ -220,7 +259,7 @@ pub(super) fn read_entry(
 /// Returns the objects of a file when it was last valid.
 fn retained(previous: Option<&Arc<Entry>>) -> BTreeSet<ObjectRef> {
     match previous {
-        Some(previous) if previous.is_broken() => previous.retained.clone(),
+        Some(previous) if previous.is_broken() => previous.retained().clone(),
         Some(previous) => previous.objects().cloned().collect(),
         None => BTreeSet::new(),
     }
@@ -240,21 +279,26 @@ fn read_document(
     }
     let admit = |item: parse::Item| api::admit_at(&item.path, item.value);
     let outcome = parse::parse(source, is_json);
-    let outcome = outcome.map(|items| items.into_iter().map(admit).collect::<Vec<_>>());
-    let outcome = outcome.map(Admissions::from).map_err(Box::new);
-    let admissions = outcome.iter().flat_map(|all| all.iter());
-    let findings = admissions.flat_map(|admission| &admission.findings);
+    let outcome = outcome.map(|items| {
+        let all: Vec<_> = items.into_iter().map(admit).collect();
+        let fields = lines(source.text, &all);
+        Admissions::new(all, fields)
+    });
+    Document {
+        line: source.line,
+        digest,
+        outcome: outcome.map_err(Box::new),
+    }
+}
+
+/// Returns the lines of the fields that have findings, if there are any.
+fn lines(text: &str, admissions: &[Admission]) -> Option<Lines> {
+    let findings = admissions.iter().flat_map(|admission| &admission.findings);
     let fields: BTreeSet<&str> = findings
         .map(|finding| &*finding.field)
         .filter(|field| !field.is_empty())
         .collect();
-    let fields = (!fields.is_empty()).then(|| Arc::new(locate::lines(source.text, &fields)));
-    Document {
-        line: source.line,
-        digest,
-        outcome,
-        fields,
-    }
+    (!fields.is_empty()).then(|| locate::lines(text, &fields))
 }
 
 /// Returns the text of a file, and its stamp if that is certain.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::entry::{Document, Entry, Files};
+use super::entry::{self, Admissions, Document, Entry, Files};
 use super::locate::Lines;
 use super::parse::SyntaxError;
-use crate::api::{Admission, Finding, ObjectRef, Severity};
+use crate::api::{Admission, Finding, Object, ObjectRef, Severity};
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 
@@ -22,51 +22,83 @@ const MAX_PROBLEMS: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     snapshot: Arc<Snapshot>,
-    /// The files that define each object, or keep it in service.
-    homes: FxHashMap<ObjectRef, Homes>,
+    shared: Shared,
     problems: BTreeMap<Arc<Path>, Vec<Problem>>,
 }
 
-/// The files of an object, in order of their paths.
-#[derive(Debug)]
-enum Homes {
-    One(Arc<Path>),
-    Many(Box<Several>),
-}
+/// The files of each object that several files define, or that a broken file keeps in service. Few objects are here.
+#[derive(Debug, Default)]
+struct Shared(BTreeMap<ObjectRef, BTreeSet<Arc<Path>>>);
 
-/// Several files of an object. Behind a pointer, since few objects have them.
-#[derive(Debug)]
-struct Several(BTreeSet<Arc<Path>>);
+/// The objects of files that changed, each with one of these files that has it now.
+type Touched<'a> = FxHashMap<&'a ObjectRef, Option<&'a Arc<Path>>>;
 
-impl Homes {
-    fn add(&mut self, path: &Arc<Path>) {
-        match self {
-            Self::One(known) if known == path => {}
-            Self::One(known) => {
-                let both = BTreeSet::from([known.clone(), path.clone()]);
-                *self = Self::Many(Box::new(Several(both)));
+impl Shared {
+    /// Follows a file, and adds its objects to `touched`. Returns the objects that another file may have, too, and that
+    /// are not known to be shared.
+    fn follow<'a>(
+        &mut self,
+        path: &'a Arc<Path>,
+        (old, new): (Option<&'a Arc<Entry>>, Option<&'a Arc<Entry>>),
+        touched: &mut Touched<'a>,
+        is_served: impl Fn(&ObjectRef) -> bool,
+    ) -> Vec<&'a ObjectRef> {
+        let before = old.into_iter().flat_map(|entry| entry.objects());
+        let before: FxHashSet<_> = before.collect();
+        for id in &before {
+            touched.entry(id).or_default();
+            if let Some(files) = self.0.get_mut(id) {
+                files.remove(path);
             }
-            Self::Many(all) => drop(all.0.insert(path.clone())),
+        }
+        let mut suspects = Vec::new();
+        for id in new.into_iter().flat_map(|entry| entry.objects()) {
+            let other = touched.entry(id).or_default().replace(path);
+            if let Some(files) = self.0.get_mut(id) {
+                files.insert(path.clone());
+                continue;
+            }
+            if new.is_some_and(|entry| entry.retained().contains(id)) {
+                self.0.insert(id.clone(), BTreeSet::from([path.clone()]));
+            }
+            if other.is_some_and(|other| other != path) || (!before.contains(id) && is_served(id)) {
+                suspects.push(id);
+            }
+        }
+        suspects
+    }
+
+    /// Looks for these objects in all files.
+    fn find(&mut self, suspects: &FxHashSet<&ObjectRef>, files: &Files) {
+        if suspects.is_empty() {
+            return;
+        }
+        for (path, entry) in files {
+            for id in entry.objects().filter(|id| suspects.contains(id)) {
+                self.0.entry(id.clone()).or_default().insert(path.clone());
+            }
         }
     }
 
-    /// Removes a file. Returns whether no other one remains.
-    fn remove(&mut self, path: &Path) -> bool {
-        match self {
-            Self::One(known) => **known == *path,
-            Self::Many(all) => {
-                all.0.remove(path);
-                all.0.is_empty()
-            }
+    /// Forgets an object that only one file has, unless a broken file keeps it.
+    fn forget_single(&mut self, id: &ObjectRef, files: &Files) {
+        let keeps = |path: &Arc<Path>| files.get(path).is_some_and(|it| it.retained().contains(id));
+        let known = self.0.get(id);
+        if known.is_some_and(|known| known.len() < 2 && !known.iter().any(keeps)) {
+            self.0.remove(id);
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Arc<Path>> {
-        let (one, many) = match self {
-            Self::One(path) => (Some(path), None),
-            Self::Many(all) => (None, Some(all.0.iter())),
-        };
-        one.into_iter().chain(many.into_iter().flatten())
+    /// Returns the files of an object, in order. `own` is one of them, if there is any.
+    fn files<'a>(
+        &'a self,
+        id: &ObjectRef,
+        own: Option<&'a Path>,
+    ) -> impl Iterator<Item = &'a Path> + use<'a> {
+        let all = self.0.get(id);
+        let own = own.filter(|_| all.is_none());
+        own.into_iter()
+            .chain(all.into_iter().flatten().map(|path| &**path))
     }
 }
 
@@ -86,7 +118,7 @@ impl<'a> Location<'a> {
             file,
             document: index + 1,
             line: document.line,
-            fields: document.fields.as_deref(),
+            fields: document.outcome.as_ref().ok().and_then(Admissions::fields),
         }
     }
 
@@ -118,20 +150,30 @@ struct Definition<'a> {
 /// The first definition of each object, by file. Computed for the files that are looked at.
 struct Definitions<'a> {
     files: &'a Files,
-    known: FxHashMap<&'a Path, FxHashMap<&'a ObjectRef, Definition<'a>>>,
+    /// By the address of the path, which costs less to compare than the path.
+    known: FxHashMap<*const Path, FxHashMap<&'a ObjectRef, Definition<'a>>>,
 }
 
 impl<'a> Definitions<'a> {
     fn of_file(&mut self, path: &Path) -> Option<&FxHashMap<&'a ObjectRef, Definition<'a>>> {
-        let (path, entry) = self.files.get_key_value(path)?;
-        let path: &'a Path = path;
-        Some(self.known.entry(path).or_insert_with(|| first(path, entry)))
+        let mut place: *const Path = path;
+        if !self.known.contains_key(&place) {
+            let (path, entry) = self.files.get_key_value(path)?;
+            place = &**path;
+            self.known
+                .entry(place)
+                .or_insert_with(|| first(path, entry));
+        }
+        self.known.get(&place)
     }
 
     /// Returns the definition that counts: the first one in order of paths.
-    fn first_of(&mut self, homes: &Homes, id: &ObjectRef) -> Option<Definition<'a>> {
-        let mut paths = homes.iter();
-        paths.find_map(|path| self.of_file(path)?.get(id).copied())
+    fn first_of<'p>(
+        &mut self,
+        mut files: impl Iterator<Item = &'p Path>,
+        id: &ObjectRef,
+    ) -> Option<Definition<'a>> {
+        files.find_map(|path| self.of_file(path)?.get(id).copied())
     }
 }
 
@@ -142,8 +184,7 @@ fn first<'a>(path: &'a Path, entry: &'a Entry) -> FxHashMap<&'a ObjectRef, Defin
         return all;
     }
     for (number, (index, admission)) in entry.admissions().enumerate() {
-        let is_defined = admission.object.is_some() || admission.has_errors();
-        if let Some(id) = admission.id.as_ref().filter(|_| is_defined) {
+        if let Some(id) = entry::defined(admission) {
             all.entry(id).or_insert_with(|| Definition {
                 admission,
                 location: Location::new(path, index, &entry.documents[index]),
@@ -157,29 +198,38 @@ fn first<'a>(path: &'a Path, entry: &'a Entry) -> FxHashMap<&'a ObjectRef, Defin
 impl Merged {
     /// Follows the files from `previous` to `now`.
     pub(super) fn update(&mut self, previous: &Files, now: &Files) {
-        let (mut files, mut objects) = (BTreeSet::new(), FxHashSet::default());
+        let (mut files, mut touched) = (BTreeSet::new(), Touched::default());
+        let mut suspects = FxHashSet::default();
         for item in previous.diff(now) {
             let (path, old, new) = match item {
                 DiffItem::Add(path, new) => (path, None, Some(new)),
                 DiffItem::Update { old, new } => (new.0, Some(old.1), Some(new.1)),
                 DiffItem::Remove(path, old) => (path, Some(old), None),
             };
-            objects.extend(old.into_iter().chain(new).flat_map(|entry| entry.objects()));
-            self.move_objects(path, old, new);
+            let snapshot = &self.snapshot;
+            let is_served =
+                |id: &ObjectRef| snapshot.object(id).is_some() || snapshot.invalid.contains(id);
+            let versions = (old, new);
+            suspects.extend((self.shared).follow(path, versions, &mut touched, is_served));
             match new {
                 Some(_) => drop(files.insert(path.clone())),
                 None => drop(self.problems.remove(path)),
             }
         }
+        self.shared.find(&suspects, now);
         let mut definitions = Definitions {
             files: now,
             known: FxHashMap::default(),
         };
-        for id in objects {
-            if let Some(Homes::Many(homes)) = self.homes.get(id) {
-                files.extend(homes.0.iter().cloned());
+        for (id, own) in touched {
+            if let Some(shared) = self.shared.0.get(id) {
+                files.extend(shared.iter().cloned());
             }
-            self.choose(id, &mut definitions);
+            self.choose(id, own, &mut definitions);
+            self.shared.forget_single(id, now);
+        }
+        if previous.is_empty() {
+            Arc::make_mut(&mut self.snapshot).pack();
         }
         for path in files {
             let problems = now.get(&path).map(|entry| {
@@ -208,48 +258,49 @@ impl Merged {
         self.problems.values().flatten()
     }
 
-    fn move_objects(
-        &mut self,
-        path: &Arc<Path>,
-        old: Option<&Arc<Entry>>,
-        new: Option<&Arc<Entry>>,
-    ) {
-        for id in old.into_iter().flat_map(|entry| entry.objects()) {
-            if let Some(homes) = self.homes.get_mut(id)
-                && homes.remove(path)
-            {
-                self.homes.remove(id);
-            }
+    /// Serves this version of an object, or none.
+    fn serve(&mut self, id: &ObjectRef, version: Option<&Object>) {
+        let served = self.snapshot.object(id);
+        if served.as_ref() == version {
+            return;
         }
-        for id in new.into_iter().flat_map(|entry| entry.objects()) {
-            match self.homes.get_mut(id) {
-                Some(homes) => homes.add(path),
-                None => drop(self.homes.insert(id.clone(), Homes::One(path.clone()))),
-            }
-        }
+        let snapshot = Arc::make_mut(&mut self.snapshot);
+        match version {
+            Some(version) => snapshot.insert(version.clone()),
+            None => snapshot.remove(id),
+        };
     }
 
-    /// Decides which version of an object is served.
-    fn choose(&mut self, id: &ObjectRef, definitions: &mut Definitions<'_>) {
-        let homes = self.homes.get(id);
-        let first = homes.and_then(|homes| definitions.first_of(homes, id));
+    /// Decides which version of an object is served. `own` is one of its files, if there is any.
+    fn choose(
+        &mut self,
+        id: &ObjectRef,
+        own: Option<&Arc<Path>>,
+        definitions: &mut Definitions<'_>,
+    ) {
+        let own = own.map(|own| &**own);
+        let first = definitions.first_of(self.shared.files(id, own), id);
         let mut is_invalid = false;
-        match first.map(|first| &first.admission.object) {
-            Some(Some(object)) => {
-                if self.snapshot.object(id).as_ref() != Some(object) {
-                    Arc::make_mut(&mut self.snapshot).insert(object.clone());
+        match first.map(|first| first.admission) {
+            Some(Admission {
+                object: Some(object),
+                ..
+            }) => self.serve(id, Some(object)),
+            // A previous valid version stays in service.
+            Some(Admission { stand_in, .. }) => {
+                is_invalid = !self.snapshot.has_valid(id);
+                if is_invalid {
+                    self.serve(id, stand_in.as_deref());
                 }
             }
-            // The previous valid version stays in service.
-            Some(None) => is_invalid = self.snapshot.object(id).is_none(),
             None => {
-                let mut homes = homes.into_iter().flat_map(Homes::iter);
-                let keeps = |path: &Arc<Path>| {
-                    let entry = definitions.files.get(&**path);
-                    entry.is_some_and(|entry| entry.is_broken() && entry.retained.contains(id))
+                let keeps = |path: &Path| {
+                    let entry = definitions.files.get(path);
+                    entry.is_some_and(|entry| entry.is_broken() && entry.retained().contains(id))
                 };
-                if !homes.any(keeps) && self.snapshot.object(id).is_some() {
-                    Arc::make_mut(&mut self.snapshot).remove(id);
+                let is_kept = self.shared.files(id, own).any(keeps);
+                if !is_kept {
+                    self.serve(id, None);
                 }
             }
         }
@@ -264,6 +315,24 @@ impl Merged {
     }
 }
 
+/// What follows for requests from an invalid object, of which this version is in service.
+fn consequence(served: &Object) -> Finding {
+    match (served.unreadable(), served.is_without_targets()) {
+        (None, _) => Finding::warning(
+            "",
+            "is invalid; its previous valid version stays in service",
+        ),
+        (Some(_), false) => {
+            let refused = served.refused();
+            Finding::warning("", format!("is invalid; {refused} until it is valid"))
+        }
+        (Some(_), true) => Finding::error(
+            "",
+            "is invalid, and no target of it can be read; the requests that it protects are served without it",
+        ),
+    }
+}
+
 /// The problems of one file.
 struct FileProblems<'m, 'd, 'a> {
     merged: &'m Merged,
@@ -273,9 +342,9 @@ struct FileProblems<'m, 'd, 'a> {
 
 impl FileProblems<'_, '_, '_> {
     fn all(&mut self, path: &Path, entry: &Entry) {
-        if let Some(failure) = &entry.failure {
+        if let Some(failure) = entry.failure() {
             self.problems
-                .push(Problem::of_file(Severity::Error, path, failure.clone()));
+                .push(Problem::of_file(Severity::Error, path, failure));
         }
         let keeps_previous = entry.keeps_previous();
         let mut number = 0;
@@ -310,10 +379,13 @@ impl FileProblems<'_, '_, '_> {
     }
 
     fn broken(&mut self, location: Location<'_>, error: &SyntaxError, keeps_previous: bool) {
-        let consequence = if keeps_previous {
-            "the objects of this file retain their previous version"
-        } else {
-            "the document is ignored"
+        let consequence = match (keeps_previous, error.names) {
+            (true, _) => "the objects of this file retain their previous version".to_owned(),
+            (false, None) => "the document is ignored".to_owned(),
+            (false, Some(kind)) => format!(
+                "the document is ignored; it names {kind}: if it has such a policy, the requests of the policy are served \
+                 without it, since nothing says which ones these are"
+            ),
         };
         let line = location.line + error.line.saturating_sub(1);
         let message = format!("{}; {consequence}", error.message);
@@ -324,7 +396,8 @@ impl FileProblems<'_, '_, '_> {
     fn object(&mut self, location: Location<'_>, number: usize, admission: &Admission) {
         let id = admission.id.as_ref();
         let first = id.and_then(|id| {
-            let first = self.definitions.first_of(self.merged.homes.get(id)?, id)?;
+            let files = self.merged.shared.files(id, Some(location.file));
+            let first = self.definitions.first_of(files, id)?;
             Some((id, first))
         });
         let place = |first: &Definition<'_>| {
@@ -350,11 +423,10 @@ impl FileProblems<'_, '_, '_> {
         let counts = first.filter(|(_, first)| place(first).is_eq());
         if let Some((id, _)) = counts
             && admission.object.is_none()
-            && self.merged.snapshot.object(id).is_some()
+            && let Some(served) = self.merged.snapshot.object(id)
         {
-            let message = "is invalid; its previous valid version stays in service";
             self.problems
-                .push(location.problem(Some(id), &Finding::warning("", message)));
+                .push(location.problem(Some(id), &consequence(&served)));
         }
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Number, Value};
 use serde_saphyr::{DefaultMessageFormatter, MessageFormatter};
 
 use super::advice;
+use crate::api::protecting_kind;
 
 /// Maximum size of a file.
 pub(super) const MAX_FILE: u64 = 16 << 20;
@@ -51,6 +52,18 @@ pub(super) struct SyntaxError {
     pub(super) line: usize,
     /// Error message.
     pub(super) message: String,
+    /// A kind that protects requests and that the text names. Which requests an object of it would protect is unknown.
+    pub(super) names: Option<&'static str>,
+}
+
+impl SyntaxError {
+    fn new(line: usize, message: String) -> Self {
+        Self {
+            line,
+            message,
+            names: None,
+        }
+    }
 }
 
 /// One object of a document.
@@ -113,34 +126,40 @@ fn push<'a>(documents: &mut Vec<DocumentText<'a>>, text: &'a str, first_line: us
 
 /// Parses one YAML or JSON document and flattens lists.
 pub(super) fn parse(document: DocumentText<'_>, json: bool) -> Result<Vec<Item>, SyntaxError> {
+    let mut items = Vec::new();
+    match value(document, json) {
+        Ok(value) => flatten(value, "", &mut items),
+        Err(error) => {
+            let names = protecting_kind(document.text);
+            return Err(SyntaxError { names, ..error });
+        }
+    }
+    Ok(items)
+}
+
+fn value(document: DocumentText<'_>, json: bool) -> Result<Value, SyntaxError> {
     if document.text.len() > MAX_DOCUMENT {
         let message = format!("the document is larger than {} MiB", MAX_DOCUMENT >> 20);
-        return Err(SyntaxError { line: 0, message });
+        return Err(SyntaxError::new(0, message));
     }
     let mut budget = Budget {
         nodes: MAX_NODES,
         text: MAX_TEXT,
     };
     let seed = Node(&mut budget);
-    let value = if json {
+    if json {
         let mut deserializer = serde_json::Deserializer::from_str(document.text);
         seed.deserialize(&mut deserializer)
             .and_then(|value| deserializer.end().map(|()| value))
-            .map_err(|error| SyntaxError {
-                line: error.line(),
-                message: error.to_string(),
-            })?
+            .map_err(|error| SyntaxError::new(error.line(), error.to_string()))
     } else {
         let parsed = serde_saphyr::with_deserializer_from_str_with_options(
             document.text,
             options(),
             |deserializer| seed.deserialize(deserializer),
         );
-        parsed.map_err(|error| not_yaml(document.text, &error))?
-    };
-    let mut items = Vec::new();
-    flatten(value, "", &mut items);
-    Ok(items)
+        parsed.map_err(|error| not_yaml(document.text, &error))
+    }
 }
 
 /// How Kubernetes objects are read: the core schema of YAML 1.2, merge keys, and no tags. Expansion is limited by
@@ -182,7 +201,7 @@ fn not_yaml(text: &str, error: &serde_saphyr::Error) -> SyntaxError {
     let (line, message) = explained.unwrap_or_else(|| (line, plain()));
     // The library gives the line of the first key of a map.
     let line = advice::second_key(text, line, &message).unwrap_or(line);
-    SyntaxError { line, message }
+    SyntaxError::new(line, message)
 }
 
 /// Replaces a `List` (or a typed list such as `GatewayList`) with its items.

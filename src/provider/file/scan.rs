@@ -11,6 +11,7 @@ use std::{fs, io};
 use imbl::{OrdMap, OrdSet};
 
 use crate::api::Severity;
+use crate::ir::packed::packed;
 use crate::provider::Problem;
 
 /// Maximum depth of directories.
@@ -42,8 +43,8 @@ pub(super) struct Scan {
     unread: usize,
 }
 
-/// Scans a directory. Returns an error only if the directory itself cannot be read.
-pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
+/// Scans a directory. Shares the paths of a previous scan. Returns an error only if the directory itself cannot be read.
+pub(super) fn scan(directory: &Path, previous: &Scan) -> io::Result<Scan> {
     let real = fs::canonicalize(directory)?;
     let entries = fs::read_dir(directory)?;
     let mut scan = Scan {
@@ -55,6 +56,7 @@ pub(super) fn scan(directory: &Path) -> io::Result<Scan> {
     scan.entries((directory, &real), entries, 0);
     scan.note_files(directory);
     scan.visited = BTreeSet::new();
+    scan.share(previous);
     Ok(scan)
 }
 
@@ -115,6 +117,19 @@ impl Scan {
         }
         self.visited = BTreeSet::new();
         (self.is_plain() && self.problems.len() == noted).then_some(path)
+    }
+
+    /// Takes the paths of a previous scan where they are equal: the files that were read have them as keys.
+    fn share(&mut self, previous: &Self) {
+        let files = std::mem::take(&mut self.files);
+        let shared = |(path, real): (Arc<Path>, Arc<Path>)| match previous
+            .files
+            .get_key_value(&path)
+        {
+            Some((known, known_real)) if *known_real == real => (known.clone(), known_real.clone()),
+            _ => (path, real),
+        };
+        self.files = packed(&files.into_iter().map(shared).collect());
     }
 
     fn entries(&mut self, (directory, real): (&Path, &Path), entries: fs::ReadDir, depth: usize) {

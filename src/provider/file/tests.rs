@@ -1,6 +1,7 @@
 //! Broken directories and files: each is reported, bounded, and does not affect the others.
 
 mod changes;
+mod unreadable;
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -239,7 +239,7 @@ impl Changes {
         }
     }
 
-    /// Watches the directories that are new, and no longer those that are gone.
+    /// Watches the new directories, and no longer those that do not exist any more.
     fn follow_more(&mut self, previous: &OrdSet<Arc<Path>>, now: &OrdSet<Arc<Path>>) {
         for item in previous.diff(now) {
             match item {

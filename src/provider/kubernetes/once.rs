@@ -155,8 +155,8 @@ impl Collected {
         let name = kind.object_ref(&parsed.key.namespace, &parsed.key.name);
         match parsed.content.parse() {
             Ok(object) => drop(self.snapshot.insert(object)),
-            Err(error) => {
-                let message = format!("cannot be read: {error}");
+            Err(unparsed) => {
+                let (_, message) = unparsed.serve(&name, &mut self.snapshot);
                 let problem = Problem::of_object(name, parsed.generation, message);
                 self.problems.push(problem);
             }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::head::Head;
 use super::observer::{Observed, is_observed};
 use crate::api::{Key, Kind, Object, ObjectMeta};
-use crate::provider::problem::unreadable;
+use crate::provider::problem::{Unparsed, unreadable};
 
 /// An object whose head is parsed.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct ParsedObject {
 #[derive(Debug)]
 pub(super) enum Content {
     /// The fields, or why they cannot be parsed.
-    Parsed(Result<Object, String>),
+    Parsed(Result<Object, Unparsed>),
     /// They are not parsed yet.
     Event(Event),
 }
@@ -90,7 +90,7 @@ impl Content {
     }
 
     /// Returns the known fields, or why they cannot be parsed.
-    pub(super) fn parse(self) -> Result<Object, String> {
+    pub(super) fn parse(self) -> Result<Object, Unparsed> {
         match self {
             Self::Parsed(object) => object,
             Self::Event(event) => event.parse(),
@@ -105,7 +105,7 @@ impl Event {
         is_observed(self.kind) && self.metadata.generation > 0 && self.metadata == *version.meta()
     }
 
-    fn parse(self) -> Result<Object, String> {
+    fn parse(self) -> Result<Object, Unparsed> {
         self.kind.decode_event(&self.text).map_err(|error| {
             let event: Value = serde_json::from_slice(&self.text).unwrap_or_default();
             let fields = Map::deserialize(&event["object"]).unwrap_or_default();
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn names_the_field_that_cannot_be_read() {
         for parsed in parsed("HTTPRoute", &json!({"hostnames": 7})) {
-            let reason = parsed.content.parse().unwrap_err();
+            let reason = parsed.content.parse().unwrap_err().reason;
             assert!(reason.starts_with("spec.hostnames: "), "{reason}");
         }
     }

@@ -6,6 +6,8 @@ use crate::api::access_policy::{AccessPolicy, AccessSpec};
 use crate::api::gateway::{Gateway, Listener, ListenerSet};
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
+use crate::api::route_filter::RouteFilter;
+use crate::api::route_policy::RoutePolicy;
 use crate::api::xbackend::XBackend;
 use crate::api::{Kind, Object, ObjectRef, Resource};
 
@@ -28,6 +30,8 @@ pub(super) fn can_reference(kind: &Kind) -> bool {
             | "BackendTLSOverride"
             | "XBackend"
             | "AccessPolicy"
+            | "RoutePolicy"
+            | "RouteFilter"
     )
 }
 
@@ -59,6 +63,8 @@ impl References {
             Object::BackendTlsOverride(policy) => names.policy(&**policy),
             Object::XBackend(backend) => names.xbackend(backend),
             Object::AccessPolicy(policy) => names.access_policy(policy),
+            Object::RoutePolicy(policy) => names.route_policy(policy),
+            Object::RouteFilter(filter) => names.route_filter(filter),
             _ => {}
         }
         Self {
@@ -137,16 +143,38 @@ impl Names<'_> {
             basic,
             api_key,
             jwt,
+            oidc,
             ..
         } = &policy.spec;
         let basic = basic.iter().map(|it| &it.secret_ref);
         let api_keys = api_key.iter().flat_map(|it| &it.secret_refs);
         let providers = || jwt.iter().flat_map(|it| &it.providers);
         let shared_keys = providers().filter_map(|it| it.jwks.secret_ref.as_ref());
-        let secrets = basic.chain(api_keys).chain(shared_keys);
+        let client_secret = oidc.iter().filter_map(|it| it.client_secret_ref.as_ref());
+        let secrets = basic
+            .chain(api_keys)
+            .chain(shared_keys)
+            .chain(client_secret);
         secrets.for_each(|it| self.secret(it));
-        let maps = providers().filter_map(|it| it.jwks.config_map_ref.as_ref());
+        let of_keys = providers().filter_map(|it| it.jwks.config_map_ref.as_ref());
+        let remotes = providers().filter_map(|it| it.jwks.remote.as_ref());
+        let remotes = remotes.filter_map(|it| it.ca_config_map_ref.as_ref());
+        let of_provider = oidc.iter().filter_map(|it| it.ca_config_map_ref.as_ref());
+        let maps = of_keys.chain(remotes).chain(of_provider);
         maps.for_each(|it| self.add("", "ConfigMap", None, &it.name));
+    }
+
+    fn route_policy(&mut self, policy: &RoutePolicy) {
+        let pages = policy.spec.error_pages.iter().flatten();
+        let maps = pages.filter_map(|page| page.config_map_ref.as_ref());
+        maps.for_each(|it| self.add("", "ConfigMap", None, &it.name));
+    }
+
+    fn route_filter(&mut self, filter: &RouteFilter) {
+        let response = filter.spec.direct_response.as_ref();
+        if let Some(map) = response.and_then(|response| response.config_map_ref.as_ref()) {
+            self.add("", "ConfigMap", None, &map.name);
+        }
     }
 
     fn authorities(&mut self, references: &[LocalObjectReference]) {

@@ -276,6 +276,11 @@ impl Store {
         deferred.map(|deferred| deferred.since + FETCH_WAIT).min()
     }
 
+    /// Stores the objects in less memory, before the first load is published.
+    pub(super) fn pack(&mut self) {
+        self.snapshot.pack();
+    }
+
     /// Records that a load was published.
     pub(super) fn published(&mut self) {
         self.is_published = true;
@@ -384,13 +389,11 @@ impl Store {
                 let was_unreadable = self.problems.remove(&name).is_some();
                 self.replace_version(name, object) | was_unreadable
             }
-            Err(error) => {
-                let message = format!(
-                    "cannot be read: {error}; its previous version, if any, stays in service"
-                );
+            Err(unparsed) => {
+                let (is_changed, message) = unparsed.serve(&name, &mut self.snapshot);
                 let problem = Problem::of_object(name.clone(), parsed.generation, message);
                 let previous = self.problems.insert(name, problem.clone());
-                previous.as_ref() != Some(&problem)
+                is_changed | (previous.as_ref() != Some(&problem))
             }
         }
     }

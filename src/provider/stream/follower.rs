@@ -2,6 +2,7 @@
 //! catching up. Owns when to connect, what to publish and what to log.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,11 @@ use super::connect::Peer;
 use super::objects::{GatewayObjects, Step, UpdateDecoder};
 use super::session::{Failure, Session};
 use super::settings::{StreamEvent, StreamSettings};
+use crate::ir::ObjectRef;
+use crate::key_requests::KeyRequests;
 use crate::provider::Load;
 use crate::runtime::backoff::Backoff;
-use crate::wire::{Serves, Update};
+use crate::wire::{KeySetName, Serves, Update};
 
 /// Maximum delay before reconnecting after a stream that worked. Spreads the reconnects of all pods when a controller
 /// terminates.
@@ -30,15 +33,25 @@ const SHORTEST_STREAM: Duration = Duration::from_secs(1);
 /// Delay before the next attempt on the leader, after a failure or after a move to it. Without it, two controllers that
 /// each name the other as leader would bounce pods between them.
 const LEADER_RETRY: Duration = Duration::from_secs(5);
+/// Minimum time between two requests for key sets: clients choose the keys that tokens name.
+const ASK_PERIOD: Duration = Duration::from_secs(1);
 /// Interval of log messages about the same failure, and maximum number of different failures in that interval.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_LOGGED: usize = 8;
+
+/// What is sent to the controller.
+pub(super) struct Outgoing {
+    /// The state in service.
+    pub(super) reports: watch::Receiver<Option<Serves>>,
+    /// Key sets that tokens lack keys of.
+    pub(super) key_requests: Arc<KeyRequests>,
+}
 
 /// Follows controllers.
 pub(super) struct Follower<N> {
     settings: Arc<StreamSettings>,
     loads: watch::Sender<Arc<Load>>,
-    reports: watch::Receiver<Option<Serves>>,
+    outgoing: Outgoing,
     copies: watch::Sender<GatewayObjects>,
     notify: N,
     state: GatewayObjects,
@@ -54,6 +67,8 @@ pub(super) struct Follower<N> {
     reconnect_at: Instant,
     /// Earliest time to connect to the leader while connected to another controller.
     move_at: Instant,
+    /// Earliest time to ask for key sets.
+    ask_at: Instant,
     /// Logged failures and their times.
     logged: BTreeMap<String, Instant>,
 }
@@ -82,14 +97,14 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     pub(super) fn new(
         settings: Arc<StreamSettings>,
         loads: watch::Sender<Arc<Load>>,
-        reports: watch::Receiver<Option<Serves>>,
+        outgoing: Outgoing,
         copies: watch::Sender<GatewayObjects>,
         notify: N,
     ) -> Self {
         Self {
             settings,
             loads,
-            reports,
+            outgoing,
             copies,
             notify,
             state: GatewayObjects::default(),
@@ -100,6 +115,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             losses: 0,
             reconnect_at: Instant::now(),
             move_at: Instant::now(),
+            ask_at: Instant::now(),
             logged: BTreeMap::new(),
         }
     }
@@ -110,6 +126,9 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         match initial {
             Some(state) => {
                 self.state = state;
+                if let Some(pods) = &self.state.pods {
+                    (self.notify)(StreamEvent::Pods(pods));
+                }
                 self.publish();
                 tracing::info!("loaded the copy of a previous container");
             }
@@ -125,8 +144,25 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
                 () = sleep_until(self.move_at), if self.leader_to_try().is_some() => {
                     self.candidate = self.leader_to_try().map(|leader| self.connection(Some(leader)));
                 }
+                key_sets = asked(&self.outgoing.key_requests, self.ask_at), if self.has_begun() => {
+                    self.ask(key_sets);
+                }
                 () = self.loads.closed() => return,
             }
+        }
+    }
+
+    /// Reports whether a controller streams.
+    fn has_begun(&self) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|current| current.begun.is_some())
+    }
+
+    /// Asks the controller for key sets.
+    fn ask(&mut self, key_sets: Vec<KeySetName>) {
+        self.ask_at = Instant::now() + ASK_PERIOD;
+        if let Some(current) = &self.current {
+            current.session.ask(key_sets);
         }
     }
 
@@ -138,7 +174,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         };
         let position = self.state.position.clone();
         let position = position.filter(|_| !self.needs_full_state);
-        let (settings, reports) = (self.settings.clone(), self.reports.clone());
+        let (settings, reports) = (self.settings.clone(), self.outgoing.reports.clone());
         Connection {
             session: Session::start(settings, peer, position, reports),
             intake: UpdateDecoder::default(),
@@ -162,6 +198,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             Ok(Step::Begun { .. }) => self.connected(),
             Ok(Step::Staged) => {}
             Ok(Step::Committed) => self.committed(),
+            Ok(Step::Pods) => self.pods_changed(),
             Ok(Step::Leader(leader)) => {
                 let is_new = connection.leader != leader;
                 connection.leader = leader;
@@ -180,6 +217,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         match step(connection, update, &mut self.state) {
             Ok(Step::Begun { is_caught_up: true }) => self.promote(),
             Ok(Step::Begun { .. } | Step::Staged) => {}
+            Ok(Step::Pods) => self.pods_changed(),
             Ok(Step::Committed) => {
                 self.promote();
                 self.committed();
@@ -242,6 +280,13 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     fn committed(&mut self) {
         self.needs_full_state = false;
         self.publish();
+        self.copies.send_replace(self.state.clone());
+    }
+
+    fn pods_changed(&mut self) {
+        if let Some(pods) = &self.state.pods {
+            (self.notify)(StreamEvent::Pods(pods));
+        }
         self.copies.send_replace(self.state.clone());
     }
 
@@ -309,6 +354,17 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
         is_new
     }
+}
+
+/// Returns the key sets that tokens lack keys of, but not before `at`. Cancel safe.
+async fn asked(requests: &KeyRequests, at: Instant) -> Vec<KeySetName> {
+    sleep_until(at).await;
+    let asked = poll_fn(|cx| requests.poll_take(cx)).await;
+    let name = |key_set: &ObjectRef| KeySetName {
+        namespace: key_set.namespace.to_string(),
+        name: key_set.name.to_string(),
+    };
+    asked.iter().map(name).collect()
 }
 
 /// Returns the next update of a connection. Pending forever without a connection.

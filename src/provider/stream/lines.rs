@@ -6,13 +6,14 @@ use serde_json::Value;
 use crate::wire::{MAX_LINE, Update};
 
 /// The kinds of lines in [`Update`]. Other kinds are of a later version and are skipped.
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 7] = [
     "begin",
     "sessionSecret",
     "put",
     "delete",
     "commit",
     "leader",
+    "pods",
 ];
 
 /// Received bytes that are not consumed as lines yet.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Kind, ObjectRef, Severity, group_and_version};
+use crate::api::key_set::KeySet;
+use crate::api::{Kind, Object, ObjectRef, Severity, group_and_version};
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
-use crate::wire::{Deleted, Position, Update};
+use crate::wire::{Deleted, Position, ReadyPods, Update};
 
 /// A complete state of the objects. Clones share equal parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(super) struct GatewayObjects {
     pub(super) snapshot: Snapshot,
     /// Secret of the Gateway's session tokens.
     pub(super) session_secret: Option<Arc<str>>,
+    /// The ready pods of the Gateway, if the controller has named them. Not part of a revision.
+    pub(super) pods: Option<Arc<ReadyPods>>,
     unreadable: BTreeMap<ObjectRef, Unreadable>,
 }
 
@@ -59,7 +62,7 @@ impl GatewayObjects {
         let puts = readable.chain(unreadable).map(Update::Put);
         let commit = Update::Commit { revision };
         let secret = self.secret_update();
-        let begin = [begin].into_iter().chain(secret);
+        let begin = [begin].into_iter().chain(secret).chain(self.pods_update());
         Some(begin.chain(puts).chain([commit]))
     }
 
@@ -93,6 +96,9 @@ impl GatewayObjects {
         if self.session_secret != previous.session_secret {
             updates.extend(self.secret_update());
         }
+        if self.pods != previous.pods {
+            updates.extend(self.pods_update());
+        }
         updates.push(Update::Commit {
             revision: position.revision,
         });
@@ -112,6 +118,11 @@ impl GatewayObjects {
     fn secret_update(&self) -> Option<Update> {
         let secret = self.session_secret.as_ref()?.to_string();
         Some(Update::SessionSecret { secret })
+    }
+
+    fn pods_update(&self) -> Option<Update> {
+        let pods = self.pods.as_deref()?;
+        Some(Update::Pods(pods.clone()))
     }
 
     fn problems(&self) -> Vec<Problem> {
@@ -153,7 +164,7 @@ impl GatewayObjects {
         }
         let (group, _) = group_and_version(&api_version);
         let name = ObjectRef::new(group, &kind, &namespace, &object);
-        let Some(known) = Kind::find(&api_version, &kind) else {
+        let Some(known) = Kind::find_streamed(&api_version, &kind) else {
             let unknown = Unreadable {
                 value: Arc::new(value),
                 problem: None,
@@ -164,14 +175,13 @@ impl GatewayObjects {
         match known.decode(&value) {
             Ok(object) => {
                 self.unreadable.remove(&name);
+                let object = self.with_known_keys(object);
                 self.snapshot.insert(object);
             }
             Err(error) => {
                 let generation = metadata["generation"].as_i64().unwrap_or_default();
-                let reason = unreadable(value.clone(), &error);
-                let message = format!(
-                    "cannot be read: {reason}; its previous version, if any, stays in service"
-                );
+                let unparsed = unreadable(value.clone(), &error);
+                let (_, message) = unparsed.serve(&name, &mut self.snapshot);
                 let problem = Problem::of_object(name.clone(), generation, message);
                 let unreadable = Unreadable {
                     value: Arc::new(value),
@@ -183,6 +193,22 @@ impl GatewayObjects {
         Ok(name)
     }
 
+    /// Adds the keys of a KeySet without any, if they are known: a controller that has just started did not fetch them yet.
+    fn with_known_keys(&self, object: Object) -> Object {
+        match object {
+            Object::KeySet(set) if set.keys.is_none() => {
+                let (namespace, name) = (&set.metadata.namespace, &set.metadata.name);
+                let known = self.snapshot.key_sets.get(namespace, name);
+                Object::KeySet(Arc::new(KeySet {
+                    keys: known.and_then(|known| known.keys.clone()),
+                    discovery: known.and_then(|known| known.discovery.clone()),
+                    ..KeySet::clone(&set)
+                }))
+            }
+            other => other,
+        }
+    }
+
     fn delete(&mut self, name: &ObjectRef) {
         self.unreadable.remove(name);
         self.snapshot.remove(name);
@@ -191,7 +217,7 @@ impl GatewayObjects {
     /// Removes all other objects.
     fn retain(&mut self, listed: &BTreeSet<ObjectRef>) {
         self.unreadable.retain(|name, _| listed.contains(name));
-        for kind in Kind::all() {
+        for kind in Kind::streamed() {
             for key in self.snapshot.keys(kind) {
                 let name = kind.object_ref(&key.namespace, &key.name);
                 if !listed.contains(&name) {
@@ -239,6 +265,8 @@ pub(super) enum Step {
     Committed,
     /// Address of the leader; `None` if this controller is the leader.
     Leader(Option<String>),
+    /// The ready pods are known.
+    Pods,
 }
 
 impl UpdateDecoder {
@@ -253,6 +281,14 @@ impl UpdateDecoder {
     ) -> Result<Step, String> {
         match (update, &mut self.0) {
             (Update::Leader { address }, _) => Ok(Step::Leader(address)),
+            (Update::Pods(pods), begun) => {
+                let pods = Some(Arc::new(pods));
+                state.pods.clone_from(&pods);
+                if let Some(staged) = begun.as_mut().and_then(|begun| begun.staged.as_mut()) {
+                    staged.state.pods = pods;
+                }
+                Ok(Step::Pods)
+            }
             // `begin` may also come in the middle of a stream: a pod that is too slow for
             // increments gets the full state.
             (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
@@ -339,7 +375,11 @@ impl ActiveStream {
         }
         self.revision = Some(revision);
         if let Some(staged) = self.staged.take() {
+            let is_first = state.position.is_none();
             *state = staged.state;
+            if is_first {
+                state.snapshot.pack();
+            }
             if let Some(listed) = staged.listed {
                 state.retain(&listed);
             }

@@ -19,7 +19,7 @@ use super::connect::{Peer, connect};
 use super::lines::{Lines, parse};
 use super::settings::StreamSettings;
 use crate::wire;
-use crate::wire::{POSITION, Position, Report, Serves, Update};
+use crate::wire::{KeySetName, POSITION, Position, Report, Serves, Update};
 
 /// Timeout of the connect and the TLS handshake. The kernel accepts connections even if the
 /// controller process is frozen.
@@ -33,6 +33,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 const WINDOW: u32 = 4 << 20;
 /// Capacity of the update queue. Further updates wait in the flow-control window.
 const QUEUE: usize = 16;
+/// Maximum number of key sets that wait to be asked for, while the controller does not read. Tokens ask again.
+const MAX_ASKED: usize = 64;
 /// Maximum bytes of an error response that are read, and characters that are shown.
 const REFUSAL: usize = 4096;
 const REFUSAL_SHOWN: usize = 300;
@@ -70,7 +72,14 @@ impl From<String> for Failure {
 #[derive(Debug)]
 pub(super) struct Session {
     updates: mpsc::Receiver<Update>,
+    asked: mpsc::Sender<KeySetName>,
     task: JoinHandle<Failure>,
+}
+
+/// What is sent on a connection.
+struct Outgoing {
+    reports: watch::Receiver<Option<Serves>>,
+    asked: mpsc::Receiver<KeySetName>,
 }
 
 impl Drop for Session {
@@ -89,14 +98,31 @@ impl Session {
         reports: watch::Receiver<Option<Serves>>,
     ) -> Self {
         let (sender, updates) = mpsc::channel(QUEUE);
+        let (asked, asking) = mpsc::channel(MAX_ASKED);
+        let outgoing = Outgoing {
+            reports,
+            asked: asking,
+        };
         let task = tokio::spawn(async move {
-            let failure = run(&settings, &peer, position, reports, sender).await;
+            let failure = run(&settings, &peer, position, outgoing, sender).await;
             match failure {
                 Ok(never) => match never {},
                 Err(failure) => failure,
             }
         });
-        Self { updates, task }
+        Self {
+            updates,
+            asked,
+            task,
+        }
+    }
+
+    /// Asks for key sets.
+    pub(super) fn ask(&self, key_sets: Vec<KeySetName>) {
+        for key_set in key_sets {
+            // What does not fit is lost.
+            let _ = self.asked.try_send(key_set);
+        }
     }
 
     /// Returns the next update, or why the connection has ended. Cancel safe: no update is lost.
@@ -117,7 +143,7 @@ async fn run(
     settings: &StreamSettings,
     peer: &Peer,
     position: Option<Position>,
-    reports: watch::Receiver<Option<Serves>>,
+    outgoing: Outgoing,
     updates: mpsc::Sender<Update>,
 ) -> Result<Infallible, Failure> {
     let now = Instant::now();
@@ -132,7 +158,7 @@ async fn run(
         .await
         .map_err(|error| format!("HTTP/2 with {address}: {error}"))?;
     let pings = connection.ping_pong();
-    let mut exchange = pin!(exchange(sender, request, deadline, reports, updates));
+    let mut exchange = pin!(exchange(sender, request, deadline, outgoing, updates));
     let failure = tokio::select! {
         biased;
         end = &mut exchange => end,
@@ -169,7 +195,7 @@ async fn exchange(
     sender: SendRequest<Bytes>,
     request: Request<()>,
     deadline: Instant,
-    reports: watch::Receiver<Option<Serves>>,
+    outgoing: Outgoing,
     updates: mpsc::Sender<Update>,
 ) -> Result<Infallible, Failure> {
     let lost = |error: h2::Error| format!("the connection is lost: {error}");
@@ -183,7 +209,7 @@ async fn exchange(
     };
     tokio::select! {
         end = updates => end,
-        never = send_reports(body, reports) => match never {},
+        never = send_reports(body, outgoing) => match never {},
     }
 }
 
@@ -232,18 +258,25 @@ async fn read(mut body: RecvStream, updates: mpsc::Sender<Update>) -> Result<Inf
     }
 }
 
-/// Sends the latest report and every change. Skips intermediate reports while the controller does
-/// not read.
+/// Sends the latest report and every change, and requests for key sets. Skips intermediate reports
+/// while the controller does not read.
 async fn send_reports(
     mut body: SendStream<Bytes>,
-    mut reports: watch::Receiver<Option<Serves>>,
+    Outgoing {
+        mut reports,
+        mut asked,
+    }: Outgoing,
 ) -> Infallible {
     reports.mark_changed();
-    while reports.changed().await.is_ok() {
-        let Some(serves) = reports.borrow_and_update().clone() else {
-            continue;
+    loop {
+        let report = tokio::select! {
+            changed = reports.changed() => match changed {
+                Ok(()) => reports.borrow_and_update().clone().map(Report::Serves),
+                Err(_) => break,
+            },
+            Some(key_set) = asked.recv() => Some(Report::RefreshKeySet(key_set)),
         };
-        let Ok(mut line) = serde_json::to_vec(&Report::Serves(serves)) else {
+        let Some(Ok(mut line)) = report.map(|report| serde_json::to_vec(&report)) else {
             continue;
         };
         line.push(b'\n');

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::api::Key;
-use crate::wire::Position;
+use crate::wire::{Position, ReadyPods};
 
 /// Settings of the connection to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub enum StreamEvent<'a> {
     Disconnected,
     /// The secret for session tokens that belongs to the next published state.
     SessionSecret(&'a str),
+    /// The ready pods of the Gateway.
+    Pods(&'a ReadyPods),
     /// A state is complete and published.
     Committed(&'a Position),
     /// The state is that of the controller, after a connect.

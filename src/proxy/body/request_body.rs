@@ -22,7 +22,7 @@ use crate::proxy::grpc_web;
 use crate::proxy::worker_state::budget::{Held, Share, size_of_headers};
 use crate::upstream::{BoxError, Replay, SendError};
 
-/// Maximum bytes that are buffered for replay; a longer body is sent only once.
+/// Maximum bytes that are buffered for replay, unless the body is read as a whole; a longer one is sent only once.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
 
 /// A request body.
@@ -71,13 +71,29 @@ impl RequestBody {
         self
     }
 
-    /// Reads the whole body into the replay buffer, rewinds it and returns its bytes. Fails if it
-    /// has more than `max` bytes, or more than the client may keep. `max` must be less than
-    /// [`MAX_REPLAY_BYTES`].
+    /// Reads the whole body into the replay buffer, rewinds it and returns its bytes.
+    ///
+    /// # Errors
+    /// As [`Self::keep_whole`].
     pub(in crate::proxy) async fn buffer(&mut self, max: usize) -> Result<Bytes, Error> {
+        self.keep_whole(max).await?;
+        match self {
+            Self::Empty => Ok(Bytes::new()),
+            Self::Client(body) => body.kept.join().ok_or(Error::KeptBytes),
+        }
+    }
+
+    /// Reads the whole body into the replay buffer, and rewinds it.
+    ///
+    /// # Errors
+    /// If it has more than `max` bytes, or more than the client may keep, or if it fails.
+    pub(in crate::proxy) async fn keep_whole(&mut self, max: usize) -> Result<(), Error> {
         let mut read = 0;
         if self.size_hint().lower() > max as u64 {
             return Err(Error::BodyTooLarge);
+        }
+        if let Self::Client(body) = self {
+            body.kept.max = body.kept.max.max(max);
         }
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await {
             let frame = frame.map_err(|_| Error::Send(SendError::RequestBody))?;
@@ -85,10 +101,19 @@ impl RequestBody {
             if read > max {
                 return Err(Error::BodyTooLarge);
             }
+            // The rest would be read for nothing.
+            self.check_kept()?;
         }
+        self.check_kept()?;
+        self.rewind();
+        Ok(())
+    }
+
+    /// Fails if the client may not keep what was read.
+    fn check_kept(&self) -> Result<(), Error> {
         match self {
-            Self::Empty => Ok(Bytes::new()),
-            Self::Client(body) => body.kept.join().ok_or(Error::KeptBytes),
+            Self::Client(body) if body.kept.is_incomplete => Err(Error::KeptBytes),
+            Self::Empty | Self::Client(_) => Ok(()),
         }
     }
 
@@ -255,6 +280,8 @@ struct ReplayBuffer {
     trailers: Option<HeaderMap>,
     /// Memory of both.
     held: Held,
+    /// Maximum bytes of `data`.
+    max: usize,
     /// Index of the next part of `data` to replay.
     next: usize,
     /// Number of bytes left to replay.
@@ -271,6 +298,7 @@ impl ReplayBuffer {
             data: ByteChain::default(),
             trailers: None,
             held: Held::none(share),
+            max: MAX_REPLAY_BYTES,
             next: 0,
             unsent: 0,
             repeats_trailers: false,
@@ -284,7 +312,7 @@ impl ReplayBuffer {
             return;
         }
         if let Some(data) = frame.data_ref() {
-            if self.data.len() + data.len() > MAX_REPLAY_BYTES {
+            if self.data.len() + data.len() > self.max {
                 return self.stop();
             }
             self.data.push(data);

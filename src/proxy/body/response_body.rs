@@ -9,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::compressed_body::{CompressedBody, Frames};
 use super::grpc_web_body::WebBody;
+use super::page_body::PageBody;
 use super::request_body::RequestBody;
 use super::trailers;
 use super::tunnel::Tunnel;
@@ -27,6 +28,8 @@ pub(crate) enum BodySource {
     GrpcWeb(Box<WebBody>),
     /// Another one, compressed.
     Compressed(Box<CompressedBody<Self>>),
+    /// An error page of a backend.
+    Page(Box<PageBody>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
@@ -109,6 +112,7 @@ impl BodySource {
             Self::Memory(bytes) => bytes.is_empty(),
             Self::GrpcWeb(body) => body.is_ended(),
             Self::Compressed(body) => body.is_ended(),
+            Self::Page(body) => body.is_ended(),
             Self::Backend(body) => body.is_end_stream(),
         }
     }
@@ -119,6 +123,7 @@ impl BodySource {
             Self::GrpcWeb(_) | Self::Compressed(_) => SizeHint::default(),
             Self::Empty | Self::Tunnel(_) => SizeHint::with_exact(0),
             Self::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Page(body) => body.size_hint(),
             Self::Backend(body) => body.size_hint(),
         }
     }
@@ -132,6 +137,7 @@ impl Frames for BodySource {
             Self::Memory(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::GrpcWeb(body) => body.poll_frame(cx),
             Self::Compressed(body) => body.poll_frame(cx),
+            Self::Page(body) => body.poll_frame(cx),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
         }
     }

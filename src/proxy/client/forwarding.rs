@@ -6,6 +6,8 @@ use http::{HeaderMap, HeaderValue};
 
 use super::client_address::Origin;
 pub(in crate::proxy) use super::client_address::X_FORWARDED_FOR;
+use super::forwarding_rules::ForwardingRules;
+use crate::ir::client::ForwardingHeader;
 
 pub(in crate::proxy) const X_FORWARDED_PROTO: HeaderName =
     HeaderName::from_static("x-forwarded-proto");
@@ -37,6 +39,8 @@ pub(crate) struct Forwarding {
     /// Description of the client's certificate, if that is valid. Boxed, since few connections have
     /// one.
     pub(crate) certificate: Option<Box<HeaderValue>>,
+    /// What policies say of these headers. Boxed, since few connections have it.
+    pub(crate) rules: Option<Box<ForwardingRules>>,
 }
 
 /// Headers that the proxy adds to a request. Kept separate from the client's headers until a filter
@@ -44,14 +48,16 @@ pub(crate) struct Forwarding {
 #[derive(Debug)]
 pub(crate) struct AddedHeaders {
     headers: [(HeaderName, HeaderValue); 4],
-    count: usize,
+    /// The first that is sent: backends may not get the id.
+    first: usize,
+    end: usize,
 }
 
 impl AddedHeaders {
     /// Returns the headers that are still separate. The client's headers do not contain their
     /// names.
     pub(crate) fn as_slice(&self) -> &[(HeaderName, HeaderValue)] {
-        &self.headers[..self.count]
+        &self.headers[self.first..self.end]
     }
 
     /// Returns the request id.
@@ -59,12 +65,26 @@ impl AddedHeaders {
         &self.headers[0].1
     }
 
+    /// Removes the forwarding headers that backends do not get.
+    #[cold]
+    fn retain(&mut self, sent: &[ForwardingHeader]) {
+        let mut end = 1;
+        for at in 1..self.end {
+            let name = self.headers[at].0.as_str();
+            if sent.iter().any(|it| it.name().eq_ignore_ascii_case(name)) {
+                self.headers.swap(end, at);
+                end += 1;
+            }
+        }
+        self.end = end;
+    }
+
     /// Moves the headers into `headers`.
     pub(crate) fn insert_into(&mut self, headers: &mut HeaderMap) {
-        for (name, value) in &self.headers[..self.count] {
+        for (name, value) in self.as_slice() {
             headers.insert(name, value.clone());
         }
-        self.count = 0;
+        self.end = self.first;
     }
 }
 
@@ -93,10 +113,15 @@ impl Forwarding {
             let value = chain(claimed, certificate, b",");
             headers.insert(X_FORWARDED_CLIENT_CERT, value);
         }
+        let id = match &self.rules {
+            None => claims.id.filter(|_| origin.is_trusted),
+            Some(rules) => rules.id(claims.id, origin.is_trusted),
+        };
+        let requested = host;
         let host = claims.host.or_else(|| host.cloned());
-        let count = if host.is_some() { 4 } else { 3 };
-        let headers = [
-            (X_REQUEST_ID, claims.id.unwrap_or_else(new_id)),
+        let end = if host.is_some() { 4 } else { 3 };
+        let values = [
+            (X_REQUEST_ID, id.unwrap_or_else(new_id)),
             (
                 X_FORWARDED_FOR,
                 chain(claims.chain.iter(), &self.address, b", "),
@@ -110,7 +135,49 @@ impl Forwarding {
                 host.unwrap_or(HeaderValue::from_static("")),
             ),
         ];
-        AddedHeaders { headers, count }
+        let mut added = AddedHeaders {
+            headers: values,
+            first: 0,
+            end,
+        };
+        if let Some(rules) = &self.rules {
+            added.first = usize::from(!rules.send_id());
+            if let Some(sent) = rules.sent() {
+                added.retain(sent);
+                self.set_others(headers, (sent, rules.port), (origin, requested));
+            }
+        }
+        added
+    }
+
+    /// Sets or removes the headers of [`OTHERS`]. `host` is the `Host` of the request.
+    #[cold]
+    fn set_others(
+        &self,
+        headers: &mut HeaderMap,
+        (sent, port): (&[ForwardingHeader], u16),
+        (origin, host): (&Origin, Option<&HeaderValue>),
+    ) {
+        for (header, name) in OTHERS {
+            if !sent.contains(&header) {
+                headers.remove(name);
+                continue;
+            }
+            let value = match header {
+                ForwardingHeader::XForwardedPort if headers.contains_key(&name) => continue,
+                ForwardingHeader::XForwardedPort => Some(HeaderValue::from(port)),
+                ForwardingHeader::XRealIp => HeaderValue::try_from(origin.address.to_string()).ok(),
+                _ => {
+                    let told = self.told(origin).filter(|_| !headers.contains_key(&name));
+                    let told = told.map(|address| element(&address, None, None));
+                    let before = headers.get_all(&name).iter().chain(&told);
+                    let own = element(&self.address, Some(&self.proto), host);
+                    Some(chain(before, &own, b", "))
+                }
+            };
+            headers.remove(&name);
+            headers.extend(value.map(|value| (name, value)));
+        }
     }
 
     /// Returns the address of the client, if it is another one than that of the connection.
@@ -118,6 +185,40 @@ impl Forwarding {
         let address = HeaderValue::try_from(origin.address.to_string()).ok()?;
         (address != self.address).then_some(address)
     }
+}
+
+/// Headers that only a policy makes the proxy send. Those of clients that are not trusted are removed before.
+const OTHERS: [(ForwardingHeader, HeaderName); 3] = [
+    (ForwardingHeader::XForwardedPort, X_FORWARDED_PORT),
+    (ForwardingHeader::XRealIp, X_REAL_IP),
+    (ForwardingHeader::Forwarded, FORWARDED),
+];
+
+/// Returns an element of `Forwarded` (RFC 7239, 4).
+fn element(
+    address: &HeaderValue,
+    proto: Option<&HeaderValue>,
+    host: Option<&HeaderValue>,
+) -> HeaderValue {
+    let mut element = b"for=".to_vec();
+    let is_ipv6 = address.as_bytes().contains(&b':');
+    let (open, close): (&[u8], &[u8]) = match is_ipv6 {
+        true => (b"\"[", b"]\""),
+        false => (b"", b""),
+    };
+    element.extend([open, address.as_bytes(), close].concat());
+    if let Some(proto) = proto {
+        element.extend([b";proto=", proto.as_bytes()].concat());
+    }
+    if let Some(host) = host.map(HeaderValue::as_bytes) {
+        // A host has no character that needs an escape. A port or an IPv6 address needs quotes.
+        let quote: &[u8] = match host.contains(&b':') {
+            true => b"\"",
+            false => b"",
+        };
+        element.extend([b";host=", quote, host, quote].concat());
+    }
+    HeaderValue::from_bytes(&element).unwrap_or_else(|_| HeaderValue::from_static("for=unknown"))
 }
 
 /// Appends `own` to the values of a trusted client.
@@ -134,7 +235,7 @@ fn chain<'a>(
     HeaderValue::from_bytes(&chain.join(separator)).unwrap_or_else(|_| own.clone())
 }
 
-/// Forwarding headers of a trusted client.
+/// Forwarding headers of a trusted client, and the id that any client has chosen.
 #[derive(Default)]
 struct Claims {
     chain: Vec<HeaderValue>,
@@ -169,6 +270,9 @@ impl Claims {
         ] {
             headers.remove(name);
         }
-        Self::default()
+        Self {
+            id,
+            ..Self::default()
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -91,13 +91,17 @@ pub(crate) async fn serve(
                     _ => Exit::Closed,
                 });
             }
-            activity.poll_due(cx).map(|phase| match phase {
-                Phase::Idle => Exit::Idle,
+            match ready!(activity.poll_due(cx)) {
+                Phase::Idle => Poll::Ready(Exit::Idle),
+                phase if activity.begin_last_write(phase) => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
                 phase => {
                     client.timed_out(phase);
-                    Exit::Closed
+                    Poll::Ready(Exit::Closed)
                 }
-            })
+            }
         })
         .await;
         if let Exit::Closed = end {

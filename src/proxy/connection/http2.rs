@@ -17,11 +17,12 @@ use super::deadline::in_time;
 use super::in_place::in_place;
 use super::io::{ClientIo, Observed};
 use super::stream::{self, Stream};
-use crate::http2::{Bodies, EmptyFrames, FRAME_BUDGET, Windows, Wire};
+use crate::http2::{AMPLE_WINDOW, Bodies, EmptyFrames, FRAME_BUDGET, Windows, Wire};
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::client::Client;
 use crate::proxy::connection::http2_shared::{CANCELLATIONS, Cancellations, Shared};
 use crate::runtime::clock::{Clock, Deadline};
+use crate::settings::Limits;
 
 /// Flow-control windows of streams. Streams that are not read must not delay others: the window of
 /// the connection is their sum.
@@ -45,13 +46,18 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
     let worker = &client.worker;
     let activity = client.activity(true);
     let observed = Observed::new(io, prefix, activity.clone(), client.injection.clone());
-    let bodies = Bodies::new(WINDOWS, true);
+    let bodies = Bodies::new(windows(&client.limits), true);
     let wire = bodies.wire(observed, EmptyFrames::Pass);
     let handshake = server(&client, bodies.window()).handshake(wire);
     let Some(Ok(mut h2)) = in_time(handshake, &activity, &client).await else {
         return;
     };
     let mut server = Server {
+        age: client.age_left().map(|left| {
+            let deadline = worker.clock.deadline();
+            deadline.set(left);
+            deadline
+        }),
         ping: Ping::new(h2.ping_pong(), &worker.clock),
         h2,
         last_stream: 0,
@@ -73,7 +79,7 @@ fn server(client: &Client, window: u32) -> Builder {
     builder
         .max_concurrent_streams(limits.max_streams)
         .initial_window_size(window)
-        .initial_connection_window_size(connection_window(limits.max_streams))
+        .initial_connection_window_size(connection_window(limits))
         .data_frame_budget(FRAME_BUDGET)
         .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
@@ -82,10 +88,26 @@ fn server(client: &Client, window: u32) -> Builder {
     builder
 }
 
-/// Returns the sum of the windows of `streams`, and at least one.
-fn connection_window(streams: u32) -> u32 {
-    let sum = WINDOWS.full.saturating_mul(streams.max(1));
-    sum.min(MAX_WINDOW)
+/// Returns the windows of streams. Those that a policy sets do not grow; how much may be unread is not its choice.
+fn windows(limits: &Limits) -> Windows {
+    let Some(window) = limits.stream_window else {
+        return WINDOWS;
+    };
+    Windows {
+        initial: window,
+        full: window,
+        ..WINDOWS
+    }
+}
+
+/// Returns the window that a policy sets, or the sum of the windows of streams, and at least one.
+fn connection_window(limits: &Limits) -> u32 {
+    let streams = limits.max_streams.max(1);
+    match (limits.connection_window, limits.stream_window) {
+        (Some(window), _) => window,
+        (None, Some(window)) => window.saturating_mul(streams).min(AMPLE_WINDOW),
+        (None, None) => WINDOWS.full.saturating_mul(streams).min(MAX_WINDOW),
+    }
 }
 
 /// The GOAWAY that was sent.
@@ -102,6 +124,8 @@ enum GoAway {
 struct Server {
     h2: Connection<Wire<Observed>, Bytes>,
     ping: Ping,
+    /// When it has its maximum age, if it has one.
+    age: Option<Deadline>,
     /// Highest stream id that is served.
     last_stream: u32,
     goaway: GoAway,
@@ -110,7 +134,7 @@ struct Server {
 
 impl Server {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.goaway == GoAway::None && self.shared.client.is_draining() {
+        if self.goaway == GoAway::None && (self.shared.client.is_draining() || self.has_aged(cx)) {
             self.begin_graceful_end();
         }
         loop {
@@ -163,8 +187,18 @@ impl Server {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
+            Poll::Ready(phase) if activity.begin_last_write(phase) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             due => due.map(|phase| self.shared.client.timed_out(phase)),
         }
+    }
+
+    /// Reports whether the connection has its maximum age. Until then, registers its task to be woken at that time.
+    fn has_aged(&self, cx: &Context<'_>) -> bool {
+        let age = self.age.as_ref();
+        age.is_some_and(|age| age.poll_due(cx).is_ready())
     }
 
     fn begin_graceful_end(&mut self) {
@@ -285,6 +319,33 @@ mod tests {
     fn encodes_goaway_frames() {
         let frame = goaway(5, Reason::ENHANCE_YOUR_CALM);
         assert_eq!(frame, [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 11]);
+    }
+
+    #[test]
+    fn window_of_a_connection_has_room_for_its_streams() {
+        const MIB: u32 = 1024 * 1024;
+        for (streams, stream, connection, expected) in [
+            (100, None, None, 25 * MIB),
+            (0, None, None, MIB / 4),
+            (u32::MAX, None, None, MAX_WINDOW),
+            (100, Some(MIB / 8), None, 100 * MIB / 8),
+            (1000, Some(4 * MIB), None, AMPLE_WINDOW),
+            (u32::MAX, Some(65_535), None, AMPLE_WINDOW),
+            (1, Some(65_535), None, 65_535),
+            (100, Some(MIB), Some(2 * MIB), 2 * MIB),
+            (100, None, Some(65_535), 65_535),
+        ] {
+            let limits = Limits {
+                max_streams: streams,
+                stream_window: stream,
+                connection_window: connection,
+                ..Limits::default()
+            };
+            let window = connection_window(&limits);
+            assert_eq!(window, expected, "{streams} {stream:?} {connection:?}");
+            let initial = windows(&limits).initial;
+            assert_eq!(initial, stream.unwrap_or(WINDOWS.initial));
+        }
     }
 
     #[test]

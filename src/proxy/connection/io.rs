@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
-use super::socket::Socket;
+use super::socket::{Socket, first_of, poll_last_write};
 use super::splice::MaybeSocket;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::injection::Injection;
@@ -78,6 +78,33 @@ impl ClientIo {
             Self::Tls(stream) => stream.get_ref().0.written(),
         }
     }
+
+    /// Writes although the socket is not reported to be writable.
+    fn poll_last_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(socket) => poll_last_write(socket, cx, buf),
+            Self::Tls(stream) => last_try(stream, |stream| stream.poll_write(cx, buf)),
+        }
+    }
+
+    /// Flushes what TLS has buffered although the socket is not reported to be writable.
+    fn poll_last_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(stream) => last_try(stream, |stream| stream.poll_flush(cx)),
+        }
+    }
+}
+
+/// Writes to TLS, whose writes to its socket do not wait until that is reported to be writable.
+fn last_try<V>(
+    stream: &mut TlsStream<Socket>,
+    write: impl FnOnce(Pin<&mut TlsStream<Socket>>) -> V,
+) -> V {
+    stream.get_mut().0.is_last_try = true;
+    let result = write(Pin::new(stream));
+    stream.get_mut().0.is_last_try = false;
+    result
 }
 
 impl MaybeSocket for ClientIo {
@@ -196,6 +223,14 @@ impl Observed {
         (self.io, self.prefix)
     }
 
+    /// Writes; in the last try of a write, also to a socket that is not reported to be writable.
+    fn poll_out(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.activity.is_last_write() {
+            false => Pin::new(&mut self.io).poll_write(cx, buf),
+            true => self.io.poll_last_write(cx, buf),
+        }
+    }
+
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match result {
             Poll::Pending => self.blocked(),
@@ -218,7 +253,7 @@ impl Observed {
     fn poll_injected(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(mut bytes) = self.injection.take() {
             while !bytes.is_empty() {
-                let Poll::Ready(written) = Pin::new(&mut self.io).poll_write(cx, &bytes) else {
+                let Poll::Ready(written) = self.poll_out(cx, &bytes) else {
                     self.injection.put_back(&bytes);
                     self.blocked();
                     return Poll::Pending;
@@ -297,7 +332,7 @@ impl AsyncWrite for Observed {
             ready!(self.poll_injected(cx))?;
         }
         self.injection.set_between(false);
-        let result = Pin::new(&mut self.io).poll_write(cx, buf);
+        let result = self.poll_out(cx, buf);
         self.wrote(result)
     }
 
@@ -308,6 +343,9 @@ impl AsyncWrite for Observed {
     ) -> Poll<io::Result<usize>> {
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
         if total > SMALL_WRITE {
+            if self.activity.is_last_write() {
+                return self.poll_write(cx, first_of(bufs));
+            }
             if self.injection.is_next() {
                 ready!(self.poll_injected(cx))?;
             }
@@ -331,7 +369,11 @@ impl AsyncWrite for Observed {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper and h2 flush only complete messages or frames.
         ready!(self.poll_injected(cx))?;
-        match Pin::new(&mut self.io).poll_flush(cx)? {
+        let flushed = match self.activity.is_last_write() {
+            false => Pin::new(&mut self.io).poll_flush(cx)?,
+            true => self.io.poll_last_flush(cx)?,
+        };
+        match flushed {
             Poll::Pending => {
                 self.blocked();
                 Poll::Pending

@@ -225,15 +225,21 @@ fn describe(error: &io::Error, port: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+
     use super::*;
 
     const LOCAL: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
     const ANY_IPV4: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     const ANY_IPV6: Option<IpAddr> = Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
 
+    /// Returns a port below those that the system gives to sockets, so that no other one gets it meanwhile.
     fn free_port() -> u16 {
-        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        socket.local_addr().unwrap().port()
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let first = (std::process::id() % 10_000) as u16;
+        let mut ports = std::iter::repeat_with(|| 10_000 + first + NEXT.fetch_add(1, Relaxed));
+        let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        ports.find(is_free).unwrap()
     }
 
     fn bind(address: Option<IpAddr>, port: u16) -> Bind {

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -29,7 +30,15 @@ pub(super) async fn begin(
     socket: &mut TcpStream,
     peer: SocketAddr,
 ) -> Option<SocketAddr> {
-    let protocol = port.proxy_protocol(&open.table.load());
+    let (protocol, keepalive) = {
+        let table = open.table.load();
+        (port.proxy_protocol(&table), port.tcp_keepalive(&table))
+    };
+    if let Some(idle) = keepalive {
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
+        // A connection without it still works.
+        let _ = SockRef::from(&*socket).set_tcp_keepalive(&keepalive);
+    }
     let preamble = match &protocol {
         Some(protocol) => read(open, port, socket, peer, protocol).await,
         None => Some((peer, Vec::new())),

@@ -87,8 +87,10 @@ pub(crate) enum RelayEnd<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relayed<S> {
     pub(super) end: RelayEnd<S>,
+    /// Bytes that the backend was sent.
+    pub(super) to_backend: u64,
     /// Bytes that the client was sent.
-    pub(super) sent: u64,
+    pub(super) to_client: u64,
 }
 
 /// What has happened since the last poll of a relay.
@@ -96,6 +98,10 @@ pub(super) struct Relayed<S> {
 pub(super) struct Progress {
     /// Whether bytes have moved.
     pub(super) has_moved: bool,
+    /// Bytes that the backend was sent from the beginning.
+    pub(super) to_backend: u64,
+    /// Bytes that the client was sent from the beginning.
+    pub(super) to_client: u64,
     /// Whether one side does not read. Then the relay does not read from the other, and does not learn that it is reset.
     pub(super) is_blocked: bool,
 }
@@ -126,6 +132,8 @@ where
         down.poll(cx);
         let progress = Progress {
             has_moved: up.moved + down.moved > before,
+            to_backend: up.moved,
+            to_client: down.moved,
             is_blocked: up.is_blocked() || down.is_blocked(),
         };
         match (up.end, down.end) {
@@ -143,7 +151,8 @@ where
     .await;
     Relayed {
         end,
-        sent: down.moved,
+        to_backend: up.moved,
+        to_client: down.moved,
     }
 }
 

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -13,6 +14,8 @@ use tokio::net::TcpStream;
 pub(crate) struct Socket {
     tcp: TcpStream,
     written: u64,
+    /// Whether writes do not wait until the kernel reports room.
+    pub(super) is_last_try: bool,
     /// What was received before, and is still to be read.
     received: Bytes,
 }
@@ -23,6 +26,7 @@ impl Socket {
         Self {
             tcp,
             written: 0,
+            is_last_try: false,
             received,
         }
     }
@@ -48,6 +52,29 @@ impl Socket {
         }
         result
     }
+}
+
+/// Writes to a socket that is not reported to be writable. Linux reports it only when a third of the socket's buffer is
+/// free, which takes a slow client that reads all the time longer than a timeout; it takes bytes as soon as any are free.
+pub(super) fn poll_last_write(
+    tcp: &mut TcpStream,
+    cx: &mut Context<'_>,
+    buf: &[u8],
+) -> Poll<io::Result<usize>> {
+    match SockRef::from(&*tcp).send(buf) {
+        // Registers the waker.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Pin::new(tcp).poll_write(cx, buf)
+        }
+        sent => Poll::Ready(sent),
+    }
+}
+
+/// Returns the first buffer that has bytes, which a write may take alone.
+pub(super) fn first_of<'a>(bufs: &'a [IoSlice<'_>]) -> &'a [u8] {
+    bufs.iter()
+        .find(|buf| !buf.is_empty())
+        .map_or(&[], |buf| buf)
 }
 
 impl AsyncRead for Socket {
@@ -77,7 +104,10 @@ impl AsyncWrite for Socket {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let socket = self.get_mut();
-        let result = Pin::new(&mut socket.tcp).poll_write(cx, buf);
+        let result = match socket.is_last_try {
+            false => Pin::new(&mut socket.tcp).poll_write(cx, buf),
+            true => poll_last_write(&mut socket.tcp, cx, buf),
+        };
         socket.count(result)
     }
 
@@ -86,6 +116,9 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.is_last_try {
+            return self.poll_write(cx, first_of(bufs));
+        }
         let socket = self.get_mut();
         let result = Pin::new(&mut socket.tcp).poll_write_vectored(cx, bufs);
         socket.count(result)

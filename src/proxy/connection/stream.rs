@@ -178,7 +178,13 @@ impl Stream {
 
     /// Becomes ready when a timeout has passed.
     fn poll_due(&self, cx: &mut Context<'_>) -> Poll<Phase> {
-        self.activity.poll_due(cx).map(|phase| {
+        let mut due = self.activity.poll_due(cx);
+        // Then the stream waits for its connection, whose write timeout ends both.
+        if due == Poll::Ready(Phase::Write) && self.connection.activity.was_write_blocked() {
+            self.activity.extend();
+            due = self.activity.poll_due(cx);
+        }
+        due.map(|phase| {
             self.connection.client.timed_out(phase);
             phase
         })

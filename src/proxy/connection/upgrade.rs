@@ -68,14 +68,17 @@ async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSoc
         writer: Half(&backend_io),
         first,
     };
+    let record = RefCell::new(&mut tunnel.record);
     let relayed = copy(client, backend, ends_on_failure, |cx, progress| {
         if progress.has_moved {
             deadline.set(idle);
+            let (to_backend, to_client) = (progress.to_backend, progress.to_client);
+            record.borrow_mut().relayed(to_backend, to_client);
         }
         deadline.poll_due(cx).map(|()| TimedOut)
     });
     let relayed = relayed.await;
-    tunnel.record.sent(relayed.sent as usize);
+    (tunnel.record).relayed(relayed.to_backend, relayed.to_client);
     if let RelayEnd::Stopped(TimedOut) = relayed.end {
         tunnel.record.timed_out(TimeoutKind::TunnelIdle);
     }

@@ -3,25 +3,29 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{HOST, LOCATION};
 use http::{HeaderMap, HeaderValue, Version, request};
 use rand::RngExt;
 
-use super::authentication::Credentials;
+use super::authentication::{Arrival, Credentials};
 use super::headers::{self, NormalizedRequest};
+use super::path::{self, PathState};
 use super::policies::{self, Passed, PolicyResult};
 use super::policy_refusal::PolicyRefusal;
+use super::spelling;
 use super::view::view;
 use super::websocket::{self, Handshake};
 use crate::ir::RouteKind;
-use crate::ir::client::ClientPolicies;
+use crate::ir::client::{ClientPolicies, Underscores};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
+use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::client::Client;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::Error;
+use crate::proxy::request::error_response::ErrorFormat;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::{Listener, Port, RequestView, Rule, Table};
@@ -44,6 +48,10 @@ pub(super) struct Refused {
     pub(super) id: Option<HeaderValue>,
     /// Headers of the response.
     pub(super) headers: Option<Box<HeaderMap>>,
+    /// What policies say about the response.
+    pub(super) defaults: Option<Arc<RouteDefaults>>,
+    /// Whether its client may get a page: 200 would open the tunnel of a WebSocket over HTTP/2.
+    pub(super) may_have_page: bool,
 }
 
 impl From<Error> for Refused {
@@ -52,6 +60,8 @@ impl From<Error> for Refused {
             error,
             id: None,
             headers: None,
+            defaults: None,
+            may_have_page: false,
         }
     }
 }
@@ -63,12 +73,16 @@ pub(super) fn admit(
     record: &mut Record,
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
-    let max_headers = client.limits.max_headers;
-    let normalized = headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)?;
-    record.directed(&normalized.host);
+    let normalized = normalize(client, parts)?;
     let table = client.worker.table.load();
     let place = Place::find(client, &table, &normalized.host);
-    let origin = client.origin(place.clients(), &mut parts.headers);
+    let clients = place.clients();
+    let path = path::normalize(parts, clients.and_then(|it| it.path.as_deref()))?;
+    record.directed(&normalized.host);
+    if path.is_decoded {
+        return Err(redirected(parts));
+    }
+    let origin = client.origin(clients, &mut parts.headers);
     record.comes_from(&origin);
     let claims = (&origin, normalized.has_forwarding);
     let host_header = normalized.host_header.as_ref();
@@ -80,50 +94,53 @@ pub(super) fn admit(
         error,
         id: Some(added.id().clone()),
         headers: None,
+        defaults: None,
+        may_have_page: websocket.is_none(),
     };
-    if let (Some(port), true) = (place.port, !table.ir.tracing.is_empty())
-        && let Some(tracing) = table.ir.tracing.get(&port.ir.gateway)
-    {
-        let target = (&normalized.host, port.bind().port);
-        record.sample(tracing, parts, target, added.id());
+    if let Some(port) = place.port {
+        observe(
+            record,
+            (&table, port),
+            parts,
+            (&normalized.host, added.id()),
+        );
     }
     let (rule, passed) = place
         .listener
         .and_then(|listener| {
             let view = view(parts, &normalized.host, &added);
-            find_rule(listener, &view, &origin, record.span.as_deref_mut())
+            let arrival = place.arrival(listener, client);
+            let span = record.span.as_deref_mut();
+            let found = find_rule((listener, &arrival), (&view, path), &origin, span);
+            let (rule, passed) = found.inspect_err(|error| {
+                let status = error.status().as_u16();
+                listener.responses.record(client.worker.id, status);
+            })?;
+            Ok((table.rule(listener, rule), passed))
         })
-        .map_err(refused)?;
-    let rule = table.rule(rule);
-    record.matched(&rule);
+        .map_err(|error| Refused {
+            defaults: place.defaults_of_unmatched(),
+            ..refused(error)
+        })?;
+    record.matched(&rule, parts, (&normalized.host, added.id()));
     if record.span.is_some() {
         record.trace(parts);
     }
-    let passed = match passed {
-        Ok(None) => None,
-        Ok(Some(mut passed)) => {
-            if let Some(in_progress) = passed.in_progress.take() {
-                record.counts_as(in_progress);
-            }
-            if let Some(Credentials::Valid(identity)) = &passed.credentials {
-                record.note(|| identity.event());
-                identity.apply(parts).map_err(refused)?;
-            }
-            Some(passed)
+    let passed = accept(passed, parts, record, (&table, &place)).and_then(|passed| {
+        let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
+        match is_call && parts.version < Version::HTTP_2 {
+            true => Err(Box::new(Error::GrpcOverHttp1.into())),
+            false => Ok(passed),
         }
-        Err(refusal) => {
-            record.note_if(|| refusal.event());
-            let PolicyRefusal { error, headers } = *refusal;
-            return Err(Refused {
-                headers: Some(Box::new(headers)),
-                ..refused(error)
-            });
+    });
+    let passed = passed.map_err(|refusal| {
+        let PolicyRefusal { error, headers, .. } = *refusal;
+        Refused {
+            headers: (!headers.is_empty()).then(|| Box::new(headers)),
+            defaults: place.defaults(&rule),
+            ..refused(error)
         }
-    };
-    if rule.kind() == RouteKind::Grpc && parts.version < Version::HTTP_2 && is_grpc(&parts.headers)
-    {
-        return Err(refused(Error::GrpcOverHttp1));
-    }
+    })?;
     if host_header.is_none() {
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
@@ -135,6 +152,86 @@ pub(super) fn admit(
         rule,
         passed,
     })
+}
+
+/// Begins the span of a request and its line of the access log, if the Gateway of a port wants them.
+#[inline]
+fn observe(
+    record: &mut Record,
+    (table, port): (&Table, &Port),
+    parts: &request::Parts,
+    (host, id): (&Host, &HeaderValue),
+) {
+    let gateway = &port.ir.gateway;
+    if !table.ir.tracing.is_empty()
+        && let Some(tracing) = table.ir.tracing.get(gateway)
+    {
+        record.sample(tracing, parts, (host, port.bind().port), id);
+    }
+    if !table.ir.access_logs.is_empty()
+        && let Some(settings) = table.ir.access_logs.get(gateway)
+    {
+        record.log_as(settings, &parts.headers);
+    }
+}
+
+/// Normalizes the headers of a request.
+#[inline]
+fn normalize(client: &Client, parts: &mut request::Parts) -> Result<NormalizedRequest, Error> {
+    if client.underscores != Underscores::Allow {
+        spelling::apply(client.underscores, &mut parts.headers)?;
+    }
+    let max_headers = client.limits.max_headers;
+    headers::normalize(parts, &mut client.host.borrow_mut(), max_headers)
+}
+
+/// Redirects a client to the path without escaped slashes. Calls of gRPC follow no redirect.
+#[cold]
+fn redirected(parts: &request::Parts) -> Refused {
+    let location = path::location(&parts.uri);
+    match location.filter(|_| ErrorFormat::of(&parts.headers) == ErrorFormat::Text) {
+        None => Error::BadRequest("the path has an escaped slash").into(),
+        Some(location) => {
+            let headers = HeaderMap::from_iter([(LOCATION, location)]);
+            Refused {
+                headers: Some(Box::new(headers)),
+                ..Error::EscapedSlash.into()
+            }
+        }
+    }
+}
+
+/// Counts a request that its policies let pass, and adds the identity of its client to it.
+fn accept(
+    passed: PolicyResult,
+    parts: &mut request::Parts,
+    record: &mut Record,
+    (table, place): (&Table, &Place<'_>),
+) -> PolicyResult {
+    match passed {
+        Ok(None) => Ok(None),
+        Ok(Some(mut passed)) => {
+            if let Some(counted) = passed.counted.take() {
+                record.counts_as(counted);
+            }
+            if let Some(Credentials::Unverified(unverified)) = &mut passed.credentials {
+                unverified.find_server(table, place.port);
+            }
+            let credentials = passed.credentials.as_ref();
+            if let Some(identity) = credentials.and_then(Credentials::identity) {
+                let applied = identity.apply(parts);
+                applied.map_err(|error| Box::new(error.into()))?;
+            }
+            Ok(Some(passed))
+        }
+        Err(mut refusal) => {
+            if let Some(counted) = refusal.counted.take() {
+                record.counts_as(counted);
+            }
+            record.note_if(|| refusal.event());
+            Err(refusal)
+        }
+    }
 }
 
 /// Where a request arrives.
@@ -153,6 +250,32 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Returns what credentials of a request to a listener are bound to.
+    fn arrival<'b>(&self, listener: &'b Arc<Listener>, client: &'b Client) -> Arrival<'b>
+    where
+        'a: 'b,
+    {
+        Arrival {
+            gateway: self.port.map(|port| &port.ir.gateway),
+            listener,
+            session_key: &client.worker.session_key,
+        }
+    }
+
+    /// Returns what policies say about the requests of a rule, if they say anything.
+    #[cold]
+    fn defaults(&self, rule: &Rule) -> Option<Arc<RouteDefaults>> {
+        let policies = self.listener.ok()?.policies(rule)?;
+        policies.ir.route.clone()
+    }
+
+    /// Returns what policies say about requests that no rule matches, if they say anything.
+    #[cold]
+    fn defaults_of_unmatched(&self) -> Option<Arc<RouteDefaults>> {
+        let policies = self.listener.ok()?.policies_of_unmatched()?;
+        policies.ir.route.clone()
+    }
+
     /// Returns how clients connect to the listener, if policies say it.
     fn clients(&self) -> Option<&'a Arc<ClientPolicies>> {
         self.listener.ok()?.ir.clients.as_ref()
@@ -161,15 +284,18 @@ impl<'a> Place<'a> {
 
 /// Returns the rule for a request, and whether its policies let the request pass.
 fn find_rule<'a>(
-    listener: &'a Listener,
-    view: &RequestView<'_>,
+    (listener, arrival): (&'a Listener, &Arrival<'_>),
+    (view, path): (&RequestView<'_>, PathState),
     origin: &Origin,
     span: Option<&mut RequestSpan>,
 ) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
+    if path.is_ambiguous {
+        path::check_readings(listener, view)?;
+    }
     let rule = rule_of(listener, view)?;
     let passed = match listener.policies(rule) {
         None => Ok(None),
-        Some(policies) => policies::check((policies, rule), origin, view, span),
+        Some(policies) => policies::check((policies, rule), (origin, arrival), view, span),
     };
     Ok((rule, passed))
 }

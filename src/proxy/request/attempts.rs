@@ -217,7 +217,7 @@ fn finish(
     exchange.expire_by(exchange.attempt_expires);
     let is_secure = exchange.client.scheme() == Scheme::Https;
     let endpoint = response.body.endpoint();
-    let of_rule = exchange.rule.ir.session.as_deref();
+    let of_rule = exchange.rule.ir.session();
     if let Some(policy) = of_rule.or_else(|| traffic?.session())
         && place.is_none_or(|place| place.endpoint != endpoint)
     {

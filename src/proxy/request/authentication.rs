@@ -1,29 +1,36 @@
-//! The credentials of a matched request: whether they are valid, what the client may send with them, and what the backend
-//! gets of them. Must not know how they are written or verified.
+//! The credentials of a matched request: whether they are valid, and what the client may send with them. Must not know how
+//! they are written or verified.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderName, HeaderValue, request};
+use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
 
+use super::identity::{Identity, authorize, broken};
 use super::policy_refusal::PolicyRefusal;
-use crate::filter::credentials::{BasicCredentials, api_key, remove_api_keys, token};
+use crate::filter::credentials::{BasicCredentials, api_key, token};
+use crate::filter::session_cookies;
+use crate::ir::ObjectRef;
 use crate::ir::authentication::Require;
+use crate::ir::cookie_scope::CookieScope;
 use crate::proxy::error::Error;
 use crate::proxy::passwords::PasswordThreads;
+use crate::settings::session_key::SessionKey;
 use crate::table::{
-    Authentication, AuthorizedRequest, BrokenPolicy, Claims, Policies, RequestView, Tokens, Users,
-    VerifiedToken,
+    Authentication, Backend, BrokenPolicy, Listener, Oidc, Policies, Port, Remaining, RequestView,
+    Session, Table, TokenFault, Tokens, Users, VerifiedToken,
 };
-use crate::telemetry::trace::Event;
+use crate::token_endpoint::now;
 
 /// The challenge for clients without a valid API key. No scheme is registered for these.
 const API_KEY: HeaderValue = HeaderValue::from_static("ApiKey");
 /// The challenges for clients without a token, and with one that is not valid (RFC 6750, 3).
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 const INVALID_TOKEN: HeaderValue = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+/// The challenge for clients without a session. No scheme is registered for these.
+const OPENID: HeaderValue = HeaderValue::from_static("OpenID");
 /// When a password may be sent again that could not be verified, in seconds.
 const RETRY: HeaderValue = HeaderValue::from_static("1");
 
@@ -31,101 +38,106 @@ const RETRY: HeaderValue = HeaderValue::from_static("1");
 pub(super) enum Credentials {
     /// They are valid.
     Valid(Identity),
-    /// The password has to be verified.
+    /// It takes time to verify them.
     Unverified(Box<Unverified>),
 }
 
-/// Who sent a request.
-pub(super) struct Identity {
-    policies: Arc<Policies>,
-    /// Index of the user.
-    user: Option<usize>,
-    /// Index of the API key.
-    key: Option<usize>,
-    token: Option<Arc<VerifiedToken>>,
+/// Credentials of which a password, a session or the permission of an authorization server has to be verified. What else
+/// the request needs is valid.
+pub(super) struct Unverified {
+    /// Who sent the request, as far as that is known.
+    pub(super) identity: Identity,
+    password: Option<Box<BasicCredentials>>,
+    /// The state of the limits that have counted the request.
+    pub(super) remaining: Option<Remaining>,
+    /// The authorization server, if a policy names one that can be used.
+    pub(super) server: Option<Arc<Backend>>,
+    /// The listener that has got the request, if a policy asks for sessions.
+    pub(super) place: Option<Place>,
+    /// What the request lacks.
+    pub(super) lacking: Lacking,
 }
 
-/// A password that has to be verified. What else the request needs is valid.
-pub(super) struct Unverified {
-    policies: Arc<Policies>,
-    credentials: Box<BasicCredentials>,
-    key: Option<usize>,
-    token: Option<Arc<VerifiedToken>>,
+/// Where a request arrives, and the key of sessions there.
+pub(super) struct Arrival<'a> {
+    /// `None` if the port is served no more.
+    pub(super) gateway: Option<&'a ObjectRef>,
+    pub(super) listener: &'a Arc<Listener>,
+    pub(super) session_key: &'a SessionKey,
+}
+
+/// The listener that has got a request.
+pub(super) struct Place {
+    pub(super) gateway: ObjectRef,
+    pub(super) listener: Arc<Listener>,
+}
+
+impl Arrival<'_> {
+    /// Returns the listener.
+    fn place(&self) -> Option<Place> {
+        Some(Place {
+            gateway: self.gateway?.clone(),
+            listener: self.listener.clone(),
+        })
+    }
 }
 
 /// A user name and password as far as they are known.
 enum User {
-    Valid(usize),
+    Valid(u32),
     Unverified(Box<BasicCredentials>),
     Invalid,
 }
 
 /// The credentials that a request lacks.
 #[derive(Clone, Copy, Default)]
-struct Lacking {
+pub(super) struct Lacking {
     user: bool,
     key: bool,
     token: Option<NoToken>,
+    session: bool,
 }
 
 /// Why a request has no valid token.
 #[derive(Clone, Copy)]
-enum NoToken {
+pub(super) enum NoToken {
     Missing,
     Invalid,
+    /// The keys of its issuer are unknown.
+    WithoutKeys,
 }
 
 /// Decides on a request by its credentials, if it needs any, and by the rules about clients.
 pub(super) fn check(
     policies: &Arc<Policies>,
-    client: IpAddr,
+    (client, arrival): (IpAddr, &Arrival<'_>),
     view: &RequestView<'_>,
 ) -> Result<Option<Credentials>, Box<PolicyRefusal>> {
     let authentication = policies.authentication().map_err(broken)?;
-    let credentials = authentication.map(|it| credentials(policies, it, view));
+    let credentials = authentication.map(|it| credentials((policies, it), arrival, view));
     let credentials = credentials.transpose()?;
-    let identity = match &credentials {
-        None => None,
-        Some(Credentials::Valid(identity)) => Some(identity),
-        Some(Credentials::Unverified(_)) => return Ok(credentials),
-    };
+    if let Some(Credentials::Unverified(_)) = credentials {
+        return Ok(credentials);
+    }
+    let identity = credentials.as_ref().and_then(Credentials::identity);
     authorize(policies, (client, identity), view)?;
     Ok(credentials)
 }
 
-/// Decides on a request by the rules about clients.
-fn authorize(
-    policies: &Policies,
-    (client, identity): (IpAddr, Option<&Identity>),
-    view: &RequestView<'_>,
-) -> Result<(), Box<PolicyRefusal>> {
-    let request = AuthorizedRequest {
-        client,
-        names: identity.map_or([None; 2], Identity::names),
-        claims: identity.and_then(Identity::claims),
-        view: *view,
-    };
-    match policies.permits(&request).map_err(broken)? {
-        true => Ok(()),
-        false => Err(Box::new(Error::Unauthorized.into())),
-    }
-}
-
-fn broken(_: BrokenPolicy) -> Box<PolicyRefusal> {
-    Box::new(Error::BrokenPolicy.into())
-}
-
 /// Decides on the credentials of a request.
 fn credentials(
-    policies: &Arc<Policies>,
-    authentication: &Authentication,
+    (policies, authentication): (&Arc<Policies>, &Authentication),
+    arrival: &Arrival<'_>,
     view: &RequestView<'_>,
 ) -> Result<Credentials, Box<PolicyRefusal>> {
     let Authentication {
         users,
         clients,
         tokens,
+        oidc,
+        external,
         require,
+        identity_headers: _,
     } = authentication;
     let key = clients.as_ref().map(|clients| {
         let key = api_key((view.headers, view.query), &clients.ir.from);
@@ -137,32 +149,58 @@ fn credentials(
         user: matches!(user, Some(User::Invalid)),
         key: matches!(key, Some(None)),
         token: token.as_ref().and_then(|it| it.as_ref().err().copied()),
+        session: false,
+    };
+    // With a session, the request needs no token.
+    let waives = oidc.as_ref().is_some_and(|it| it.ir.pass_through_bearer);
+    let needs_token = match lacking.token {
+        None => false,
+        Some(NoToken::Missing) => !waives,
+        Some(NoToken::Invalid | NoToken::WithoutKeys) => true,
     };
     let (key, token) = (key.flatten(), token.and_then(Result::ok));
     let has_other = key.is_some() || token.is_some();
-    let lacks_any = lacking.user || lacking.key || lacking.token.is_some();
-    let policies = policies.clone();
-    let identity = |user| {
-        Ok(Credentials::Valid(Identity {
-            policies: policies.clone(),
-            user,
-            key,
-            token: token.clone(),
-        }))
+    let lacks_any = lacking.user || lacking.key || needs_token;
+    let identity = |user| Identity {
+        policies: policies.clone(),
+        user,
+        key,
+        token,
+        session: None,
+    };
+    let unverified = |identity, password| {
+        Ok(Credentials::Unverified(Box::new(Unverified {
+            identity,
+            password,
+            remaining: None,
+            server: None,
+            place: oidc.as_ref().and_then(|_| arrival.place()),
+            lacking,
+        })))
+    };
+    // The server is asked last, and what clients say in its name is removed even if it is not asked.
+    let waits = external.is_some() || oidc.is_some();
+    let known_session = |identity: &Identity| match (oidc, external) {
+        (Some(oidc), None) if identity.needs_session() => session(oidc, arrival, view),
+        _ => None,
+    };
+    let valid = |mut identity: Identity| {
+        if !waits {
+            return Ok(Credentials::Valid(identity));
+        }
+        identity.session = known_session(&identity);
+        match identity.session {
+            Some(_) => Ok(Credentials::Valid(identity)),
+            None => unverified(identity, None),
+        }
     };
     match (require, user) {
         (Require::All, _) if lacks_any => Err(refusal(authentication, lacking)),
-        (_, Some(User::Valid(user))) => identity(Some(user)),
-        (Require::Any, _) if has_other => identity(None),
-        (_, Some(User::Unverified(credentials))) => {
-            Ok(Credentials::Unverified(Box::new(Unverified {
-                policies,
-                credentials,
-                key,
-                token,
-            })))
-        }
-        (Require::All, _) => identity(None),
+        (_, Some(User::Valid(user))) => valid(identity(Some(user))),
+        (Require::Any, _) if has_other => valid(identity(None)),
+        (_, Some(User::Unverified(password))) => unverified(identity(None), Some(password)),
+        (Require::All, _) => valid(identity(None)),
+        (Require::Any, _) if waits => valid(identity(None)),
         (Require::Any, _) => Err(refusal(authentication, lacking)),
     }
 }
@@ -175,11 +213,32 @@ fn verified(tokens: &Tokens, view: &RequestView<'_>) -> Result<Arc<VerifiedToken
             continue;
         };
         match tokens.verify(index, &token) {
-            Some(token) => return Ok(token),
-            None => problem = NoToken::Invalid,
+            Ok(token) => return Ok(token),
+            Err(TokenFault::WithoutKeys) => problem = NoToken::WithoutKeys,
+            Err(_) if matches!(problem, NoToken::WithoutKeys) => {}
+            Err(TokenFault::Invalid | TokenFault::UnknownKey) => problem = NoToken::Invalid,
         }
     }
     Err(problem)
+}
+
+/// Returns the session of a request for a page of its site, if it is remembered and need not be refreshed.
+fn session(oidc: &Oidc, arrival: &Arrival<'_>, view: &RequestView<'_>) -> Option<Arc<Session>> {
+    let paths = [&oidc.ir.redirect_path, &oidc.ir.logout_path];
+    if paths.into_iter().any(|path| view.path == &**path) {
+        return None;
+    }
+    let scope = CookieScope {
+        gateway: arrival.gateway?,
+        listener: &arrival.listener.ir.key,
+        host: view.host,
+        key: arrival.session_key.id(),
+    };
+    if !scope.is_within(&oidc.ir.cookie) {
+        return None;
+    }
+    let sealed = session_cookies::session(view.headers, &oidc.ir.cookie.name)?;
+    oidc.fresh_session(&sealed, &scope, now())
 }
 
 fn user(users: &Users, headers: &HeaderMap) -> User {
@@ -205,35 +264,71 @@ fn refusal(authentication: &Authentication, lacking: Lacking) -> Box<PolicyRefus
         let challenge = match problem {
             NoToken::Missing => BEARER,
             NoToken::Invalid => INVALID_TOKEN,
+            // A client would discard a token that is invalid, and this one may be valid.
+            NoToken::WithoutKeys => return broken(BrokenPolicy),
         };
         headers.append(WWW_AUTHENTICATE, challenge);
     }
+    if lacking.session {
+        headers.append(WWW_AUTHENTICATE, OPENID);
+    }
     let error = Error::Unauthenticated;
-    Box::new(PolicyRefusal { error, headers })
+    Box::new(PolicyRefusal {
+        headers,
+        ..error.into()
+    })
 }
 
 fn busy() -> Box<PolicyRefusal> {
     Box::new(PolicyRefusal {
-        error: Error::PasswordsWait,
         headers: HeaderMap::from_iter([(RETRY_AFTER, RETRY)]),
+        ..Error::PasswordsWait.into()
     })
 }
 
+impl Credentials {
+    /// Returns who sent the request, if that is known.
+    pub(super) fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Valid(identity) => Some(identity),
+            Self::Unverified(_) => None,
+        }
+    }
+
+    /// Reports whether it depends on a session or an authorization server whether the request passes.
+    pub(super) fn have_server(&self) -> bool {
+        match self {
+            Self::Valid(_) => false,
+            Self::Unverified(unverified) => unverified.has_server(),
+        }
+    }
+}
+
 impl Unverified {
-    /// Verifies the password of a client's request, and decides on it by the rules about clients.
-    pub(super) async fn verify(
-        self: Box<Self>,
+    /// Reports whether a policy names an OpenID provider or an authorization server.
+    pub(super) fn has_server(&self) -> bool {
+        self.identity.external().is_some() || self.identity.oidc().is_some()
+    }
+
+    /// Finds the authorization server for requests through a port, if a policy names one.
+    pub(super) fn find_server(&mut self, table: &Table, port: Option<&Arc<Port>>) {
+        let server = self.identity.external().zip(port);
+        let server = server.and_then(|(external, port)| {
+            table.policy_server((&external.policy, 0), &port.ir.gateway)
+        });
+        self.server = server.cloned();
+    }
+
+    /// Verifies the password, if there is one. If the permission of an authorization server is enough, it need not be valid.
+    pub(super) async fn verify_password(
+        &mut self,
         threads: &PasswordThreads,
         client: IpAddr,
-        view: RequestView<'_>,
-    ) -> Result<Identity, Box<PolicyRefusal>> {
-        let Self {
-            policies,
-            credentials,
-            key,
-            token,
-        } = *self;
-        let authentication = policies.authentication().map_err(broken)?;
+    ) -> Result<(), Box<PolicyRefusal>> {
+        let Some(credentials) = self.password.take() else {
+            return Ok(());
+        };
+        let authentication = self.identity.policies.authentication().map_err(broken)?;
         let users = authentication.and_then(|it| it.users.as_ref());
         let (Some(authentication), Some(users)) = (authentication, users) else {
             return Err(broken(BrokenPolicy));
@@ -253,23 +348,22 @@ impl Unverified {
         let namespace = &users.ir.policy.namespace;
         let waits = threads.run(namespace, client, Box::new(job));
         waits.map_err(|_| busy())?;
+        let is_any = authentication.require == Require::Any;
         match receiver.await {
             Ok(Some(user)) => {
-                let identity = Identity {
-                    user: Some(user),
-                    key,
-                    token,
-                    policies: policies.clone(),
-                };
-                authorize(&policies, (client, Some(&identity)), &view)?;
-                Ok(identity)
+                self.identity.user = Some(user);
+                Ok(())
+            }
+            Ok(None) if is_any && self.has_server() => {
+                self.lacking.user = true;
+                Ok(())
             }
             Ok(None) => {
-                let is_any = authentication.require == Require::Any;
                 let lacking = Lacking {
                     user: true,
                     key: is_any && authentication.clients.is_some(),
                     token: (is_any && authentication.tokens.is_some()).then_some(NoToken::Missing),
+                    session: false,
                 };
                 Err(refusal(authentication, lacking))
             }
@@ -278,86 +372,16 @@ impl Unverified {
     }
 }
 
-impl Identity {
-    /// The names of the user and of the client that has the API key.
-    fn names(&self) -> [Option<&str>; 2] {
-        let Ok(Some(authentication)) = self.policies.authentication() else {
-            return [None; 2];
-        };
-        let Authentication { users, clients, .. } = authentication;
-        let user = users.as_ref().zip(self.user);
-        let client = clients.as_ref().zip(self.key);
-        [
-            user.map(|(users, user)| &*users.ir.users[user].name),
-            client.map(|(clients, key)| &*clients.ir.keys[key].client),
-        ]
+/// Returns the response to a request that has no session, and may not begin one.
+pub(super) fn without_session(identity: &Identity, lacking: Lacking) -> Box<PolicyRefusal> {
+    match identity.policies().authentication() {
+        Ok(Some(authentication)) => refusal(
+            authentication,
+            Lacking {
+                session: true,
+                ..lacking
+            },
+        ),
+        _ => broken(BrokenPolicy),
     }
-
-    /// Returns the decision for the span of the request: kinds of credentials, and no name.
-    pub(super) fn event(&self) -> Event {
-        let kinds = [
-            self.user.map(|_| "password"),
-            self.key.map(|_| "API key"),
-            self.token.as_ref().map(|_| "token"),
-        ];
-        let kinds: Vec<_> = kinds.into_iter().flatten().collect();
-        Event::authenticated(&kinds)
-    }
-
-    /// What the token of the request says.
-    fn claims(&self) -> Option<&Claims> {
-        self.token.as_ref().map(|token| &token.claims)
-    }
-
-    /// Tells backends who sent the request. What the client says about that is removed, and its API key.
-    pub(super) fn apply(&self, parts: &mut request::Parts) -> Result<(), Error> {
-        let Ok(Some(authentication)) = self.policies.authentication() else {
-            return Err(Error::BrokenPolicy);
-        };
-        let Authentication {
-            users,
-            clients,
-            tokens,
-            require: _,
-        } = authentication;
-        let clients = clients.as_ref().map(|clients| &*clients.ir);
-        if let Some(clients) = clients.filter(|clients| !clients.keep) {
-            remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
-        }
-        let user_header = users.as_ref().and_then(|it| it.ir.forward_user.as_ref());
-        let client_header = clients.and_then(|clients| clients.forward_client.as_ref());
-        let [user, client] = self.names();
-        let told = [(user_header, user), (client_header, client)];
-        let providers = tokens.iter().flat_map(|tokens| &tokens.ir.providers);
-        let of_claims = providers.flat_map(|provider| &provider.claim_headers);
-        let of_claims = of_claims.map(|it| &it.header);
-        // All are removed before one is set: several may be the same header.
-        for header in told
-            .iter()
-            .filter_map(|(header, _)| *header)
-            .chain(of_claims)
-        {
-            parts.headers.remove(header);
-        }
-        for (header, value) in self.token.iter().flat_map(|token| &token.headers) {
-            insert(&mut parts.headers, header, value.clone())?;
-        }
-        let told = told
-            .iter()
-            .filter_map(|(header, name)| (*header).zip(*name));
-        for (header, name) in told {
-            set(&mut parts.headers, header, name)?;
-        }
-        Ok(())
-    }
-}
-
-fn set(headers: &mut HeaderMap, header: &HeaderName, name: &str) -> Result<(), Error> {
-    let value = HeaderValue::from_bytes(name.as_bytes()).map_err(|_| Error::Filter)?;
-    insert(headers, header, value)
-}
-
-fn insert(headers: &mut HeaderMap, header: &HeaderName, value: HeaderValue) -> Result<(), Error> {
-    let inserted = headers.try_insert(header.clone(), value);
-    inserted.map(drop).map_err(|_| Error::Filter)
 }

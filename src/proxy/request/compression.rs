@@ -34,7 +34,10 @@ fn negotiated_body(
     let Some(compression) = defaults.and_then(|it| it.compression.as_ref()) else {
         return source;
     };
-    let is_message = matches!(source, BodySource::Memory(_) | BodySource::Backend(_));
+    let is_message = matches!(
+        source,
+        BodySource::Memory(_) | BodySource::Page(_) | BodySource::Backend(_)
+    );
     let is_call = exchange.rule.kind() == RouteKind::Grpc || exchange.is_grpc();
     if !is_message || is_call || exchange.websocket.is_some() {
         return source;

@@ -10,12 +10,14 @@ use tokio::time::Instant;
 use super::negotiation::Negotiated;
 use super::view::view;
 use crate::filter::ResponsePhase;
-use crate::ir::grpc::WebFormat;
+use crate::ir::RouteKind;
+use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
+use crate::proxy::request::wanted_page::WantedPage;
 use crate::proxy::request::websocket::Handshake;
 use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
@@ -44,6 +46,8 @@ pub(in crate::proxy) struct Exchange {
     pub(super) defaults: Option<Arc<RouteDefaults>>,
     /// What decides about the compression of the response, if a policy says anything about it.
     pub(super) negotiated: Option<Negotiated>,
+    /// What decides about an error page, if a policy has some.
+    pub(super) page: Option<WantedPage>,
     /// Modifications of the response by filters.
     pub(in crate::proxy) response_phase: ResponsePhase,
     /// Whether copies were sent to the mirrors of the selected backendRef.
@@ -77,6 +81,14 @@ impl Exchange {
     /// Returns the retries that the rule allows, or else policies.
     pub(super) fn retry(&self) -> Option<&Retry> {
         self.rule.ir.retries(self.defaults.as_deref())
+    }
+
+    /// Returns the maximum size of a body that is read as a whole before a backend is asked. Streams of gRPC and bytes of
+    /// tunnels are forwarded as they arrive: a backend may respond before their end.
+    pub(super) fn buffered_body(&self) -> Option<usize> {
+        let limit = self.defaults.as_ref()?.buffered_body?;
+        let is_stream = self.upgrade.is_some() || self.rule.kind() == RouteKind::Grpc;
+        (!is_stream && !is_grpc(&self.parts.headers)).then_some(limit)
     }
 
     /// Returns the parts that conditions look at.

@@ -1,49 +1,79 @@
-//! ExternalAuth: asks an authorization server whether to forward a request. Fails closed: any error
+//! Asks an authorization server whether to forward a request, for ExternalAuth filters and policies. Fails closed: any error
 //! denies the request.
 
 mod check_response;
 mod grpc;
 mod message;
+mod sign_in;
 mod verdict;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue, StatusCode, Uri, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, request};
 use tokio::time::timeout;
 
 use self::verdict::{Verdict, copy_headers, denial};
 use super::exchange::Exchange;
+use super::original;
 use super::subrequest::{self, Subrequest};
-use crate::filter::{Level, LocalResponse};
-use crate::ir::external_auth::{AuthProtocol, ExternalAuth, HttpAuth};
+use crate::filter::{Level, LocalResponse, Scheme};
+use crate::ir::auth_call::{AuthCall, AuthProtocol, ExternalPolicy, HttpAuth};
 use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID,
 };
 use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
-use crate::table::{AuthResult, Backend, BackendTarget};
+use crate::table::{AuthResult, Backend};
 use crate::telemetry::trace::{Decision, Event, Purpose, RequestSpan};
 use crate::upstream::Semantics;
 
 /// Maximum time for a response of the authorization server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Asks for the permission that a policy demands. Returns the response to the client if the request is denied: for browsers
+/// without credentials, the redirect to the page to sign in.
+pub(super) async fn ask(
+    exchange: &mut Exchange,
+    external: &ExternalPolicy,
+    backend: &Arc<Backend>,
+) -> Result<Option<LocalResponse>, Error> {
+    exchange.added.insert_into(&mut exchange.parts.headers);
+    let denied = authorize(exchange, &external.call, backend, Level::Rule).await?;
+    exchange.record.attempts.have_waited();
+    let Some(denial) = denied else {
+        return Ok(None);
+    };
+    let sign_in = external.sign_in.as_ref();
+    let scheme = exchange.client.scheme();
+    let redirect = sign_in.and_then(|it| sign_in::redirect(it, &denial, (&exchange.parts, scheme)));
+    Ok(Some(redirect.unwrap_or(denial)))
+}
+
+/// Removes the headers that only the authorization server of a policy may set, from a request about which it is not asked.
+pub(super) fn remove_forged(
+    external: &ExternalPolicy,
+    headers: &mut HeaderMap,
+) -> Result<(), Error> {
+    match external.call.response_headers() {
+        [] => Ok(()),
+        listed => copy_headers(&HeaderMap::new(), listed, headers),
+    }
+}
+
 /// Asks for permission. Returns the response to the client if the request is denied.
 pub(super) async fn authorize(
     exchange: &mut Exchange,
-    auth: &ExternalAuth,
-    target: Option<&BackendTarget>,
+    call: &AuthCall,
+    backend: &Arc<Backend>,
     level: Level,
 ) -> Result<Option<LocalResponse>, Error> {
-    let Some(BackendTarget::Backend(backend)) = target else {
-        return Err(Error::InvalidRule);
-    };
-    let body = match auth.max_body {
+    let body = match call.max_body {
         0 => Bytes::new(),
         max => {
             // Reading the body sends the 100 (Continue). The backend's 100 is not needed.
@@ -53,11 +83,12 @@ pub(super) async fn authorize(
     };
     let worker = Rc::clone(&exchange.client.worker);
     let asked = async {
-        match &auth.protocol {
+        match &call.protocol {
             AuthProtocol::Http(http) => {
                 let span = exchange.record.span.as_deref();
                 let target = (&**backend, span);
-                http_verdict(&worker, target, http, &mut exchange.parts, body).await
+                let request = (&mut exchange.parts, exchange.client.scheme());
+                http_verdict(&worker, target, http, request, body).await
             }
             AuthProtocol::Grpc(grpc) => {
                 grpc::verdict(&worker, backend, grpc, exchange, level, body).await
@@ -91,10 +122,10 @@ async fn http_verdict(
     worker: &Rc<Worker>,
     (backend, span): (&Backend, Option<&RequestSpan>),
     http: &HttpAuth,
-    parts: &mut request::Parts,
+    (parts, scheme): (&mut request::Parts, Scheme),
     body: Bytes,
 ) -> Result<Verdict, Error> {
-    let head = http_head(http, parts, body.len())?;
+    let head = http_head(http, (&*parts, scheme), body.len())?;
     // The path is that of the client.
     let request = Subrequest::new(head, Semantics::Safe);
     let mut request = request.traced(worker, span, Purpose::ExternalAuth, None);
@@ -114,10 +145,11 @@ async fn http_verdict(
 }
 
 /// Builds the head of the request to the server (HTTPAuthConfig): method, prefixed path, and the
-/// headers that are always sent or allowed.
+/// headers that are always sent or allowed. With an exact path, method and path are those of the configuration, and headers
+/// have those of the client's request.
 fn http_head(
     http: &HttpAuth,
-    parts: &request::Parts,
+    (parts, scheme): (&request::Parts, Scheme),
     length: usize,
 ) -> Result<request::Parts, Error> {
     const ALWAYS: [HeaderName; 6] = [
@@ -140,6 +172,13 @@ fn http_head(
             let appended = head.headers.try_append(name, value.clone());
             appended.map_err(|_| Error::Filter)?;
         }
+    }
+    if let Some(path) = &http.exact_path {
+        head.uri = Uri::try_from(&**path).map_err(|_| Error::Filter)?;
+        if length == 0 {
+            head.method = Method::GET;
+        }
+        original::describe((parts, scheme), &mut head.headers)?;
     }
     head.headers
         .insert(CONTENT_LENGTH, HeaderValue::from(length));

@@ -7,7 +7,7 @@ use super::{external_auth, mirror};
 use crate::filter::{self, Level, LocalResponse, RequestFacts, Verdict};
 use crate::ir::Filter;
 use crate::proxy::error::Error;
-use crate::table::Filters;
+use crate::table::{BackendTarget, Filters};
 
 /// Applies the header changes of policies to the request of `exchange`.
 #[cold]
@@ -45,13 +45,13 @@ pub(in crate::proxy) async fn run(
             continue;
         }
         if let Filter::ExternalAuth(auth) = filter {
+            let Some(BackendTarget::Backend(server)) = targets.next() else {
+                return Err(Error::InvalidRule);
+            };
             // Boxed, since few requests need this future but every request would reserve memory for
             // it.
             let asked = Box::pin(external_auth::authorize(
-                exchange,
-                auth,
-                targets.next(),
-                level,
+                exchange, &auth.call, server, level,
             ));
             let answer = asked.await?;
             exchange.record.attempts.have_waited();

@@ -1,16 +1,13 @@
 //! Header handling: rejects ambiguous requests and removes hop-by-hop headers. Determines the
 //! request's host once, for both matching and forwarding.
 
-use std::borrow::Cow;
-
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Uri, Version, request};
+use http::{HeaderMap, HeaderValue, Method, Version, request};
 
-use super::{spelling, target};
+use super::spelling;
 use crate::ir::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
 use crate::proxy::client::forwarding::{
     X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP,
@@ -155,9 +152,9 @@ pub(crate) struct NormalizedRequest {
     pub(crate) has_forwarding: bool,
 }
 
-/// Normalizes a request for matching and forwarding: one host, one path, end-to-end headers only;
-/// or returns why it is rejected. `last` is the connection's cache; `max_headers` limits the number
-/// of headers.
+/// Normalizes a request for matching and forwarding: one host, end-to-end headers only; or returns
+/// why it is rejected. Its path follows when its listener is known. `last` is the connection's
+/// cache; `max_headers` limits the number of headers.
 pub(crate) fn normalize(
     parts: &mut request::Parts,
     last: &mut LastHost,
@@ -179,7 +176,6 @@ pub(crate) fn normalize(
         check_framing(parts, present)?;
     }
     let host = decide_host(parts, present, last)?;
-    normalize_path(parts)?;
     let expects_continue = present.expect && expects_continue(parts)?;
     let upgrade = end_to_end(parts, present);
     let (host, host_header) = match host {
@@ -290,30 +286,6 @@ fn decide_host(
     }
     parts.headers.insert(HOST, host.value.clone());
     Ok(Some(host))
-}
-
-fn normalize_path(parts: &mut request::Parts) -> Result<(), Error> {
-    let path = parts.uri.path();
-    if path == "*" && parts.method == Method::OPTIONS {
-        return Ok(());
-    }
-    // RFC 9113, 8.3.1: only HTTP/1's absolute form may omit the path before a query.
-    let misses_path = |target: &PathAndQuery| {
-        parts.version == Version::HTTP_2 && target.as_str().starts_with('?')
-    };
-    if !path.starts_with('/') || parts.uri.path_and_query().is_none_or(misses_path) {
-        return Err(Error::BadRequest("the request target is not a path"));
-    }
-    let path = target::normalize(path).map_err(Error::BadRequest)?;
-    let changed = match (path, parts.uri.query()) {
-        (Cow::Borrowed(_), _) if parts.uri.authority().is_none() => return Ok(()),
-        (path, Some(query)) => Uri::builder().path_and_query(format!("{path}?{query}")),
-        (path, None) => Uri::builder().path_and_query(&*path),
-    };
-    parts.uri = changed
-        .build()
-        .map_err(|_| Error::BadRequest("malformed request target"))?;
-    Ok(())
 }
 
 /// Removes `Expect` and reports whether it was `100-continue`, the only defined expectation (RFC

@@ -1,23 +1,32 @@
 //! A request from its head to the response: `request.rs` has the order of the phases, the other files have one phase each.
 
 mod admission;
+mod answer;
 mod attempts;
 mod authentication;
 mod compression;
+mod error_pages;
+mod error_response;
 pub(super) mod exchange;
 mod external_auth;
 mod filters;
 pub(super) mod headers;
+mod identity;
 mod mirror;
 mod negotiation;
+mod original;
+mod path;
+mod permission;
 mod policies;
 mod policy_refusal;
 pub mod preview;
 pub(super) mod request;
 mod retries;
 mod session;
+mod sign_in;
 mod spelling;
 pub(super) mod subrequest;
 pub mod target;
 mod view;
+mod wanted_page;
 pub(super) mod websocket;

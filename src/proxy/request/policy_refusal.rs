@@ -4,6 +4,7 @@ use http::HeaderMap;
 
 use crate::ir::policy::Phase;
 use crate::proxy::error::Error;
+use crate::table::CountedRequest;
 use crate::telemetry::trace::{Decision, Event};
 
 /// Why a request does not pass.
@@ -11,6 +12,8 @@ pub(super) struct PolicyRefusal {
     pub(super) error: Error,
     /// Headers of its response.
     pub(super) headers: HeaderMap,
+    /// What the request counts as for limits that have admitted it before, until the end of the response.
+    pub(super) counted: Option<Box<CountedRequest>>,
 }
 
 impl PolicyRefusal {
@@ -19,7 +22,7 @@ impl PolicyRefusal {
         let phase = match self.error {
             Error::AddressRefused => Phase::IpRules,
             Error::BodyTooLarge => Phase::BodyLimit,
-            Error::Unauthenticated => Phase::Authentication,
+            Error::Unauthenticated | Error::SignIn(_) => Phase::Authentication,
             Error::PasswordsWait => {
                 return Some(Event::of_phase(Phase::Authentication, Decision::Failed));
             }
@@ -31,11 +34,18 @@ impl PolicyRefusal {
     }
 }
 
+impl From<Error> for Box<PolicyRefusal> {
+    fn from(error: Error) -> Self {
+        Self::new(error.into())
+    }
+}
+
 impl From<Error> for PolicyRefusal {
     fn from(error: Error) -> Self {
         Self {
             error,
             headers: HeaderMap::new(),
+            counted: None,
         }
     }
 }

@@ -4,15 +4,20 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use http::{HeaderValue, request};
+use http::{HeaderValue, StatusCode, request};
 
 use super::admission::rule_of;
 use super::headers;
+use super::path::{self, PathState};
+use super::spelling;
 use super::view::view;
+use crate::ir::client::ConnectionSettings;
+use crate::ir::grpc::is_call;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
+use crate::proxy::client::forwarding_rules::ForwardingRules;
 use crate::proxy::client::host::{Host, LastHost};
-use crate::proxy::client::listener_for;
+use crate::proxy::client::{listener_for, underscores_of};
 use crate::proxy::error::Error;
 use crate::table::{Listener, Port, RequestView, Rule};
 
@@ -25,8 +30,10 @@ const REQUEST_ID: HeaderValue = HeaderValue::from_static("0000000000000000000000
 #[derive(Debug)]
 pub struct Preview {
     parts: request::Parts,
+    is_call: bool,
     host: Host,
     added: AddedHeaders,
+    path: PathState,
 }
 
 /// The connection on which a request would arrive.
@@ -36,6 +43,10 @@ pub struct PreviewClient<'a> {
     pub tls: Option<Option<&'a str>>,
     /// Whether the client is a trusted proxy.
     pub trusted: bool,
+    /// The port that its listener declares.
+    pub port: u16,
+    /// What policies say of its connection.
+    pub settings: Option<&'a ConnectionSettings>,
 }
 
 /// The response to a request that matches no rule.
@@ -43,27 +54,38 @@ pub struct PreviewClient<'a> {
 pub struct Refusal {
     /// Status of HTTP.
     pub status: u16,
+    /// Name of the gRPC status, if the request is a call.
+    pub grpc_status: Option<&'static str>,
     /// The text of the response.
     pub message: &'static str,
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
+impl Refusal {
+    fn new(error: Error, is_call: bool) -> Self {
+        let status = match is_call {
+            true => StatusCode::OK,
+            false => error.status(),
+        };
         Self {
-            status: error.status().as_u16(),
+            status: status.as_u16(),
+            grpc_status: is_call.then(|| error.grpc_status().name()),
             message: error.message(),
         }
     }
 }
 
 impl Preview {
-    /// Normalizes a request whose target is a path and that has a `Host`.
+    /// Normalizes the headers of a request whose target is a path and that has a `Host`.
     ///
     /// # Errors
-    /// The response to a request that the proxy refuses before it looks for a rule.
+    /// The response to a request that the proxy refuses before it looks for a listener.
     pub fn new(mut parts: request::Parts, client: PreviewClient<'_>) -> Result<Self, Refusal> {
+        let is_call = is_call(&parts.headers);
+        let underscores = underscores_of(client.settings);
         // The limit of headers is a setting of the process.
-        let normalized = headers::normalize(&mut parts, &mut LastHost::default(), usize::MAX)?;
+        let normalized = spelling::apply(underscores, &mut parts.headers)
+            .and_then(|()| headers::normalize(&mut parts, &mut LastHost::default(), usize::MAX))
+            .map_err(|error| Refusal::new(error, is_call))?;
         let proto = if client.tls.is_some() {
             "https"
         } else {
@@ -73,6 +95,10 @@ impl Preview {
             address: CLIENT,
             proto: HeaderValue::from_static(proto),
             certificate: None,
+            rules: client
+                .settings
+                .and_then(|settings| ForwardingRules::new(settings, client.port))
+                .map(Box::new),
         };
         let origin = Origin {
             is_trusted: client.trusted,
@@ -84,8 +110,10 @@ impl Preview {
         let added = forwarding.sanitize(&mut parts.headers, host_header, claims, id);
         Ok(Self {
             parts,
+            is_call,
             host: normalized.host,
             added,
+            path: PathState::default(),
         })
     }
 
@@ -103,7 +131,30 @@ impl Preview {
         port: &'a Port,
         client: PreviewClient<'_>,
     ) -> Result<&'a Arc<Listener>, Refusal> {
-        Ok(listener_for(port, self.host.as_str(), client.tls)?)
+        let found = listener_for(port, self.host.as_str(), client.tls);
+        found.map_err(|error| Refusal::new(error, self.is_call))
+    }
+
+    /// Normalizes the path as the listener of the request says, if one serves it.
+    ///
+    /// # Errors
+    /// The response to a request that the proxy refuses or redirects because of its path.
+    pub fn normalize_path(&mut self, listener: Option<&Listener>) -> Result<(), Refusal> {
+        let clients = listener.and_then(|listener| listener.ir.clients.as_ref());
+        let settings = clients.and_then(|clients| clients.path.as_deref());
+        let normalized = path::normalize(&mut self.parts, settings);
+        let refused = |error| Err(Refusal::new(error, self.is_call));
+        match normalized {
+            Ok(state) if state.is_decoded && self.is_call => {
+                refused(Error::BadRequest("the path has an escaped slash"))
+            }
+            Ok(state) if state.is_decoded => refused(Error::EscapedSlash),
+            Ok(state) => {
+                self.path = state;
+                Ok(())
+            }
+            Err(error) => refused(error),
+        }
     }
 
     /// Returns the rule of a listener for the request.
@@ -111,7 +162,13 @@ impl Preview {
     /// # Errors
     /// The response if no rule matches.
     pub fn rule<'a>(&self, listener: &'a Listener) -> Result<&'a Arc<Rule>, Refusal> {
-        Ok(rule_of(listener, &self.view())?)
+        let view = self.view();
+        let read = match self.path.is_ambiguous {
+            true => path::check_readings(listener, &view),
+            false => Ok(()),
+        };
+        let found = read.and_then(|()| rule_of(listener, &view));
+        found.map_err(|error| Refusal::new(error, self.is_call))
     }
 }
 
@@ -124,6 +181,8 @@ mod tests {
     const PLAIN: PreviewClient<'static> = PreviewClient {
         tls: None,
         trusted: false,
+        port: 80,
+        settings: None,
     };
 
     fn parts(path: &str, headers: &[(&str, &str)]) -> request::Parts {
@@ -141,7 +200,8 @@ mod tests {
             ("connection", "x-hop"),
             ("x-hop", "1"),
         ];
-        let request = Preview::new(parts("/a//b?c", &claims), PLAIN).unwrap();
+        let mut request = Preview::new(parts("/a//b?c", &claims), PLAIN).unwrap();
+        request.normalize_path(None).unwrap();
         let view = request.view();
         assert_eq!(
             (view.host, view.path, view.query),
@@ -169,8 +229,19 @@ mod tests {
             ("/", &[("host", "b.com")], 400),
             ("/", &[("expect", "a-miracle")], 417),
         ] {
-            let refusal = Preview::new(parts(path, headers), PLAIN).unwrap_err();
+            let refusal = |parts| {
+                let preview = Preview::new(parts, PLAIN);
+                preview
+                    .and_then(|mut it| it.normalize_path(None))
+                    .unwrap_err()
+            };
+            let call = [headers, &[("content-type", "application/grpc-web")]].concat();
+            let of_call = refusal(parts(path, &call));
+            let refusal = refusal(parts(path, headers));
             assert_eq!(refusal.status, status, "{path} {headers:?}");
+            assert_eq!(refusal.grpc_status, None);
+            let expected = (200, Some("INTERNAL"));
+            assert_eq!((of_call.status, of_call.grpc_status), expected, "{path}");
         }
     }
 }

@@ -1,25 +1,29 @@
 //! The phases of a request, in order. `attempts.rs` has the phases of an attempt; no other module knows an order.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, request};
-use tokio::time::{Instant, timeout_at};
+use http_body::Body as _;
+use tokio::time::Instant;
 
 use super::admission::{Matched, Refused, admit, new_id};
+use super::answer::Answer;
 use super::attempts::{self, ResponseSource};
 use super::authentication::{Credentials, Unverified};
 use super::compression::compress;
-use super::filters;
-use super::negotiation::Negotiated;
+use super::error_pages::fetch;
+use super::negotiation::{Negotiated, wanted_page};
 use super::policy_refusal::PolicyRefusal;
 use super::websocket::Handshake;
+use super::{error_pages, filters, permission};
 use crate::filter::{Level, ResponsePhase, change_response};
 use crate::ir::RouteKind;
+use crate::ir::error_page::Responder;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::grpc_web_body::WebBody;
@@ -29,9 +33,9 @@ use crate::proxy::body::response_body::{BodySource, ResponseBody};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::proxy::client::Client;
 use crate::proxy::error::Error;
+use crate::proxy::request::error_response;
+use crate::proxy::request::error_response::{ErrorFormat, ErrorResponse};
 use crate::proxy::request::exchange::Exchange;
-use crate::proxy::response::error_response;
-use crate::proxy::response::error_response::{ErrorFormat, ErrorResponse};
 use crate::proxy::response::interim::Interim;
 use crate::proxy::response::record::Record;
 use crate::proxy::{grpc, grpc_web};
@@ -50,7 +54,7 @@ pub(crate) struct Admitted {
 enum Outcome {
     /// It is forwarded.
     Forward(Box<Exchange>),
-    /// Its password has to be verified.
+    /// Its credentials have to be verified.
     Verify(Box<(Box<Exchange>, Box<Unverified>)>),
     /// It is refused.
     Refuse(Box<ErrorResponse>),
@@ -80,7 +84,10 @@ impl Admitted {
     pub(crate) async fn serve(self) -> Response<ResponseBody> {
         let mut response = match self.outcome {
             Outcome::Forward(exchange) => serve(exchange, &self.activity).await,
-            Outcome::Refuse(refused) => in_memory(refused.respond()),
+            Outcome::Refuse(mut refused) => match fetch::is_needed_for(&mut refused) {
+                false => with_record(refused.respond()),
+                true => Box::pin(refuse_with_page(*refused)).await,
+            },
             // Few requests: their future takes memory of its own.
             Outcome::Verify(exchange) => Box::pin(verify(*exchange, &self.activity)).await,
         };
@@ -92,34 +99,33 @@ impl Admitted {
     }
 }
 
-/// Serves a request once its password is verified.
+/// Serves a request once its credentials are verified.
 async fn verify(
     (mut exchange, unverified): (Box<Exchange>, Box<Unverified>),
     activity: &Activity,
 ) -> Response<ResponseBody> {
-    let client = exchange.record.client().ip();
+    let client = exchange.client.clone();
+    activity.expire_at(exchange.expires);
     let outcome = {
-        let threads = &exchange.client.worker.passwords;
-        let verified = unverified.verify(threads, client, exchange.view());
-        match exchange.expires {
-            None => verified.await,
-            Some(time) => {
-                let late = |_| Err(Box::new(Error::RequestTimeout.into()));
-                timeout_at(time, verified).await.unwrap_or_else(late)
-            }
+        let mut verified = pin!(permission::verify(&mut exchange, unverified));
+        poll_fn(|cx| match verified.as_mut().poll(cx) {
+            Poll::Pending => poll_stalled(activity, &client, cx).map(|error| Err(error.into())),
+            outcome => outcome,
+        })
+        .await
+    };
+    let answer = match outcome {
+        Ok(None) => return serve(exchange, activity).await,
+        Ok(Some(response)) => Answer::Local(response),
+        Err(mut refusal) => {
+            refusal.error = refusal.error.or_too_large(activity.is_body_too_large());
+            exchange.record.note_if(|| refusal.event());
+            Answer::Refusal(*refusal)
         }
     };
-    exchange.record.note_if(|| match &outcome {
-        Ok(identity) => Some(identity.event()),
-        Err(refusal) => refusal.event(),
-    });
-    let applied = outcome.and_then(|identity| {
-        let applied = identity.apply(&mut exchange.parts);
-        applied.map_err(|error| Box::new(error.into()))
-    });
-    match applied {
-        Ok(()) => serve(exchange, activity).await,
-        Err(refusal) => exchange.refuse(*refusal),
+    match fetch::is_needed(&exchange, answer.status()) {
+        false => exchange.give(answer),
+        true => give_with_page(exchange, answer).await,
     }
 }
 
@@ -134,19 +140,77 @@ async fn serve(mut exchange: Box<Exchange>, activity: &Activity) -> Response<Res
         })
         .await
     };
-    match outcome {
-        Ok(ResponseSource::Backend(response)) => exchange.respond(response),
-        Ok(ResponseSource::Filter(response)) => exchange.respond_locally(*response),
+    // The outcome is moved as a whole, so that the future has no room for it beside the fetched page.
+    let with_page = match finish(exchange, outcome, activity) {
+        Ok(response) => return response,
+        Err(with_page) => with_page,
+    };
+    with_page.await
+}
+
+/// Gives the response, or returns the future that fetches its error page. Few responses need one.
+fn finish(
+    exchange: Box<Exchange>,
+    outcome: Result<ResponseSource, Error>,
+    activity: &Activity,
+) -> Result<Response<ResponseBody>, Pin<Box<impl Future<Output = Response<ResponseBody>>>>> {
+    let answer = match outcome {
+        // Most policies have no pages. The response is large, and is not moved once more for them.
+        Ok(ResponseSource::Backend(response)) if exchange.page.is_none() => {
+            return Ok(exchange.respond(response));
+        }
+        Ok(ResponseSource::Backend(response)) => Answer::Backend(response),
+        Ok(ResponseSource::Filter(response)) => Answer::Local(response),
         Err(error) => {
             let error = error.or_too_large(activity.is_body_too_large());
-            exchange.refuse(error.into())
+            Answer::Refusal(error.into())
         }
+    };
+    match fetch::is_needed(&exchange, answer.status()) {
+        false => Ok(exchange.give(answer)),
+        true => Err(Box::pin(give_with_page(exchange, answer))),
     }
 }
 
-/// Gives a response in memory the body that completes its record.
-fn in_memory((response, record): (Response<Bytes>, Box<Record>)) -> Response<ResponseBody> {
-    response.map(|body| ResponseBody::new(BodySource::Memory(body), record))
+/// Gives a response once its error page was fetched.
+async fn give_with_page(mut exchange: Box<Exchange>, answer: Answer) -> Response<ResponseBody> {
+    fetch::for_exchange(&mut exchange, answer.status()).await;
+    exchange.give(answer)
+}
+
+/// Refuses a request once the error page was fetched.
+async fn refuse_with_page(mut refused: ErrorResponse) -> Response<ResponseBody> {
+    fetch::for_error(&mut refused).await;
+    with_record(refused.respond())
+}
+
+/// Refuses a request that no rule gets.
+fn refuse_unmatched(refused: Refused, parts: &request::Parts, mut record: Box<Record>) -> Outcome {
+    let Refused {
+        error,
+        id,
+        headers,
+        defaults,
+        may_have_page,
+    } = refused;
+    let format = ErrorFormat::of(&parts.headers);
+    let id = id.unwrap_or_else(|| {
+        let id = new_id();
+        record.identified(&id);
+        id
+    });
+    let page = match may_have_page {
+        true => wanted_page(defaults.as_deref(), parts),
+        false => None,
+    };
+    let response = ErrorResponse::new(error, format, id, record);
+    let response = response.with_headers(headers);
+    Outcome::Refuse(Box::new(response.with_defaults(defaults, page)))
+}
+
+/// Gives an error response the body that completes its record.
+fn with_record((response, record): (Response<BodySource>, Box<Record>)) -> Response<ResponseBody> {
+    response.map(|body| ResponseBody::new(body, record))
 }
 
 async fn forward(exchange: &mut Exchange) -> Result<ResponseSource, Error> {
@@ -160,7 +224,23 @@ async fn forward(exchange: &mut Exchange) -> Result<ResponseSource, Error> {
     {
         return Ok(ResponseSource::Filter(response));
     }
+    if let Some(limit) = exchange.buffered_body() {
+        // Few requests need this future.
+        Box::pin(read_body(exchange, limit)).await?;
+    }
     attempts::send(exchange, &rule).await
+}
+
+/// Reads the whole body of a request, so that no backend waits for its client.
+async fn read_body(exchange: &mut Exchange, limit: usize) -> Result<(), Error> {
+    if exchange.body.is_end_stream() {
+        return Ok(());
+    }
+    exchange.body.keep_whole(limit).await?;
+    // Reading the body sends the 100 (Continue). The backend's 100 is not needed.
+    exchange.expects_continue = false;
+    exchange.record.attempts.have_waited();
+    Ok(())
 }
 
 impl Exchange {
@@ -184,6 +264,11 @@ impl Exchange {
                 let defaults = passed.as_ref().and_then(|it| it.defaults.clone());
                 let mut exchange = Box::new(Self {
                     negotiated: Negotiated::of(defaults.as_deref(), &parts),
+                    page: match websocket {
+                        // A page with 200 would open the tunnel.
+                        Some(_) => None,
+                        None => wanted_page(defaults.as_deref(), &parts),
+                    },
                     grpc_web: match rule.kind() {
                         RouteKind::Grpc => body.translate_grpc_web(&mut parts.headers),
                         _ => None,
@@ -233,28 +318,30 @@ impl Exchange {
                     }
                 }
             }
-            Err(Refused { error, id, headers }) => {
-                let format = ErrorFormat::of(&parts.headers);
-                let id = id.unwrap_or_else(|| {
-                    let id = new_id();
-                    record.identified(&id);
-                    id
-                });
-                let response = ErrorResponse::new(error, format, id, record);
-                Outcome::Refuse(Box::new(response.with_headers(headers)))
-            }
+            Err(refused) => refuse_unmatched(refused, &parts, record),
+        }
+    }
+
+    /// Gives the client a response.
+    fn give(self: Box<Self>, answer: Answer) -> Response<ResponseBody> {
+        match answer {
+            Answer::Backend(response) => self.respond(response),
+            Answer::Local(response) => self.respond_locally(*response),
+            Answer::Refusal(refusal) => self.refuse(refusal),
         }
     }
 
     /// Returns the response to a request that is not forwarded, or that failed.
     fn refuse(self, refusal: PolicyRefusal) -> Response<ResponseBody> {
-        let PolicyRefusal { error, headers } = refusal;
+        let PolicyRefusal { error, headers, .. } = refusal;
         let format = self.error_format();
         let id = self.added.id().clone();
         let refused = ErrorResponse::new(error, format, id, self.record);
         let headers = (!headers.is_empty()).then(|| Box::new(headers));
-        let mut response = in_memory(refused.with_headers(headers).respond());
-        self.response_phase.apply_cors(response.headers_mut());
+        let refused = refused.with_headers(headers);
+        let refused = refused.with_defaults(self.defaults, self.page);
+        let mut response = with_record(refused.respond());
+        self.response_phase.apply_to_error(response.headers_mut());
         response
     }
 
@@ -283,6 +370,7 @@ impl Exchange {
         }
         self.record.responded(status.as_u16());
         self.record.grpc_status(&headers);
+        self.record.costs(&headers);
         let grpc_web = self
             .grpc_web
             .filter(|_| grpc_web::is_translatable(&headers))
@@ -294,6 +382,7 @@ impl Exchange {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         }
         let body = if switches {
+            self.record.log_response(&headers);
             let tunnel = Tunnel::new(body, self.record).map(Box::new);
             tunnel.map_or_else(ResponseBody::empty, ResponseBody::tunnel)
         } else {
@@ -303,7 +392,10 @@ impl Exchange {
                 }
                 None => BodySource::Backend(body),
             };
+            let response = (&mut status, Responder::Backend);
+            let source = error_pages::replace(&mut self, response, &mut headers, source);
             let source = compress(&self, status, &mut headers, source);
+            self.record.log_response(&headers);
             ResponseBody::new(source, self.record)
         };
         let mut response = Response::new(body);
@@ -334,8 +426,14 @@ impl Exchange {
             body = error_response::as_grpc(&mut head, body);
         }
         self.apply_response_phase(&mut head.headers);
-        let source = BodySource::Memory(body);
+        let has_body = !body.is_empty();
+        let mut source = BodySource::Memory(body);
+        if !has_body {
+            let response = (&mut head.status, Responder::Gateway);
+            source = error_pages::replace(&mut self, response, &mut head.headers, source);
+        }
         let source = compress(&self, head.status, &mut head.headers, source);
+        self.record.log_response(&head.headers);
         Response::from_parts(head, ResponseBody::new(source, self.record))
     }
 }

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 
+use crate::ir::cookie;
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::settings::session_key;
 use crate::settings::session_key::{Session, SessionKey};
 use crate::table::{BackendTarget, Rule, WeightedBackend};
-use crate::upstream::cookie;
 
 /// Maximum number of tokens that are read from a request, or sent in a response.
 const MAX_TOKENS: usize = 8;
@@ -31,7 +31,7 @@ pub(in crate::proxy) struct Place {
 /// those of its backends. Returns `None` if there is none or it has expired, or if its endpoint was
 /// removed.
 pub(in crate::proxy) fn find(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<Place> {
-    match &rule.ir.session {
+    match rule.ir.session() {
         Some(policy) => find_at_rule(policy, rule, headers, key),
         None => find_at_backends(rule, headers, key),
     }

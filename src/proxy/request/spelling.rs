@@ -1,14 +1,16 @@
 //! Other spellings of headers that only the proxy or the framing decides: `X_Forwarded_For` is `X-Forwarded-For` for an
-//! application behind CGI or WSGI. All other headers with an underscore are forwarded.
+//! application behind CGI or WSGI. All other headers with an underscore are forwarded, unless a policy says otherwise.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName};
 
 use crate::filter;
+use crate::ir::client::Underscores;
 use crate::proxy::client::forwarding::{
     X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT,
     X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID,
 };
+use crate::proxy::error::Error;
 
 /// Headers that a client must not set under another spelling.
 const PROTECTED: [HeaderName; 9] = [
@@ -35,6 +37,22 @@ pub(super) fn remove_aliases(headers: &mut HeaderMap) {
     filter::remove_aliases(headers, |alias| {
         PROTECTED.iter().any(|name| filter::is_alias(alias, name))
     });
+}
+
+/// Applies what a policy says of headers with an underscore in their names.
+#[cold]
+pub(super) fn apply(underscores: Underscores, headers: &mut HeaderMap) -> Result<(), Error> {
+    let has_underscore = |name: &HeaderName| name.as_str().contains('_');
+    match underscores {
+        Underscores::Allow => {}
+        Underscores::Drop => filter::remove_aliases(headers, has_underscore),
+        Underscores::Reject => {
+            if headers.keys().any(has_underscore) {
+                return Err(Error::BadRequest("a header has an underscore in its name"));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

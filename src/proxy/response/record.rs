@@ -5,28 +5,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use crate::filter::Scheme;
-use crate::ir::Tracing;
+use crate::ir::{GatewayLog, Tracing};
 use crate::proxy::activity::Activity;
 use crate::proxy::client::Client;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::{Error, ErrorSource};
 use crate::proxy::worker_state::current_table::LoadedRule;
-use crate::table::InProgress;
-use crate::telemetry::access_log::{Completion, Line};
+use crate::table::{BodySizes, CountedRequest, Exemplar, KnownMethod, Outcome, Rule};
+use crate::telemetry::access_log::{Completion, Line, Message, counted_status};
 use crate::telemetry::metrics::TimeoutKind;
-use crate::telemetry::trace::{
-    Decision, Event, Item, LogRecord, Peer, RequestSpan, TRACEPARENT, TRACESTATE,
-};
+use crate::telemetry::trace::{Decision, Event, Item, LogRecord, Peer, RequestSpan, TRACESTATE};
 use crate::upstream::Attempts;
-
-/// Status of a request whose client disconnected before the response.
-const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -37,6 +32,7 @@ pub(crate) struct Record {
     /// The address of the client, if it is another one than that of the connection.
     origin: Option<IpAddr>,
     start: Instant,
+    method: KnownMethod,
     rule: Option<LoadedRule>,
     status: u16,
     sent: u64,
@@ -44,12 +40,16 @@ pub(crate) struct Record {
     pub(in crate::proxy) attempts: Attempts,
     error: Option<&'static str>,
     complete: bool,
-    /// The requests in progress that limits count.
-    in_progress: Option<Box<InProgress>>,
+    /// Bytes that the client has sent through a tunnel.
+    tunnelled: u64,
+    /// What the request counts as for limits.
+    counted: Option<Box<CountedRequest>>,
     /// Its line of the access log so far; `None` if the log is disabled.
     line: Option<Box<Line>>,
     /// The policy whose collector gets its line, instead of the log of the process.
     log: Option<Arc<Tracing>>,
+    /// What a policy says about its line.
+    log_settings: Option<Arc<GatewayLog>>,
     /// Its span, if it is sampled.
     pub(in crate::proxy) span: Option<Box<RequestSpan>>,
 }
@@ -70,17 +70,30 @@ impl Record {
             activity,
             origin: None,
             start,
+            method: KnownMethod::of(&parts.method),
             rule: None,
             status: 0,
             sent: 0,
             attempts: Attempts::starting(start),
             error: None,
             complete: false,
-            in_progress: None,
+            tunnelled: 0,
+            counted: None,
             line,
             log: None,
+            log_settings: None,
             span: None,
         })
+    }
+
+    /// The connection of the request.
+    pub(in crate::proxy) fn connection(&self) -> &Rc<Client> {
+        &self.client
+    }
+
+    /// The matched rule, if there is one.
+    pub(in crate::proxy) fn rule(&self) -> Option<&LoadedRule> {
+        self.rule.as_ref()
     }
 
     /// The `Activity` of the request.
@@ -101,16 +114,9 @@ impl Record {
         if tracing.access_log {
             self.log = Some(tracing.clone());
             // The log of the process may be disabled.
-            let origin = self.origin;
-            self.line.get_or_insert_with(|| {
-                let mut line = Line::without_log(&client.peer_text, parts, self.start);
-                line.host(host.as_str());
-                if let Some(address) = origin {
-                    line.client_ip(address);
-                }
-                line.request_id(id.as_bytes());
-                line
-            });
+            if self.line.is_none() {
+                self.line = Some(self.late_line(parts, host, id));
+            }
         }
         let peer = || Peer {
             client: self.client(),
@@ -124,18 +130,45 @@ impl Record {
         self.span = RequestSpan::sample(tracing, parts, peer, self.start);
     }
 
-    /// Makes the span of the request the parent of what backends do, and records the rule.
+    /// Returns what the line of a request without one has so far.
+    #[cold]
+    fn late_line(&self, parts: &request::Parts, host: &Host, id: &HeaderValue) -> Box<Line> {
+        let mut line = Line::without_log(&self.client.peer_text, parts, self.start);
+        line.host(host.as_str());
+        if let Some(address) = self.origin {
+            line.client_ip(address);
+        }
+        line.request_id(id.as_bytes());
+        line
+    }
+
+    /// Applies what a policy says about the line of the request, which has these headers. Must follow [`Self::sample`].
+    #[cold]
+    pub(crate) fn log_as(&mut self, settings: &Arc<GatewayLog>, headers: &HeaderMap) {
+        if let Some(line) = &mut self.line {
+            line.add(settings, Message::Request, headers);
+            self.log_settings = Some(settings.clone());
+        }
+    }
+
+    /// Records the headers of the response to the client.
+    #[inline]
+    pub(crate) fn log_response(&mut self, headers: &HeaderMap) {
+        if let (Some(settings), Some(line)) = (&self.log_settings, &mut self.line) {
+            line.add(settings, Message::Response, headers);
+        }
+    }
+
+    /// Records the rule in the span of the request, and removes what belongs to no trace of the client.
     #[cold]
     pub(crate) fn trace(&mut self, parts: &mut request::Parts) {
         let Some(span) = &mut self.span else { return };
         if let Some(rule) = &self.rule {
             let template = rule.path_template(parts.uri.path());
-            span.matched(rule.route_name(), rule.ir.id.index, template);
+            span.matched(&rule.ir.id, template);
         }
-        let headers = &mut parts.headers;
-        headers.insert(TRACEPARENT, span.context.to_header());
         if !span.has_parent() {
-            headers.remove(TRACESTATE);
+            parts.headers.remove(TRACESTATE);
         }
     }
 
@@ -175,15 +208,34 @@ impl Record {
         }
     }
 
-    /// Records the matched rule.
-    pub(crate) fn matched(&mut self, rule: &LoadedRule) {
-        rule.state.stats.enter(self.client.worker.id);
+    /// Records the matched rule. A tap of its route needs the line of the request, for this host.
+    pub(crate) fn matched(
+        &mut self,
+        rule: &LoadedRule,
+        parts: &request::Parts,
+        (host, id): (&Host, &HeaderValue),
+    ) {
+        let worker = &self.client.worker;
+        rule.state.stats.enter(worker.id);
         self.rule = Some(rule.clone());
+        if self.line.is_none() && worker.access_log.needs_line(&rule.ir.id.route) {
+            self.line = Some(self.late_line(parts, host, id));
+        }
     }
 
-    /// Counts as requests in progress until its end.
-    pub(crate) fn counts_as(&mut self, in_progress: Box<InProgress>) {
-        self.in_progress = Some(in_progress);
+    /// Counts for limits until its end.
+    pub(crate) fn counts_as(&mut self, counted: Box<CountedRequest>) {
+        match &mut self.counted {
+            None => self.counted = Some(counted),
+            Some(known) => known.join(*counted),
+        }
+    }
+
+    /// Records what the response of a backend costs.
+    pub(crate) fn costs(&mut self, headers: &HeaderMap) {
+        if let Some(counted) = &mut self.counted {
+            counted.respond(headers);
+        }
     }
 
     /// Records the host.
@@ -242,6 +294,12 @@ impl Record {
         self.sent += bytes as u64;
     }
 
+    /// Records the bytes that a tunnel has passed to the backend and to the client so far.
+    pub(crate) fn relayed(&mut self, to_backend: u64, to_client: u64) {
+        self.tunnelled = to_backend;
+        self.sent = to_client;
+    }
+
     /// Records the end of the response.
     pub(crate) fn complete(&mut self) {
         self.complete = true;
@@ -253,6 +311,49 @@ impl Record {
         self.error = Some("aborted: idle timeout");
     }
 
+    /// Counts the request in the metrics of its rule.
+    fn count(&self, status: u16, elapsed: Duration) {
+        let worker = &self.client.worker;
+        let outcome = Outcome {
+            method: self.method,
+            status,
+            error: self.error,
+        };
+        let Some(rule) = &self.rule else {
+            // Its method has no room beside the many errors.
+            let method = KnownMethod::default();
+            let outcome = Outcome { method, ..outcome };
+            return worker.stats.unmatched.of(worker.id).add(outcome);
+        };
+        let stats = &rule.state.stats;
+        stats.leave(worker.id);
+        stats.record(worker.id, outcome, elapsed, worker.duration_labels);
+        rule.responses.record(worker.id, status);
+        if let Some(span) = &self.span {
+            let exemplar = Exemplar {
+                outcome,
+                elapsed,
+                trace_id: span.context.trace_id,
+                time: SystemTime::now(),
+            };
+            stats.sampled(worker.id, exemplar);
+            self.sampled_attempt(rule, exemplar);
+        }
+    }
+
+    /// Makes a sampled request the exemplar of the backend that has responded.
+    #[cold]
+    fn sampled_attempt(&self, rule: &Rule, exemplar: Exemplar) {
+        let selected = self.attempts.selected();
+        let backend = selected.and_then(|endpoint| rule.backend_of(Some(endpoint)));
+        if let (Some(backend), Some(elapsed)) = (backend, self.attempts.response_time()) {
+            backend.stats.sampled(Exemplar {
+                elapsed,
+                ..exemplar
+            });
+        }
+    }
+
     /// Records an aborted response.
     pub(crate) fn fail(&mut self, reason: &'static str) {
         self.error = Some(reason);
@@ -262,6 +363,12 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        if let Some(mut counted) = self.counted.take() {
+            counted.charge(BodySizes {
+                request: self.activity.received().saturating_add(self.tunnelled),
+                response: self.sent,
+            });
+        }
         let ended_by = self.activity.ended_by();
         self.activity.on_request_end();
         let elapsed = self.start.elapsed();
@@ -269,21 +376,11 @@ impl Drop for Record {
             self.error
                 .get_or_insert(ended_by.map_or("the client disconnected", cut_by));
         }
-        let status = match self.status {
-            0 => CLIENT_CLOSED_REQUEST,
-            status => status,
-        };
-        let worker = self.client.worker.id;
-        match &self.rule {
-            Some(rule) => {
-                rule.state.stats.leave(worker);
-                rule.state.stats.record(worker, status, elapsed);
-            }
-            None => self.client.worker.stats.unmatched.record(worker, status),
-        }
+        let status = counted_status(self.status);
+        self.count(status, elapsed);
         let release = self.attempts.release();
         if let Some(release) = release {
-            release.record(worker, status);
+            release.record(self.client.worker.id, status);
         }
         let context = self.span.as_ref().map(|span| span.context);
         if let Some(mut span) = self.span.take() {
@@ -300,7 +397,7 @@ impl Drop for Record {
                 duration: elapsed,
                 bytes_received: self.activity.received(),
                 bytes_sent: self.sent,
-                rule: rule.map(|rule| (rule.route_name(), rule.ir.id.index)),
+                rule: rule.map(|rule| (&rule.ir.id.route, rule.ir.id.index)),
                 upstream: self.attempts.endpoint(),
                 attempts: self.attempts.count(),
                 response_time: self.attempts.response_time(),
@@ -313,11 +410,14 @@ impl Drop for Record {
                 let backend = || rule?.backend_of(end.upstream).map(|it| it.id.to_string());
                 taps.show(&line, &end, &backend);
             }
+            let settings = self.log_settings.as_deref();
             match self.log.take() {
-                None => log.close(line, &end),
+                None => log.close(line, &end, settings),
                 Some(tracing) => {
+                    let Some(line) = line.into_text(&end, settings) else {
+                        return;
+                    };
                     let outcome = (self.status, self.error);
-                    let line = line.into_text(&end);
                     let record = LogRecord::new(tracing, context, elapsed, outcome, line);
                     self.client.worker.traces.add(Item::Record(record));
                 }

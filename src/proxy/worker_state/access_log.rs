@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use http::request;
 use tokio::sync::Notify;
 
+use crate::ir::{GatewayLog, ObjectRef};
 use crate::runtime::clock::Clock;
 use crate::telemetry::access_log::{AccessLog, Completion, Line, WorkerLog};
 use crate::telemetry::tap::Taps;
@@ -30,7 +31,7 @@ impl RequestLog {
         }
     }
 
-    /// Begins the line of a request of `client`, an address; `None` if the log is disabled and no tap is open.
+    /// Begins the line of a request of `client`, an address; `None` if the log is disabled and no tap of all routes is open.
     pub(in crate::proxy) fn open(
         &self,
         client: &str,
@@ -40,9 +41,15 @@ impl RequestLog {
     ) -> Option<Box<Line>> {
         match &self.log {
             Some(log) => Some(log.open(client, parts, start, clock.now())),
-            None if self.taps.is_open() => Some(Line::without_log(client, parts, start)),
+            None if self.taps.show_all_routes() => Some(Line::without_log(client, parts, start)),
             None => None,
         }
+    }
+
+    /// Reports whether a request without a line needs one for a tap, now that its route is known.
+    #[inline]
+    pub(in crate::proxy) fn needs_line(&self, route: &ObjectRef) -> bool {
+        self.taps.is_open() && self.taps.show_route(route)
     }
 
     /// Returns the taps, if one is open.
@@ -51,9 +58,14 @@ impl RequestLog {
         self.taps.is_open().then_some(&*self.taps)
     }
 
-    /// Writes the line of a request.
-    pub(in crate::proxy) fn close(&self, line: Box<Line>, end: &Completion<'_>) {
-        let is_first = |log: &WorkerLog| log.close(line, end);
+    /// Writes the line of a request through a Gateway with these settings.
+    pub(in crate::proxy) fn close(
+        &self,
+        line: Box<Line>,
+        end: &Completion<'_>,
+        settings: Option<&GatewayLog>,
+    ) {
+        let is_first = |log: &WorkerLog| log.close(line, end, settings);
         if self.log.as_ref().is_some_and(is_first) {
             self.began.notify_one();
         }

@@ -18,6 +18,8 @@ const MIN: usize = 4 * 1024 * 1024;
 /// The same for encoders of responses.
 const ENCODERS: usize = 128 * 1024 * 1024;
 const MIN_ENCODERS: usize = 16 * 1024 * 1024;
+/// Pages of one policy that a worker fetches at the same time.
+const PAGES: usize = 64;
 /// Part of the free bytes that one connection may hold. An address may hold all that is still free,
 /// hence half of the budget, and leaves as much to all others.
 const CONNECTION: usize = 8;
@@ -54,6 +56,11 @@ impl Budget {
     /// Creates the budget for encoders of responses, of one of `workers` workers.
     pub(in crate::proxy) fn of_encoders(workers: usize) -> Rc<Self> {
         Self::new((ENCODERS / workers.max(1)).max(MIN_ENCODERS))
+    }
+
+    /// Creates the budget for error pages of a policy: one for each page, instead of bytes.
+    pub(in crate::proxy) fn of_pages() -> Rc<Self> {
+        Self::new(PAGES)
     }
 
     fn new(limit: usize) -> Rc<Self> {

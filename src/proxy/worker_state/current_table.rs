@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 use rustc_hash::FxHashMap;
 
-use crate::table::{Rule, Table};
+use crate::table::{ClassCounts, Listener, Rule, Table};
 
 /// A worker's reference to the current table.
 pub(crate) struct CurrentTable {
@@ -22,12 +22,27 @@ pub(crate) struct CurrentTable {
 /// `Arc` are shared by all workers.
 pub(crate) struct LoadedTable {
     table: Arc<Table>,
-    /// The rules that requests have matched, by address.
-    rules: RefCell<FxHashMap<*const Rule, LoadedRule>>,
+    /// The rules that requests have matched, by the addresses of their listener and of themselves.
+    rules: RefCell<FxHashMap<(*const Listener, *const Rule), LoadedRule>>,
 }
 
-/// A rule that the requests of one worker share.
-pub(crate) type LoadedRule = Rc<Arc<Rule>>;
+/// A rule that the requests of one worker to a listener share.
+pub(crate) type LoadedRule = Rc<RuleOfListener>;
+
+/// A rule and the listener that its requests arrive at.
+pub(crate) struct RuleOfListener {
+    rule: Arc<Rule>,
+    /// Counts the responses of the listener.
+    pub(crate) responses: Arc<ClassCounts>,
+}
+
+impl Deref for RuleOfListener {
+    type Target = Arc<Rule>;
+
+    fn deref(&self) -> &Arc<Rule> {
+        &self.rule
+    }
+}
 
 impl CurrentTable {
     /// Follows the tables that are published in `published`.
@@ -60,11 +75,17 @@ impl LoadedTable {
         })
     }
 
-    /// Returns the worker's reference to a rule of this table.
-    pub(crate) fn rule(&self, rule: &Arc<Rule>) -> LoadedRule {
+    /// Returns the worker's reference to a rule of a listener of this table.
+    pub(crate) fn rule(&self, listener: &Arc<Listener>, rule: &Arc<Rule>) -> LoadedRule {
         let mut rules = self.rules.borrow_mut();
-        let known = rules.entry(Arc::as_ptr(rule));
-        known.or_insert_with(|| Rc::new(rule.clone())).clone()
+        let known = rules.entry((Arc::as_ptr(listener), Arc::as_ptr(rule)));
+        let load = || {
+            Rc::new(RuleOfListener {
+                rule: rule.clone(),
+                responses: listener.responses.clone(),
+            })
+        };
+        known.or_insert_with(load).clone()
     }
 }
 

@@ -66,10 +66,10 @@ impl PortState {
         self.configured(table)?.proxy_protocol().cloned()
     }
 
-    /// Returns the maximum number of requests of a new connection.
-    pub(crate) fn max_requests(&self, table: &Table) -> Option<u32> {
+    /// Returns the time without bytes after which TCP asks whether the client of a new connection is still there.
+    pub(crate) fn tcp_keepalive(&self, table: &Table) -> Option<Duration> {
         let settings = self.configured(table)?.connection_settings()?;
-        settings.max_requests
+        settings.tcp_keepalive
     }
 
     /// Returns the timeouts and limits of a new connection, where `limits` are those of the process.
@@ -156,10 +156,18 @@ fn limits_with(limits: &Limits, settings: &ConnectionSettings) -> Limits {
         max_headers,
         max_header_bytes,
         max_streams,
+        windows,
         // Counted by the port and by the client.
         max_connections: _,
         max_per_client: _,
         max_requests: _,
+        // Of the connection itself.
+        max_age: _,
+        tcp_keepalive: _,
+        // Of requests.
+        underscores: _,
+        request_id: _,
+        forwarded: _,
         policies: _,
     } = settings;
     let set = |one: &Option<Duration>, other| one.unwrap_or(other);
@@ -172,6 +180,8 @@ fn limits_with(limits: &Limits, settings: &ConnectionSettings) -> Limits {
         max_headers: max_headers.unwrap_or(limits.max_headers),
         max_header_bytes: max_header_bytes.unwrap_or(limits.max_header_bytes),
         max_streams: max_streams.unwrap_or(limits.max_streams),
+        stream_window: windows.stream,
+        connection_window: windows.connection,
         ..limits.clone()
     }
 }

@@ -37,7 +37,7 @@ fn listeners() -> Vec<ListenerStatus> {
         name: "http".into(),
         attached_routes: 0,
         supported_kinds: [].into(),
-        conditions: conditions(0),
+        conditions: Arc::new(conditions(0)),
         port: 80,
         binds: vec![Bind::tcp(None, 80)],
     }]
@@ -88,7 +88,7 @@ impl Confirmation {
                 set(&mut self.parents, name("ListenerSet", number), gateway);
             }
             Step::Route(number, generation) => {
-                let parents = generation.map(|generation| [parent(generation)].into());
+                let parents = generation.map(|generation| vec![parent(generation)].into());
                 set(&mut report.routes, name("HTTPRoute", number), parents);
             }
             Step::ReleaseBackend(number, gateways) => {

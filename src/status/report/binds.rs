@@ -94,18 +94,23 @@ fn apply_binds_to_set(set: &mut ListenerSetStatus, binds: &BindReport) {
     apply_binds_to_object(&mut set.conditions, &set.listeners, Reason::PortUnavailable);
 }
 
+fn is_programmed(condition: &Condition) -> bool {
+    condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
+}
+
 fn programmed(conditions: &mut [Condition]) -> Option<&mut Condition> {
-    let holds = |condition: &&mut Condition| {
-        condition.kind == ConditionType::Programmed && condition.status == ConditionStatus::True
-    };
-    conditions.iter_mut().find(holds)
+    conditions
+        .iter_mut()
+        .find(|condition| is_programmed(condition))
 }
 
 fn apply_binds_to_listeners(listeners: &mut [ListenerStatus], binds: &BindReport) {
     for listener in listeners {
-        let Some(condition) = programmed(&mut listener.conditions) else {
+        let mut conditions = listener.conditions.iter();
+        let Some(place) = conditions.position(is_programmed) else {
             continue;
         };
+        let condition = &listener.conditions[place];
         let outcomes = listener.binds.iter().map(|bind| (bind, binds.get(bind)));
         let (mut bound, mut failures) = (false, Vec::new());
         for (bind, outcome) in outcomes {
@@ -115,17 +120,22 @@ fn apply_binds_to_listeners(listeners: &mut [ListenerStatus], binds: &BindReport
                 None => {}
             }
         }
-        let generation = condition.observed_generation;
+        let (kind, generation) = (condition.kind, condition.observed_generation);
         let failures = failures.join("; ");
-        if bound {
-            condition.message = failures;
+        let now = if bound {
+            Condition {
+                message: failures,
+                ..condition.clone()
+            }
         } else if failures.is_empty() {
             let message = "its port is not bound yet";
-            *condition = Condition::fails(condition.kind, Reason::Pending, message, generation);
+            Condition::fails(kind, Reason::Pending, message, generation)
         } else {
             let message = format!("{failures}; retrying");
-            let reason = Reason::PortUnavailable;
-            *condition = Condition::fails(condition.kind, reason, &message, generation);
+            Condition::fails(kind, Reason::PortUnavailable, &message, generation)
+        };
+        if now != *condition {
+            Arc::make_mut(&mut listener.conditions)[place] = now;
         }
     }
 }

@@ -13,13 +13,14 @@ pub struct Claims(Box<[(Box<str>, Box<str>)]>);
 
 impl Claims {
     /// Returns the claims of a token; `None` if there are too many. Objects in lists have no name and are left out.
-    pub(super) fn new(claims: &Map<String, Value>) -> Option<Self> {
+    pub(in crate::table) fn new(claims: &Map<String, Value>) -> Option<Self> {
         let mut found = Vec::new();
         add_object("", claims, MAX_DEPTH, &mut found)?;
         Some(Self(found.into()))
     }
 
-    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    /// Returns the values of a claim, in the order of the token.
+    pub(in crate::table) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let named = self.0.iter().filter(move |(claim, _)| **claim == *name);
         named.map(|(_, value)| &**value)
     }

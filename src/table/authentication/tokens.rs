@@ -2,11 +2,9 @@
 //! requests have tokens.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use arc_swap::ArcSwapOption;
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::hmac;
 use http::{HeaderName, HeaderValue};
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::{DecodingKey, Header, Validation, decode, decode_header};
@@ -14,14 +12,16 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::claims::Claims;
-use super::keyed::{random_key, tag};
+use super::remembered::Remembered;
 use crate::ir::token::{self as ir, KeyMaterial, Provider};
-
-/// Number of tokens of a policy that are remembered. A new one may take the place of another.
-const REMEMBERED: usize = 256;
+use crate::key_requests::KeyRequests;
+use crate::runtime::monotonic;
 
 /// Number of keys that a token is verified with that names none.
 const MAX_TRIED: usize = 4;
+
+/// How often tokens of an issuer can ask for its keys, in milliseconds: clients choose the keys that tokens name.
+const ASK_PERIOD: u64 = 1000;
 
 /// The issuers of a policy.
 #[derive(Debug)]
@@ -29,20 +29,35 @@ pub struct Tokens {
     /// Their configuration.
     pub ir: Arc<ir::Tokens>,
     verifiers: Box<[Verifier]>,
-    key: hmac::Key,
-    /// What was verified lately, by the tag of the token, which only this process can compute.
-    verified: Box<[ArcSwapOption<VerifiedToken>]>,
+    requests: Arc<KeyRequests>,
+    /// What was verified lately: only what an issuer has signed is here.
+    verified: Remembered<Arc<VerifiedToken>>,
 }
 
-/// What verifies the tokens of an issuer: a key, and what it may verify. By the position of the key in the configuration;
-/// `None` for one that the library refuses.
+/// Why a token is not valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenFault {
+    /// It is not of the issuer, or not valid now.
+    Invalid,
+    /// The keys of its issuer are unknown.
+    WithoutKeys,
+    /// It names a key that its issuer may have added since its keys were fetched.
+    UnknownKey,
+}
+
+/// What verifies the tokens of an issuer.
 #[derive(Debug)]
-struct Verifier(Box<[Option<(DecodingKey, Validation)>]>);
+struct Verifier {
+    /// A key, and what it may verify. By the position of the key in the configuration; `None` for one that the library
+    /// refuses.
+    keys: Box<[Option<(DecodingKey, Validation)>]>,
+    /// When a token asked for the keys, in milliseconds of the monotonic clock; 0 if none did.
+    asked: AtomicU64,
+}
 
 /// A valid token.
 #[derive(Debug)]
 pub struct VerifiedToken {
-    tag: [u8; 32],
     /// The position of its issuer.
     provider: usize,
     /// When it becomes invalid, in seconds since 1970.
@@ -60,58 +75,103 @@ struct Issued {
 }
 
 impl Tokens {
-    pub(super) fn new(ir: &Arc<ir::Tokens>) -> Self {
+    pub(super) fn new(ir: &Arc<ir::Tokens>, requests: &Arc<KeyRequests>) -> Self {
         Self {
             verifiers: ir.providers.iter().map(Verifier::new).collect(),
-            key: random_key(),
-            verified: (0..REMEMBERED).map(|_| ArcSwapOption::empty()).collect(),
+            requests: requests.clone(),
+            verified: Remembered::default(),
             ir: ir.clone(),
         }
     }
 
     /// Returns a token if it is valid and of the issuer at this position.
-    pub fn verify(&self, provider: usize, text: &[u8]) -> Option<Arc<VerifiedToken>> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn verify(&self, provider: usize, text: &[u8]) -> Result<Arc<VerifiedToken>, TokenFault> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_err(|_| TokenFault::Invalid)?;
         self.verify_at(provider, text, now.as_secs())
     }
 
-    fn verify_at(&self, provider: usize, text: &[u8], now: u64) -> Option<Arc<VerifiedToken>> {
-        let tag = tag(&self.key, &[text]);
-        let place = usize::from(u16::from_le_bytes([tag[0], tag[1]])) % REMEMBERED;
-        let place = self.verified.get(place)?;
-        let known = place.load();
-        if let Some(known) = known.as_ref()
-            && verify_slices_are_equal(&known.tag, &tag).is_ok()
-        {
+    /// Returns the issuer of a token that it has verified.
+    pub fn issuer(&self, token: &VerifiedToken) -> Option<&str> {
+        let provider = self.ir.providers.get(token.provider)?;
+        Some(&provider.issuer)
+    }
+
+    fn verify_at(
+        &self,
+        provider: usize,
+        text: &[u8],
+        now: u64,
+    ) -> Result<Arc<VerifiedToken>, TokenFault> {
+        let place = self.verified.place(text);
+        let known = place.as_ref().and_then(|it| it.find(|it| Some(it.clone())));
+        if let Some(known) = known {
             let is_valid = known.provider == provider && now < known.expires;
-            return is_valid.then(|| known.clone());
+            return is_valid.then_some(known).ok_or(TokenFault::Invalid);
         }
-        let (ir, verifier) = (
-            self.ir.providers.get(provider)?,
-            self.verifiers.get(provider)?,
-        );
-        let claims = verifier.verify(ir, text)?;
+        let claims = self.verified_claims(provider, text)?;
+        let verified = self.verified_token(provider, &claims);
+        let verified = Arc::new(verified.ok_or(TokenFault::Invalid)?);
+        if let Some(place) = place {
+            place.set(verified.clone());
+        }
+        Ok(verified)
+    }
+
+    pub(super) fn verified_claims(
+        &self,
+        provider: usize,
+        text: &[u8],
+    ) -> Result<Map<String, Value>, TokenFault> {
+        let ir = self.ir.providers.get(provider);
+        let (ir, verifier) = ir
+            .zip(self.verifiers.get(provider))
+            .ok_or(TokenFault::Invalid)?;
+        let header = Verifier::header_of(ir, text).ok_or(TokenFault::Invalid)?;
+        let lacks_key = ir.key_set.is_some() && lacks_key(ir, &header);
+        if let Some(key_set) = &ir.key_set
+            && lacks_key
+            && verifier.may_ask()
+        {
+            self.requests.ask(key_set);
+        }
+        if ir.keys.is_empty() {
+            return Err(TokenFault::WithoutKeys);
+        }
+        let claims = verifier.verify(ir, &header, text);
+        claims.ok_or(match lacks_key {
+            true => TokenFault::UnknownKey,
+            false => TokenFault::Invalid,
+        })
+    }
+
+    fn verified_token(
+        &self,
+        provider: usize,
+        claims: &Map<String, Value>,
+    ) -> Option<VerifiedToken> {
+        let ir = self.ir.providers.get(provider)?;
         let expires = claims.get("exp").and_then(seconds)?;
-        let claims = Claims::new(&claims)?;
+        let claims = Claims::new(claims)?;
         let headers = ir.claim_headers.iter().filter_map(|it| {
             let value = claims.text(&it.claim)?;
             let value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
             Some((it.header.clone(), value))
         });
-        let verified = Arc::new(VerifiedToken {
-            tag,
+        Some(VerifiedToken {
             provider,
             expires: expires.saturating_add(ir.leeway),
             headers: headers.collect(),
             claims,
-        });
-        place.store(Some(verified.clone()));
-        Some(verified)
+        })
     }
 }
 
 /// Returns a number of seconds (RFC 7519, 2: `NumericDate`), which may have a fraction.
-fn seconds(value: &Value) -> Option<u64> {
+pub(super) fn seconds(value: &Value) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -147,12 +207,23 @@ impl Verifier {
             };
             key.map(|key| (key, validation))
         });
-        Self(keys.collect())
+        Self {
+            keys: keys.collect(),
+            asked: AtomicU64::new(0),
+        }
     }
 
-    /// Returns the claims of a valid token. One that names a key is verified with that one, others with the
-    /// first few that can have its algorithm.
-    fn verify(&self, ir: &Provider, token: &[u8]) -> Option<Map<String, Value>> {
+    /// Reports whether a token may ask for keys now.
+    fn may_ask(&self) -> bool {
+        let now = monotonic::now().get();
+        let asked = self.asked.load(Relaxed);
+        let is_due = asked == 0 || now.saturating_sub(asked) >= ASK_PERIOD;
+        let claim = || self.asked.compare_exchange(asked, now, Relaxed, Relaxed);
+        is_due && claim().is_ok()
+    }
+
+    /// Returns the header of a token that says that it is of this issuer.
+    fn header_of(ir: &Provider, token: &[u8]) -> Option<Header> {
         let header = decode_header(token).ok()?;
         // No header of `crit` is supported, so such a token is invalid (RFC 7515, 4.1.11). Encrypted tokens are not supported.
         if header.crit.is_some() || header.enc.is_some() {
@@ -160,17 +231,27 @@ impl Verifier {
         }
         // Unverified: only to spare signatures that cannot fit.
         let claimed: Issued = insecure_decode_claims(token).ok()?;
-        if *claimed.iss != *ir.issuer {
-            return None;
-        }
-        let keys = ir.keys.iter().zip(&self.0);
-        let mut keys = keys.filter(|(key, _)| fits(key, &header)).take(MAX_TRIED);
+        (*claimed.iss == *ir.issuer).then_some(header)
+    }
+
+    /// Returns the claims of a valid token. One that names a key is verified with that one, others with the
+    /// first few that can have its algorithm.
+    fn verify(&self, ir: &Provider, header: &Header, token: &[u8]) -> Option<Map<String, Value>> {
+        let keys = ir.keys.iter().zip(&self.keys);
+        let mut keys = keys.filter(|(key, _)| fits(key, header)).take(MAX_TRIED);
         keys.find_map(|(_, key)| {
             let (key, validation) = key.as_ref()?;
             let decoded = decode(token, key, validation);
             decoded.ok().map(|token| token.claims)
         })
     }
+}
+
+/// Reports whether an issuer has no key of the name that a token has.
+fn lacks_key(ir: &Provider, header: &Header) -> bool {
+    let named = header.kid.as_deref();
+    let has = |name| ir.keys.iter().any(|key| key.id.as_deref() == Some(name));
+    ir.keys.is_empty() || named.is_some_and(|name| !has(name))
 }
 
 /// Reports whether a key may have signed a token with this header. A shared key has no name.
@@ -185,6 +266,8 @@ fn fits(key: &ir::VerificationKey, header: &Header) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll, Waker};
+
     use jsonwebtoken::{Algorithm, EncodingKey, encode};
     use serde_json::json;
 
@@ -195,11 +278,15 @@ mod tests {
     const KEY: &[u8] = b"a key of more than thirty-two bytes";
 
     fn tokens() -> Tokens {
+        Tokens::new(&Arc::new(ir()), &Arc::default())
+    }
+
+    fn ir() -> ir::Tokens {
         let header = |claim: &str, header| ClaimHeader {
             claim: claim.into(),
             header: HeaderName::from_static(header),
         };
-        Tokens::new(&Arc::new(ir::Tokens {
+        ir::Tokens {
             policy: ObjectRef::new("portcullis.dev", "AccessPolicy", "ns", "policy"),
             providers: [Provider {
                 issuer: "issuer".into(),
@@ -210,12 +297,14 @@ mod tests {
                     material: KeyMaterial::Shared(KEY.into()),
                 }]
                 .into(),
+                key_set: None,
+                key_server_tls: None,
                 from: Box::default(),
                 claim_headers: [header("sub", "x-user"), header("note", "x-note")].into(),
                 leeway: 30,
             }]
             .into(),
-        }))
+        }
     }
 
     fn token(changes: &Value) -> Vec<u8> {
@@ -242,8 +331,8 @@ mod tests {
         let first = valid(now()).unwrap();
         let again = valid(now() + 120).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        assert!(valid(now() + 131).is_none());
-        assert!(tokens.verify(1, &token).is_none());
+        assert!(valid(now() + 131).is_err());
+        assert!(tokens.verify(1, &token).is_err());
     }
 
     #[test]
@@ -251,10 +340,10 @@ mod tests {
         for exp in [json!(1.8e9 * 2.0), json!(1e300), json!(u64::MAX)] {
             let token = token(&json!({"exp": exp}));
             let verified = tokens().verify(0, &token);
-            assert!(verified.is_none_or(|it| it.expires > now()), "{exp}");
+            assert!(verified.map_or(true, |it| it.expires > now()), "{exp}");
         }
         let half = token(&json!({"exp": 1.5}));
-        assert!(tokens().verify(0, &half).is_none());
+        assert!(tokens().verify(0, &half).is_err());
     }
 
     #[test]
@@ -263,5 +352,41 @@ mod tests {
         let verified = tokens().verify(0, &token(&claims)).unwrap();
         assert_eq!(verified.headers.len(), 1);
         assert_eq!(verified.headers[0].1, "alice");
+    }
+
+    /// Clients choose the keys that tokens name.
+    #[test]
+    fn token_of_unknown_key_asks_for_the_keys_once_in_a_while() {
+        let key_set = ObjectRef::new("portcullis.dev", "KeySet", "ns", "https://a.com/keys");
+        let mut ir = ir();
+        ir.providers[0].key_set = Some(key_set.clone());
+        let requests = Arc::<KeyRequests>::default();
+        let tokens = Tokens::new(&Arc::new(ir.clone()), &requests);
+        let asked = || {
+            let mut context = Context::from_waker(Waker::noop());
+            requests.poll_take(&mut context).map(Vec::from_iter)
+        };
+        let claims = json!({"iss": "issuer", "exp": now() + 100});
+        let named = |name: &str| {
+            let mut header = Header::new(Algorithm::HS256);
+            header.kid = Some(name.to_owned());
+            encode(&header, &claims, &EncodingKey::from_secret(KEY)).unwrap()
+        };
+        assert!(tokens.verify(0, &token(&claims)).is_ok());
+        let other = token(&json!({"iss": "other", "exp": now() + 100}));
+        assert!(tokens.verify(0, &other).is_err());
+        assert_eq!(asked(), Poll::Pending);
+        for name in ["one", "two"] {
+            let _ = tokens.verify(0, named(name).as_bytes());
+        }
+        assert_eq!(asked(), Poll::Ready(vec![key_set.clone()]));
+        let _ = tokens.verify(0, named("three").as_bytes());
+        assert_eq!(asked(), Poll::Pending);
+        ir.providers[0].keys = Box::default();
+        let tokens = Tokens::new(&Arc::new(ir), &requests);
+        let fault = tokens.verify(0, &token(&claims)).unwrap_err();
+        assert_eq!(fault, TokenFault::WithoutKeys);
+        assert_eq!(tokens.verify(0, &other).unwrap_err(), TokenFault::Invalid);
+        assert_eq!(asked(), Poll::Ready(vec![key_set]));
     }
 }

@@ -30,10 +30,9 @@ impl Counters {
         Self(entries.collect())
     }
 
-    /// Returns the counter of a key. A new key takes a place, with the counter 0. A counter below `used` is that of a key
+    /// Returns the counter of a key, which has the lowest bit set. A new key takes a place, with the counter 0. A counter below `used` is that of a key
     /// that nothing would differ for if it were new; otherwise `evicted` counts it.
     pub(super) fn find(&self, key: u64, used: u64, evicted: &AtomicU64) -> &AtomicU64 {
-        let key = key | 1;
         let set = self.set(key);
         let known = |entry: &&Entry| entry.key.load(Relaxed) == key;
         if let Some(entry) = set.iter().find(known) {
@@ -54,6 +53,12 @@ impl Counters {
         &oldest.value
     }
 
+    /// Returns the keys that have a place, with their counters.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u64)> {
+        let read = |entry: &Entry| (entry.key.load(Relaxed), entry.value.load(Relaxed));
+        self.0.iter().map(read).filter(|(key, _)| *key != 0)
+    }
+
     /// Returns the number of keys that have room.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -61,8 +66,7 @@ impl Counters {
     }
 
     /// Returns the counter of a key that has a place.
-    fn get(&self, key: u64) -> Option<&AtomicU64> {
-        let key = key | 1;
+    pub(super) fn get(&self, key: u64) -> Option<&AtomicU64> {
         let mut set = self.set(key).iter();
         let entry = set.find(|entry| entry.key.load(Relaxed) == key)?;
         Some(&entry.value)
@@ -114,4 +118,50 @@ pub(super) fn take_token(
             Err(other) => known = other,
         }
     }
+}
+
+/// Takes up to `wanted` tokens of GCRA at `now`. `tokens` of a time, and `time` of tokens, are those of its rate. Returns how
+/// many, and how far the next theoretical arrival is ahead.
+pub(super) fn take_tokens(
+    arrival: &AtomicU64,
+    now: u64,
+    tolerance: u64,
+    wanted: u64,
+    (tokens, time): (impl Fn(u64) -> u64, impl Fn(u64) -> u64),
+) -> (u64, u64) {
+    let mut known = arrival.load(Relaxed);
+    loop {
+        let base = known.max(now);
+        let ahead = base - now;
+        let taken = match tolerance.checked_sub(ahead) {
+            Some(room) => tokens(room).saturating_add(1).min(wanted),
+            None => 0,
+        };
+        if taken == 0 {
+            return (0, ahead);
+        }
+        let next = base.saturating_add(time(taken).max(1));
+        match arrival.compare_exchange_weak(known, next, Relaxed, Relaxed) {
+            Ok(_) => return (taken, next - now),
+            Err(other) => known = other,
+        }
+    }
+}
+
+/// Returns for how long a key with this theoretical arrival is to be refused at `now`: until its debt is within `tolerance`,
+/// in nanoseconds.
+pub(super) fn check_debt(arrival: u64, now: u64, tolerance: u64) -> Result<(), u64> {
+    let ahead = arrival.saturating_sub(now);
+    match ahead <= tolerance {
+        true => Ok(()),
+        false => Err(ahead - tolerance),
+    }
+}
+
+/// Adds a cost that is known only at `now`, however large, up to a debt of `max`, in nanoseconds.
+pub(super) fn add_debt(arrival: &AtomicU64, now: u64, cost: u64, max: u64) {
+    let latest = now.saturating_add(max);
+    let add = |known: u64| Some(known.max(now).saturating_add(cost).min(latest.max(known)));
+    // Always `Some`, so that it cannot fail.
+    let _ = arrival.fetch_update(Relaxed, Relaxed, add);
 }

@@ -1,13 +1,11 @@
 //! Keys of limits: the hash of what distinguishes requests. Does not allocate.
 
-use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
-use http::HeaderMap;
-use http::header::COOKIE;
-
-use crate::ir::limit::KeyPart;
+use crate::ir::cookie;
+use crate::ir::limit::{IdentityPart, KeyPart, Limit};
+use crate::table::authentication::Claims;
 use crate::table::matcher::RequestView;
 
 /// The parts of a request that keys are made of.
@@ -19,11 +17,69 @@ pub struct LimitedRequest<'a> {
     pub view: RequestView<'a>,
 }
 
-/// Returns the hash of a key. Clients cannot predict it, so they cannot aim at the place of others.
-pub(super) fn hash(state: &RandomState, key: &[KeyPart], request: &LimitedRequest<'_>) -> u64 {
+/// What authentication has established about the client of a request. Namespaces are those of the policies that did:
+/// authors of others cannot make up clients that count as theirs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientIdentity<'a> {
+    /// The name of the user, or else of the client with the API key, after the namespace.
+    pub name: Option<[&'a str; 2]>,
+    /// The token.
+    pub token: Option<TokenIdentity<'a>>,
+}
+
+/// What a valid token says about a client.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenIdentity<'a> {
+    /// The namespace, and the issuer.
+    pub issuer: [&'a str; 2],
+    /// Its claims.
+    pub claims: &'a Claims,
+}
+
+/// Returns the hash of the key of a limit, which is never 0. Clients cannot predict it, so they cannot aim at the place of
+/// others.
+pub(super) fn hash(
+    state: &impl BuildHasher,
+    limit: &Limit,
+    request: &LimitedRequest<'_>,
+    identity: &ClientIdentity<'_>,
+) -> u64 {
     let mut hasher = state.build_hasher();
-    write(&mut hasher, key, request);
-    hasher.finish()
+    write(&mut hasher, &limit.key, request);
+    for part in &limit.identity {
+        match (part, identity.name, &identity.token) {
+            (IdentityPart::Client, Some(name), _) => {
+                hasher.write_u8(1);
+                write_texts(&mut hasher, name);
+            }
+            (IdentityPart::Client, None, Some(token)) => {
+                hasher.write_u8(2);
+                write_claim(&mut hasher, token, "sub");
+            }
+            (IdentityPart::Claim(name), _, Some(token)) => {
+                hasher.write_u8(2);
+                write_claim(&mut hasher, token, name);
+            }
+            (IdentityPart::Client | IdentityPart::Claim(_), ..) => hasher.write_u8(0),
+        }
+    }
+    // Tables of keys have 0 for a free place, and pods send each other what these tables hold.
+    hasher.finish() | 1
+}
+
+/// Writes the values of a claim of an issuer, and how many there are.
+fn write_claim(hasher: &mut impl Hasher, token: &TokenIdentity<'_>, claim: &str) {
+    write_texts(hasher, token.issuer);
+    hasher.write_usize(token.claims.values(claim).count());
+    write_texts(hasher, token.claims.values(claim));
+}
+
+/// Writes texts with their lengths, which keep apart those that together have the same bytes.
+fn write_texts<'a>(hasher: &mut impl Hasher, texts: impl IntoIterator<Item = &'a str>) {
+    for text in texts {
+        hasher.write_usize(text.len());
+        hasher.write(text.as_bytes());
+    }
 }
 
 /// Writes the values of the parts of a key. Returns whether the request has all parts.
@@ -40,7 +96,7 @@ pub(in crate::table) fn write(
                 None
             }
             KeyPart::Header(name) => request.view.headers.get(name).map(|it| it.as_bytes()),
-            KeyPart::Cookie(name) => cookie(request.view.headers, name.as_bytes()),
+            KeyPart::Cookie(name) => cookie::values(request.view.headers, name).next(),
             KeyPart::Hostname => Some(request.view.host.as_bytes()),
         };
         has_all &= value.is_some() || matches!(part, KeyPart::ClientIp { .. });
@@ -67,14 +123,4 @@ pub(in crate::table) fn write_network(
             hasher.write_u128(u128::from(address) & mask);
         }
     }
-}
-
-/// Returns the value of the first cookie with a name.
-fn cookie<'a>(headers: &'a HeaderMap, name: &[u8]) -> Option<&'a [u8]> {
-    let values = headers.get_all(COOKIE).iter();
-    let mut cookies = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b';'));
-    cookies.find_map(|cookie| {
-        let cookie = cookie.trim_ascii();
-        cookie.strip_prefix(name)?.strip_prefix(b"=")
-    })
 }

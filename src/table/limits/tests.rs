@@ -4,30 +4,39 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::ir::ObjectRef;
 use crate::ir::cidr::{self, CidrSet};
-use crate::ir::limit::{KeyPart, Rate};
+use crate::ir::limit::{IdentityPart, KeyPart, Rate, Scope};
 use crate::ir::route::{Conditions, Match, PathMatch};
+use crate::table::authentication::Claims;
 use crate::table::matcher::RequestView;
+
+mod costs;
+mod pods;
+mod simulation;
 
 const SECOND: u64 = 1_000_000_000;
 /// A time long after the start.
 const NOW: u64 = 1_000_000 * SECOND;
 
-fn limit(requests: u32, burst: u32) -> Limit {
+fn limit(requests: u64, burst: u64) -> Limit {
     Limit {
         name: "one".into(),
         condition: None,
         key: Vec::new(),
+        identity: Vec::new(),
         rate: Some(Rate {
             requests,
             per: Duration::from_secs(1),
             burst,
         }),
+        cost: Cost::default(),
         concurrent: None,
         exempt: CidrSet::default(),
+        scope: Scope::default(),
         is_audit: false,
     }
 }
@@ -63,13 +72,23 @@ fn view(headers: &HeaderMap) -> RequestView<'_> {
     }
 }
 
+fn admit<'a>(
+    policies: &'a CountedLimits,
+    request: &LimitedRequest<'_>,
+    now: u64,
+) -> Result<WithinLimits<'a>, OverLimit<'a>> {
+    let mut within = WithinLimits::default();
+    let admitted = policies.admit(request, LimitPhase::Before, now, &mut within);
+    admitted.map(|()| within)
+}
+
 fn admit_from(policies: &CountedLimits, client: IpAddr, now: u64) -> Result<(), Duration> {
     let headers = HeaderMap::new();
     let request = LimitedRequest {
         client,
         view: view(&headers),
     };
-    let admitted = policies.admit(&request, now);
+    let admitted = admit(policies, &request, now);
     admitted.map(drop).map_err(|over| over.after)
 }
 
@@ -95,6 +114,46 @@ fn admits_the_burst_and_then_the_rate() {
     }
     // 10 s of the rate, and the burst.
     assert!((100..=105).contains(&total), "{total}");
+}
+
+#[test]
+fn names_the_keys_that_use_most() {
+    let mut per_client = limit(10, 10);
+    per_client.key = vec![KeyPart::ClientIp { v4: 32, v6: 64 }];
+    let policies = policies(&[per_client]);
+    for (client, count) in [(1, 2), (2, 10), (3, 5), (4, 1), (5, 1), (6, 1), (7, 1)] {
+        let client = from([127, 0, 0, client]);
+        for _ in 0..count {
+            assert_eq!(admit_from(&policies, client, NOW), Ok(()));
+        }
+    }
+    let limiter = &policies.limits[0];
+    let usage = limiter.usage_at(NOW);
+    let percents: Vec<_> = usage.most.iter().map(|it| it.percent).collect();
+    assert_eq!((usage.keys, &percents[..]), (7, &[100, 50, 20, 10, 10][..]));
+    let [first, second, ..] = &usage.most[..] else {
+        panic!("{usage:?}");
+    };
+    assert_ne!(first.digest, second.digest);
+    // A second later, all of the burst is back.
+    assert_eq!(limiter.usage_at(NOW + SECOND).keys, 0);
+}
+
+#[test]
+fn names_requests_in_progress() {
+    let mut concurrent = limit(10, 10);
+    (concurrent.rate, concurrent.concurrent) = (None, Some(4));
+    let policies = policies(&[concurrent]);
+    let headers = HeaderMap::new();
+    let request = LimitedRequest {
+        client: from([127, 0, 0, 1]),
+        view: view(&headers),
+    };
+    let held = admit(&policies, &request, NOW).map_err(|over| over.after);
+    let usage = policies.limits[0].usage_at(NOW);
+    assert_eq!((usage.keys, usage.most[0].percent), (1, 25));
+    drop(held);
+    assert_eq!(policies.limits[0].usage_at(NOW).keys, 0);
 }
 
 #[test]
@@ -159,7 +218,7 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
                 ..view(&headers)
             },
         };
-        policies.admit(&request, NOW).is_ok()
+        admit(policies, &request, NOW).is_ok()
     };
     let policies = policies(&[header]);
     assert!(admits(&policies, "a", "x-user", "one"));
@@ -174,6 +233,74 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
     let policies = self::policies(&[hostname]);
     assert!(admits(&policies, "a", "x", "") && admits(&policies, "b", "x", ""));
     assert!(!admits(&policies, "a", "x", ""));
+}
+
+#[test]
+fn limits_by_identity_count_what_authentication_has_established() {
+    let claims = |value: Value| Claims::new(value.as_object().unwrap()).unwrap();
+    let [alice, bob] = ["alice", "bob"].map(|sub| claims(json!({"sub": sub, "team": "shop"})));
+    let anonymous = claims(json!({"team": ["shop", "sales"]}));
+    let token = |issuer, claims| ClientIdentity {
+        name: None,
+        token: Some(TokenIdentity {
+            issuer: ["ns", issuer],
+            claims,
+        }),
+    };
+    let named = |namespace, name| ClientIdentity {
+        name: Some([namespace, name]),
+        token: None,
+    };
+    let both = ClientIdentity {
+        name: Some(["ns", "alice"]),
+        ..token("one", &bob)
+    };
+    let admits = |policies: &CountedLimits, identity: &ClientIdentity<'_>| {
+        let headers = HeaderMap::new();
+        let request = LimitedRequest {
+            client: from([127, 0, 0, 1]),
+            view: view(&headers),
+        };
+        let mut within = WithinLimits::default();
+        let before = policies.admit(&request, LimitPhase::Before, NOW, &mut within);
+        assert!(before.is_ok() && within.remaining.is_none());
+        let phase = LimitPhase::Identified(identity);
+        policies.admit(&request, phase, NOW, &mut within).is_ok()
+    };
+    let by = |part| {
+        policies(&[Limit {
+            identity: vec![part],
+            ..limit(1, 1)
+        }])
+    };
+    let by_client = by(IdentityPart::Client);
+    for (identity, expected) in [
+        (&named("ns", "alice"), true),
+        (&named("ns", "bob"), true),
+        (&both, false),
+        (&named("other", "alice"), true),
+        (&token("one", &alice), true),
+        (&token("one", &alice), false),
+        (&token("one", &bob), true),
+        (&token("two", &bob), true),
+        (&token("one", &anonymous), true),
+        (&ClientIdentity::default(), true),
+        (&ClientIdentity::default(), false),
+    ] {
+        assert_eq!(admits(&by_client, identity), expected, "{identity:?}");
+    }
+    let by_team = by(IdentityPart::Claim("team".into()));
+    for (identity, expected) in [
+        (&token("one", &alice), true),
+        (&token("one", &bob), false),
+        (&both, false),
+        (&token("two", &bob), true),
+        (&token("one", &anonymous), true),
+        (&named("ns", "alice"), true),
+        (&ClientIdentity::default(), false),
+    ] {
+        assert_eq!(admits(&by_team, identity), expected, "{identity:?}");
+    }
 }
 
 #[test]
@@ -207,7 +334,7 @@ fn requests_that_do_not_meet_the_condition_neither_count_nor_are_refused() {
                 ..view(&headers)
             },
         };
-        let admitted = policies.admit(&request, NOW).is_ok();
+        let admitted = admit(&policies, &request, NOW).is_ok();
         assert_eq!(admitted, is_admitted, "{method} {path}");
     }
 }
@@ -225,12 +352,12 @@ fn requests_in_progress_are_limited_until_they_end() {
         client: from([127, 0, 0, 1]),
         view: view(&headers),
     };
-    let first = policies.admit(&request, NOW).unwrap();
-    let _second = policies.admit(&request, NOW).unwrap();
-    assert!(policies.admit(&request, NOW).is_err());
+    let first = admit(&policies, &request, NOW).unwrap();
+    let _second = admit(&policies, &request, NOW).unwrap();
+    assert!(admit(&policies, &request, NOW).is_err());
     drop(first);
-    let _third = policies.admit(&request, NOW).unwrap();
-    assert!(policies.admit(&request, NOW).is_err());
+    let _third = admit(&policies, &request, NOW).unwrap();
+    assert!(admit(&policies, &request, NOW).is_err());
 }
 
 #[test]

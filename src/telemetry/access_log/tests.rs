@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::Request;
 
 use super::*;
+use crate::ir::access_log::{FieldSource, LogFilter};
+use crate::ir::telemetry::Share;
 use crate::telemetry::lines::QUEUE_BYTES;
 
 /// Sends what is written to a channel.
@@ -64,9 +66,13 @@ fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
 }
 
 fn log_path(log: &WorkerLog, path: &str, end: &Completion<'_>) -> bool {
+    log_as(log, path, end, None)
+}
+
+fn log_as(log: &WorkerLog, path: &str, end: &Completion<'_>, of: Option<&GatewayLog>) -> bool {
     let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
     let line = log.open("127.0.0.1:4000", &parts, Instant::now(), 0);
-    log.close(line, end)
+    log.close(line, end, of)
 }
 
 fn lines(receiver: &mpsc::Receiver<Vec<u8>>) -> Vec<serde_json::Value> {
@@ -152,6 +158,106 @@ fn samples_a_share_of_the_requests() {
     drop((worker, log));
     // Ten standard deviations of a binomial with n = 10,000 and p = 1/4.
     assert!((2_067..=2_933).contains(&lines(&receiver).len()));
+}
+
+/// Settings that log these requests only.
+fn filtered(min_status: Option<u16>, sample: Share) -> GatewayLog {
+    GatewayLog {
+        filter: Some(LogFilter {
+            min_status,
+            min_duration: Some(Duration::from_secs(1)),
+            sample,
+        }),
+        ..GatewayLog::default()
+    }
+}
+
+#[test]
+fn filter_of_a_gateway_decides_instead_of_that_of_the_process() {
+    let (log, receiver) = channel(AccessLogFilter::ERRORS);
+    let worker = log.worker().unwrap();
+    let of = filtered(Some(499), Share::NONE);
+    let slow = Completion {
+        duration: Duration::from_secs(1),
+        ..end(200, None)
+    };
+    // A request without a response counts as 499.
+    for (path, end) in [
+        ("/error", &end(404, None)),
+        ("/aborted", &end(200, Some("the client disconnected"))),
+        ("/none", &end(0, Some("the client disconnected"))),
+        ("/failed", &end(500, None)),
+        ("/slow", &slow),
+    ] {
+        log_as(&worker, path, end, Some(&of));
+    }
+    log_as(
+        &worker,
+        "/all",
+        &end(200, None),
+        Some(&filtered(None, Share::ALL)),
+    );
+    // Settings without a filter leave the decision to the process.
+    log_as(
+        &worker,
+        "/ok",
+        &end(200, None),
+        Some(&GatewayLog::default()),
+    );
+    drop((worker, log));
+    let lines = lines(&receiver);
+    let paths: Vec<_> = lines.iter().map(|line| &line["path"]).collect();
+    assert_eq!(paths, ["/none", "/failed", "/slow", "/all"]);
+}
+
+#[test]
+fn filter_of_a_gateway_admits_a_share_of_the_requests() {
+    let of = filtered(
+        None,
+        Share {
+            numerator: 1,
+            denominator: 4,
+        },
+    );
+    let text = |_: &u32| Line::default().into_text(&end(200, None), Some(&of));
+    let count = (0..10_000).filter_map(|it| text(&it)).count();
+    // Ten standard deviations of a binomial with n = 10,000 and p = 1/4.
+    assert!((2_067..=2_933).contains(&count), "{count}");
+}
+
+#[test]
+fn long_lines_with_further_fields_stay_whole_in_buffers_of_the_usual_size() {
+    let (log, receiver) = channel(AccessLogFilter::ALL);
+    let worker = log.worker().unwrap();
+    let escaped: std::sync::Arc<str> = "\u{1}".repeat(300).into();
+    let add = (0..16).map(|index| {
+        let name = format!("{index:a>64}");
+        (name.into(), FieldSource::Literal(escaped.clone()))
+    });
+    let of = GatewayLog {
+        add: add.collect(),
+        ..GatewayLog::default()
+    };
+    for _ in 0..10 {
+        let (parts, ()) = Request::get("/").body(()).unwrap().into_parts();
+        let mut line = worker.open("127.0.0.1:4000", &parts, Instant::now(), 0);
+        line.add(&of, Message::Request, &parts.headers);
+        worker.close(line, &end(200, None), Some(&of));
+    }
+    drop((worker, log));
+    let written: Vec<_> = receiver.iter().collect();
+    assert!(
+        written
+            .iter()
+            .all(|it| it.len() <= BUFFER && it.ends_with(b"}\n"))
+    );
+    let text = String::from_utf8(written.concat()).unwrap();
+    assert_eq!(text.lines().count(), 10);
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let value = line[format!("{:a>64}", 7)].as_str().unwrap();
+        assert_eq!(value, format!("{}…", "\u{1}".repeat(256)));
+    }
 }
 
 #[test]

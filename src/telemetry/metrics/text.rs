@@ -2,11 +2,14 @@
 
 mod backends;
 mod certificates;
+pub(super) mod exemplars;
 mod limits;
+mod outcomes;
 mod rules;
 mod standard;
 #[cfg(test)]
 mod tests;
+mod token_requests;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,47 +24,34 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use self::outcomes::Responses;
 use super::{HandshakeFailure, ProcessStats, TimeoutKind};
 use crate::ir::ObjectRef;
+use crate::settings::metrics::MetricsDetail;
 use crate::table::{DURATION_BOUNDS_MICROS, Histogram, Table};
 
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What the series of requests are about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
-    /// Routes.
-    #[default]
-    Routes,
-    /// Rules of routes.
-    Rules,
-}
-
-/// Content type of [`encode`].
+/// Content type of [`write()`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Encodes all metrics. `dropped` is the number of dropped access log records.
-pub fn encode(table: Arc<Table>, process: ProcessStats, dropped: u64, detail: Detail) -> String {
+/// Writes all metrics, in pieces of less than a line.
+///
+/// # Errors
+/// Those of `text`.
+pub fn write<W: fmt::Write>(text: &mut W, metrics: Metrics) -> fmt::Result {
     let mut standard = Registry::default();
-    standard.register_collector(Box::new(Standard(table.clone(), detail)));
+    standard.register_collector(Box::new(Standard(metrics.table.clone(), metrics.detail)));
     let mut own = Registry::with_prefix("portcullis");
-    own.register_collector(Box::new(Metrics {
-        table,
-        process,
-        dropped,
-        detail,
-    }));
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = text::encode_registry(&mut text, &own)
-        .and_then(|()| text::encode_registry(&mut text, &standard))
-        .and_then(|()| text::encode_eof(&mut text));
-    text
+    own.register_collector(Box::new(metrics));
+    text::encode_registry(text, &own)?;
+    text::encode_registry(text, &standard)?;
+    text::encode_eof(text)
 }
 
 /// Metrics with names that conventions give, which have no prefix.
 #[derive(Debug)]
-struct Standard(Arc<Table>, Detail);
+struct Standard(Arc<Table>, MetricsDetail);
 
 impl Collector for Standard {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -72,18 +62,24 @@ impl Collector for Standard {
     }
 }
 
+/// What metrics are of.
 #[derive(Debug)]
-struct Metrics {
-    table: Arc<Table>,
-    process: ProcessStats,
-    dropped: u64,
-    detail: Detail,
+pub struct Metrics {
+    /// The table in service.
+    pub table: Arc<Table>,
+    /// Counters of the process.
+    pub process: ProcessStats,
+    /// Number of dropped access log records.
+    pub dropped: u64,
+    /// How detailed metrics of requests are.
+    pub detail: MetricsDetail,
 }
 
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         self.rules(&mut page)?;
+        self.responses(&mut page)?;
         self.backends(&mut page)?;
         self.filter_requests(&mut page)?;
         self.releases(&mut page)?;
@@ -95,6 +91,8 @@ impl Collector for Metrics {
         self.certificates(&mut page)?;
         self.limits(&mut page)?;
         self.dns(&mut page)?;
+        self.key_sets(&mut page)?;
+        self.token_requests(&mut page)?;
         self.stream(&mut page)?;
         self.controller(&mut page)
     }
@@ -214,10 +212,12 @@ impl Metrics {
         let denied = denied.map(|(reason, count)| ([("reason", reason)], count.load(Relaxed)));
         let help = "Client connections closed by a ClientPolicy";
         page.counters("connections_denied", help, denied)?;
-        let unmatched = stats.unmatched.by_status();
-        let unmatched = unmatched.map(|(status, count)| ([("code", status)], count));
-        let help = "Requests that matched no rule, by status";
-        page.counters("unmatched_requests", help, unmatched)?;
+        let mut unmatched = Responses::default();
+        for outcomes in stats.unmatched.iter() {
+            outcomes.read(|outcome, count| unmatched.add(outcome, count));
+        }
+        let help = "Requests that matched no rule";
+        page.counters("unmatched_requests", help, unmatched.iter())?;
         let timeouts =
             TimeoutKind::ALL.map(|kind| ([("timeout", kind.name())], stats.timeouts(kind)));
         page.counters(
@@ -305,6 +305,22 @@ impl Metrics {
         page.counters("dns_lookups", help, lookups)?;
         let help = "Resolved addresses that are neither public nor allowed";
         page.counter("dns_refused_addresses", help, stats.refused_addresses())
+    }
+
+    /// Keys of token issuers, in total: the number of issuers has no bound.
+    fn key_sets(&self, page: &mut Page<'_>) -> fmt::Result {
+        let stats = &self.process.key_sets;
+        let fetches = stats.fetches();
+        let fetches = fetches.map(|(result, count)| ([("result", result)], count));
+        let help = "Fetches of the keys of token issuers, by result";
+        page.counters("jwks_fetches", help, fetches)?;
+        let sets = stats.sets().into_iter();
+        let sets = sets.map(|(state, count)| ([("state", state)], count as i64));
+        let help = "Key sets of token issuers, by whether the last fetch succeeded";
+        page.gauges("jwks_key_sets", help, sets)?;
+        let help = "Unix time when the key set was fetched that was not fetched for the longest time; 0 without any";
+        let oldest = Duration::from_millis(stats.oldest());
+        page.timestamp("jwks_oldest_fetch_timestamp", help, oldest)
     }
 
     fn stream(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::ir::ObjectRef;
 use crate::telemetry::access_log::{Begun, Completion};
 
 /// Which requests a tap shows: those that meet all that is set.
@@ -56,15 +57,24 @@ impl StatusFilter {
 impl TapFilter {
     /// Whether a request that ended so is shown, apart from its begin.
     pub(super) fn admits_end(&self, end: &Completion<'_>) -> bool {
-        let is_route = |wanted: &String| {
-            let rest = end
-                .rule
-                .and_then(|(route, _)| route.strip_suffix(&**wanted));
-            rest.is_some_and(|kind| kind.is_empty() || kind.ends_with(' '))
-        };
         self.status.is_none_or(|it| it.admits(end.status))
             && self.min_duration.is_none_or(|it| end.duration >= it)
-            && self.route.as_ref().is_none_or(is_route)
+            && self.admits_route(end.rule.map(|(route, _)| route))
+    }
+
+    /// Whether a request of this route is shown, apart from the rest. Does not allocate.
+    pub(super) fn admits_route(&self, route: Option<&ObjectRef>) -> bool {
+        let Some(wanted) = &self.route else {
+            return true;
+        };
+        route.is_some_and(|route| {
+            let (kind, name) = match wanted.split_once(' ') {
+                Some((kind, name)) => (Some(kind), name),
+                None => (None, &**wanted),
+            };
+            kind.is_none_or(|kind| *kind == *route.kind)
+                && name.split_once('/') == Some((&*route.namespace, &*route.name))
+        })
     }
 
     /// Whether the begin of a request matters.

@@ -1,5 +1,6 @@
 //! Tests of taps: filters, rates, and what a tap shows.
 
+use std::sync::LazyLock;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -17,13 +18,16 @@ fn line(method: &str, host: &str, path: &str) -> Box<Line> {
     line
 }
 
+static ROUTE: LazyLock<ObjectRef> =
+    LazyLock::new(|| ObjectRef::gateway_api("HTTPRoute", "shop", "web"));
+
 fn end(status: u16) -> Completion<'static> {
     Completion {
         status,
         duration: Duration::from_micros(1500),
         bytes_received: 0,
         bytes_sent: 0,
-        rule: Some(("HTTPRoute shop/web", 1)),
+        rule: Some((&ROUTE, 1)),
         upstream: Some("10.0.0.1:80".parse().unwrap()),
         attempts: 1,
         response_time: None,
@@ -100,6 +104,8 @@ fn filters_admit_what_meets_all_of_them() {
         (&[("route", "HTTPRoute shop/web")], true),
         (&[("route", "hop/web")], false),
         (&[("route", "shop/we")], false),
+        (&[("route", "web")], false),
+        (&[("route", "GRPCRoute shop/web")], false),
         (&[("host", "www.shop.com")], true),
         (&[("host", "*.shop.com")], true),
         (&[("host", "*.www.shop.com")], false),
@@ -124,6 +130,26 @@ fn filters_admit_what_meets_all_of_them() {
     for text in ["", "xx", "6xx", "0xx", "99", "600", "5x", "abc"] {
         assert_eq!(StatusFilter::parse(text), None, "{text}");
     }
+}
+
+#[test]
+fn requests_of_other_routes_need_no_line() {
+    let taps = Arc::<Taps>::default();
+    let other = ObjectRef::gateway_api("HTTPRoute", "shop", "other");
+    let needs = || {
+        (
+            taps.show_all_routes(),
+            taps.show_route(&ROUTE),
+            taps.show_route(&other),
+        )
+    };
+    assert_eq!(needs(), (false, false, false));
+    let of_route = taps.open(filter(&[("route", "shop/web")]), 10).unwrap();
+    assert_eq!(needs(), (false, true, false));
+    let of_all = taps.open(filter(&[("status", "5xx")]), 10).unwrap();
+    assert_eq!(needs(), (true, true, true));
+    drop((of_route, of_all));
+    assert_eq!(needs(), (false, false, false));
 }
 
 #[test]

@@ -80,11 +80,11 @@ impl TraceContext {
         }
         let (trace_id, flags) = match parent {
             Some(parent) => (parent.trace_id, parent.flags & RANDOM),
-            None => (rng.random(), RANDOM),
+            None => (rng.random::<u128>().to_ne_bytes(), RANDOM),
         };
         Some(Self {
             trace_id,
-            span_id: rng.random(),
+            span_id: rng.random::<u64>().to_ne_bytes(),
             flags: flags | SAMPLED,
         })
     }
@@ -92,7 +92,7 @@ impl TraceContext {
     /// Returns the identity of another span of the trace.
     pub fn child(&self) -> Self {
         Self {
-            span_id: rand::rng().random(),
+            span_id: rand::rng().random::<u64>().to_ne_bytes(),
             ..*self
         }
     }

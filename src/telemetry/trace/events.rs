@@ -63,7 +63,7 @@ impl Event {
         let name = match phase {
             Phase::ClientIp => "portcullis.client_ip",
             Phase::IpRules => "portcullis.ip_rules",
-            Phase::Limits => "portcullis.limits",
+            Phase::Limits | Phase::IdentityLimits => "portcullis.limits",
             Phase::BodyLimit => "portcullis.body_limit",
             Phase::Authentication => "portcullis.authentication",
             Phase::Authorization => "portcullis.authorization",
@@ -117,15 +117,6 @@ impl Event {
     fn with(mut self, key: &'static str, value: EventValue) -> Self {
         self.attributes.push((key, value));
         self
-    }
-
-    /// Bytes that it takes beside itself.
-    pub(super) fn bytes(&self) -> usize {
-        let texts = self.attributes.iter().map(|(_, value)| match value {
-            EventValue::Text(text) => text.len(),
-            EventValue::Word(_) | EventValue::Name(_) | EventValue::Number(_) => 0,
-        });
-        self.attributes.capacity() * size_of::<(&str, EventValue)>() + texts.sum::<usize>()
     }
 }
 

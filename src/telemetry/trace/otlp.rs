@@ -1,145 +1,43 @@
 //! The messages of OTLP (`opentelemetry.proto.collector.trace.v1`), with only the fields that are sent, and the attributes
 //! of spans by the semantic conventions for HTTP.
 
-use std::net::SocketAddr;
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use prost::Message;
+use bytes::Bytes;
 
 use super::events::{Event, EventValue};
-use super::spans::{AttemptSpan, RequestSpan};
+use super::protobuf::Message;
+use super::spans::{AttemptSpan, RequestSpan, SpanMethod};
 use crate::ir::Tracing;
-use crate::ir::telemetry::{AttributeSource, NamePart};
-
-/// `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`.
-#[derive(Clone, PartialEq, Message)]
-struct ExportRequest {
-    #[prost(message, repeated, tag = "1")]
-    resource_spans: Vec<ResourceSpans>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ResourceSpans {
-    #[prost(message, optional, tag = "1")]
-    resource: Option<Resource>,
-    #[prost(message, repeated, tag = "2")]
-    scope_spans: Vec<ScopeSpans>,
-    #[prost(string, tag = "3")]
-    schema_url: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Resource {
-    #[prost(message, repeated, tag = "1")]
-    attributes: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ScopeSpans {
-    #[prost(message, optional, tag = "1")]
-    scope: Option<Scope>,
-    #[prost(message, repeated, tag = "2")]
-    spans: Vec<Span>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Scope {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    version: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Span {
-    #[prost(bytes = "vec", tag = "1")]
-    trace_id: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    span_id: Vec<u8>,
-    #[prost(string, tag = "3")]
-    trace_state: String,
-    #[prost(bytes = "vec", tag = "4")]
-    parent_span_id: Vec<u8>,
-    #[prost(string, tag = "5")]
-    name: String,
-    #[prost(int32, tag = "6")]
-    kind: i32,
-    #[prost(fixed64, tag = "7")]
-    start_time_unix_nano: u64,
-    #[prost(fixed64, tag = "8")]
-    end_time_unix_nano: u64,
-    #[prost(message, repeated, tag = "9")]
-    attributes: Vec<KeyValue>,
-    #[prost(message, repeated, tag = "11")]
-    events: Vec<SpanEvent>,
-    #[prost(uint32, tag = "12")]
-    dropped_events_count: u32,
-    #[prost(message, optional, tag = "15")]
-    status: Option<Status>,
-    #[prost(fixed32, tag = "16")]
-    flags: u32,
-}
-
-/// `opentelemetry.proto.trace.v1.Span.Event`.
-#[derive(Clone, PartialEq, Message)]
-struct SpanEvent {
-    #[prost(fixed64, tag = "1")]
-    time_unix_nano: u64,
-    #[prost(string, tag = "2")]
-    name: String,
-    #[prost(message, repeated, tag = "3")]
-    attributes: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Status {
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(int32, tag = "3")]
-    code: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct KeyValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(message, optional, tag = "2")]
-    value: Option<AnyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct AnyValue {
-    #[prost(oneof = "Value", tags = "1, 3")]
-    pub(super) value: Option<Value>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Value {
-    #[prost(string, tag = "1")]
-    String(String),
-    #[prost(int64, tag = "3")]
-    Int(i64),
-}
+use crate::ir::telemetry::{AttributeSource, NamePart, OtlpProtocol};
+use crate::telemetry::address::{write_address, write_ip};
 
 /// `SPAN_KIND_SERVER`.
-const SERVER: i32 = 2;
+const SERVER: u64 = 2;
 /// `SPAN_KIND_CLIENT`.
-const CLIENT: i32 = 3;
+const CLIENT: u64 = 3;
 /// `STATUS_CODE_ERROR`.
-const ERROR: i32 = 2;
+const ERROR: u64 = 2;
 /// Sampled, and it is known whether the parent is remote.
 const LOCAL_PARENT: u32 = 0x101;
 /// Sampled, with a remote parent.
 const REMOTE_PARENT: u32 = 0x301;
 /// The version of the semantic conventions.
-pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
+const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
+
+/// Length of the prefix of a message over gRPC.
+const GRPC_PREFIX: usize = 5;
+
+/// Room for the attributes of most spans.
+const ATTRIBUTES: usize = 16;
+
+/// Room for most addresses with a port.
+const ADDRESS: usize = 21;
 
 /// What stands for methods that nobody knows.
 const OTHER: &str = "_OTHER";
-/// Methods that may be in names of spans (RFC 9110, 9.3, and RFC 5789).
-const METHODS: [&str; 9] = [
-    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
-];
 
 /// Names of gRPC statuses.
 const GRPC_STATUSES: [&str; 17] = [
@@ -164,92 +62,255 @@ const GRPC_STATUSES: [&str; 17] = [
 /// Those that are errors of the server.
 const GRPC_SERVER_ERRORS: [u16; 6] = [2, 4, 12, 13, 14, 15];
 
-/// The attributes of a span under construction.
-#[derive(Default)]
-pub(super) struct Attributes(pub(super) Vec<KeyValue>);
+/// `opentelemetry.proto.common.v1.AnyValue`, of those types that are sent.
+#[derive(Clone, Debug)]
+pub(super) enum Value<'a> {
+    Text(Cow<'a, str>),
+    Number(i64),
+}
 
-impl Attributes {
-    fn add(&mut self, key: &str, value: Value) {
-        self.0.push(KeyValue {
-            key: key.to_owned(),
-            value: Some(AnyValue { value: Some(value) }),
+impl Value<'_> {
+    /// Writes it as a field of this number.
+    pub(super) fn write(&self, message: &mut Message, field: u32) {
+        message.message(field, |any| match self {
+            Self::Text(text) => any.present_bytes(1, &**text),
+            Self::Number(number) => any.present_number(3, *number as u64),
         });
     }
+}
 
-    pub(super) fn text(&mut self, key: &str, value: impl Into<String>) {
-        self.add(key, Value::String(value.into()));
+/// The attributes of a span under construction.
+#[derive(Default)]
+pub(super) struct Attributes<'a>(Vec<(&'a str, Value<'a>)>);
+
+impl<'a> Attributes<'a> {
+    pub(super) fn text(&mut self, key: &'a str, value: impl Into<Cow<'a, str>>) {
+        self.0.push((key, Value::Text(value.into())));
     }
 
-    pub(super) fn number(&mut self, key: &str, value: impl Into<i64>) {
-        self.add(key, Value::Int(value.into()));
+    pub(super) fn number(&mut self, key: &'a str, value: impl Into<i64>) {
+        self.0.push((key, Value::Number(value.into())));
     }
 
-    fn method(&mut self, method: &str) {
-        self.text("http.request.method", known(method).unwrap_or(OTHER));
-        if known(method).is_none() {
-            self.text("http.request.method_original", method);
+    fn method(&mut self, method: &'a SpanMethod) {
+        match method {
+            SpanMethod::Known(method) => self.text("http.request.method", *method),
+            SpanMethod::Other(method) => {
+                self.text("http.request.method", OTHER);
+                self.text("http.request.method_original", &**method);
+            }
         }
     }
 
-    fn peer(&mut self, prefix: &str, address: SocketAddr) {
-        self.text(&format!("{prefix}.address"), address.ip().to_string());
-        self.number(&format!("{prefix}.port"), address.port());
+    fn peer(&mut self, [address, port]: [&'a str; 2], peer: SocketAddr) {
+        self.text(address, text_of(peer.ip()));
+        self.number(port, peer.port());
+    }
+
+    /// Writes each as a `KeyValue` in a field of this number.
+    pub(super) fn write(&self, message: &mut Message, field: u32) {
+        for (key, value) in &self.0 {
+            message.message(field, |attribute| {
+                attribute.bytes(1, key);
+                value.write(attribute, 2);
+            });
+        }
     }
 }
 
-fn known(method: &str) -> Option<&'static str> {
-    METHODS.into_iter().find(|known| *known == method)
+fn text_of(ip: IpAddr) -> String {
+    let mut text = Vec::with_capacity(15);
+    write_ip(&mut text, ip);
+    String::from_utf8(text).unwrap_or_default()
 }
 
-impl Resource {
-    pub(super) fn of(tracing: &Tracing) -> Self {
+/// Encodes an export request for the collector of a policy; `None` if there are no items. The requests of traces and of logs have the same
+/// fields, but for the items of the scope, which `items` are as fields 2. Over gRPC the request has a prefix: not compressed, and its length.
+pub(super) fn export<'a>(
+    tracing: &Tracing,
+    items: impl Iterator<Item = &'a [u8]> + Clone,
+) -> Option<Bytes> {
+    let length: usize = items.clone().map(<[u8]>::len).sum();
+    if length == 0 {
+        return None;
+    }
+    let mut resource = Message::default();
+    resource.message(1, |resource| {
         let mut attributes = Attributes::default();
         attributes.text("service.name", &*tracing.service_name);
         attributes.text("service.version", env!("CARGO_PKG_VERSION"));
-        Self {
-            attributes: attributes.0,
-        }
+        attributes.write(resource, 1);
+    });
+    resource.bytes(3, SCHEMA);
+    let mut scope = Message::default();
+    scope.message(1, |scope| {
+        scope.bytes(1, env!("CARGO_PKG_NAME"));
+        scope.bytes(2, env!("CARGO_PKG_VERSION"));
+    });
+    // From the inside out: what precedes a message says how long it is, and the items are too many to be moved.
+    scope.precede(2, length);
+    resource.append(&scope);
+    resource.precede(1, length);
+    let head = resource.as_bytes();
+    let mut request = Vec::with_capacity(GRPC_PREFIX + head.len() + length);
+    if tracing.protocol == OtlpProtocol::Grpc {
+        request.push(0);
+        request.extend_from_slice(&((head.len() + length) as u32).to_be_bytes());
+    }
+    request.extend_from_slice(head);
+    items.for_each(|items| request.extend_from_slice(items));
+    Some(request.into())
+}
+
+/// Writes the spans of a request as items of their scope.
+pub(super) fn write_spans(of_scope: &mut Message, request: &RequestSpan) {
+    let name = &*name_of(request);
+    if request.purpose.is_none() {
+        server_span(request, name).write(of_scope);
+    }
+    for attempt in &request.attempts {
+        client_span((request, name), attempt).write(of_scope);
     }
 }
 
-impl Scope {
-    pub(super) fn ours() -> Self {
-        Self {
-            name: env!("CARGO_PKG_NAME").to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        }
-    }
-}
-
-/// Encodes requests that were sampled by the same policy as an `ExportTraceServiceRequest`.
-pub fn encode<'a>(tracing: &Tracing, requests: impl Iterator<Item = &'a RequestSpan>) -> Vec<u8> {
-    let request = ExportRequest {
-        resource_spans: vec![ResourceSpans {
-            resource: Some(Resource::of(tracing)),
-            scope_spans: vec![ScopeSpans {
-                scope: Some(Scope::ours()),
-                spans: requests.flat_map(spans).collect(),
-            }],
-            schema_url: SCHEMA.to_owned(),
-        }],
+/// Returns the name that the conventions give the spans of a request.
+fn name_of(request: &RequestSpan) -> Cow<'_, str> {
+    let method = match &request.method {
+        SpanMethod::Known(method) => method,
+        SpanMethod::Other(_) => "HTTP",
     };
-    request.encode_to_vec()
+    match &request.template {
+        Some(template) => [method, " ", template].concat().into(),
+        None => method.into(),
+    }
 }
 
-fn spans(request: &RequestSpan) -> impl Iterator<Item = Span> {
-    let attempts = request.attempts.iter();
-    let attempts = attempts.map(|attempt| client_span(request, attempt));
-    let server = request.purpose.is_none().then(|| server_span(request));
-    server.into_iter().chain(attempts)
+/// `opentelemetry.proto.trace.v1.Span`.
+struct Span<'a> {
+    request: &'a RequestSpan,
+    span_id: [u8; 8],
+    parent: Option<[u8; 8]>,
+    name: Cow<'a, str>,
+    kind: u64,
+    flags: u32,
+    /// Nanoseconds since the Unix epoch.
+    start: u64,
+    end: u64,
+    attributes: Attributes<'a>,
+    events: &'a [(Duration, Event)],
+    dropped_events: u32,
+    is_error: bool,
 }
 
-fn server_span(request: &RequestSpan) -> Span {
-    let mut attributes = Attributes::default();
+impl<'a> Span<'a> {
+    /// Returns a span with what those of a request have in common.
+    fn new(
+        (request, name): (&'a RequestSpan, &'a str),
+        (start, end): (Duration, Duration),
+        mut attributes: Attributes<'a>,
+        error: Option<Cow<'a, str>>,
+    ) -> Self {
+        let is_error = error.is_some();
+        if let Some(error) = error {
+            attributes.text("error.type", error);
+        }
+        Self {
+            request,
+            span_id: request.context.span_id,
+            parent: None,
+            name: name.into(),
+            kind: SERVER,
+            flags: LOCAL_PARENT,
+            start: request.start + start.as_nanos() as u64,
+            end: request.start + end.max(start).as_nanos() as u64,
+            attributes,
+            events: &[],
+            dropped_events: 0,
+            is_error,
+        }
+    }
+
+    fn write(&self, of_scope: &mut Message) {
+        of_scope.long_message(2, |span| {
+            span.bytes(1, self.request.context.trace_id);
+            span.bytes(2, self.span_id);
+            span.bytes(3, &*self.request.tracestate);
+            if let Some(parent) = self.parent {
+                span.bytes(4, parent);
+            }
+            span.bytes(5, &*self.name);
+            span.number(6, self.kind);
+            span.fixed64(7, self.start);
+            span.fixed64(8, self.end);
+            self.attributes.write(span, 9);
+            for (time, event) in self.events {
+                let time = self.request.start + time.as_nanos() as u64;
+                span.message(11, |message| write_event(message, time, event));
+            }
+            span.number(12, self.dropped_events.into());
+            if self.is_error {
+                span.message(15, |status| status.number(3, ERROR));
+            }
+            span.fixed32(16, self.flags);
+        });
+    }
+
+    /// Gives the span of a request the attributes and the name that its policy configures.
+    fn customized(mut self) -> Self {
+        let request = self.request;
+        let tracing = &request.tracing;
+        if let Some(parts) = &tracing.span_name {
+            self.name = self.name_of(parts).into();
+        }
+        let copied = tracing.attributes.iter().filter_map(|(name, source)| {
+            let AttributeSource::Attribute(other) = source else {
+                return None;
+            };
+            Some((&**name, self.value(other)?.clone()))
+        });
+        let own = request.attributes.iter();
+        let own = own.map(|(name, value)| (&**name, Value::Text((&**value).into())));
+        let custom: Vec<_> = own.chain(copied).collect();
+        // Keys must be unique, so that these replace others.
+        let is_replaced = |key: &str| custom.iter().any(|(name, _)| key == *name);
+        let attributes = &mut self.attributes.0;
+        attributes.retain(|(key, _)| !is_replaced(key));
+        attributes.extend(custom);
+        self
+    }
+
+    fn name_of(&self, parts: &[NamePart]) -> String {
+        let name: String = parts
+            .iter()
+            .map(|part| match part {
+                NamePart::Text(text) => text.to_string(),
+                NamePart::Attribute(key) => match self.value(key) {
+                    // A method that nobody knows is not part of a name.
+                    Some(Value::Text(text)) if text == OTHER => "HTTP".to_owned(),
+                    Some(Value::Text(text)) => text.to_string(),
+                    Some(Value::Number(number)) => number.to_string(),
+                    None => String::new(),
+                },
+            })
+            .collect();
+        name.trim().to_owned()
+    }
+
+    fn value(&self, key: &str) -> Option<&Value<'a>> {
+        let mut attributes = self.attributes.0.iter();
+        attributes
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| value)
+    }
+}
+
+fn server_span<'a>(request: &'a RequestSpan, name: &'a str) -> Span<'a> {
+    let mut attributes = Attributes(Vec::with_capacity(ATTRIBUTES));
     attributes.method(&request.method);
     attributes.text("url.path", &*request.path);
     attributes.text("url.scheme", request.peer.scheme);
     attributes.text("network.protocol.version", request.version);
-    attributes.peer("client", request.peer.client);
+    attributes.peer(["client.address", "client.port"], request.peer.client);
     if !request.peer.host.is_empty() {
         attributes.text("server.address", &*request.peer.host);
         attributes.number("server.port", request.peer.port);
@@ -261,7 +322,8 @@ fn server_span(request: &RequestSpan) -> Span {
         attributes.text("http.route", &**template);
     }
     if let Some((route, rule)) = &request.rule {
-        attributes.text("portcullis.route", &**route);
+        let route = [&*route.kind, " ", &route.namespace, "/", &route.name].concat();
+        attributes.text("portcullis.route", route);
         attributes.number("portcullis.rule", *rule as i64);
     }
     if request.status > 0 {
@@ -277,91 +339,44 @@ fn server_span(request: &RequestSpan) -> Span {
         .error
         .filter(|_| !(400..500).contains(&request.status));
     let error = match reason {
-        Some(reason) => Some(reason.to_owned()),
-        None if request.status >= 500 => Some(request.status.to_string()),
-        None if GRPC_SERVER_ERRORS.contains(&status) => Some(grpc_name(status).to_owned()),
+        Some(reason) => Some(reason.into()),
+        None if request.status >= 500 => Some(request.status.to_string().into()),
+        None if GRPC_SERVER_ERRORS.contains(&status) => Some(grpc_name(status).into()),
         None => None,
     };
-    let parent = match request.has_parent() {
-        true => REMOTE_PARENT,
-        false => LOCAL_PARENT,
+    let times = (Duration::ZERO, request.duration);
+    let span = Span {
+        parent: request.parent,
+        flags: match request.has_parent() {
+            true => REMOTE_PARENT,
+            false => LOCAL_PARENT,
+        },
+        events: &request.events,
+        dropped_events: request.dropped_events,
+        ..Span::new((request, name), times, attributes, error)
     };
-    Span {
-        span_id: request.context.span_id.to_vec(),
-        parent_span_id: request
-            .parent
-            .map_or_else(Vec::new, |parent| parent.to_vec()),
-        kind: SERVER,
-        flags: parent,
-        events: request.events.iter().map(|it| event(request, it)).collect(),
-        dropped_events_count: request.dropped_events,
-        ..span(
-            request,
-            (Duration::ZERO, request.duration),
-            attributes,
-            error,
-        )
-    }
-    .customized(request)
+    span.customized()
 }
 
-impl Span {
-    /// Gives the span of a request the attributes and the name that its policy configures.
-    fn customized(mut self, request: &RequestSpan) -> Self {
-        let tracing = &request.tracing;
-        if let Some(parts) = &tracing.span_name {
-            self.name = self.name_of(parts);
-        }
-        let copied = tracing.attributes.iter().filter_map(|(name, source)| {
-            let AttributeSource::Attribute(other) = source else {
-                return None;
-            };
-            Some((name, self.value(other)?.clone()))
-        });
-        let own = request.attributes.iter();
-        let own = own.map(|(name, value)| (name, Value::String(value.to_string())));
-        let custom: Vec<_> = own.chain(copied).collect();
-        // Keys must be unique, so that these replace others.
-        let is_replaced = |it: &KeyValue| custom.iter().any(|(name, _)| it.key == ***name);
-        self.attributes.retain(|it| !is_replaced(it));
-        let mut attributes = Attributes(self.attributes);
-        for (name, value) in custom {
-            attributes.add(name, value);
-        }
-        self.attributes = attributes.0;
-        self
-    }
-
-    fn name_of(&self, parts: &[NamePart]) -> String {
-        let name: String = parts
-            .iter()
-            .map(|part| match part {
-                NamePart::Text(text) => text.to_string(),
-                NamePart::Attribute(key) => match self.value(key) {
-                    // A method that nobody knows is not part of a name.
-                    Some(Value::String(text)) if text == OTHER => "HTTP".to_owned(),
-                    Some(Value::String(text)) => text.clone(),
-                    Some(Value::Int(number)) => number.to_string(),
-                    None => String::new(),
-                },
-            })
-            .collect();
-        name.trim().to_owned()
-    }
-
-    fn value(&self, key: &str) -> Option<&Value> {
-        let attribute = self.attributes.iter().find(|it| it.key == key)?;
-        attribute.value.as_ref()?.value.as_ref()
-    }
-}
-
-fn client_span(request: &RequestSpan, attempt: &AttemptSpan) -> Span {
-    let mut attributes = Attributes::default();
+fn client_span<'a>(
+    (request, name): (&'a RequestSpan, &'a str),
+    attempt: &'a AttemptSpan,
+) -> Span<'a> {
+    let mut attributes = Attributes(Vec::with_capacity(ATTRIBUTES));
     attributes.method(&request.method);
-    let scheme = if attempt.is_tls { "https" } else { "http" };
+    let scheme = if attempt.is_tls {
+        "https://"
+    } else {
+        "http://"
+    };
     if let Some(endpoint) = attempt.endpoint {
-        attributes.peer("server", endpoint);
-        attributes.text("url.full", format!("{scheme}://{endpoint}{}", attempt.path));
+        attributes.peer(["server.address", "server.port"], endpoint);
+        let mut url = Vec::with_capacity(scheme.len() + ADDRESS + attempt.path.len());
+        url.extend_from_slice(scheme.as_bytes());
+        write_address(&mut url, endpoint);
+        url.extend_from_slice(attempt.path.as_bytes());
+        let url = String::from_utf8(url).unwrap_or_default();
+        attributes.text("url.full", url);
     }
     if let Some(template) = &request.template {
         attributes.text("url.template", &**template);
@@ -376,21 +391,21 @@ fn client_span(request: &RequestSpan, attempt: &AttemptSpan) -> Span {
         attributes.number("http.response.status_code", attempt.status);
     }
     let error = match (attempt.error, attempt.status) {
-        (Some(error), _) => Some(error.to_owned()),
-        (None, status @ 400..) => Some(status.to_string()),
+        (Some(error), _) => Some(error.into()),
+        (None, status @ 400..) => Some(status.to_string().into()),
         (None, _) => None,
     };
     let end = attempt.end.unwrap_or(request.duration);
     Span {
-        span_id: attempt.span_id.to_vec(),
-        parent_span_id: request.context.span_id.to_vec(),
+        span_id: attempt.span_id,
+        parent: Some(request.context.span_id),
         kind: CLIENT,
-        flags: LOCAL_PARENT,
-        ..span(request, (attempt.start, end), attributes, error)
+        ..Span::new((request, name), (attempt.start, end), attributes, error)
     }
 }
 
-fn event(request: &RequestSpan, (time, event): &(Duration, Event)) -> SpanEvent {
+/// Writes an event of a span (`opentelemetry.proto.trace.v1.Span.Event`), which happened at `time`.
+fn write_event(message: &mut Message, time: u64, event: &Event) {
     let mut attributes = Attributes::default();
     for (key, value) in &event.attributes {
         match value {
@@ -400,42 +415,9 @@ fn event(request: &RequestSpan, (time, event): &(Duration, Event)) -> SpanEvent 
             EventValue::Number(number) => attributes.number(key, *number),
         }
     }
-    SpanEvent {
-        time_unix_nano: request.start + time.as_nanos() as u64,
-        name: event.name.to_owned(),
-        attributes: attributes.0,
-    }
-}
-
-/// Returns what the spans of a request have in common.
-fn span(
-    request: &RequestSpan,
-    (start, end): (Duration, Duration),
-    mut attributes: Attributes,
-    error: Option<String>,
-) -> Span {
-    let method = known(&request.method).unwrap_or("HTTP");
-    let name = match &request.template {
-        Some(template) => format!("{method} {template}"),
-        None => method.to_owned(),
-    };
-    let status = error.map(|error| {
-        attributes.text("error.type", error);
-        Status {
-            message: String::new(),
-            code: ERROR,
-        }
-    });
-    Span {
-        trace_id: request.context.trace_id.to_vec(),
-        trace_state: request.tracestate.to_string(),
-        name,
-        start_time_unix_nano: request.start + start.as_nanos() as u64,
-        end_time_unix_nano: request.start + end.max(start).as_nanos() as u64,
-        attributes: attributes.0,
-        status,
-        ..Span::default()
-    }
+    message.fixed64(1, time);
+    message.bytes(2, event.name);
+    attributes.write(message, 3);
 }
 
 fn grpc_name(status: u16) -> &'static str {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::item::{Counts, Item};
+use super::batch::{Batch, Counts};
+use super::item::Item;
 use crate::ir::ObjectRef;
 
 /// Maximum memory of waiting requests, in bytes: of all policies, and of one.
@@ -15,6 +16,9 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 const MAX_BYTES_OF_POLICY: usize = MAX_BYTES / 2;
 /// Number of requests that a worker gathers at most.
 const FULL: usize = 32;
+/// Maximum memory of what one message is made of, in bytes, unless its only request takes more: a quarter of what a collector accepts over gRPC
+/// by default (`max_recv_msg_size_mib` of the OpenTelemetry collector).
+const MAX_BYTES_OF_MESSAGE: usize = 1024 * 1024;
 
 /// Which of the messages of a policy its collector has accepted.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +42,16 @@ struct State {
     policies: BTreeMap<ObjectRef, OfPolicy>,
     /// Memory of all requests, also of those that are being sent.
     bytes: usize,
-    reader: Option<Waker>,
+    reader: Option<Reader>,
     is_closed: bool,
+}
+
+/// The exporter while it waits.
+#[derive(Debug)]
+struct Reader {
+    waker: Waker,
+    /// The number of waiting requests of one policy for which it wakes.
+    count: usize,
 }
 
 /// Numbers of spans and of records of the access log.
@@ -66,7 +78,9 @@ impl Counters {
 /// The requests of one policy.
 #[derive(Debug, Default)]
 struct OfPolicy {
-    waiting: VecDeque<Item>,
+    waiting: VecDeque<Batch>,
+    /// Number of requests of these.
+    items: usize,
     /// Memory of these, and of those that are being sent.
     bytes: usize,
     /// Whether some are being sent. The others wait meanwhile.
@@ -74,65 +88,99 @@ struct OfPolicy {
 }
 
 impl OfPolicy {
-    fn is_ready(&self) -> bool {
-        !self.is_sending && !self.waiting.is_empty()
+    /// Reports whether at least `count` can be taken.
+    fn has(&self, count: usize) -> bool {
+        !self.is_sending && self.items >= count
+    }
+
+    /// Takes the first ones, as many as one message may have.
+    fn take(&mut self) -> Vec<Batch> {
+        self.is_sending = true;
+        let mut bytes = 0;
+        let within = |batch: &&Batch| {
+            bytes += batch.bytes();
+            bytes <= MAX_BYTES_OF_MESSAGE
+        };
+        let count = self.waiting.iter().take_while(within).count().max(1);
+        let taken: Vec<_> = self.waiting.drain(..count).collect();
+        self.items -= taken.iter().map(|batch| batch.items).sum::<usize>();
+        taken
+    }
+}
+
+impl State {
+    fn has_ended(&self) -> bool {
+        self.is_closed && self.policies.values().all(|it| it.bytes == 0)
+    }
+
+    /// Reports whether the reader has something to do: at least `count` requests of a policy, the last ones, or the end.
+    fn is_ready(&self, count: usize) -> bool {
+        let count = if self.is_closed { 1 } else { count };
+        self.has_ended() || self.policies.values().any(|policy| policy.has(count))
+    }
+
+    /// The reader, if it waits for what there is now.
+    fn awoken(&mut self) -> Option<Reader> {
+        let count = self.reader.as_ref()?.count;
+        self.is_ready(count).then(|| self.reader.take()).flatten()
     }
 }
 
 impl TraceQueue {
     /// Passes on requests.
     fn push(&self, requests: &mut Vec<Item>) {
+        let batches = Batch::of(requests);
         let mut dropped = Counts::default();
         let reader = {
             let mut state = self.lock();
             let state = &mut *state;
-            for request in requests.drain(..) {
-                let bytes = request.bytes();
-                let policy = state.policies.entry(request.tracing().policy.clone());
+            let awaited = state.reader.as_ref().map(|reader| reader.count);
+            let mut is_ready = false;
+            for batch in batches {
+                let bytes = batch.bytes();
+                let policy = state.policies.entry(batch.tracing.policy.clone());
                 let policy = policy.or_default();
                 let fits =
                     state.bytes + bytes <= MAX_BYTES && policy.bytes + bytes <= MAX_BYTES_OF_POLICY;
                 if state.is_closed || !fits {
-                    dropped += request.count();
+                    dropped += batch.counts;
                     continue;
                 }
                 state.bytes += bytes;
                 policy.bytes += bytes;
-                policy.waiting.push_back(request);
+                policy.items += batch.items;
+                policy.waiting.push_back(batch);
+                is_ready |= awaited.is_some_and(|count| policy.has(count));
             }
-            state.reader.take()
+            is_ready.then(|| state.reader.take()).flatten()
         };
         self.dropped.add(dropped);
         if let Some(reader) = reader {
-            reader.wake();
+            reader.waker.wake();
         }
     }
 
-    /// Ready when requests can be sent, or when the queue has ended.
-    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when at least `count` requests of a policy can be sent, and `count` is at least 1; when the queue is closed, as soon as any can be
+    /// sent or it has ended.
+    pub fn poll_ready(&self, cx: &mut Context<'_>, count: usize) -> Poll<()> {
         let mut state = self.lock();
-        let has_ended = state.is_closed && state.policies.values().all(|it| it.bytes == 0);
-        if has_ended || state.policies.values().any(OfPolicy::is_ready) {
+        if state.is_ready(count) {
             return Poll::Ready(());
         }
-        state.reader = Some(cx.waker().clone());
+        let waker = cx.waker().clone();
+        state.reader = Some(Reader { waker, count });
         Poll::Pending
     }
 
-    /// Takes up to `max` requests of each policy of which none are being sent. They count for the limits of the queue until
+    /// Takes the requests of one message for each policy of which none are being sent. They count for the limits of the queue until
     /// [`Self::release`]. `None` when the queue is closed and empty.
-    pub fn take(&self, max: usize) -> Option<Vec<Vec<Item>>> {
+    pub fn take(&self) -> Option<Vec<Vec<Batch>>> {
         let mut state = self.lock();
-        if state.is_closed && state.policies.values().all(|it| it.bytes == 0) {
+        if state.has_ended() {
             return None;
         }
-        let ready = state.policies.values_mut().filter(|it| it.is_ready());
-        let taken = ready.map(|policy| {
-            policy.is_sending = true;
-            let count = policy.waiting.len().min(max);
-            policy.waiting.drain(..count).collect()
-        });
-        Some(taken.collect())
+        let ready = state.policies.values_mut().filter(|it| it.has(1));
+        Some(ready.map(OfPolicy::take).collect())
     }
 
     /// Reports whether no request is added any more.
@@ -140,45 +188,34 @@ impl TraceQueue {
         self.lock().is_closed
     }
 
-    /// Number of requests that wait.
-    pub fn len(&self) -> usize {
-        let state = self.lock();
-        let policies = state.policies.values();
-        policies.map(|policy| policy.waiting.len()).sum()
-    }
-
-    /// Reports whether none waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Gives back the memory of what was taken of one policy, and counts it as exported or dropped: `sent` tells it of spans
     /// and of records. When a closed queue could not export something, what waits for the same collector is dropped, too: the
     /// process ends.
-    pub fn release(&self, items: &[Item], sent: Sent) {
-        let Some(first) = items.first() else {
+    pub fn release(&self, batches: &[Batch], sent: Sent) {
+        let Some(first) = batches.first() else {
             return;
         };
-        let Counts { spans, records } = items.iter().map(Item::count).sum();
-        let mut bytes: usize = items.iter().map(Item::bytes).sum();
+        let Counts { spans, records } = batches.iter().map(|it| it.counts).sum();
+        let mut bytes: usize = batches.iter().map(Batch::bytes).sum();
         let mut abandoned = Counts::default();
         let reader = {
             let mut state = self.lock();
             let state = &mut *state;
-            if let Some(policy) = state.policies.get_mut(&first.tracing().policy) {
+            if let Some(policy) = state.policies.get_mut(&first.tracing.policy) {
                 policy.is_sending = false;
                 if state.is_closed && !(sent.spans && sent.records) {
-                    abandoned = policy.waiting.iter().map(Item::count).sum();
+                    abandoned = policy.waiting.iter().map(|it| it.counts).sum();
+                    policy.items = 0;
                     policy.waiting.clear();
                     bytes = policy.bytes;
                 }
                 policy.bytes -= bytes;
                 if policy.bytes == 0 {
-                    state.policies.remove(&first.tracing().policy);
+                    state.policies.remove(&first.tracing.policy);
                 }
             }
             state.bytes -= bytes;
-            state.reader.take()
+            state.awoken()
         };
         let counts = |is_exported: bool| Counts {
             spans: spans * u64::from(sent.spans == is_exported),
@@ -188,7 +225,7 @@ impl TraceQueue {
         self.dropped.add(counts(false));
         self.dropped.add(abandoned);
         if let Some(reader) = reader {
-            reader.wake();
+            reader.waker.wake();
         }
     }
 
@@ -197,10 +234,10 @@ impl TraceQueue {
         let reader = {
             let mut state = self.lock();
             state.is_closed = true;
-            state.reader.take()
+            state.awoken()
         };
         if let Some(reader) = reader {
-            reader.wake();
+            reader.waker.wake();
         }
     }
 
@@ -263,6 +300,8 @@ impl Drop for WorkerTraces {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
     use std::time::Instant;
 
     use http::Request;
@@ -294,6 +333,32 @@ mod tests {
         Item::Span(request.unwrap())
     }
 
+    /// Memory of requests that are passed on at once.
+    fn bytes_of(requests: impl Iterator<Item = Item>) -> usize {
+        let batches = Batch::of(&mut requests.collect());
+        batches.iter().map(Batch::bytes).sum()
+    }
+
+    fn add(worker: &WorkerTraces, requests: impl Iterator<Item = Item>) {
+        for request in requests {
+            worker.add(request);
+        }
+    }
+
+    fn items(batches: &[Batch]) -> usize {
+        batches.iter().map(|batch| batch.items).sum()
+    }
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// A queue, and its part for one worker.
     fn queue() -> (Arc<TraceQueue>, WorkerTraces) {
         let queue = Arc::new(TraceQueue::default());
@@ -304,25 +369,24 @@ mod tests {
     fn requests_beyond_the_limit_of_a_policy_are_dropped_and_counted() {
         let (queue, worker) = queue();
         let path = format!("/{}", "a".repeat(1000));
-        let bytes = request_of("one", &path).bytes();
+        let full = || (0..FULL).map(|_| request_of("one", &path));
+        let bytes = bytes_of(full());
         let fit = MAX_BYTES_OF_POLICY / bytes;
-        for _ in 0..fit + FULL {
-            worker.add(request_of("one", &path));
+        for _ in 0..fit + 1 {
+            add(&worker, full());
         }
-        worker.flush();
-        assert_eq!(queue.len(), fit);
+        assert_eq!(queue.lock().bytes, fit * bytes);
         assert_eq!(queue.dropped().spans, FULL as u64);
-        let taken = queue.take(10).unwrap().remove(0);
+        let taken = queue.take().unwrap().remove(0);
+        assert_eq!(taken.len(), MAX_BYTES_OF_MESSAGE / bytes);
         // What is being sent counts for the limit.
-        worker.add(request_of("one", &path));
-        worker.flush();
-        assert_eq!(queue.dropped().spans, FULL as u64 + 1);
+        add(&worker, full());
+        assert_eq!(queue.dropped().spans, 2 * FULL as u64);
         queue.release(&taken, ALL);
-        worker.add(request_of("one", &path));
-        worker.flush();
+        add(&worker, full());
         assert_eq!(
             (queue.exported().spans, queue.dropped().spans),
-            (10, FULL as u64 + 1)
+            ((taken.len() * FULL) as u64, 2 * FULL as u64)
         );
     }
 
@@ -330,21 +394,21 @@ mod tests {
     fn policy_whose_collector_is_away_leaves_room_and_time_for_others() {
         let (queue, worker) = queue();
         let path = format!("/{}", "a".repeat(1000));
-        for _ in 0..MAX_BYTES / request_of("away", &path).bytes() {
+        for _ in 0..MAX_BYTES / path.len() {
             worker.add(request_of("away", &path));
         }
         worker.flush();
         let dropped = queue.dropped().spans;
         assert!(dropped > 0);
-        let away = queue.take(10).unwrap();
+        let away = queue.take().unwrap();
         assert_eq!(away.len(), 1);
         worker.add(request_of("other", &path));
         worker.flush();
         assert_eq!(queue.dropped().spans, dropped);
         // Nothing more of the first policy is taken before what is being sent is released.
-        let other = queue.take(10).unwrap();
+        let other = queue.take().unwrap();
         assert_eq!((other.len(), other[0].len()), (1, 1));
-        assert_eq!(&*other[0][0].tracing().policy.name, "other");
+        assert_eq!(&*other[0][0].tracing.policy.name, "other");
     }
 
     #[test]
@@ -355,26 +419,73 @@ mod tests {
         worker.flush();
         queue.close();
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(queue.poll_ready(&mut cx).is_ready());
-        let taken = queue.take(10).unwrap().remove(0);
-        assert_eq!(taken.len(), 2);
-        assert!(queue.poll_ready(&mut cx).is_pending());
+        assert!(queue.poll_ready(&mut cx, 1).is_ready());
+        let taken = queue.take().unwrap().remove(0);
+        assert_eq!(items(&taken), 2);
+        assert!(queue.poll_ready(&mut cx, 1).is_pending());
         queue.release(&taken, ALL);
-        assert!(queue.poll_ready(&mut cx).is_ready());
-        assert!(queue.take(10).is_none());
+        assert!(queue.poll_ready(&mut cx, 1).is_ready());
+        assert!(queue.take().is_none());
     }
 
     #[test]
     fn closed_queue_abandons_a_collector_that_is_away() {
         let (queue, worker) = queue();
-        for _ in 0..3 {
+        worker.add(request_of("one", "/"));
+        worker.flush();
+        let taken = queue.take().unwrap().remove(0);
+        for _ in 0..2 {
             worker.add(request_of("one", "/"));
         }
         worker.flush();
-        let taken = queue.take(1).unwrap().remove(0);
         queue.close();
         queue.release(&taken, NOTHING);
         assert_eq!(queue.dropped().spans, 3);
-        assert!(queue.take(1).is_none());
+        assert!(queue.take().is_none());
+    }
+
+    #[test]
+    fn reader_wakes_for_as_many_requests_as_it_waits_for() {
+        let (queue, worker) = queue();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        assert!(queue.poll_ready(&mut cx, 3).is_pending());
+        for expected in [0, 0, 1] {
+            worker.add(request_of("one", "/"));
+            worker.add(request_of(&format!("policy-{expected}"), "/"));
+            worker.flush();
+            assert_eq!(woken.0.load(Ordering::Relaxed), expected);
+        }
+        assert!(queue.poll_ready(&mut cx, 3).is_ready());
+    }
+
+    #[test]
+    fn reader_wakes_for_any_request_once_the_queue_is_closed() {
+        let (queue, worker) = queue();
+        worker.add(request_of("one", "/"));
+        worker.flush();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut cx = Context::from_waker(&waker);
+        assert!(queue.poll_ready(&mut cx, 2).is_pending());
+        queue.close();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(queue.poll_ready(&mut cx, 2).is_ready());
+    }
+
+    #[test]
+    fn requests_that_exceed_a_message_wait_for_the_next() {
+        let (queue, worker) = queue();
+        let path = format!("/{}", "a".repeat(60_000));
+        let full = || (0..FULL).map(|_| request_of("one", &path));
+        let count = MAX_BYTES_OF_MESSAGE / bytes_of(full());
+        for _ in 0..=count {
+            add(&worker, full());
+        }
+        let taken = queue.take().unwrap().remove(0);
+        assert_eq!(items(&taken), count * FULL);
+        queue.release(&taken, ALL);
+        assert_eq!(items(&queue.take().unwrap().remove(0)), FULL);
     }
 }

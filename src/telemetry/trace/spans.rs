@@ -9,8 +9,8 @@ use http::{HeaderValue, Method, Version, request};
 
 use super::context::{TRACESTATE, TraceContext};
 use super::events::{Decision, Event, EventValue, text};
-use crate::ir::Tracing;
 use crate::ir::telemetry::AttributeSource;
+use crate::ir::{ObjectRef, RuleId, Tracing};
 
 /// Maximum length of client-controlled texts, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -33,7 +33,7 @@ pub struct RequestSpan {
     begin: Instant,
     /// Nanoseconds since the Unix epoch.
     pub(super) start: u64,
-    pub(super) method: Box<str>,
+    pub(super) method: SpanMethod,
     /// Without the query, since its values can be credentials.
     pub(super) path: Box<str>,
     pub(super) version: &'static str,
@@ -49,7 +49,7 @@ pub struct RequestSpan {
     pub(super) dropped_events: u32,
     /// Path template of the match.
     pub(super) template: Option<Box<str>>,
-    pub(super) rule: Option<(Box<str>, usize)>,
+    pub(super) rule: Option<(ObjectRef, usize)>,
     pub(super) status: u16,
     pub(super) grpc_status: Option<u16>,
     pub(super) duration: Duration,
@@ -63,6 +63,8 @@ pub enum Purpose {
     Mirror,
     /// A question to an authorization server.
     ExternalAuth,
+    /// A page in place of a response with an error status.
+    ErrorPage,
 }
 
 impl Purpose {
@@ -70,7 +72,33 @@ impl Purpose {
         match self {
             Self::Mirror => "mirror",
             Self::ExternalAuth => "external_auth",
+            Self::ErrorPage => "error_page",
         }
+    }
+}
+
+/// The method of a request.
+#[derive(Debug)]
+pub(super) enum SpanMethod {
+    /// One that may be in names of spans (RFC 9110, 9.3, and RFC 5789).
+    Known(&'static str),
+    Other(Box<str>),
+}
+
+impl SpanMethod {
+    fn of(method: &Method) -> Self {
+        Self::Known(match *method {
+            Method::GET => "GET",
+            Method::HEAD => "HEAD",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::DELETE => "DELETE",
+            Method::CONNECT => "CONNECT",
+            Method::OPTIONS => "OPTIONS",
+            Method::TRACE => "TRACE",
+            Method::PATCH => "PATCH",
+            _ => return Self::Other(cut(method.as_str())),
+        })
     }
 }
 
@@ -140,7 +168,7 @@ impl RequestSpan {
             tracestate: tracestate.unwrap_or_default(),
             begin,
             start: now.saturating_sub(begin.elapsed().as_nanos() as u64),
-            method: cut(parts.method.as_str()),
+            method: SpanMethod::of(&parts.method),
             path: cut(parts.uri.path()),
             version: match parts.version {
                 Version::HTTP_2 => "2",
@@ -178,7 +206,7 @@ impl RequestSpan {
             tracestate: self.tracestate.clone(),
             begin: self.begin,
             start: self.start,
-            method: cut(method.as_str()),
+            method: SpanMethod::of(method),
             path: Box::default(),
             version: self.version,
             user_agent: None,
@@ -231,8 +259,8 @@ impl RequestSpan {
     }
 
     /// Records the matched rule: its route, its index there, and the path template of the match.
-    pub fn matched(&mut self, route: &str, rule: usize, template: Option<String>) {
-        self.rule = Some((route.into(), rule));
+    pub fn matched(&mut self, rule: &RuleId, template: Option<String>) {
+        self.rule = Some((rule.route.clone(), rule.index));
         self.template = template.map(String::into_boxed_str);
     }
 
@@ -244,6 +272,8 @@ impl RequestSpan {
             // The first ones tell most; the last one is the one that counts.
             self.attempts.pop();
         }
+        // Most requests have one.
+        self.attempts.reserve_exact(1);
         self.attempts.push(AttemptSpan {
             span_id: context.span_id,
             resend: self.begun,
@@ -353,27 +383,14 @@ impl RequestSpan {
     pub(super) fn count(&self) -> u64 {
         u64::from(self.purpose.is_none()) + self.attempts.len() as u64
     }
-
-    /// Bytes that it takes.
-    pub(super) fn bytes(&self) -> usize {
-        let attributes = self.attributes.iter();
-        let attributes =
-            attributes.map(|(_, value)| value.len() + size_of::<(Arc<str>, Box<str>)>());
-        let attempts = self.attempts.capacity() * size_of::<AttemptSpan>();
-        let events = self.events.capacity() * size_of::<(Duration, Event)>();
-        let of_events = self.events.iter().map(|(_, event)| event.bytes());
-        let paths = self.attempts.iter().map(|attempt| attempt.path.len());
-        let texts = [&self.tracestate, &self.method, &self.path, &self.peer.host];
-        let optional = [&self.user_agent, &self.template].into_iter().flatten();
-        let texts = texts.into_iter().chain(optional).map(|text| text.len());
-        let texts = attributes.chain(paths).chain(of_events).chain(texts);
-        size_of::<Self>() + attempts + events + texts.sum::<usize>()
-    }
 }
 
 /// Returns the beginning of a text.
 fn cut(text: &str) -> Box<str> {
-    let fits = (0..=MAX_TEXT.min(text.len())).rev();
-    let end = fits.into_iter().find(|end| text.is_char_boundary(*end));
+    if text.len() <= MAX_TEXT {
+        return text.into();
+    }
+    let mut fits = (0..=MAX_TEXT).rev();
+    let end = fits.find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or_default()].into()
 }

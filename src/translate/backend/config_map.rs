@@ -60,6 +60,7 @@ impl Resolver for ConfigMaps {
                 fallback: None,
             },
             port: Port {
+                zoned: None,
                 name: None,
                 protocol,
                 refuses_grpc: None,

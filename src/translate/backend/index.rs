@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::api::core::EndpointSlice;
 use crate::ir::ObjectRef;
+use crate::ir::packed::pack;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::source::Source;
@@ -17,6 +18,11 @@ impl SlicesByOwner {
     /// Returns the EndpointSlices of an object.
     pub(super) fn of(&self, owner: &ObjectRef) -> &[Arc<EndpointSlice>] {
         self.0.get(owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// Stores them in as few nodes as possible.
+    pub(super) fn pack(&mut self) {
+        pack(&mut self.0);
     }
 
     /// Updates what has changed. `owners` names the objects of a slice. Announces the objects whose EndpointSlices
@@ -60,6 +66,7 @@ impl SlicesByOwner {
             .get(at)
             .is_none_or(|known| known.metadata.name != name)
         {
+            slices.reserve_exact(1);
             slices.insert(at, slice.clone());
         }
     }

@@ -21,6 +21,7 @@ mod xbackend;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::ir::packed::pack;
 use crate::ir::{Backend, BackendId, ObjectRef, RouteKind, Transport, UpstreamProtocol};
 
 pub(super) use self::kind::BackendKind;
@@ -102,6 +103,12 @@ impl Backends {
             listed: None,
             claimed: BTreeSet::new(),
         }
+    }
+
+    /// Stores the first backends in as few nodes as possible.
+    pub(super) fn pack(&mut self) {
+        self.slices.pack();
+        pack(&mut self.resolved);
     }
 
     /// Updates what has changed. Announces the objects whose backends are others.
@@ -289,12 +296,13 @@ impl Backends {
         used.put_into(&mut backend);
         self.apply_policies(&mut backend, &port);
         if let Some(known) = self.resolved.get_mut(&backend.id) {
+            // The port may have other zones, which matter with another policy.
+            known.port = port;
             if *known.backend == backend {
                 return known.backend.clone();
             }
             let backend = Arc::new(backend);
             known.backend = backend.clone();
-            known.port = port;
             self.listed = None;
             return backend;
         }
@@ -317,6 +325,10 @@ impl Backends {
         let traffic = self.traffic.of(object);
         backend.traffic = backend_policy::traffic_of(traffic, applied.as_ref());
         backend.policy = applied.as_ref().map(|applied| applied.policy.clone());
+        if let Some(zoned) = &port.zoned {
+            let prefers_zone = applied.as_ref().is_some_and(|it| it.policy.prefers_zone);
+            backend.endpoints = zoned.endpoints(prefers_zone);
+        }
         let slow_start = applied.and_then(|applied| applied.slow_start);
         backend.slow_start = slow_start.or(backend.slow_start);
     }

@@ -1,10 +1,13 @@
 //! The properties of a backend port, and their effect on requests to it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::ir::sharing::Text;
 use crate::ir::tls::AlpnProtocol;
-use crate::ir::{Backend, BackendId, ClientTls, ObjectRef, RouteKind, TlsUse, UpstreamProtocol};
+use crate::ir::{
+    Backend, BackendId, ClientTls, Endpoints, ObjectRef, RouteKind, TlsUse, UpstreamProtocol,
+};
 
 use super::super::reason::{Fault, Reason};
 
@@ -16,6 +19,30 @@ pub(super) struct Port {
     /// The declared protocol, for messages, if gRPC cannot be sent there.
     pub(super) refuses_grpc: Option<Text>,
     pub(super) tls: PortTls,
+    /// Its endpoints by zone, if some but not all are in that of the data plane.
+    pub(super) zoned: Option<Arc<ZonedEndpoints>>,
+}
+
+/// Endpoints by zone.
+pub(super) struct ZonedEndpoints {
+    /// Those that hints select.
+    pub(super) hinted: Vec<SocketAddr>,
+    pub(super) all: Vec<SocketAddr>,
+    /// Those in the zone of the data plane.
+    pub(super) near: Vec<SocketAddr>,
+}
+
+impl ZonedEndpoints {
+    /// Returns the endpoints as the policy of their backend wants them.
+    pub(super) fn endpoints(&self, prefers_zone: bool) -> Endpoints {
+        match prefers_zone {
+            true => Endpoints::Zoned {
+                addresses: self.all.clone(),
+                near: self.near.clone(),
+            },
+            false => Endpoints::Addresses(self.hinted.clone()),
+        }
+    }
 }
 
 /// Where the TLS settings for a port come from.

@@ -1,16 +1,17 @@
 //! Ports of Services and similar objects: finds the port, its protocol, and its endpoints from EndpointSlices.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint};
+use crate::api::core::{ServicePort, SliceEndpoint};
 use crate::ir::sharing::Text;
 use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, Transport, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
 use super::kind::{Found, PortRef, Sources};
-use super::port::{Port, PortTls};
+use super::port::{Port, PortTls, ZonedEndpoints};
 use super::topology;
+use crate::translate::endpoints::{EndpointState, addresses, state, transport};
 
 /// Finds a port of an object with these ports, and the port's endpoints. Messages continue a sentence that begins with
 /// the name of the object.
@@ -20,9 +21,14 @@ pub(super) fn resolve(
     ports: &[ServicePort],
     port: PortRef,
 ) -> Result<Found, Fault> {
-    resolve_with(name, ports, port, |port| {
-        endpoints(sources, name, port).into()
-    })
+    let mut zoned = None;
+    let mut found = resolve_with(name, ports, port, |port| {
+        let (usable, by_zone) = endpoints(sources, name, port);
+        zoned = by_zone;
+        usable.into()
+    })?;
+    found.port.zoned = zoned;
+    Ok(found)
 }
 
 /// Like [`resolve`], with other endpoints.
@@ -52,6 +58,7 @@ pub(super) fn resolve_with(
     Ok(Found {
         backend,
         port: Port {
+            zoned: None,
             name: port.name.clone(),
             protocol,
             refuses_grpc: websocket(port),
@@ -82,15 +89,6 @@ fn find_port(ports: &[ServicePort], port: PortRef) -> Result<&ServicePort, Fault
             let message = format!("has port {wanted}, but not for {needed}, which the route needs");
             Fault::new(Reason::UnsupportedProtocol, message)
         })
-}
-
-/// Returns the transport of a port; `None` if it is not one that can be forwarded.
-pub(super) fn transport(protocol: Option<&str>) -> Option<Transport> {
-    match protocol {
-        None | Some("" | "TCP") => Some(Transport::Tcp),
-        Some("UDP") => Some(Transport::Udp),
-        Some(_) => None,
-    }
 }
 
 /// Returns the protocol of a port (GEP-1911), and its declared name if that means TLS. Other names outside
@@ -124,30 +122,13 @@ fn websocket(port: &ServicePort) -> Option<Text> {
     is_one.then(|| format!("appProtocol {name}").into())
 }
 
-/// The requests that an endpoint may get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EndpointState {
-    /// All requests.
-    Ready,
-    /// Requests only while no endpoint is ready: it is terminating but still serves.
-    Draining,
-}
-
-/// Returns the state of an endpoint of an EndpointSlice; `None` if it may get no requests.
-pub(super) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
-    let conditions = &endpoint.conditions;
-    let is_ready = conditions.ready.unwrap_or(true);
-    let is_serving = conditions.serving.unwrap_or(is_ready);
-    match conditions.terminating.unwrap_or(false) {
-        _ if is_ready => Some(EndpointState::Ready),
-        true if is_serving => Some(EndpointState::Draining),
-        _ => None,
-    }
-}
-
 /// Returns the endpoints that may get requests: the ready ones that topology hints select, or, if none is ready, those
-/// that still serve while terminating.
-fn endpoints(sources: &Sources<'_, '_>, name: &ObjectRef, port: &ServicePort) -> Vec<SocketAddr> {
+/// that still serve while terminating. Also returns them by zone, if that makes a difference.
+fn endpoints(
+    sources: &Sources<'_, '_>,
+    name: &ObjectRef,
+    port: &ServicePort,
+) -> (Vec<SocketAddr>, Option<Arc<ZonedEndpoints>>) {
     let slices = sources.slices(name);
     let select = |wanted| -> Vec<_> {
         let endpoints = addresses(slices, port);
@@ -155,37 +136,44 @@ fn endpoints(sources: &Sources<'_, '_>, name: &ObjectRef, port: &ServicePort) ->
             .filter(|(endpoint, _)| state(endpoint) == Some(wanted))
             .collect()
     };
-    let mut usable = select(EndpointState::Ready);
-    if usable.is_empty() {
-        usable = select(EndpointState::Draining);
-    } else {
-        topology::narrow(&mut usable, sources.location());
+    let ready = select(EndpointState::Ready);
+    let location = sources.location();
+    if ready.is_empty() {
+        let draining = select(EndpointState::Draining);
+        let near = topology::near(&draining, location);
+        let all = sorted(&draining);
+        return (all.clone(), by_zone(&all, &all, &near));
     }
-    let mut usable: Vec<_> = usable.into_iter().map(|(_, address)| address).collect();
-    usable.sort_unstable();
-    usable.dedup();
-    usable
+    let near = topology::near(&ready, location);
+    // Copied only where the zones matter.
+    let all = (!near.is_empty()).then(|| sorted(&ready));
+    let mut hinted = ready;
+    topology::narrow(&mut hinted, location);
+    let hinted = sorted(&hinted);
+    let zoned = all.and_then(|all| by_zone(&hinted, &all, &near));
+    (hinted, zoned)
 }
 
-/// Returns the endpoints of a port in any state.
-pub(super) fn addresses<'a>(
-    slices: &'a [Arc<EndpointSlice>],
-    port: &'a ServicePort,
-) -> impl Iterator<Item = (&'a SliceEndpoint, SocketAddr)> {
-    let name = port.name.as_deref().unwrap_or_default();
-    let slices = slices.iter().filter(|slice| slice.address_type != "FQDN");
-    slices.flat_map(move |slice| {
-        let ports = slice.ports.iter().filter(move |slice| {
-            slice.name.as_deref().unwrap_or_default() == name
-                && transport(slice.protocol.as_deref()) == transport(port.protocol.as_deref())
-        });
-        let numbers = ports.filter_map(|port| port.port);
-        numbers.flat_map(|number| {
-            slice.endpoints.iter().filter_map(move |endpoint| {
-                // The API defines the addresses of an endpoint as equivalent and recommends the first one.
-                let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
-                Some((endpoint, SocketAddr::new(address, number)))
-            })
+fn sorted(endpoints: &[(&SliceEndpoint, SocketAddr)]) -> Vec<SocketAddr> {
+    let mut addresses: Vec<_> = endpoints.iter().map(|(_, address)| *address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// Returns endpoints by zone, if some but not all are in that of the data plane.
+fn by_zone(
+    hinted: &[SocketAddr],
+    all: &[SocketAddr],
+    near: &[(&SliceEndpoint, SocketAddr)],
+) -> Option<Arc<ZonedEndpoints>> {
+    let near = sorted(near);
+    let is_part = !near.is_empty() && near.len() < all.len();
+    is_part.then(|| {
+        Arc::new(ZonedEndpoints {
+            hinted: hinted.to_vec(),
+            all: all.to_vec(),
+            near,
         })
     })
 }

@@ -1,12 +1,13 @@
 //! Statuses of backends that have one, and notes on those that have none.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
-use crate::status::{Note, ParentStatus};
+use crate::status::{Condition, Note, ParentStatus};
 
 use super::super::input::Input;
 use super::{Backends, sources};
@@ -29,9 +30,10 @@ impl Backends {
         let claimed = std::mem::take(&mut self.claimed);
         changed.extend(&claimed);
         changed.extend(changes.sources().iter().filter_map(|source| match source {
-            Source::Backend(object) | Source::EndpointsOf(object) | Source::RequestsTo(object) => {
-                Some(object)
-            }
+            Source::Backend(object)
+            | Source::EndpointsOf(object)
+            | Source::RequestsTo(object)
+            | Source::BackendPolicyOf(object) => Some(object),
             _ => None,
         }));
         for object in changed {
@@ -62,13 +64,19 @@ impl Backends {
             gateways: senders,
             is_served: self.of_object(object).any(|(_, it)| it.served > 0),
         };
-        let status = enabled.resolver.status(object, &users);
+        let mut status = enabled.resolver.status(object, &users);
+        if let Some(status) = &mut status {
+            self.add_policies(object, &mut status.conditions);
+        }
         put(
             &mut report.statuses.release_backends,
             object,
             status.map(Into::into),
         );
-        let conditions = enabled.resolver.conditions(object);
+        let mut conditions = enabled.resolver.conditions(object);
+        if let Some(conditions) = &mut conditions {
+            self.add_policies(object, conditions);
+        }
         let entries = conditions
             .filter(|_| !senders.is_empty())
             .map(|conditions| {
@@ -77,9 +85,16 @@ impl Backends {
                     controller_name: input.options.controller_name.clone(),
                     conditions: conditions.clone(),
                 };
-                senders.iter().map(entry).collect()
+                Arc::new(senders.iter().map(entry).collect::<Vec<_>>())
             });
         put(&mut report.statuses.backends, object, entries);
+    }
+
+    /// Adds the condition that names the policies on a backend. All conditions are about the same generation.
+    fn add_policies(&self, object: &ObjectRef, conditions: &mut Vec<Condition>) {
+        let generation = conditions.first().map(|it| it.observed_generation);
+        let affected = generation.and_then(|it| self.policies.affecting(object, it));
+        conditions.extend(affected);
     }
 
     /// Returns the note on an object that routes refer to, and that is served nevertheless.

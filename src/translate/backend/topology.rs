@@ -1,5 +1,5 @@
 //! Topology hints: selects the endpoints whose hints name the location of the data plane. Follows the rules of
-//! kube-proxy, which reads only hints and not the zones or nodes of endpoints.
+//! kube-proxy, which reads only hints and not the zones or nodes of endpoints. Policies of backends prefer zones.
 
 use std::net::SocketAddr;
 
@@ -33,6 +33,19 @@ pub(super) fn narrow(ready: &mut Vec<(&SliceEndpoint, SocketAddr)>, location: &L
             return;
         }
     }
+}
+
+/// Returns the endpoints in the zone of a location.
+pub(super) fn near<'a>(
+    endpoints: &[(&'a SliceEndpoint, SocketAddr)],
+    location: &Location,
+) -> Vec<(&'a SliceEndpoint, SocketAddr)> {
+    let Some(zone) = &location.zone else {
+        return Vec::new();
+    };
+    let is_near = |endpoint: &SliceEndpoint| endpoint.zone.as_deref() == Some(zone);
+    let near = endpoints.iter().filter(|(endpoint, _)| is_near(endpoint));
+    near.copied().collect()
 }
 
 fn hints(endpoint: &SliceEndpoint, of: HintsOf) -> &[Hint] {

@@ -153,6 +153,7 @@ impl Resolver for XBackends {
                 fallback: None,
             },
             port: Port {
+                zoned: None,
                 name: None,
                 protocol: external.protocol,
                 refuses_grpc: external.refuses_grpc.clone(),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::Resource;
+use crate::api::core::ConfigMap;
 use crate::api::gateway::{Gateway, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::reference::{ObjectReference, ParentRef};
@@ -15,13 +16,14 @@ use crate::ir::{Hostname, ObjectRef};
 use super::super::backend::Backends;
 use super::super::changes::Changes;
 use super::super::gateway::attachment::{
-    Attachment, Candidate, GatewayParents, Parents, parent_name,
+    Attachment, Candidate, GatewayParents, Parent, Parents, parent_name,
 };
 use super::super::gateway::draft::draft;
-use super::super::gateway::frontend;
 use super::super::gateway::gateway::GatewayDraft;
 use super::super::gateway::listener::ListenerDraft;
+use super::super::gateway::occupied::Occupied;
 use super::super::gateway::set_parents::SetParents;
+use super::super::gateway::{added, frontend};
 use super::super::input::Input;
 use super::super::memo::Memo;
 use super::super::patterns::{Demand, PatternBudgets};
@@ -34,7 +36,7 @@ use super::super::source::Source;
 #[derive(Default)]
 pub(super) struct Acceptance {
     sets: SetParents,
-    gateways: Memo<GatewayUses>,
+    gateways: Memo<Listeners>,
     pub(super) parents: Parents,
     /// What the listeners of a Gateway or ListenerSet use.
     uses: BTreeMap<ObjectRef, Uses>,
@@ -57,6 +59,13 @@ pub(super) struct Taken {
     rules: Option<Arc<Rules>>,
     patterns: Option<Demand>,
     hostnames: Option<Claim>,
+}
+
+/// The listeners of a Gateway and of its ListenerSets.
+#[derive(Default)]
+struct Listeners {
+    uses: GatewayUses,
+    occupied: Occupied,
 }
 
 /// What the listeners of a Gateway and of its ListenerSets use.
@@ -88,26 +97,63 @@ impl Acceptance {
         self.forget_rules(changes.objects());
         self.parents.begin();
         self.sets.step(input, changes);
+        let mut extended = self.sets.extended();
+        extended.retain(|name| self.add_sets(input, name, changes).is_some());
         let mut names = self.gateways.outdated(changes);
         names.extend(changes.of::<Gateway>());
-        for name in names {
+        for name in names.difference(&extended.into_iter().collect()) {
             let mut parents = None;
             let computed = input.reading(|| {
-                let gateway = input.find::<Gateway>(&name)?;
-                let draft = draft(input, gateway, self.sets.of_gateway(input, &name))?;
+                let gateway = input.find::<Gateway>(name)?;
+                let draft = draft(input, gateway, self.sets.of_gateway(input, name))?;
                 parents = Some(GatewayParents::new(&draft));
-                Some(gateway_uses(&draft))
+                Some(Listeners {
+                    uses: gateway_uses(&draft),
+                    occupied: Occupied::new(&draft),
+                })
             });
-            let previous = self.gateways.replace(&name, computed).previous;
-            self.parents.replace(&name, parents, changes);
-            self.replace_uses(&name, previous.unwrap_or_default(), changes);
+            let previous = self.gateways.replace(name, computed).previous;
+            self.parents.replace(name, parents, changes);
+            self.replace_uses(name, previous.unwrap_or_default().uses, changes);
         }
+    }
+
+    /// Adds the new ListenerSets of a Gateway if they are [apart](added::are_apart) from its other listeners. Otherwise
+    /// returns `None`: the Gateway has to be drafted.
+    fn add_sets(
+        &mut self,
+        input: &Input<'_>,
+        name: &ObjectRef,
+        changes: &mut Changes,
+    ) -> Option<()> {
+        let object = input.find::<Gateway>(name)?;
+        if !added::is_only_extended(&self.gateways, object, changes) {
+            return None;
+        }
+        let known = self.gateways.get_mut(name)?;
+        let added = self.sets.added(name);
+        let (draft, reads) = input.reading(|| added::draft_of(input, object, &added));
+        let draft = draft?;
+        if draft.sets.len() != added.len() || !added::are_apart(&draft, &known.occupied) {
+            return None;
+        }
+        for ((place, _), set) in added.into_iter().zip(&draft.sets) {
+            let listeners = &draft.listeners[set.listeners.clone()];
+            let parents = listeners.iter().map(|it| Parent::new(&draft, it)).collect();
+            (self.parents).insert_set(name, place, &set.name, parents, changes);
+            let uses = Uses::of(listeners);
+            listeners.iter().for_each(|it| known.occupied.add(it));
+            known.uses.insert(set.name.clone(), uses.clone());
+            self.uses.insert(set.name.clone(), uses);
+        }
+        self.gateways.extend(name, reads);
+        Some(())
     }
 
     /// Replaces what the listeners of a Gateway and of its ListenerSets use.
     fn replace_uses(&mut self, gateway: &ObjectRef, previous: GatewayUses, changes: &mut Changes) {
         let none = GatewayUses::new();
-        let now = self.gateways.get(gateway).unwrap_or(&none);
+        let now = self.gateways.get(gateway).map_or(&none, |it| &it.uses);
         for object in previous
             .into_keys()
             .filter(|object| !now.contains_key(object))
@@ -115,7 +161,7 @@ impl Acceptance {
             // Another Gateway may have the ListenerSet by now, and may have admitted it.
             let owner = self.sets.of_set(&object).filter(|owner| *owner != gateway);
             let uses = owner.and_then(|owner| self.gateways.get(owner));
-            if !uses.is_some_and(|uses| uses.contains_key(&object)) {
+            if !uses.is_some_and(|it| it.uses.contains_key(&object)) {
                 self.uses.remove(&object);
                 changes.announce(Source::ListenersOf(object));
             }
@@ -148,8 +194,8 @@ impl Acceptance {
         self.conflicts.replace(route, hostnames);
     }
 
-    /// Forgets what the rules of changed routes take; of all routes of its namespace if a RouteFilter changed, and of all
-    /// routes if a ReferenceGrant changed, which rules may need.
+    /// Forgets what the rules of changed routes take; of all routes of its namespace if a RouteFilter or a ConfigMap
+    /// changed, and of all routes if a ReferenceGrant changed, which rules may need.
     fn forget_rules(&mut self, changed: &[ObjectRef]) {
         let is_grant = |name: &ObjectRef| &*name.kind == ReferenceGrant::KIND;
         match changed.iter().any(is_grant) {
@@ -159,7 +205,7 @@ impl Acceptance {
     }
 
     fn forget_rules_of(&mut self, changed: &ObjectRef) {
-        if &*changed.kind != RouteFilter::KIND {
+        if ![RouteFilter::KIND, ConfigMap::KIND].contains(&&*changed.kind) {
             self.rules.remove(changed);
             return;
         }
@@ -268,10 +314,20 @@ fn gateway_uses(gateway: &GatewayDraft<'_>) -> GatewayUses {
         .listeners
         .chunk_by(|one, two| one.key.origin == two.key.origin);
     for listeners in origins {
-        let is_used = |it: &ListenerDraft<'_>| it.terminates_tls() && it.is_accepted();
-        let used = (0..listeners.len()).filter(|at| is_used(&listeners[*at]));
         let origin = uses.entry(listeners[0].key.origin.clone()).or_default();
-        origin.listeners.extend(used);
+        origin.listeners = Uses::of(listeners).listeners;
     }
     uses
+}
+
+impl Uses {
+    /// Returns what the listeners of one object use, which are in its order.
+    fn of(listeners: &[ListenerDraft<'_>]) -> Self {
+        let is_used = |it: &ListenerDraft<'_>| it.terminates_tls() && it.is_accepted();
+        let used = (0..listeners.len()).filter(|at| is_used(&listeners[*at]));
+        Self {
+            listeners: used.collect(),
+            ..Self::default()
+        }
+    }
 }

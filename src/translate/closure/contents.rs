@@ -1,5 +1,6 @@
 //! What a Gateway's pods are sent of an object: of Secrets and ConfigMaps only the keys that the Gateway uses. Secrets are
-//! sent for a purpose; without one, only that they exist and of which type they are. Must not know who refers to them.
+//! sent for a purpose; without one, only that they exist and of which type they are. ConfigMaps with texts of responses are
+//! sent as a whole. Must not know who refers to them.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::api::{Object, ObjectMeta};
 use crate::ir::sharing::TextMap;
 use crate::translate::links::Purpose;
 use crate::translate::policy::inherited::access::secret::is_for_credentials;
-use crate::translate::policy::inherited::access::{basic, jwt};
+use crate::translate::policy::inherited::access::{basic, jwt, oidc};
 
 /// The type of the Secrets that certificates are read from.
 const TLS_TYPE: &str = "kubernetes.io/tls";
@@ -24,6 +25,8 @@ impl Purpose {
             Self::Users => key == basic::KEY,
             Self::ApiKeys => true,
             Self::TokenKey => key == jwt::SHARED_KEY,
+            Self::ClientSecret => key == oidc::SECRET,
+            Self::Texts => false,
         }
     }
 
@@ -31,31 +34,34 @@ impl Purpose {
         match self {
             Self::Certificate => secret.kind == TLS_TYPE,
             Self::Authority => true,
-            Self::Users | Self::ApiKeys | Self::TokenKey => is_for_credentials(secret),
+            Self::Users | Self::ApiKeys | Self::TokenKey | Self::ClientSecret => {
+                is_for_credentials(secret)
+            }
+            Self::Texts => false,
         }
     }
 }
 
-/// Returns the parts of an object that are used. `is_for` reports whether a Secret is used for a purpose.
+/// Returns the parts of an object that are used. `is_for` reports whether it is used for a purpose.
 pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
     match object {
         Object::Secret(secret) => {
             let purposes = Purpose::ALL.into_iter();
             let purposes = purposes.filter(|it| is_for(*it) && it.is_served_by(&secret));
             let purposes: Vec<_> = purposes.collect();
-            let is_used =
-                |(key, _): &(&str, &str)| purposes.iter().any(|purpose| purpose.needs(key));
+            let is_used = |key: &str| purposes.iter().any(|purpose| purpose.needs(key));
             Object::Secret(Arc::new(Secret {
                 metadata: identity(&secret.metadata),
                 kind: secret.kind.clone(),
-                data: secret.data.iter().filter(is_used).collect(),
-                string_data: secret.string_data.iter().filter(is_used).collect(),
+                data: secret.data.only(is_used),
+                string_data: secret.string_data.only(is_used),
             }))
         }
         Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
             metadata: identity(&map.metadata),
             data: {
-                let is_used = |key: &str| matches!(key, AUTHORITY | jwt::KEY_SET);
+                let has_texts = is_for(Purpose::Texts);
+                let is_used = |key: &str| has_texts || matches!(key, AUTHORITY | jwt::KEY_SET);
                 let used = map.data.iter().filter(|(key, _)| is_used(key));
                 used.map(|(key, value)| (key.clone(), value.clone()))
                     .collect()

@@ -10,11 +10,13 @@ use crate::api::backend_policy::BackendPolicy;
 use crate::api::filter::HttpFilter;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::api::inherited_policy::InheritedPolicy;
+use crate::api::key_set::KeySet;
 use crate::api::parameters::GROUP;
 use crate::api::policy::TlsPolicy;
 use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef};
 use crate::api::route::RouteRule;
 use crate::api::route_filter::RouteFilter;
+use crate::api::route_policy::RoutePolicy;
 use crate::api::telemetry_policy::TelemetryPolicy;
 use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
@@ -25,6 +27,7 @@ use super::super::backend;
 use super::super::gateway::attachment;
 use super::super::gateway::attachment::parent_name;
 use super::super::input::Input;
+use super::super::policy::inherited::access::key_backend::references as key_backends;
 use super::super::route::route::RouteObject;
 use super::acceptance::{Acceptance, Taken};
 use crate::translate::links::{Collector, Links, Purpose, Source};
@@ -57,8 +60,9 @@ pub(super) fn links(
         Object::AccessPolicy(policy) => by_kind.access_policy(policy),
         Object::ClientPolicy(policy) => by_kind.inherited_policy(&**policy),
         Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
-        Object::RoutePolicy(policy) => by_kind.inherited_policy(&**policy),
+        Object::RoutePolicy(policy) => by_kind.route_policy(policy),
         Object::TelemetryPolicy(policy) => by_kind.telemetry_policy(policy),
+        Object::RouteFilter(filter) => by_kind.route_filter(filter),
         Object::Service(_)
         | Object::ServiceImport(_)
         | Object::XBackend(_)
@@ -70,11 +74,11 @@ pub(super) fn links(
             .extend(backend::owners(slice)),
         Object::ReferenceGrant(_)
         | Object::GatewayParameters(_)
-        | Object::RouteFilter(_)
         | Object::Namespace(_)
         | Object::Pod(_)
         | Object::Secret(_)
-        | Object::ConfigMap(_) => {}
+        | Object::ConfigMap(_)
+        | Object::KeySet(_) => {}
     }
     let ByKind {
         collector, taken, ..
@@ -159,28 +163,40 @@ impl ByKind<'_> {
             let (filters, backend_refs) = rule.references();
             self.http_filters(filters);
             for reference in backend_refs {
-                if self.may_forward(R::ROUTE_KIND, &reference.backend) {
-                    self.backend(&reference.backend);
+                let backend = reference.backend();
+                if self.may_forward(R::ROUTE_KIND, &backend) {
+                    self.backend(&backend);
                 }
                 self.http_filters(&reference.filters);
             }
         }
     }
 
-    /// Collects the RouteFilters of a route, on which it depends whether it is usable.
+    /// Collects the RouteFilters of a route, on which it depends whether it is usable, as on the ConfigMaps that they name.
     fn route_filters<R: RouteObject>(&mut self, route: &R) {
         for rule in &route.spec().rules {
             let (filters, backend_refs) = rule.references();
-            let of_backends = backend_refs.iter().flat_map(|it| &it.filters);
+            let of_backends = backend_refs.iter().flat_map(|it| it.filters.iter());
             let extensions = filters.iter().chain(of_backends);
             for extension in extensions.filter_map(|filter| filter.extension_ref.as_ref()) {
                 if (&*extension.group, &*extension.kind) == (GROUP, RouteFilter::KIND) {
                     let namespace = &self.collector.name.namespace;
                     let name = ObjectRef::new(GROUP, RouteFilter::KIND, namespace, &extension.name);
                     self.collector.depends_on_object(&name);
+                    let filter = self.collector.input.find::<RouteFilter>(&name);
+                    if let Some(map) = filter.and_then(|filter| body_of(filter)) {
+                        self.collector.depends_on_object(&map);
+                    }
                     self.collector.refers_to(name);
                 }
             }
+        }
+    }
+
+    /// Collects the links of a RouteFilter: it refers to the ConfigMap with its body.
+    fn route_filter(&mut self, filter: &RouteFilter) {
+        if let Some(map) = body_of(filter) {
+            self.collector.texts(&map.name);
         }
     }
 
@@ -207,7 +223,8 @@ impl ByKind<'_> {
     }
 
     /// Collects the links of a policy on TLS. A policy for backends of its own namespace belongs to them. A policy for
-    /// backends of other namespaces applies only to requests of Gateways in its own namespace, and belongs to these.
+    /// backends of other namespaces applies only to requests of Gateways in its own namespace and to fetches of keys for
+    /// policies there, and belongs to these.
     ///
     /// Only ConfigMaps count: a Secret is in a closure only if the Gateway, one of its ListenerSets or an XBackend of its
     /// accepted routes uses it.
@@ -232,6 +249,15 @@ impl ByKind<'_> {
             let gateways = self.collector.input.in_namespace::<Gateway>(namespace);
             let gateways = gateways.map(|gateway| gateway.object_ref());
             self.collector.links.belongs_to.extend(gateways);
+            self.collector
+                .depends_on(Source::all_of(AccessPolicy::KIND, namespace));
+            let policies = self.collector.input.in_namespace::<AccessPolicy>(namespace);
+            let fetching = policies.filter(|policy| {
+                let mut servers = key_backends(policy);
+                servers.any(|server| server.object_ref(namespace) == target)
+            });
+            let fetching = fetching.map(|policy| policy.object_ref());
+            self.collector.links.belongs_to.extend(fetching);
         }
         self.collector.config_maps(&spec.validation);
     }
@@ -262,15 +288,21 @@ impl ByKind<'_> {
         self.collector.links.belongs_to.extend(targets);
     }
 
-    /// Collects the links of a policy on access: it refers to the Secrets with credentials.
+    /// Collects the links of a policy on access: it refers to the Secrets with credentials, to the keys of
+    /// issuers, and to the authorization server.
     fn access_policy(&mut self, policy: &AccessPolicy) {
         self.inherited_policy(policy);
         let AccessSpec {
             basic,
             api_key,
             jwt,
+            oidc,
+            external,
             ..
         } = &policy.spec;
+        if let Some(external) = external {
+            self.backend(&external.auth.backend_ref);
+        }
         if let Some(basic) = basic {
             self.collector.secret(&basic.secret_ref, Purpose::Users);
         }
@@ -281,10 +313,41 @@ impl ByKind<'_> {
             if let Some(secret) = &provider.jwks.secret_ref {
                 self.collector.secret(secret, Purpose::TokenKey);
             }
-            if let Some(map) = &provider.jwks.config_map_ref {
-                let namespace = &self.collector.name.namespace;
-                let map = ObjectRef::core("ConfigMap", namespace, &map.name);
-                self.collector.refers_to(map);
+            let remote = provider.jwks.remote.as_ref();
+            let authorities = remote.and_then(|remote| remote.ca_config_map_ref.as_ref());
+            let maps = provider.jwks.config_map_ref.iter().chain(authorities);
+            let namespace = &self.collector.name.namespace;
+            let maps = maps.map(|map| ObjectRef::core("ConfigMap", namespace, &map.name));
+            let key_set = remote
+                .map(|it| ObjectRef::new(GROUP, KeySet::KIND, namespace, &KeySet::name_of(it)));
+            self.collector.refers_to_all(maps.chain(key_set));
+            if let Some(backend) = remote.and_then(|remote| remote.backend_ref.as_ref()) {
+                self.backend(backend);
+            }
+        }
+        if let Some(oidc) = oidc {
+            if let Some(secret) = &oidc.client_secret_ref {
+                self.collector.secret(secret, Purpose::ClientSecret);
+            }
+            let namespace = &self.collector.name.namespace;
+            let map = oidc.ca_config_map_ref.as_ref();
+            let map = map.map(|map| ObjectRef::core("ConfigMap", namespace, &map.name));
+            let key_set = KeySet::name_of_provider(oidc);
+            let key_set = ObjectRef::new(GROUP, KeySet::KIND, namespace, &key_set);
+            self.collector
+                .refers_to_all(map.into_iter().chain([key_set]));
+        }
+    }
+
+    /// Collects the links of a policy on routes: it refers to the ConfigMaps with error pages, and to the servers of these.
+    fn route_policy(&mut self, policy: &RoutePolicy) {
+        self.inherited_policy(policy);
+        for page in policy.spec.error_pages.iter().flatten() {
+            if let Some(map) = &page.config_map_ref {
+                self.collector.texts(&map.name);
+            }
+            if let Some(server) = &page.backend_ref {
+                self.backend(server);
             }
         }
     }
@@ -393,6 +456,14 @@ impl ByKind<'_> {
                 .refers_to_granted(group, kind, namespace.as_deref(), name, None);
         }
     }
+}
+
+/// Returns the ConfigMap with the body of a RouteFilter.
+fn body_of(filter: &RouteFilter) -> Option<ObjectRef> {
+    let response = filter.spec.direct_response.as_ref()?;
+    let map = response.config_map_ref.as_ref()?;
+    let namespace = &filter.metadata.namespace;
+    Some(ObjectRef::core("ConfigMap", namespace, &map.name))
 }
 
 fn is_our_kind(parent: &ParentRef) -> bool {

@@ -1,4 +1,5 @@
-//! ExternalAuth filters: the authorization server, and the parts of a request that it gets.
+//! ExternalAuth filters and the section `external` of AccessPolicies: the authorization server, and the parts of a request
+//! that it gets.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use http::HeaderName;
 
 use crate::api::filter::{ExternalAuth as ExternalAuthSpec, HttpAuth as HttpAuthSpec};
 use crate::ir::RouteKind;
-use crate::ir::external_auth::{AuthProtocol, ExternalAuth, GrpcAuth, HttpAuth};
+use crate::ir::auth_call::{AuthCall, AuthProtocol, GrpcAuth, HttpAuth};
+use crate::ir::external_auth::ExternalAuth;
 
 use super::backend::ResolveBackend;
 use super::fault::unsupported;
@@ -18,9 +20,32 @@ pub(in crate::translate) fn translate(
     field: &str,
     backend: ResolveBackend<'_>,
 ) -> Result<ExternalAuth, Fault> {
+    let http = block.http.as_ref();
+    if http.is_some_and(|http| http.path_mode.is_some()) {
+        let message = "is for AccessPolicies; the filter appends the path of the request";
+        return Err(unsupported(&format!("{field}.http.pathMode"), message));
+    }
+    let call = call(block, field)?;
+    let of_reference = format!("{field}.backendRef");
+    Ok(ExternalAuth {
+        target: backend(&block.backend_ref, &of_reference, Some(requests(&call))),
+        call,
+    })
+}
+
+/// Returns the kind of routes that forward such requests.
+pub(in crate::translate) fn requests(call: &AuthCall) -> RouteKind {
+    match call.protocol {
+        AuthProtocol::Http(_) => RouteKind::Http,
+        AuthProtocol::Grpc(_) => RouteKind::Grpc,
+    }
+}
+
+/// Translates how an authorization server is asked, from the block at `field`.
+pub(in crate::translate) fn call(block: &ExternalAuthSpec, field: &str) -> Result<AuthCall, Fault> {
     let ExternalAuthSpec {
         protocol,
-        backend_ref,
+        backend_ref: _,
         http,
         grpc,
         forward_body,
@@ -50,34 +75,36 @@ pub(in crate::translate) fn translate(
         let message = format!("{max_size} is not between 0 and {}", u16::MAX);
         unsupported(&format!("{field}.forwardBody.maxSize"), &message)
     })?;
-    let requests = match protocol {
-        AuthProtocol::Http(_) => RouteKind::Http,
-        AuthProtocol::Grpc(_) => RouteKind::Grpc,
-    };
-    let of_reference = format!("{field}.backendRef");
-    Ok(ExternalAuth {
-        target: backend(backend_ref, &of_reference, Some(requests)),
-        protocol,
-        max_body,
-    })
+    Ok(AuthCall { protocol, max_body })
 }
 
 fn http_auth(block: &HttpAuthSpec, field: &str) -> Result<HttpAuth, Fault> {
     let HttpAuthSpec {
         path,
+        path_mode,
         allowed_headers,
         allowed_response_headers,
     } = block;
+    let path = path.as_deref().unwrap_or_default();
+    let (path_prefix, exact_path) = match path_mode.as_deref() {
+        None | Some("Append") => (path_prefix(path, field)?, None),
+        Some("Exact") => ("".into(), Some(exact_path(path, field)?)),
+        Some(other) => {
+            let message = format!("{other:?} is neither Append nor Exact");
+            return Err(unsupported(&format!("{field}.pathMode"), &message));
+        }
+    };
     let response_headers = format!("{field}.allowedResponseHeaders");
     Ok(HttpAuth {
-        path_prefix: path_prefix(path.as_deref().unwrap_or_default(), field)?,
+        path_prefix,
+        exact_path,
         headers: headers(allowed_headers, &format!("{field}.allowedHeaders"))?,
         response_headers: headers(allowed_response_headers, &response_headers)?,
     })
 }
 
-/// Parses a path prefix. Refuses dot segments, because an authorization server would resolve them.
-fn path_prefix(path: &str, field: &str) -> Result<Arc<str>, Fault> {
+/// Returns a path. Refuses dot segments, because an authorization server would resolve them.
+fn checked<'p>(path: &'p str, field: &str) -> Result<&'p str, Fault> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@%".contains(&byte);
     let is_dots = |segment: &str| {
         let segment = segment.to_ascii_lowercase().replace("%2e", ".");
@@ -87,12 +114,35 @@ fn path_prefix(path: &str, field: &str) -> Result<Arc<str>, Fault> {
         let message = format!("{path:?} is not a path, or has segments `.` or `..`");
         return Err(unsupported(&format!("{field}.path"), &message));
     }
-    let path = path.trim_end_matches('/');
-    Ok(if path.is_empty() || path.starts_with('/') {
-        path.into()
-    } else {
-        format!("/{path}").into()
+    Ok(path)
+}
+
+/// Parses a path prefix.
+fn path_prefix(path: &str, field: &str) -> Result<Arc<str>, Fault> {
+    let path = checked(path, field)?.trim_end_matches('/');
+    Ok(match path {
+        "" => path.into(),
+        _ => rooted(path),
     })
+}
+
+/// Parses a path that may have a query.
+fn exact_path(path: &str, field: &str) -> Result<Arc<str>, Fault> {
+    let (before, query) = path.split_once('?').unwrap_or((path, ""));
+    checked(before, field)?;
+    let fits = |byte: u8| byte.is_ascii_graphic() && !b"#\"<>\\^`{|}".contains(&byte);
+    if !query.bytes().all(fits) {
+        let message = format!("{query:?} is not a query");
+        return Err(unsupported(&format!("{field}.path"), &message));
+    }
+    Ok(rooted(path))
+}
+
+fn rooted(path: &str) -> Arc<str> {
+    match path.starts_with('/') {
+        true => path.into(),
+        false => format!("/{path}").into(),
+    }
 }
 
 /// Parses header names. Returns each once.
@@ -129,6 +179,22 @@ mod tests {
         ] {
             let prefix = path_prefix(path, "f").ok();
             assert_eq!(prefix.as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn exact_path_keeps_its_end_and_its_query() {
+        for (path, expected) in [
+            ("", Some("/")),
+            ("auth/", Some("/auth/")),
+            ("/auth?group=a&b=%20", Some("/auth?group=a&b=%20")),
+            ("/a/../b", None),
+            ("/a?b#c", None),
+            ("/a?b c", None),
+            ("/a?b\r\nc", None),
+        ] {
+            let exact = exact_path(path, "f").ok();
+            assert_eq!(exact.as_deref(), expected, "{path}");
         }
     }
 }

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 
 use crate::api::route_filter::{DirectResponse, RegexRewrite, RouteFilter, RouteFilterSpec};
-use crate::ir::Filter;
 use crate::ir::filter::Response;
 use crate::ir::path_rewrite::PathRewrite;
+use crate::ir::{Filter, ObjectRef};
 
+use crate::translate::config_map;
 use crate::translate::filter::fault::unsupported;
+use crate::translate::input::Input;
 use crate::translate::patterns::RoutePatterns;
 use crate::translate::reason::Fault;
 
@@ -19,6 +22,7 @@ const MAX_BODY: usize = 64 * 1024;
 
 /// Translates a filter that the rule at `field` names. Its pattern is one of the route's.
 pub(in crate::translate) fn translate(
+    input: &Input<'_>,
     object: &RouteFilter,
     field: &str,
     patterns: &mut RoutePatterns,
@@ -31,7 +35,10 @@ pub(in crate::translate) fn translate(
     } = &object.spec;
     match (regex_rewrite, direct_response) {
         (Some(rewrite), None) => self::rewrite(rewrite, &field, patterns),
-        (None, Some(response)) => self::response(response, &field),
+        (None, Some(response)) => {
+            let body = body(input, &object.metadata.namespace, response, &field)?;
+            self::response(response, body, &field)
+        }
         _ => Err(unsupported(
             &field,
             "spec needs one of regexRewrite and directResponse",
@@ -57,10 +64,36 @@ fn rewrite(
     Ok(Filter::RewritePath(Arc::new(rewrite)))
 }
 
-fn response(response: &DirectResponse, field: &str) -> Result<Filter, Fault> {
+/// Returns the body of the response of a filter in `namespace`.
+fn body(
+    input: &Input<'_>,
+    namespace: &str,
+    response: &DirectResponse,
+    field: &str,
+) -> Result<Bytes, Fault> {
+    let field = format!("{field}: spec.directResponse");
+    match (&response.body, &response.config_map_ref) {
+        (Some(_), Some(_)) => Err(unsupported(&field, "has both body and configMapRef")),
+        (None, None) => Ok(Bytes::new()),
+        (None, Some(reference)) => {
+            let map = ObjectRef::core("ConfigMap", namespace, &reference.name);
+            let text = config_map::text(input, &map, &reference.key);
+            text.map_err(|why| unsupported(&format!("{field}.configMapRef"), &why))
+        }
+        (Some(body), None) if body.len() > MAX_BODY => {
+            let message = format!("has {} bytes, of at most {MAX_BODY}", body.len());
+            Err(unsupported(&format!("{field}.body"), &message))
+        }
+        (Some(body), None) => Ok(body.clone().into()),
+    }
+}
+
+fn response(response: &DirectResponse, body: Bytes, field: &str) -> Result<Filter, Fault> {
+    // Destructured, so that a new field fails to compile until it is handled.
     let DirectResponse {
         status,
-        body,
+        body: _,
+        config_map_ref,
         headers: fields,
     } = response;
     let field = format!("{field}: spec.directResponse");
@@ -71,16 +104,15 @@ fn response(response: &DirectResponse, field: &str) -> Result<Filter, Fault> {
             &format!("{status} is not 200 to 599"),
         ));
     };
-    let body = body.clone().unwrap_or_default();
     // RFC 9110, 15.3.5, 15.3.6 and 15.4.5.
     let is_empty = matches!(status.as_u16(), 204 | 205 | 304);
     if is_empty && !body.is_empty() {
         let message = format!("a response with status {} has none", status.as_u16());
-        return Err(unsupported(&format!("{field}.body"), &message));
-    }
-    if body.len() > MAX_BODY {
-        let message = format!("has {} bytes, of at most {MAX_BODY}", body.len());
-        return Err(unsupported(&format!("{field}.body"), &message));
+        let source = match config_map_ref {
+            None => "body",
+            Some(_) => "configMapRef",
+        };
+        return Err(unsupported(&format!("{field}.{source}"), &message));
     }
     let mut set = super::fields(fields, &format!("{field}.headers"))?;
     let has_type = set.iter().any(|(name, _)| *name == CONTENT_TYPE);
@@ -91,6 +123,6 @@ fn response(response: &DirectResponse, field: &str) -> Result<Filter, Fault> {
     Ok(Filter::Respond(Arc::new(Response {
         status,
         headers: set,
-        body: body.into(),
+        body,
     })))
 }

@@ -2,17 +2,65 @@
 //! again. Everything else is left to the translation of the whole Gateway, with the same result.
 
 use super::attachment::Parent;
-use super::gateway::{self, GatewayDraft, SetDraft};
+use super::draft::draft;
+use super::gateway::{GatewayDraft, SetDraft};
 use super::gateways::Gateways;
 use super::listener::ListenerDraft;
+use super::occupied::Occupied;
 use super::translated::{Translated, TranslatedSet};
-use super::{conflict, listener_set, overlap, report};
+use super::{overlap, report};
+use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
 use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
+use crate::translate::memo::Memo;
 use crate::translate::source::Source;
+
+/// Reports whether nothing that the output of a Gateway is computed from has changed, but that ListenerSets were added.
+pub(in crate::translate) fn is_only_extended<T>(
+    outputs: &Memo<T>,
+    gateway: &Gateway,
+    changes: &Changes,
+) -> bool {
+    let name = gateway.object_ref();
+    let mut reads = outputs.changed_reads(&name, changes);
+    // Settings of the Gateway apply to all of its listeners.
+    reads.all(|source| matches!(source, Source::ListenerSetsOf(of) if *of == name))
+        && gateway.spec.tls.is_none()
+        && !changes.of::<Gateway>().contains(&name)
+}
+
+/// Returns the draft of a Gateway with only these ListenerSets, each with its place among all of the Gateway.
+pub(in crate::translate) fn draft_of<'a>(
+    input: &Input<'a>,
+    gateway: &'a Gateway,
+    added: &[(usize, &ObjectRef)],
+) -> Option<GatewayDraft<'a>> {
+    let sets = added.iter();
+    draft(
+        input,
+        gateway,
+        sets.filter_map(|(_, set)| input.find::<ListenerSet>(set)),
+    )
+}
+
+/// Reports whether ListenerSets, those of a draft, can be served and have nothing to do with the listeners that their
+/// Gateway has already.
+pub(in crate::translate) fn are_apart(draft: &GatewayDraft<'_>, occupied: &Occupied) -> bool {
+    let is_apart = |listener: &ListenerDraft<'_>| {
+        listener.is_sound() && draft.serves(listener) && occupied.is_apart(listener)
+    };
+    let is_sound = |set: &SetDraft| {
+        let listeners = &draft.listeners[set.listeners.clone()];
+        set.fault.is_none()
+            && occupied.has_room(&set.name.namespace, draft.listeners.len())
+            && !listeners.is_empty()
+            && listeners.iter().all(is_apart)
+    };
+    draft.fault.is_none() && draft.sets.iter().all(is_sound)
+}
 
 impl Gateways {
     /// Adds the new ListenerSets of a Gateway, and returns them. Returns `None` if the Gateway has to be translated.
@@ -24,47 +72,25 @@ impl Gateways {
         changes: &mut Changes,
     ) -> Option<Vec<ObjectRef>> {
         let object = input.find::<Gateway>(name)?;
-        let mut reads = self.gateways.changed_reads(name, changes);
-        let is_only_extended = reads
-            .all(|source| matches!(source, Source::ListenerSetsOf(gateway) if gateway == name));
-        drop(reads);
-        // Settings of the Gateway apply to all of its listeners.
-        let is_plain = object.spec.tls.is_none() && !changes.of::<Gateway>().contains(name);
         let translated = self.gateways.get(name)?.translated.as_ref()?;
-        if !is_only_extended || !is_plain {
+        if !is_only_extended(&self.gateways, object, changes) {
             return None;
         }
         let added = self.sets.added(name);
         let (draft, reads) = input.reading(|| {
-            let mut draft = gateway::draft(input, object)?;
-            let sets = added.iter();
-            let sets = sets.filter_map(|(_, set)| input.find::<ListenerSet>(set));
-            listener_set::merge(input, &mut draft, sets);
-            conflict::within(&mut draft);
+            let mut draft = draft_of(input, object, &added)?;
             self.claims.apply(input, &mut draft);
             self.certificates.load(input, &mut draft);
             overlap::mark(&mut draft);
             Some(draft)
         });
         let draft = draft?;
-        let is_apart = |listener: &ListenerDraft<'_>| {
-            listener.is_sound()
-                && draft.serves(listener)
-                && translated.has_port(listener.port())
-                && translated.occupied.is_apart(listener)
-        };
-        let is_sound = |set: &SetDraft| {
-            let listeners = &draft.listeners[set.listeners.clone()];
-            let has_room =
-                (translated.occupied).has_room(&set.name.namespace, draft.listeners.len());
-            set.fault.is_none()
-                && has_room
-                && !listeners.is_empty()
-                && listeners.iter().all(is_apart)
-        };
-        if draft.fault.is_some()
-            || draft.sets.len() != added.len()
-            || !draft.sets.iter().all(is_sound)
+        let of_sets = |set: &SetDraft| draft.listeners[set.listeners.clone()].iter();
+        let mut listeners = draft.sets.iter().flat_map(of_sets);
+        let have_ports = listeners.all(|listener| translated.has_port(listener.port()));
+        if draft.sets.len() != added.len()
+            || !have_ports
+            || !are_apart(&draft, &translated.occupied)
         {
             return None;
         }

@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 
 use super::attachment::{ListenerIndex, Parents};
 use super::translated::{Translated, TranslatedSet};
-use crate::ir::client::ClientPolicies;
+use crate::ir::client::{ClientPolicies, TlsSettings};
 use crate::ir::policy::Policies;
-use crate::ir::{AttachedRoutes, Bind, Listener, ObjectRef, Port};
+use crate::ir::{AttachedRoutes, Bind, Listener, ObjectRef, Port, Protocol, TlsTermination};
 use crate::status::{ListenerStatus, StatusMap};
 use crate::translate::report::{Report, put};
 
@@ -192,13 +192,22 @@ impl Assembly {
         if self.listeners.len() <= place {
             self.listeners.resize(place + 1, None);
         }
-        let listener = listener.map(|listener| Listener {
-            policies: total.and_then(|total| total.policies.clone()),
-            clients: total.and_then(|total| total.clients.clone()),
-            routes: total.map(|total| total.routes.clone()).unwrap_or_default(),
-            ..listener.clone()
+        let known = self.listeners[place].as_deref();
+        let listener = listener.map(|listener| {
+            let clients = total.and_then(|total| total.clients.clone());
+            let tls = clients.as_ref().and_then(|clients| clients.tls.as_deref());
+            Listener {
+                protocol: match tls {
+                    None => listener.protocol.clone(),
+                    Some(tls) => protocol_with(tls, &listener.protocol, known),
+                },
+                policies: total.and_then(|total| total.policies.clone()),
+                clients,
+                routes: total.map(|total| total.routes.clone()).unwrap_or_default(),
+                ..listener.clone()
+            }
         });
-        let is_changed = self.listeners[place].as_deref() != listener.as_ref();
+        let is_changed = known != listener.as_ref();
         if is_changed {
             self.listeners[place] = listener.map(Arc::new);
         }
@@ -234,6 +243,25 @@ impl Assembly {
         let all = || self.ports.values().cloned().collect();
         self.listed.get_or_insert_with(all).clone()
     }
+}
+
+/// Returns the protocol of a listener with what policies say of its TLS. Keeps that of the known listener if it is equal:
+/// new TLS settings, by their address, make the table look at all others.
+fn protocol_with(tls: &TlsSettings, own: &Protocol, known: Option<&Listener>) -> Protocol {
+    let applied = |own: &TlsTermination| TlsTermination {
+        tls: Arc::new(tls.applied_to(&own.tls)),
+        held_over: own.held_over.clone(),
+    };
+    let protocol = match own {
+        Protocol::Https(own) => Protocol::Https(applied(own)),
+        Protocol::TlsTerminate(own) => Protocol::TlsTerminate(applied(own)),
+        other => return other.clone(),
+    };
+    let known = known.map(|known| &known.protocol);
+    known
+        .filter(|known| **known == protocol)
+        .unwrap_or(&protocol)
+        .clone()
 }
 
 fn count(listeners: &mut [ListenerStatus], places: &[ListenerIndex], totals: &[OnListener]) {

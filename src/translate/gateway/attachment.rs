@@ -217,6 +217,10 @@ impl Parents {
                 }
                 None => {
                     places.push(self.listeners.len());
+                    if self.listeners.len() == self.listeners.capacity() {
+                        // An eighth more: a Gateway may have thousands of listeners.
+                        self.listeners.reserve_exact(self.listeners.len() / 8 + 4);
+                    }
                     self.listeners.push(parent);
                 }
             }
@@ -382,7 +386,10 @@ pub(in crate::translate) fn parent_name(reference: &ParentRef, namespace: &str) 
 }
 
 impl Parent {
-    pub(super) fn new(gateway: &GatewayDraft<'_>, listener: &ListenerDraft<'_>) -> Self {
+    pub(in crate::translate) fn new(
+        gateway: &GatewayDraft<'_>,
+        listener: &ListenerDraft<'_>,
+    ) -> Self {
         let identity = gateway.client_certificate.as_ref();
         let allowed = listener.spec.allowed_routes.as_ref();
         Self {

@@ -56,7 +56,7 @@ pub(in crate::translate) fn of_secret(
     secret: &Secret,
     name: &ObjectRef,
 ) -> Result<Vec<Authority>, String> {
-    read(&certificate::value(secret, BUNDLE)?, name)
+    read(certificate::value(secret, BUNDLE)?, name)
 }
 
 fn read(pem: &[u8], source: &ObjectRef) -> Result<Vec<Authority>, String> {

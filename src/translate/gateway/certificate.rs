@@ -4,9 +4,6 @@
 
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use rustls::InconsistentKeys;
 use rustls::crypto::aws_lc_rs::sign;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -17,6 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::api::core::Secret;
 use crate::api::reference::SecretRef;
 use crate::ir;
+use crate::ir::tls::AlpnProtocol;
 use crate::ir::{Certificate, ObjectRef, ServerTls, TlsTermination};
 
 use super::gateway::{ClientIdentity, GatewayDraft};
@@ -133,10 +131,15 @@ impl Certificates {
         } else {
             listener.termination = Some(TlsTermination {
                 tls: Arc::new(ServerTls {
-                    negotiates_http: listener.protocol == Protocol::Https,
+                    alpn: match listener.protocol {
+                        Protocol::Https => AlpnProtocol::HTTP.to_vec(),
+                        _ => Vec::new(),
+                    },
                     certificates,
                     min_version: listener.options.min_version,
                     ciphers: listener.options.ciphers,
+                    suites: Vec::new(),
+                    groups: Vec::new(),
                     client_validation: listener.client_validation.clone(),
                 }),
                 held_over,
@@ -206,7 +209,7 @@ impl Certificates {
 
 /// Reads a Secret. Returns the last good certificate itself if the content is the same, so that sharing shows equality.
 fn read_once(secret: &Secret, name: &ObjectRef, last: Option<&Arc<Certificate>>) -> Content {
-    let certificate = read(secret, name, last)?;
+    let certificate = read(secret, name)?;
     let same = last.filter(|last| ***last == certificate);
     Ok(same.cloned().unwrap_or_else(|| Arc::new(certificate)))
 }
@@ -294,11 +297,7 @@ fn find<'a>(
     Ok((name, secret))
 }
 
-fn read(
-    secret: &Secret,
-    name: &ObjectRef,
-    last: Option<&Arc<Certificate>>,
-) -> Result<Certificate, String> {
+fn read(secret: &Secret, name: &ObjectRef) -> Result<Certificate, String> {
     if secret.kind != "kubernetes.io/tls" {
         let kind = if secret.kind.is_empty() {
             "Opaque"
@@ -309,18 +308,8 @@ fn read(
             "is of type {kind}; it has to be of type kubernetes.io/tls"
         ));
     }
-    let chain = read_chain(&value(secret, "tls.crt")?)?;
-    let key = read_key(&value(secret, "tls.key")?)?;
-    if let Some(last) = last.filter(|last| last.chain == chain && last.key == key) {
-        return Ok(Certificate {
-            source: name.clone(),
-            chain,
-            key,
-            names: last.names.clone(),
-            not_after: last.not_after,
-            fingerprint: last.fingerprint.clone(),
-        });
-    }
+    let chain = read_chain(value(secret, "tls.crt")?)?;
+    let key = read_key(value(secret, "tls.key")?)?;
     let leaf = chain.first().ok_or("has no certificate in tls.crt")?;
     let (rest, parsed) = X509Certificate::from_der(leaf)
         .map_err(|_| "has a first certificate in tls.crt that is not X.509".to_owned())?;
@@ -330,43 +319,32 @@ fn read(
     let names = names(&parsed);
     let not_after = parsed.validity().not_after.timestamp();
     let fingerprint = sha256(leaf)?;
-    check_pair(&chain, &key)?;
     Ok(Certificate {
         source: name.clone(),
         names,
         not_after,
         fingerprint,
-        chain,
-        key,
+        key: Arc::new(pair(chain, &key)?),
     })
 }
 
 /// Returns a value of a Secret. Errors continue a sentence that begins with its name.
-pub(in crate::translate) fn value(secret: &Secret, key: &str) -> Result<Vec<u8>, String> {
+pub(in crate::translate) fn value<'a>(secret: &'a Secret, key: &str) -> Result<&'a [u8], String> {
     let bytes = match (secret.string_data.get(key), secret.data.get(key)) {
-        (Some(text), _) => text.as_bytes().to_owned(),
-        (None, Some(text)) if text.len() > MAX_BYTES * 2 => return Err(too_large(key)),
-        (None, Some(text)) => {
-            decode(text).ok_or_else(|| format!("has a {key} that is not base64"))?
-        }
+        (Some(text), _) => text.as_bytes(),
+        (None, Some(value)) => value
+            .bytes()
+            .ok_or_else(|| format!("has a {key} that is not base64"))?,
         (None, None) => return Err(format!("has no {key}")),
     };
     match bytes.len() {
         0 => Err(format!("has an empty {key}")),
-        length if length > MAX_BYTES => Err(too_large(key)),
+        length if length > MAX_BYTES => {
+            let limit = MAX_BYTES / 1024;
+            Err(format!("has a {key} of more than {limit} KiB"))
+        }
         _ => Ok(bytes),
     }
-}
-
-/// Decodes base64 of a Secret: padded, and line breaks are allowed.
-fn decode(text: &str) -> Option<Vec<u8>> {
-    let is_symbol = |byte: &u8| !matches!(byte, b'\n' | b'\r');
-    let symbols: Vec<u8> = text.bytes().filter(is_symbol).collect();
-    STANDARD.decode(symbols).ok()
-}
-
-fn too_large(key: &str) -> String {
-    format!("has a {key} of more than {} KiB", MAX_BYTES / 1024)
 }
 
 fn read_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -393,18 +371,19 @@ fn read_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|_| "has no PEM private key in tls.key".to_owned())
 }
 
-fn check_pair(
-    chain: &[CertificateDer<'static>],
+/// Joins a chain with its key, if the key belongs to the leaf.
+fn pair(
+    chain: Vec<CertificateDer<'static>>,
     key: &PrivateKeyDer<'static>,
-) -> Result<(), String> {
+) -> Result<CertifiedKey, String> {
     let key = sign::any_supported_type(key).map_err(|_| {
         "has a key in tls.key that is damaged or of an unsupported type; RSA (2048 bits and more), ECDSA (P-256, P-384, \
          P-521) and Ed25519 are supported"
             .to_owned()
     })?;
-    match CertifiedKey::new(chain.to_vec(), key).keys_match() {
-        // `Unknown`: rustls cannot derive the public key, so there is nothing to compare.
-        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
+    let pair = CertifiedKey::new(chain, key);
+    match pair.keys_match() {
+        Ok(()) => Ok(pair),
         Err(rustls::Error::InconsistentKeys(_)) => Err(
             "has a key in tls.key that does not belong to the first certificate in tls.crt"
                 .to_owned(),
@@ -438,29 +417,4 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Box<str>> {
 pub(in crate::translate) fn sha256(bytes: &[u8]) -> Result<Box<str>, String> {
     let digest = ir::tls::sha256(bytes).ok_or("cannot be fingerprinted by this build")?;
     Ok(ir::hex::encode(&digest).into_boxed_str())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::decode;
-
-    #[test]
-    fn decodes_base64_of_secrets() {
-        let cases = [
-            ("", Some("")),
-            ("Zg==", Some("f")),
-            ("Zm8=", Some("fo")),
-            ("Zm9v", Some("foo")),
-            ("Zm9v\nYmFy\n", Some("foobar")),
-            ("Zm9", None),
-            ("Zh==", None),
-            ("Z===", None),
-            ("Zm9_", None),
-            ("Zg==Zg==", None),
-        ];
-        for (text, bytes) in cases {
-            let expected = bytes.map(|bytes| bytes.as_bytes().to_vec());
-            assert_eq!(decode(text), expected, "{text:?}");
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Gateways: classes, listeners, ListenerSets, parameters, certificates, and the attachment of routes to listeners.
 
-mod added;
+pub(in crate::translate) mod added;
 pub(super) mod assembly;
 pub(super) mod attachment;
 pub(super) mod authority;
@@ -14,7 +14,7 @@ pub(super) mod gateways;
 mod infrastructure;
 pub(super) mod listener;
 mod listener_set;
-mod occupied;
+pub(in crate::translate) mod occupied;
 mod overlap;
 pub(super) mod parameters;
 mod port_claims;

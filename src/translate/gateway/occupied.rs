@@ -15,7 +15,7 @@ use crate::ir::sharing::Text;
 
 /// What the listeners of a Gateway occupy, whether they can be served or not. Hosts are kept as digests.
 #[derive(Default)]
-pub(super) struct Occupied {
+pub(in crate::translate) struct Occupied {
     /// The family of protocols on each port; `None` if there are several.
     families: FxHashMap<u16, Option<u8>>,
     /// The hostname of each listener on its port.
@@ -29,7 +29,7 @@ pub(super) struct Occupied {
 }
 
 impl Occupied {
-    pub(super) fn new(gateway: &GatewayDraft<'_>) -> Self {
+    pub(in crate::translate) fn new(gateway: &GatewayDraft<'_>) -> Self {
         let mut occupied = Self::default();
         for listener in &gateway.listeners {
             occupied.add(listener);
@@ -38,7 +38,7 @@ impl Occupied {
     }
 
     /// Adds a listener.
-    pub(super) fn add(&mut self, listener: &ListenerDraft<'_>) {
+    pub(in crate::translate) fn add(&mut self, listener: &ListenerDraft<'_>) {
         let origin = &listener.key.origin;
         if *origin.kind == *ListenerSet::KIND {
             let namespace = origin.namespace.clone();

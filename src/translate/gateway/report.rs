@@ -1,6 +1,8 @@
 //! The statuses of Gateways and ListenerSets, composed from the faults that all steps found, and notes on what has no
 //! parent. Decides only how the validity of listeners determines that of their Gateway or ListenerSet.
 
+use std::sync::Arc;
+
 use crate::api::Resource;
 use crate::api::gateway::ListenerSet;
 use crate::api::reference::ParentRef;
@@ -204,7 +206,7 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
         name: listener.key.name.clone(),
         attached_routes: 0,
         supported_kinds: listener.kinds.iter().map(kind).collect(),
-        conditions: listener.conditions(fault.as_ref()),
+        conditions: Arc::new(listener.conditions(fault.as_ref())),
         port,
         binds,
     }

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
-
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
@@ -113,7 +111,7 @@ impl SetParents {
 
     /// Returns the Gateways to which ListenerSets were added that the previous translation did not have, and that have
     /// not changed otherwise.
-    pub(super) fn extended(&self) -> Vec<ObjectRef> {
+    pub(in crate::translate) fn extended(&self) -> Vec<ObjectRef> {
         let added = self.changed.iter();
         let added = added.filter(|(_, change)| matches!(change, SetChange::Added(_)));
         added.map(|(gateway, _)| gateway.clone()).collect()
@@ -121,15 +119,16 @@ impl SetParents {
 
     /// Returns the ListenerSets that were added to such a Gateway, in order of precedence, each with its place among all
     /// of the Gateway.
-    pub(super) fn added(&self, gateway: &ObjectRef) -> Vec<(usize, &ObjectRef)> {
+    pub(in crate::translate) fn added(&self, gateway: &ObjectRef) -> Vec<(usize, &ObjectRef)> {
         let (Some(SetChange::Added(added)), Some(all)) =
             (self.changed.get(gateway), self.by_gateway.get(gateway))
         else {
             return Vec::new();
         };
-        let added: FxHashSet<&ObjectRef> = added.iter().map(|(_, name)| name).collect();
+        let mut added = added.iter().peekable();
         let places = all.iter().enumerate();
-        let places = places.filter(|(_, (_, name))| added.contains(name));
+        let is_added = |(_, age): &(usize, &Age)| added.next_if_eq(age).is_some();
+        let places = places.filter(is_added);
         places.map(|(place, (_, name))| (place, name)).collect()
     }
 

@@ -33,7 +33,8 @@ pub(super) fn resolve(
             let message = format!("{field}: {name} does not exist");
             return Err(Fault::new(Reason::UnsupportedValue, message));
         };
-        let filter = route_filter::translate(object, &field, &mut builder.patterns)?;
+        let input = builder.input;
+        let filter = route_filter::translate(input, object, &field, &mut builder.patterns)?;
         resolved.insert(index, filter);
     }
     Ok(resolved)

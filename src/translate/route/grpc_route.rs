@@ -12,7 +12,9 @@ use http::{HeaderName, Method};
 use crate::api::filter::{CorsFilter, HttpFilter};
 use crate::api::grpc_route::{GrpcMatch as ApiMatch, GrpcMethodMatch, GrpcRoute, GrpcRule};
 use crate::ir::cors::Cors;
-use crate::ir::route::{Conditions, GrpcCall, GrpcMatch, Match, PathMatch, ValueMatch};
+use crate::ir::route::{
+    Conditions, GrpcCall, GrpcMatch, Match, PathMatch, RuleOptions, ValueMatch,
+};
 use crate::ir::{Filter, RouteKind, Rule, RuleId};
 
 use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
@@ -94,8 +96,10 @@ fn settings(
     let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
     Ok(RuleSettings {
         filters: filters(builder, list, field, name.as_deref())?,
-        session: session.transpose()?,
-        ..RuleSettings::default()
+        options: RuleOptions {
+            session: session.transpose()?,
+            ..RuleOptions::default()
+        },
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::filter::HttpFilter;
 use crate::api::http_route::{HttpRoute, HttpRule};
-use crate::ir::route::{Match, PathMatch};
+use crate::ir::route::{Match, PathMatch, RuleOptions};
 use crate::ir::sharing::Text;
 use crate::ir::{RouteKind, Rule, RuleId};
 
@@ -95,9 +95,11 @@ fn settings(
     let retry = retry.map(|spec| retry::translate(spec, &format!("{field}.retry")));
     Ok(RuleSettings {
         filters: filter::translate(filters, field, only_prefix(matches), &extensions, resolve)?,
-        timeouts: timeouts.transpose()?.unwrap_or_default(),
-        retry: retry.transpose()?,
-        session: session.transpose()?,
+        options: RuleOptions {
+            timeouts: timeouts.transpose()?.unwrap_or_default(),
+            retry: retry.transpose()?,
+            session: session.transpose()?,
+        },
     })
 }
 

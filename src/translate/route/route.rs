@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use thin_vec::ThinVec;
+
 use crate::api::reference::{BackendObjectRef, BackendRef};
 use crate::api::route::RouteResource;
 use crate::ir::Time;
-use crate::ir::route::{Action, BackendTarget, Match, Retry, Timeouts, WeightedBackend};
-use crate::ir::session::SessionPersistence;
+use crate::ir::route::{Action, BackendTarget, Match, RuleOptions, WeightedBackend};
 use crate::ir::sharing::Text;
 use crate::ir::{BackendId, Filter, Hostname, ObjectRef, Route, RouteKind, Rule, RuleId};
 use crate::snapshot::Listed;
@@ -273,9 +274,7 @@ pub(in crate::translate) struct RuleParts {
 #[derive(Default)]
 pub(in crate::translate) struct RuleSettings {
     pub(in crate::translate) filters: Vec<Filter>,
-    pub(in crate::translate) timeouts: Timeouts,
-    pub(in crate::translate) retry: Option<Retry>,
-    pub(in crate::translate) session: Option<SessionPersistence>,
+    pub(in crate::translate) options: RuleOptions,
 }
 
 /// The backendRefs of a rule.
@@ -313,11 +312,11 @@ impl RouteBuilder<'_> {
         let mut targets = Vec::with_capacity(references.len());
         for (index, reference) in references.iter().enumerate() {
             let field = format!("{field}.backendRefs[{index}]");
-            let target = self.resolve(&reference.backend, &field, rule, None);
+            let target = self.resolve(&reference.backend(), &field, rule, None);
             let mut weighted = WeightedBackend {
                 weight: reference.weight.min(MAX_WEIGHT),
                 target,
-                filters: Box::default(),
+                filters: ThinVec::new(),
             };
             match filters(self, &reference.filters, &field) {
                 Ok(filters) => weighted.filters = filters.into(),
@@ -368,10 +367,8 @@ impl RouteBuilder<'_> {
             matches: parts.matches.into(),
             filters: settings.filters.into(),
             action,
-            timeouts: (settings.timeouts != Timeouts::default())
-                .then(|| Box::new(settings.timeouts)),
-            retry: settings.retry.map(Box::new),
-            session: settings.session.map(Box::new),
+            options: (settings.options != RuleOptions::default())
+                .then(|| Box::new(settings.options)),
         }
     }
 

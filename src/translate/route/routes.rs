@@ -18,6 +18,7 @@ use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
 use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::ir::ObjectRef;
+use crate::ir::packed::pack;
 
 pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts};
 use self::shadows::Shadows;
@@ -194,8 +195,13 @@ impl<R: RouteObject> Step for RoutesOf<R> {
         }
         let changed = outer.changes.of::<R>().into_iter();
         work.extend(changed.map(|name| (name, Work::Translate)));
+        let is_first = self.entries.is_empty();
         for (name, work) in work {
             self.replace(&name, work, outer);
+        }
+        if is_first && !self.entries.is_empty() {
+            pack(&mut self.entries);
+            outer.conflicts.pack();
         }
     }
 

@@ -1,7 +1,9 @@
 //! TelemetryPolicies: which of them applies to a Gateway, the collector that it names, and its status. Keeps policies from
 //! one translation to the next.
 
+mod access_log;
 mod settings;
+mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,19 +11,20 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::gateway::Gateway;
 use crate::api::reference::BackendObjectRef;
-use crate::api::telemetry_policy::TelemetryPolicy;
+use crate::api::telemetry_policy::{TelemetryPolicy, TelemetrySpec};
 use crate::ir::Time;
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::telemetry::{OtlpProtocol, Tracing};
-use crate::ir::{BackendId, ObjectRef, RouteKind};
+use crate::ir::{BackendId, GatewayLog, ObjectRef, RouteKind};
 use crate::status::Condition;
 
+use self::access_log::gateway_log;
 use self::settings::{TracingSettings, settings};
 use super::policy::index::{PolicyIndex, TargetPolicy};
 use super::policy::policy_status::PolicyStatuses;
 use crate::translate::backend::{Backends, Resolution};
 use crate::translate::changes::Changes;
-use crate::translate::consumer::Requests;
+use crate::translate::consumer::{Consumer, Requests};
 use crate::translate::gateway::attachment::Parents;
 use crate::translate::input::Input;
 use crate::translate::memo::Memo;
@@ -35,13 +38,51 @@ const COLLECTOR: &str = "spec.tracing.provider.backendRef";
 pub(in crate::translate) struct TelemetryPolicies {
     policies: PolicyIndex<Policy>,
     /// By Gateway.
-    tracing: Memo<Output>,
+    outputs: Memo<Output>,
     statuses: PolicyStatuses,
-    served: Arc<BTreeMap<ObjectRef, Arc<Tracing>>>,
+    served: Served,
 }
 
-/// What the policy of a Gateway configures, or why its collector cannot be used.
-type Output = Result<Option<Arc<Tracing>>, Fault>;
+/// What the policy of a Gateway configures.
+#[derive(PartialEq, Eq)]
+struct Output {
+    /// What is traced, or why the collector cannot be used.
+    tracing: Result<Option<Arc<Tracing>>, Fault>,
+    log: Option<Arc<GatewayLog>>,
+}
+
+/// What policies configure, by Gateway.
+#[derive(Clone, Default)]
+pub(in crate::translate) struct Served {
+    /// What is traced.
+    pub(in crate::translate) tracing: Arc<BTreeMap<ObjectRef, Arc<Tracing>>>,
+    /// What the access log has.
+    pub(in crate::translate) access_logs: Arc<BTreeMap<ObjectRef, Arc<GatewayLog>>>,
+}
+
+impl Served {
+    fn replace(&mut self, gateway: &ObjectRef, output: Option<&Output>) {
+        let tracing = output.and_then(|it| it.tracing.as_ref().ok()?.as_ref());
+        set(&mut self.tracing, gateway, tracing);
+        let log = output.and_then(|it| it.log.as_ref());
+        set(&mut self.access_logs, gateway, log);
+    }
+}
+
+/// Sets or removes the value of a Gateway. Does not copy the map if it has no value for it.
+fn set<T>(
+    of_gateways: &mut Arc<BTreeMap<ObjectRef, Arc<T>>>,
+    gateway: &ObjectRef,
+    value: Option<&Arc<T>>,
+) {
+    match value {
+        Some(value) => drop(Arc::make_mut(of_gateways).insert(gateway.clone(), value.clone())),
+        None if of_gateways.contains_key(gateway) => {
+            drop(Arc::make_mut(of_gateways).remove(gateway));
+        }
+        None => {}
+    }
+}
 
 /// A parsed telemetry policy.
 struct Policy {
@@ -49,8 +90,15 @@ struct Policy {
     generation: i64,
     created: Option<Time>,
     gateways: BTreeSet<ObjectRef>,
-    /// `None` if nothing is traced; the fault if the policy cannot be applied.
-    settings: Result<Option<TracingSettings>, Fault>,
+    /// The fault if the policy cannot be applied.
+    settings: Result<Settings, Fault>,
+}
+
+/// The settings of a policy.
+struct Settings {
+    /// `None` if nothing is traced.
+    tracing: Option<TracingSettings>,
+    log: Option<Arc<GatewayLog>>,
 }
 
 impl TargetPolicy for Policy {
@@ -75,9 +123,9 @@ impl Default for TelemetryPolicies {
     fn default() -> Self {
         Self {
             policies: PolicyIndex::default(),
-            tracing: Memo::default(),
+            outputs: Memo::default(),
             statuses: PolicyStatuses::unused_means("no served Gateway is in spec.targetRefs"),
-            served: Arc::default(),
+            served: Served::default(),
         }
     }
 }
@@ -115,8 +163,8 @@ impl TelemetryPolicies {
         self.statuses = statuses;
     }
 
-    /// Returns what is traced, by Gateway.
-    pub(in crate::translate) fn served(&self) -> Arc<BTreeMap<ObjectRef, Arc<Tracing>>> {
+    /// Returns what policies configure, by Gateway.
+    pub(in crate::translate) fn served(&self) -> Served {
         self.served.clone()
     }
 
@@ -127,7 +175,7 @@ impl TelemetryPolicies {
         parents: &Parents,
         backends: &mut Backends,
     ) {
-        let mut names = self.tracing.outdated(changes);
+        let mut names = self.outputs.outdated(changes);
         let targeted = changes.sources().iter().filter_map(|source| match source {
             Source::TelemetryPolicyOf(gateway) => Some(gateway.clone()),
             _ => None,
@@ -136,26 +184,22 @@ impl TelemetryPolicies {
         for gateway in names {
             let computed = input.reading(|| self.of_gateway(input, &gateway, parents, backends));
             let collector = |output: Option<&Output>| -> Option<BackendId> {
-                let tracing = output?.as_ref().ok()?.as_ref()?;
+                let tracing = output?.tracing.as_ref().ok()?.as_ref()?;
                 Some(tracing.collector.clone())
             };
             if let Some(collector) = collector(computed.0.as_ref()) {
                 backends.claim(&collector, true);
             }
-            let previous = self.tracing.replace(&gateway, computed).previous;
+            let previous = self.outputs.replace(&gateway, computed).previous;
             if let Some(collector) = collector(previous.as_ref()) {
                 backends.release(&collector, true);
             }
-            let served = Arc::make_mut(&mut self.served);
-            match self.tracing.get(&gateway) {
-                Some(Ok(Some(tracing))) => drop(served.insert(gateway.clone(), tracing.clone())),
-                _ => drop(served.remove(&gateway)),
-            }
+            self.served.replace(&gateway, self.outputs.get(&gateway));
             changes.announce(Source::TracingOf(gateway));
         }
     }
 
-    /// Returns what is traced of the requests through a Gateway; `None` without a policy or a listener.
+    /// Returns what the policy of a Gateway configures; `None` without a policy or a listener.
     fn of_gateway(
         &self,
         input: &Input<'_>,
@@ -167,33 +211,14 @@ impl TelemetryPolicies {
         input.read(|| Source::ListenersOf(gateway.clone()));
         let policy = self.policies.of_backend(gateway).first()?;
         let consumer = &parents[parents.of_gateway(gateway).next()?].consumer;
-        let settings = policy.settings.as_ref().ok()?.as_ref();
-        let Some(settings) = settings else {
-            return Some(Ok(None));
-        };
-        let name = settings.backend_ref.object_ref(&policy.name.namespace);
-        input.read(|| Source::Backend(name.clone()));
-        let requests = Requests {
-            route: &policy.name,
-            rule: None,
-            kind: match settings.protocol {
-                OtlpProtocol::Http => RouteKind::Http,
-                OtlpProtocol::Grpc => RouteKind::Grpc,
-            },
-            consumer: Some(consumer),
-        };
-        let BackendObjectRef { port, .. } = settings.backend_ref;
-        let refused = |why: String| Fault::new(Reason::BackendNotFound, why);
-        Some(
-            match backends.resolve(input, &requests, &name, port, COLLECTOR) {
-                Ok(Resolution::Backend(backend)) => {
-                    let tracing = settings.tracing(&policy.name, &backend.id, gateway);
-                    Ok(Some(Arc::new(tracing)))
-                }
-                Ok(Resolution::Refused(why)) => Err(refused(why)),
-                Err(fault) => Err(fault),
-            },
-        )
+        let Settings { tracing, log } = policy.settings.as_ref().ok()?;
+        let tracing = tracing
+            .as_ref()
+            .map(|settings| traced(input, (policy, settings), (gateway, consumer), backends));
+        Some(Output {
+            tracing: tracing.transpose(),
+            log: log.clone(),
+        })
     }
 
     fn conditions(
@@ -217,7 +242,8 @@ impl TelemetryPolicies {
         let (accepted, resolved) = (ConditionType::Accepted, ConditionType::ResolvedRefs);
         let mut conditions = vec![judge(accepted, Reason::Accepted, fault, policy.generation)];
         if fault.is_none() {
-            let unresolved = self.tracing.get(gateway).and_then(|it| it.as_ref().err());
+            let unresolved = self.outputs.get(gateway);
+            let unresolved = unresolved.and_then(|it| it.tracing.as_ref().err());
             let reason = Reason::ResolvedRefs;
             conditions.push(judge(resolved, reason, unresolved, policy.generation));
         }
@@ -237,10 +263,47 @@ impl Policy {
             generation: metadata.generation,
             created: metadata.creation_timestamp,
             gateways: gateways.collect(),
-            settings: settings(spec).map_err(|fault| {
+            settings: Settings::read(spec).map_err(|fault| {
                 let message = format!("{}; the policy is not applied", fault.message);
                 Fault::new(Reason::Invalid, message)
             }),
         }
+    }
+}
+
+impl Settings {
+    fn read(spec: &TelemetrySpec) -> Result<Self, Fault> {
+        Ok(Self {
+            tracing: settings(spec)?,
+            log: gateway_log(spec.access_log.as_ref())?,
+        })
+    }
+}
+
+/// Returns what a policy traces of the requests through a Gateway, or why its collector cannot be used.
+fn traced(
+    input: &Input<'_>,
+    (policy, settings): (&Policy, &TracingSettings),
+    (gateway, consumer): (&ObjectRef, &Consumer),
+    backends: &mut Backends,
+) -> Result<Arc<Tracing>, Fault> {
+    let name = settings.backend_ref.object_ref(&policy.name.namespace);
+    input.read(|| Source::Backend(name.clone()));
+    let requests = Requests {
+        route: &policy.name,
+        rule: None,
+        kind: match settings.protocol {
+            OtlpProtocol::Http => RouteKind::Http,
+            OtlpProtocol::Grpc => RouteKind::Grpc,
+        },
+        consumer: Some(consumer),
+    };
+    let BackendObjectRef { port, .. } = settings.backend_ref;
+    match backends.resolve(input, &requests, &name, port, COLLECTOR)? {
+        Resolution::Backend(backend) => {
+            let tracing = settings.tracing(&policy.name, &backend.id, gateway);
+            Ok(Arc::new(tracing))
+        }
+        Resolution::Refused(why) => Err(Fault::new(Reason::BackendNotFound, why)),
     }
 }

@@ -1,34 +1,27 @@
-//! The settings of a TelemetryPolicy: parses and validates its spec. Must not know which policy applies.
+//! The traces of a TelemetryPolicy, and where its access log goes: parses and validates its spec. Must not know which policy
+//! applies.
 
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, header};
 
+use super::value::{self, CREDENTIALS, header_name, share};
 use crate::api::reference::BackendObjectRef;
 use crate::api::telemetry_policy::{
-    AccessLog, Fraction, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec,
-    TracingProvider,
+    AccessLog, ProviderHeader, TelemetrySpec, TraceAttribute, Tracing as Spec, TracingProvider,
 };
 use crate::ir::telemetry::{
     AttributeSource, NAME_ATTRIBUTES, NamePart, OtlpProtocol, SPAN_ATTRIBUTES, SecretHeader, Share,
     Tracing,
 };
 use crate::ir::{BackendId, ObjectRef};
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::Fault;
 
 /// Share of the requests without a parent that are traced by default.
 const DEFAULT_SAMPLING: Share = Share {
     numerator: 1,
     denominator: 100,
 };
-
-/// Headers whose values are credentials, and must not become attributes.
-const CREDENTIALS: [HeaderName; 4] = [
-    header::AUTHORIZATION,
-    header::PROXY_AUTHORIZATION,
-    header::COOKIE,
-    header::SET_COOKIE,
-];
 
 /// Headers that the exporter sets.
 const OF_EXPORTER: [HeaderName; 8] = [
@@ -93,8 +86,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     let is_logged = is_logged(access_log.as_ref())?;
     let provider = tracing.as_ref().and_then(|it| it.provider.as_ref());
     if is_logged && provider.is_none() {
-        let message = "spec.accessLog.sink: OTLP needs spec.tracing.provider".to_owned();
-        return Err(Fault::new(Reason::Invalid, message));
+        return value::invalid("spec.accessLog.sink", "OTLP needs spec.tracing.provider");
     }
     let Some(tracing) = tracing else {
         return Ok(None);
@@ -112,10 +104,10 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     let parent = parent_based_sampling.clone().unwrap_or_default();
     let of_parent = share(
         parent.sampling_rate.as_ref(),
-        "parentBasedSampling.samplingRate",
+        "spec.tracing.parentBasedSampling.samplingRate",
     )?;
     let has_parents = self::is_enabled(parent.mode.as_deref(), "parentBasedSampling.mode")?;
-    let sampling = share(sampling_rate.as_ref(), "samplingRate")?;
+    let sampling = share(sampling_rate.as_ref(), "spec.tracing.samplingRate")?;
     let span_name = span_name.as_deref().map(self::span_name).transpose()?;
     let attributes = attributes.iter().enumerate().map(attribute);
     let attributes = attributes.collect::<Result<_, _>>()?;
@@ -158,22 +150,18 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
 
 /// Reports whether the collector gets the access log.
 fn is_logged(access_log: Option<&AccessLog>) -> Result<bool, Fault> {
-    let Some(AccessLog { sink }) = access_log else {
-        return Ok(false);
-    };
-    match sink.as_deref() {
+    match access_log.and_then(|it| it.sink.as_deref()) {
         None | Some("Process") => Ok(false),
         Some("OTLP") => Ok(true),
         Some(other) => {
-            let message = format!("spec.accessLog.sink: {other} is not Process or OTLP");
-            Err(Fault::new(Reason::Invalid, message))
+            let message = format!("{other} is not Process or OTLP");
+            value::invalid("spec.accessLog.sink", &message)
         }
     }
 }
 
 fn invalid<T>(field: &str, message: &str) -> Result<T, Fault> {
-    let message = format!("spec.tracing.{field}: {message}");
-    Err(Fault::new(Reason::Invalid, message))
+    value::invalid(&format!("spec.tracing.{field}"), message)
 }
 
 fn is_enabled(mode: Option<&str>, field: &str) -> Result<bool, Fault> {
@@ -187,32 +175,9 @@ fn is_enabled(mode: Option<&str>, field: &str) -> Result<bool, Fault> {
     }
 }
 
-fn share(fraction: Option<&Fraction>, field: &str) -> Result<Option<Share>, Fault> {
-    let Some(Fraction {
-        numerator,
-        denominator,
-    }) = fraction.copied()
-    else {
-        return Ok(None);
-    };
-    if denominator == 0 || numerator > denominator {
-        let message = format!("{numerator}/{denominator} is not between 0 and 1");
-        return invalid(field, &message);
-    }
-    Ok(Some(Share {
-        numerator,
-        denominator,
-    }))
-}
-
-fn header_name(name: &str, field: &str) -> Result<HeaderName, Fault> {
-    HeaderName::from_bytes(name.as_bytes())
-        .or_else(|_| invalid(field, &format!("{name:?} is not a header name")))
-}
-
 fn provider_header((index, header): (usize, &ProviderHeader)) -> Result<SecretHeader, Fault> {
     let field = format!("provider.headers[{index}]");
-    let name = header_name(&header.name, &format!("{field}.name"))?;
+    let name = header_name(&header.name, &format!("spec.tracing.{field}.name"))?;
     if OF_EXPORTER.contains(&name) {
         let message = format!("{name} is set by Portcullis");
         return invalid(&format!("{field}.name"), &message);
@@ -268,7 +233,7 @@ fn attribute(
     let source = match (kind.as_str(), header, literal, other) {
         ("Header", Some(header), None, None) => {
             let field = format!("{field}.headerName");
-            let header = header_name(header, &field)?;
+            let header = header_name(header, &format!("spec.tracing.{field}"))?;
             if CREDENTIALS.contains(&header) {
                 let message = format!("{header} has credentials, which must not be in traces");
                 return invalid(&field, &message);

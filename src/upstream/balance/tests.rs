@@ -127,7 +127,125 @@ fn full_endpoints_get_no_request() {
         .map(|_| request(&worker, &backend, Some(1)).expect("an endpoint"))
         .collect();
     assert!(request(&worker, &backend, Some(1)).is_none());
-    assert!(are_full(&backend));
+    assert!(are_full(&backend, &backend.endpoints(), &[]));
     drop(requests);
     assert!(request(&worker, &backend, Some(1)).is_some());
+}
+
+/// The workers of a process begin and end requests at the same time.
+#[test]
+fn limit_of_an_endpoint_holds_for_the_sum_of_the_workers() {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    const MAX: u32 = 2;
+    const WORKERS: usize = 4;
+    let mut policy = policy(LoadBalancing::LeastRequest);
+    policy.limits.requests_per_endpoint = Some(MAX);
+    let backend = backend(2, policy);
+    let held: [AtomicU32; 2] = Default::default();
+    let served = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for index in 0..WORKERS {
+            let (backend, held, served) = (&backend, &held, &served);
+            scope.spawn(move || {
+                let worker = WorkerEndpoints::new(WorkerId::new(index, WORKERS), Clock::new());
+                for _ in 0..5000 {
+                    let Some(begun) = request(&worker, backend, None) else {
+                        assert!(are_full(backend, &backend.endpoints(), &[]));
+                        continue;
+                    };
+                    let held = &held[usize::from(begun.endpoint().address.port()) - 1];
+                    assert!(held.fetch_add(1, SeqCst) < MAX);
+                    std::thread::yield_now();
+                    held.fetch_sub(1, SeqCst);
+                    served.fetch_add(1, SeqCst);
+                }
+            });
+        }
+    });
+    // As many fit as there are workers.
+    assert!(served.into_inner() > 5000);
+}
+
+/// Four of six endpoints are in the zone.
+fn zoned(policy: BackendPolicy) -> Backend {
+    let address = |port| ([127, 0, 0, 1], port).into();
+    let ir = ir::Backend {
+        policy: Some(Arc::new(policy)),
+        ..ir::Backend::plain(ir::Endpoints::Zoned {
+            addresses: (1..=6).map(address).collect(),
+            near: (3..=6).map(address).collect(),
+        })
+    };
+    Backend::new(&ir, Transport::Plain, Arc::default())
+}
+
+#[test]
+fn endpoints_in_the_zone_get_all_requests_while_half_of_them_are_healthy() {
+    for method in [
+        LoadBalancing::LeastRequest,
+        LoadBalancing::RoundRobin,
+        LoadBalancing::Random,
+    ] {
+        let (worker, backend) = (worker(), zoned(policy(method)));
+        let endpoints = backend.endpoints();
+        let used = |excluded: &[u64]| {
+            let mut used = [0; 6];
+            for _ in 0..300 {
+                let choice = Choice::of(&backend, worker.worker(), None, None);
+                let choice = choice.with_near(endpoints.near());
+                let selected = select(&worker, &endpoints, excluded, choice).unwrap();
+                used[usize::from(selected.endpoint().address.port()) - 1] += 1;
+            }
+            used.map(|count| count > 0)
+        };
+        let all = [true; 6];
+        assert_eq!(used(&[]), [false, false, true, true, true, true]);
+        // A request that has failed at all of them goes to others.
+        let near: Vec<_> = endpoints[2..].iter().map(|it| it.id).collect();
+        assert_eq!(used(&near), [true, true, false, false, false, false]);
+        endpoints[2..4]
+            .iter()
+            .for_each(|it| it.health.fail_checks());
+        assert_eq!(used(&[]), [false, false, false, false, true, true]);
+        endpoints[4].health.fail_checks();
+        assert_eq!(used(&[]), [true, true, false, false, false, true]);
+        endpoints[2..].iter().for_each(|it| it.health.pass_checks());
+        assert_ne!(used(&[]), all);
+    }
+}
+
+#[test]
+fn requests_without_room_in_the_zone_go_to_others() {
+    let mut policy = policy(LoadBalancing::LeastRequest);
+    policy.limits.requests_per_endpoint = Some(1);
+    let (worker, backend) = (worker(), zoned(policy));
+    let endpoints = backend.endpoints();
+    let begun: Vec<_> = (0..6)
+        .map(|_| {
+            let choice = Choice::of(&backend, worker.worker(), None, None);
+            select(&worker, &endpoints, &[], choice.with_near(endpoints.near())).unwrap()
+        })
+        .collect();
+    let ports: Vec<_> = begun
+        .iter()
+        .map(|it| it.endpoint().address.port())
+        .collect();
+    assert!(ports[..4].iter().all(|port| *port > 2), "{ports:?}");
+    assert!(ports[4..].iter().all(|port| *port <= 2), "{ports:?}");
+}
+
+#[test]
+fn zone_outlives_changes_of_endpoints_and_policy() {
+    let policy = policy(LoadBalancing::LeastRequest);
+    let backend = zoned(policy);
+    let address = |port| ([127, 0, 0, 1], port).into();
+    backend.configure_endpoints(&ir::Endpoints::Zoned {
+        addresses: vec![address(1), address(6)],
+        near: vec![address(6)],
+    });
+    let endpoints = backend.endpoints();
+    assert_eq!(endpoints.near().unwrap()[0].id, endpoints[1].id);
+    backend.configure_endpoints(&vec![address(1), address(6)].into());
+    assert!(backend.endpoints().near().is_none());
 }

@@ -127,13 +127,13 @@ pub(super) fn parse(
     let mut headers = [const { MaybeUninit::uninit() }; FEW_HEADERS];
     let mut spans = [Span::default(); FEW_HEADERS];
     let few = limits.headers.min(FEW_HEADERS);
-    let mut parsed = parse_into(buffer, &mut headers[..few], &mut spans, limits.bytes);
+    let mut parsed = parse_into(buffer, &mut headers[..few], &mut spans, limits);
     let mut more_spans = Vec::new();
     let mut spans = &spans[..];
     if parsed == Err(TOO_MANY_HEADERS) && few < limits.headers {
         let mut headers = vec![const { MaybeUninit::uninit() }; limits.headers];
         more_spans.resize(limits.headers, Span::default());
-        parsed = parse_into(buffer, &mut headers, &mut more_spans, limits.bytes);
+        parsed = parse_into(buffer, &mut headers, &mut more_spans, limits);
         spans = &more_spans;
     }
     let Some(parsed) = parsed? else {
@@ -152,6 +152,14 @@ pub(super) fn parse(
     Ok(Some(head))
 }
 
+/// The error of a head above its maximum size.
+fn too_long(limits: HeadLimits) -> ExchangeError {
+    ExchangeError::Protocol(match limits.is_of_policy {
+        true => "the response head exceeds maxHeaderBytes of the backend's BackendPolicy",
+        false => "the response head exceeds the limit of --max-header-bytes",
+    })
+}
+
 /// Result of the parser; headers are stored in the spans.
 #[derive(PartialEq, Eq)]
 struct Parsed {
@@ -165,10 +173,8 @@ fn parse_into<'a>(
     buffer: &'a [u8],
     headers: &mut [MaybeUninit<httparse::Header<'a>>],
     spans: &mut [Span],
-    max_bytes: usize,
+    limits: HeadLimits,
 ) -> Result<Option<Parsed>, ExchangeError> {
-    const TOO_LONG: ExchangeError =
-        ExchangeError::Protocol("the response head exceeds the limit of --max-header-bytes");
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
         &mut response,
@@ -176,9 +182,9 @@ fn parse_into<'a>(
         headers,
     );
     let length = match parsed {
-        Ok(httparse::Status::Complete(length)) if length <= max_bytes => length,
-        Ok(httparse::Status::Partial) if buffer.len() <= max_bytes => return Ok(None),
-        Ok(_) => return Err(TOO_LONG),
+        Ok(httparse::Status::Complete(length)) if length <= limits.bytes => length,
+        Ok(httparse::Status::Partial) if buffer.len() <= limits.bytes => return Ok(None),
+        Ok(_) => return Err(too_long(limits)),
         Err(httparse::Error::TooManyHeaders) => {
             return Err(TOO_MANY_HEADERS);
         }
@@ -397,6 +403,7 @@ mod tests {
     use super::*;
 
     const LIMITS: HeadLimits = HeadLimits {
+        is_of_policy: false,
         bytes: 64 * 1024,
         headers: 100,
     };
@@ -526,6 +533,7 @@ mod tests {
             let limits = HeadLimits {
                 bytes: 64 * 1024,
                 headers: limit,
+                ..LIMITS
             };
             for (count, is_fit) in [(limit, true), (limit + 1, false)] {
                 let text = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(count));
@@ -537,6 +545,7 @@ mod tests {
             let limits = HeadLimits {
                 bytes,
                 headers: 100,
+                ..LIMITS
             };
             let frame = "HTTP/1.1 200 OK\r\nX: \r\n\r\n".len();
             for (length, is_fit) in [(bytes, true), (bytes + 1, false)] {

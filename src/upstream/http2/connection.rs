@@ -6,6 +6,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -15,8 +16,10 @@ use h2::{Ping, PingPong, Reason, RecvStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
-use crate::http2::{Bodies, Body, EmptyFrames, FRAME_BUDGET, Windows, Wire};
+use crate::http2::{AMPLE_WINDOW, Bodies, Body, EmptyFrames, FRAME_BUDGET, Windows, Wire};
+use crate::ir::http2::Http2Windows;
 use crate::runtime::clock::{Clock, Deadline};
+use crate::table::BackendCounts;
 use crate::upstream::io::Io;
 use crate::upstream::outgoing::HeadLimits;
 
@@ -69,6 +72,30 @@ pub(in crate::upstream) struct Http2Connection {
     requests_left: Cell<Option<u32>>,
     /// Its own idle timeout in milliseconds.
     pub(in crate::upstream) idle_timeout: Option<u64>,
+    /// Maximum number of streams by the policy of the backend.
+    max_streams: Option<usize>,
+    /// What counts it, if connections are limited.
+    counts: Box<[Arc<BackendCounts>]>,
+}
+
+/// Returns the windows of streams, which a policy may set. How much may be unread is not its choice.
+fn windows(policy: Http2Windows) -> Windows {
+    let window = policy.stream.unwrap_or(STREAM_WINDOW);
+    Windows {
+        initial: window,
+        full: window,
+        ..WINDOWS
+    }
+}
+
+/// Returns the window of a connection with room for all its streams.
+fn connection_window(policy: Http2Windows, max_streams: Option<u32>) -> u32 {
+    let streams = max_streams.unwrap_or(MAX_STREAMS as u32);
+    match (policy.connection, policy.stream) {
+        (Some(window), _) => window,
+        (None, Some(window)) => window.saturating_mul(streams).min(AMPLE_WINDOW),
+        (None, None) => CONNECTION_WINDOW,
+    }
 }
 
 /// Requests on a connection.
@@ -90,6 +117,8 @@ impl Http2Connection {
         thread_local!(static NEXT: Cell<u64> = const { Cell::new(1) });
         let is_tls = io.is_tls();
         let (max_requests, idle_timeout) = (io.max_requests(), io.idle_timeout());
+        let (max_streams, own) = io.http2();
+        let counts = io.counts().cloned().collect();
         let last_read = Rc::new(Cell::new(clock.now()));
         let io = WatchedIo {
             io,
@@ -97,13 +126,13 @@ impl Http2Connection {
             last_read: last_read.clone(),
             is_broken: false,
         };
-        let bodies = Bodies::new(WINDOWS, false);
+        let bodies = Bodies::new(windows(own), false);
         let io = bodies.wire(io, EmptyFrames::Hide);
         let (sender, mut connection) = client::Builder::new()
             .enable_push(false)
             .initial_max_send_streams(assumed_streams)
             .initial_window_size(bodies.window())
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_connection_window_size(connection_window(own, max_streams))
             .data_frame_budget(FRAME_BUDGET)
             .max_concurrent_reset_streams(MAX_LOCAL_RESETS)
             .max_local_error_reset_streams(Some(MAX_ERRORS))
@@ -140,6 +169,8 @@ impl Http2Connection {
             is_tls,
             requests_left: Cell::new(max_requests),
             idle_timeout,
+            max_streams: max_streams.map(|max| max as usize),
+            counts,
         }))
     }
 
@@ -156,10 +187,15 @@ impl Http2Connection {
         matches!(ready, Poll::Ready(Ok(())))
     }
 
-    /// Returns the maximum number of concurrent streams that the peer allows.
+    /// Returns the maximum number of concurrent streams that the peer and the policy of the backend allow.
     pub(in crate::upstream) fn max_streams(&self) -> usize {
         let max = self.sender.borrow().current_max_send_streams();
-        max.min(MAX_STREAMS)
+        max.min(self.max_streams.unwrap_or(MAX_STREAMS))
+    }
+
+    /// Reports whether it has as many streams as the policy of the backend permits. More must not queue on it.
+    pub(in crate::upstream) fn is_full_by_policy(&self) -> bool {
+        self.max_streams.is_some_and(|max| self.streams() >= max)
     }
 
     /// Reports whether request bodies that the peer does not read have used the window of the connection, so that the
@@ -171,6 +207,11 @@ impl Http2Connection {
     /// Returns the number of requests on the connection.
     pub(in crate::upstream) fn streams(&self) -> usize {
         self.load.streams.get()
+    }
+
+    /// Reports whether it has no request, and other connections were refused since this time, for want of slots.
+    pub(in crate::upstream) fn is_wanted(&self, since: u64) -> bool {
+        self.streams() == 0 && self.counts.iter().any(|counts| counts.is_wanted(since))
     }
 
     /// Reports whether the connection has had no request since `oldest`.

@@ -13,9 +13,12 @@ mod proxy {
     mod client {
         mod client_address;
         pub(super) mod forwarding;
+        mod forwarding_rules;
     }
     pub(crate) mod error;
+    mod error_source;
     mod grpc;
+    mod sign_in_fault;
 
     pub(crate) mod request {
         pub(crate) mod external_auth {

@@ -190,7 +190,7 @@ fn client(version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let listeners = port().ir.listeners.iter();
     for tls in listeners.filter_map(|listener| listener.tls()) {
         roots
-            .add(tls.certificates[0].chain[0].clone())
+            .add(tls.certificates[0].chain()[0].clone())
             .expect("a certificate of the goldens");
     }
     let mut config = ClientConfig::builder_with_protocol_versions(&[version])

@@ -37,6 +37,7 @@ mod upstream {
         const LIMITS: HeadLimits = HeadLimits {
             bytes: 64 * 1024,
             headers: 100,
+            is_of_policy: false,
         };
 
         /// What was read of a response.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 use libfuzzer_sys::fuzz_target;
+use portcullis::ir::cookie;
 use portcullis::settings::session_key::{MIN_SECRET, Session, SessionKey};
-use portcullis::upstream::cookie;
 
 const NAME: &str = "session";
 const SCOPE: &str = "default/shop";

@@ -8,10 +8,11 @@
 use http::request::Parts;
 use http::{Method, Version};
 use libfuzzer_sys::fuzz_target;
+use portcullis::ir::client::{DotSegments, EscapedSlashes, PathSettings};
 use portcullis::{filter, ir, table, upstream};
 use portcullis_fuzz::request;
-use proxy::client::host::LastHost;
-use proxy::request::headers::normalize;
+use proxy::request::normalize;
+use proxy::request::target::{normalize_with, readings};
 
 #[path = "../../../src/proxy"]
 #[allow(dead_code, reason = "only a part of the modules is called")]
@@ -19,14 +20,32 @@ mod proxy {
     pub(crate) mod client {
         mod client_address;
         pub(super) mod forwarding;
+        mod forwarding_rules;
         pub(crate) mod host;
     }
     mod error;
+    mod error_source;
     mod grpc;
+    mod sign_in_fault;
     pub(crate) mod request {
         pub(crate) mod headers;
+        mod path;
         mod spelling;
         pub(crate) use portcullis::proxy::target;
+
+        use super::client::host::LastHost;
+        use super::error::Error;
+        use headers::NormalizedRequest;
+
+        /// Normalizes a request as one that no policy applies to.
+        pub(crate) fn normalize(
+            parts: &mut http::request::Parts,
+            max_headers: usize,
+        ) -> Result<NormalizedRequest, Error> {
+            let normal = headers::normalize(parts, &mut LastHost::default(), max_headers)?;
+            path::normalize(parts, None)?;
+            Ok(normal)
+        }
     }
 }
 
@@ -48,6 +67,16 @@ fuzz_target!(|data: &[u8]| {
 
 fn check_path(text: &str) {
     let path = format!("/{text}");
+    for settings in all_settings() {
+        if let Ok(normal) = normalize_with(&path, &settings) {
+            let readings = readings(&normal.path);
+            assert!(normal.path.starts_with('/'), "{path:?} {settings:?}");
+            assert!(readings.iter().all(|it| it.starts_with('/')), "{path:?}");
+            if settings.dot_segments != DotSegments::Keep && settings.merges_slashes {
+                assert_safe(&normal.path);
+            }
+        }
+    }
     if let Ok(normal) = proxy::request::target::normalize(&path) {
         assert_safe(&normal);
         assert_eq!(
@@ -55,6 +84,20 @@ fn check_path(text: &str) {
             Ok((&*normal).into())
         );
     }
+}
+
+/// What a policy can say of paths.
+fn all_settings() -> impl Iterator<Item = PathSettings> {
+    EscapedSlashes::ALL.into_iter().flat_map(|escaped_slashes| {
+        DotSegments::ALL.into_iter().flat_map(move |dot_segments| {
+            [false, true].map(|merges_slashes| PathSettings {
+                escaped_slashes,
+                merges_slashes,
+                dot_segments,
+                policy: ir::ObjectRef::new("portcullis.dev", "ClientPolicy", "a", "b"),
+            })
+        })
+    })
 }
 
 /// A path that every reader takes for the same one.
@@ -73,7 +116,7 @@ fn assert_safe(path: &str) {
 }
 
 fn check_request(mut parts: Parts) {
-    let Ok(normal) = normalize(&mut parts, &mut LastHost::default(), MAX_FIELDS) else {
+    let Ok(normal) = normalize(&mut parts, MAX_FIELDS) else {
         return;
     };
     let host = normal.host.as_str();
@@ -107,7 +150,7 @@ fn check_request(mut parts: Parts) {
 
     let mut again = parts.clone();
     // A target with an authority has brought a `Host`.
-    let second = normalize(&mut again, &mut LastHost::default(), MAX_FIELDS + 1);
+    let second = normalize(&mut again, MAX_FIELDS + 1);
     let second = second.unwrap_or_else(|error| panic!("{error:?}: {parts:?}"));
     assert_eq!(second.host.as_str(), host);
     assert_eq!(again.uri, parts.uri);

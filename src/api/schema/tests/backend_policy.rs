@@ -50,6 +50,20 @@ fn validates_fields_of_backend_policies() {
             "must be distinct",
         ),
         ("retryConstraint: {}", ""),
+        ("connection: {http1: {maxHeaderBytes: 4096}}", ""),
+        (
+            "connection: {http1: {maxHeaderBytes: 4.5Ki}}",
+            "http1.maxHeaderBytes",
+        ),
+        ("connection: {http1: {}}", "http1"),
+        (
+            "connection: {http2: {maxConcurrentStreams: 1001}}",
+            "less than or equal to 1000",
+        ),
+        (
+            "connection: {http2: {initialStreamWindow: all}}",
+            "http2.initialStreamWindow",
+        ),
         (
             "retryConstraint: {budget: {percent: 101}}",
             "less than or equal to 100",
@@ -64,6 +78,12 @@ fn validates_fields_of_backend_policies() {
         ),
         ("loadBalancing: {type: RoundRobin}", ""),
         ("loadBalancing: {slowStart: 30s}", ""),
+        ("loadBalancing: {type: Random, topology: PreferZone}", ""),
+        ("loadBalancing: {topology: Zone}", "Unsupported value"),
+        (
+            "loadBalancing: {type: ConsistentHash, topology: PreferZone, consistentHash: {key: [{type: ClientIP}]}}",
+            "topology PreferZone is not for type ConsistentHash",
+        ),
         ("loadBalancing: {slowStart: 16m}", "must be 1s to 15m"),
         (
             "loadBalancing: {type: Random, slowStart: 30s}",

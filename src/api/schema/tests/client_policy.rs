@@ -79,6 +79,79 @@ fn validates_targets_and_addresses_of_client_policies() {
 }
 
 #[test]
+fn validates_tls_of_client_policies() {
+    let both = "TLS_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+    let rows = [
+        ("tls: {alpn: [http/1.1]}", ""),
+        ("tls: {}", "should have at least 1 properties"),
+        ("tls: {minVersion: '1.1'}", "Unsupported value"),
+        ("tls: {alpn: [h3]}", "Unsupported value"),
+        ("tls: {alpn: []}", "should have at least 1 items"),
+        ("tls: {alpn: [h2, h2]}", "Duplicate value"),
+        ("tls: {groups: [X25519MLKEM768, x25519]}", ""),
+        (
+            "tls: {groups: [X25519MLKEM768]}",
+            "groups needs one of TLS 1.2, unless minVersion is 1.3",
+        ),
+        ("tls: {groups: [X25519MLKEM768], minVersion: '1.3'}", ""),
+        ("tls: {groups: [P-256]}", "Unsupported value"),
+        (&format!("tls: {{cipherSuites: [{both}]}}"), ""),
+        (
+            "tls: {cipherSuites: [TLS_AES_128_GCM_SHA256]}",
+            "cipherSuites needs a suite of TLS 1.2, unless minVersion is 1.3",
+        ),
+        (
+            "tls: {cipherSuites: [TLS_AES_128_GCM_SHA256], minVersion: '1.3'}",
+            "",
+        ),
+        (
+            "tls: {cipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]}",
+            "cipherSuites needs a suite of TLS 1.3",
+        ),
+    ];
+    for kind in ["Gateway", "ListenerSet"] {
+        let rows = rows.map(|(sections, expected)| (kind, sections.to_owned(), expected));
+        check(&rows);
+    }
+}
+
+#[test]
+fn validates_paths_of_client_policies() {
+    for kind in ["Gateway", "ListenerSet"] {
+        let rows = [
+            ("path: {mergeSlashes: false}", ""),
+            ("path: {escapedSlashes: Decode, dotSegments: Normalize}", ""),
+            ("path: {escapedSlashes: Unescape}", "Unsupported value"),
+            ("path: {dotSegments: Decode}", "Unsupported value"),
+            ("path: {mergeSlashes: 'yes'}", "spec.path.mergeSlashes"),
+        ];
+        let rows = rows.map(|(sections, expected)| (kind, sections.to_owned(), expected));
+        check(&rows);
+    }
+}
+
+#[test]
+fn validates_http2_of_client_policies() {
+    check(&[
+        (
+            "Gateway",
+            "http2: {maxConcurrentStreams: 0}".to_owned(),
+            "greater than or equal to 1",
+        ),
+        (
+            "Gateway",
+            "http2: {initialStreamWindow: 1.5Mi}".to_owned(),
+            "http2.initialStreamWindow",
+        ),
+        (
+            "Gateway",
+            "http2: {initialConnectionWindow: all}".to_owned(),
+            "http2.initialConnectionWindow",
+        ),
+    ]);
+}
+
+#[test]
 fn validates_connections_of_client_policies() {
     let trusted = "trustedCIDRs: [10.0.0.0/8]";
     let rows = [
@@ -95,7 +168,7 @@ fn validates_connections_of_client_policies() {
         (
             "ListenerSet",
             "timeouts: {idle: 1m}".to_owned(),
-            "only clientIP is for them",
+            "only clientIP, tls and path are for them",
         ),
         (
             "Gateway",
@@ -109,13 +182,48 @@ fn validates_connections_of_client_policies() {
         ),
         (
             "Gateway",
+            "timeouts: {maxConnectionAge: 168h}, connections: {tcpKeepalive: 2h}".to_owned(),
+            "",
+        ),
+        (
+            "Gateway",
+            "timeouts: {maxConnectionAge: 999ms}".to_owned(),
+            "must be 1s to 168h",
+        ),
+        (
+            "Gateway",
+            "connections: {tcpKeepalive: 3h}".to_owned(),
+            "must be 1s to 2h",
+        ),
+        (
+            "Gateway",
             "headers: {maxBytes: 1}".to_owned(),
             "greater than or equal to 1024",
         ),
         (
             "Gateway",
-            "http2: {maxConcurrentStreams: 0}".to_owned(),
-            "greater than or equal to 1",
+            "headers: {underscores: Reject, requestID: 'Off', forwarded: []}".to_owned(),
+            "",
+        ),
+        (
+            "Gateway",
+            "headers: {underscores: Remove}".to_owned(),
+            "Unsupported value",
+        ),
+        (
+            "Gateway",
+            "headers: {requestID: Client}".to_owned(),
+            "Unsupported value",
+        ),
+        (
+            "Gateway",
+            "headers: {forwarded: [Via]}".to_owned(),
+            "Unsupported value",
+        ),
+        (
+            "Gateway",
+            "headers: {forwarded: [Forwarded, Forwarded]}".to_owned(),
+            "Duplicate value",
         ),
     ];
     check(&rows);

@@ -101,6 +101,14 @@ const REFUSED: &[(&str, &str)] = &[
         "{trustedProxies: [10.0.0.1]}",
         "error spec.trustedProxies[0]: ",
     ),
+    (
+        "{metrics: {durationsBy: [status]}}",
+        "error spec.metrics.durationsBy[0]: ",
+    ),
+    (
+        "{metrics: {durationsBy: [method, method]}}",
+        "error spec.metrics.durationsBy",
+    ),
     ("{timeouts: {header: 5 s}}", "error spec.timeouts.header: "),
     (
         "{workload: {replica: 2}}",

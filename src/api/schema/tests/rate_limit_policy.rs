@@ -2,6 +2,8 @@
 
 use super::{findings, yaml};
 
+const RATE: &str = "limit: {requests: 1, per: Day}";
+
 fn policy(rule: &str, rest: &str) -> Vec<String> {
     let target = "{group: gateway.networking.k8s.io, kind: HTTPRoute, name: web}";
     findings(yaml(&format!(
@@ -10,84 +12,119 @@ fn policy(rule: &str, rest: &str) -> Vec<String> {
     )))
 }
 
+/// Checks that a policy with these rules, and what follows them, has this finding; none if it is empty.
+fn assert_finding(rules: &str, rest: &str, expected: &str) {
+    let found = policy(rules, rest);
+    match expected {
+        "" => assert!(found.is_empty(), "{rules} {rest}: {found:?}"),
+        _ => assert!(
+            found.iter().any(|it| it.contains(expected)),
+            "{rules} {rest}: {found:?}"
+        ),
+    }
+}
+
 #[test]
 fn validates_fields_of_rate_limit_policies() {
-    let rate = "limit: {requests: 1, per: Day}";
-    let keyed = |key: &str| format!("{{name: a, {rate}, key: [{key}]}}");
+    let one = format!("{{name: a, {RATE}}}");
+    let twice = format!("{one}, {one}");
+    let concurrent = format!("{{name: a, {RATE}, concurrent: 1}}");
+    let off = format!("{{name: a, {RATE}, mode: Off}}");
+    let of_gateway = format!("{{name: a, {RATE}, scope: Gateway}}");
+    let both = format!("{{name: a, {RATE}, concurrent: 1, scope: Gateway}}");
     let rows = [
-        (format!("{{name: a, {rate}, concurrent: 1}}"), "", ""),
+        (&*concurrent, "", ""),
+        (&one, ", response: {status: 503, headers: Draft}", ""),
+        ("", "", "should have at least 1 items"),
+        ("{name: a}", "", "a rule needs limit or concurrent"),
+        (&twice, "", "Duplicate value"),
         (
-            keyed("{type: ClientIP, v6Prefix: 48}, {type: Cookie, name: a}"),
-            "",
-            "",
-        ),
-        (
-            format!("{{name: a, {rate}}}"),
-            ", response: {status: 503, headers: Draft}",
-            "",
-        ),
-        (String::new(), "", "should have at least 1 items"),
-        (
-            "{name: a}".to_owned(),
-            "",
-            "a rule needs limit or concurrent",
-        ),
-        (
-            format!("{{name: a, {rate}}}, {{name: a, {rate}}}"),
-            "",
-            "Duplicate value",
-        ),
-        (keyed("{type: Header}"), "", "name is for Header and Cookie"),
-        (
-            keyed("{type: Hostname, name: a}"),
-            "",
-            "name is for Header and Cookie",
-        ),
-        (
-            keyed("{type: Hostname, v4Prefix: 8}"),
-            "",
-            "v4Prefix and v6Prefix are for ClientIP",
-        ),
-        (
-            keyed("{type: ClientIP, v4Prefix: 33}"),
-            "",
-            "less than or equal to 32",
-        ),
-        (
-            "{name: a, limit: {requests: 0, per: Day}}".to_owned(),
+            "{name: a, limit: {requests: 0, per: Day}}",
             "",
             "greater than or equal to 1",
         ),
         (
-            "{name: a, limit: {requests: 1, per: Year}}".to_owned(),
+            "{name: a, limit: {requests: 1, per: Year}}",
             "",
             "Unsupported value",
         ),
+        (&off, "", "spec.rules[0].mode"),
+        (&of_gateway, "", ""),
+        (&both, "", "concurrent is counted per replica"),
         (
-            format!("{{name: a, {rate}, mode: Off}}"),
-            "",
-            "spec.rules[0].mode",
-        ),
-        (
-            format!("{{name: a, {rate}}}"),
+            &one,
             ", response: {status: 200}",
             "greater than or equal to 400",
         ),
         (
-            format!("{{name: a, {rate}}}"),
+            &one,
             ", strategy: Overrides",
             "strategy Overrides is for Gateways and ListenerSets",
         ),
     ];
-    for (rule, rest, expected) in rows {
-        let found = policy(&rule, rest);
-        match expected {
-            "" => assert!(found.is_empty(), "{rule} {rest}: {found:?}"),
-            _ => assert!(
-                found.iter().any(|it| it.contains(expected)),
-                "{rule} {rest}: {found:?}"
-            ),
-        }
+    for (rules, rest, expected) in rows {
+        assert_finding(rules, rest, expected);
+    }
+}
+
+#[test]
+fn validates_keys_of_rate_limit_policies() {
+    let name = "name is for Header, Cookie and Claim";
+    for (key, expected) in [
+        (
+            "{type: ClientIP, v6Prefix: 48}, {type: Cookie, name: a}",
+            "",
+        ),
+        ("{type: Client}, {type: Claim, name: tenant}", ""),
+        ("{type: Header}", name),
+        ("{type: Claim}", name),
+        ("{type: Client, name: a}", name),
+        ("{type: Hostname, name: a}", name),
+        (
+            "{type: Hostname, v4Prefix: 8}",
+            "v4Prefix and v6Prefix are for ClientIP",
+        ),
+        ("{type: ClientIP, v4Prefix: 33}", "less than or equal to 32"),
+    ] {
+        let rule = format!("{{name: a, {RATE}, key: [{key}]}}");
+        assert_finding(&rule, "", expected);
+    }
+}
+
+#[test]
+fn validates_costs_of_rate_limit_policies() {
+    let large = "limit: {requests: 1000001, per: Day}";
+    let burst = "limit: {requests: 1, per: Day, burst: 1000001}";
+    let too_many = "more than 1000000 requests";
+    for (rule, expected) in [
+        (format!("{RATE}, cost: {{type: Request}}"), ""),
+        (
+            format!("{RATE}, cost: {{type: ResponseHeader, name: X-Cost}}"),
+            "",
+        ),
+        (format!("{large}, cost: {{type: ResponseBytes}}"), ""),
+        (format!("{burst}, cost: {{type: RequestBytes}}"), ""),
+        (large.to_owned(), too_many),
+        (format!("{large}, cost: {{type: Request}}"), too_many),
+        (burst.to_owned(), too_many),
+        (
+            format!("{RATE}, cost: {{type: Bytes}}"),
+            "Unsupported value",
+        ),
+        (
+            format!("{RATE}, cost: {{type: ResponseHeader}}"),
+            "name is for ResponseHeader",
+        ),
+        (
+            format!("{RATE}, cost: {{type: RequestBytes, name: a}}"),
+            "name is for ResponseHeader",
+        ),
+        (
+            "concurrent: 1, cost: {type: RequestBytes}".to_owned(),
+            "cost is for limit",
+        ),
+    ] {
+        assert_finding(&format!("{{name: a, {rule}}}"), "", expected);
     }
 }
 

@@ -19,6 +19,22 @@ fn validates_fields_of_route_filters() {
             "directResponse: {status: 404, body: none, headers: [{name: a, value: b}]}".to_owned(),
             "",
         ),
+        (
+            "directResponse: {status: 404, configMapRef: {name: a, key: b.html}}".to_owned(),
+            "",
+        ),
+        (
+            "directResponse: {status: 404, configMapRef: {name: a}}".to_owned(),
+            "key",
+        ),
+        (
+            "directResponse: {status: 404, body: a, configMapRef: {name: a, key: b}}".to_owned(),
+            "body or configMapRef",
+        ),
+        (
+            "directResponse: {status: 204, configMapRef: {name: a, key: b}}".to_owned(),
+            "has no body",
+        ),
         (format!("{rewrite}, {response}"), "spec"),
         (String::new(), "spec"),
         ("regexRewrite: {pattern: a}".to_owned(), "replacement"),

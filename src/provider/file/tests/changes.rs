@@ -133,7 +133,7 @@ fn document((name, kind): &(u8, u8)) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// What follows from a change is what follows from all files and the objects in service.
     #[test]

@@ -47,6 +47,21 @@ fn secret(name: &str) -> ObjectRef {
     ObjectRef::core("Secret", "default", name)
 }
 
+/// A RoutePolicy and a RouteFilter with texts in ConfigMaps.
+fn with_texts() -> [Value; 2] {
+    let routes = json!({
+        "kind": "RoutePolicy", "metadata": {"namespace": "default", "name": "r"},
+        "spec": {"targetRefs": [], "errorPages": [{"codes": [404], "configMapRef": {
+            "name": "pages", "keys": [{"key": "a", "mediaType": "text/html"}],
+        }}]},
+    });
+    let filter = json!({
+        "kind": "RouteFilter", "metadata": {"namespace": "apps", "name": "f"},
+        "spec": {"directResponse": {"status": 404, "configMapRef": {"name": "texts", "key": "a"}}},
+    });
+    [routes, filter]
+}
+
 #[test]
 fn finds_references_in_every_field() {
     let authority = |kind: &str, name: &str| json!({"validation": {"caCertificateRefs": [{"group": "", "kind": kind, "name": name}]}});
@@ -87,11 +102,14 @@ fn finds_references_in_every_field() {
     });
     let sets = [set("set", "edge"), set("foreign", "other")];
     let others = [edge, policy, external, access];
-    let objects: Vec<_> = sets.into_iter().chain(others).collect();
+    let objects = sets.into_iter().chain(others).chain(with_texts());
+    let objects: Vec<_> = objects.collect();
     let expected = [
+        "ConfigMap apps/texts",
         "ConfigMap default/authority",
         "ConfigMap default/backend",
         "ConfigMap default/external",
+        "ConfigMap default/pages",
         "Secret apps/set",
         "Secret apps/users",
         "Secret default/external",
@@ -113,7 +131,11 @@ fn finds_references_in_every_field() {
     );
     assert_eq!(
         names(&mut of_apps),
-        ["Secret apps/set", "Secret apps/users"]
+        [
+            "ConfigMap apps/texts",
+            "Secret apps/set",
+            "Secret apps/users"
+        ]
     );
 }
 

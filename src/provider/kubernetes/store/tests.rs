@@ -7,6 +7,7 @@ use serde_json::json;
 use super::super::observer::Observed;
 use super::super::parsed::Content;
 use super::*;
+use crate::provider::problem::unreadable;
 
 fn kinds() -> Vec<&'static Kind> {
     Kind::all().iter().collect()
@@ -27,13 +28,20 @@ fn parsed(kind: &str, name: &str, spec: &serde_json::Value) -> ParsedObject {
         json!({"kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec});
     let known = Kind::all().iter().find(|known| known.kind == kind);
     let object = known.unwrap().decode(&value);
+    let unparsed = |error| unreadable(with_kind(known.unwrap(), &value), &error);
     ParsedObject {
         generation: 1,
         key: Key::new("default", name),
-        content: Content::Parsed(object.map_err(|error| error.to_string())),
+        content: Content::Parsed(object.map_err(unparsed)),
         version: None,
         observed: None,
     }
+}
+
+fn with_kind(kind: &Kind, value: &serde_json::Value) -> serde_json::Value {
+    let mut value = value.clone();
+    value["apiVersion"] = kind.api_version().into();
+    value
 }
 
 fn deleted(name: &str) -> Change {
@@ -124,6 +132,38 @@ fn unparsable_object_keeps_its_last_version() {
             .starts_with("error: HTTPRoute default/a: cannot be read: ")
     );
     assert!(store.apply(routes, Change::Applied(route("a", "a.example"))));
+    assert!(store.load().unwrap().problems.is_empty());
+}
+
+#[test]
+fn unparsable_policy_without_a_version_refuses_its_targets() {
+    let (mut store, policies) = (listed(), index("AccessPolicy"));
+    let policy = |strategy: &serde_json::Value| {
+        let target = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "b"});
+        let rules = json!({"deny": ["192.0.2.1"]});
+        let spec = json!({"targetRefs": [target], "strategy": strategy, "ipRules": rules});
+        Change::Applied(parsed("AccessPolicy", "a", &spec))
+    };
+    let (broken, valid) = (json!("Later"), json!("Defaults"));
+    let refuses = |store: &Store| {
+        let load = store.load().unwrap();
+        let policy = load.snapshot.access_policies.get("default", "a").cloned();
+        policy.map(|it| (it.unreadable.is_some(), it.spec.target_refs.len()))
+    };
+    assert!(store.apply(policies, policy(&broken)));
+    assert!(!store.apply(policies, policy(&broken)));
+    assert_eq!(refuses(&store), Some((true, 1)));
+    let message = store.load().unwrap().problems[0].message.clone();
+    assert!(
+        message.ends_with("; requests to its targets get 500 until it can be read"),
+        "{message}"
+    );
+    assert!(store.apply(policies, policy(&valid)));
+    assert_eq!(refuses(&store), Some((false, 1)));
+    assert!(store.apply(policies, policy(&broken)));
+    assert_eq!(refuses(&store), Some((false, 1)));
+    assert!(store.apply(policies, deleted("a")));
+    assert_eq!(refuses(&store), None);
     assert!(store.load().unwrap().problems.is_empty());
 }
 

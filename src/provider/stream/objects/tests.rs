@@ -264,6 +264,44 @@ fn invalid_object_keeps_its_previous_version() {
     assert!(state.load().problems.is_empty());
 }
 
+/// Both a policy that the pod cannot read, and the stand-in that a controller sends for one that it cannot read.
+#[test]
+fn unreadable_policy_refuses_its_targets() {
+    let policy = |rest: &Value| {
+        let mut object = json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
+            "metadata": {"name": "a", "namespace": "default"},
+            "spec": {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "b"}]},
+        });
+        object["spec"]["ipRules"] = rest.clone();
+        Update::Put(object)
+    };
+    let broken = policy(&json!({"allow": 7}));
+    let mut state = GatewayObjects::default();
+    take_all(&mut state, [begin("a", None), broken.clone(), commit(1)]).unwrap();
+    let served = |state: &GatewayObjects| {
+        let policy = state.snapshot.access_policies.get("default", "a").cloned();
+        policy.map(Object::AccessPolicy)
+    };
+    let stand_in = served(&state).unwrap();
+    assert!(stand_in.unreadable().is_some() && !stand_in.is_without_targets());
+    let message = state.load().problems[0].message.clone();
+    assert!(
+        message.contains("requests to its targets get 500"),
+        "{message}"
+    );
+    let mut copy = GatewayObjects::default();
+    take_all(&mut copy, state.updates().unwrap()).unwrap();
+    assert_eq!(copy, state);
+    let mut of_controller = GatewayObjects::default();
+    let put = Update::Put(stand_in.to_value().unwrap());
+    take_all(&mut of_controller, [begin("a", None), put, commit(1)]).unwrap();
+    assert_eq!(served(&of_controller), Some(stand_in));
+    let valid = policy(&json!({"deny": ["192.0.2.1"]}));
+    take_all(&mut state, [begin("a", Some(1)), valid, broken, commit(2)]).unwrap();
+    assert!(served(&state).unwrap().unreadable().is_none());
+}
+
 #[test]
 fn problems_disappear_with_their_objects() {
     let broken = [
@@ -400,4 +438,43 @@ fn no_updates_since_a_state_of_another_process() {
     assert_eq!(now.updates_since(&before), None);
     assert_eq!(GatewayObjects::default().updates_since(&before), None);
     assert_eq!(before.updates_since(&GatewayObjects::default()), None);
+}
+
+fn key_set(keys: Option<&str>, problem: Option<&str>) -> Update {
+    let mut set = json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "KeySet",
+        "metadata": {"name": "https://a.com/keys", "namespace": "default"},
+    });
+    for (field, value) in [("keys", keys), ("problem", problem)] {
+        if let Some(value) = value {
+            set[field] = json!(value);
+        }
+    }
+    Update::Put(set)
+}
+
+/// A controller that has just started does not have keys that its predecessor sent.
+#[test]
+fn fetched_keys_stay_until_others_are_fetched() {
+    let mut state = GatewayObjects::default();
+    let mut after = |updates: Vec<Update>| {
+        take_all(&mut state, updates).unwrap();
+        let set = state.snapshot.key_sets.get("default", "https://a.com/keys");
+        set.map(|set| (set.keys.clone(), set.problem.clone()))
+    };
+    let text = |text: &str| Some(text.to_owned());
+    let first = vec![begin("a", None), key_set(Some("one"), None), commit(1)];
+    assert_eq!(after(first), Some((text("one"), None)));
+    let restarted = vec![begin("b", None), key_set(None, None), commit(1)];
+    assert_eq!(after(restarted), Some((text("one"), None)));
+    let failed = vec![
+        begin("b", Some(1)),
+        key_set(None, Some("refused")),
+        commit(2),
+    ];
+    assert_eq!(after(failed), Some((text("one"), text("refused"))));
+    let fetched = vec![begin("b", Some(2)), key_set(Some("two"), None), commit(3)];
+    assert_eq!(after(fetched), Some((text("two"), None)));
+    let removed = vec![begin("c", None), commit(1)];
+    assert_eq!(after(removed), None);
 }

@@ -13,7 +13,7 @@ use super::message::{
 };
 use super::verdict::Verdict;
 use crate::filter::{Level, Scheme};
-use crate::ir::external_auth::GrpcAuth;
+use crate::ir::auth_call::GrpcAuth;
 use crate::ir::filter::HeaderChanges;
 use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::X_REQUEST_ID;

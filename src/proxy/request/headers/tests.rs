@@ -2,6 +2,7 @@
 
 use http::Request;
 
+use super::super::path;
 use super::*;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::proxy::client::client_address::Origin;
@@ -20,7 +21,9 @@ fn http1(
     fields: &[(&str, &str)],
 ) -> Result<(NormalizedRequest, request::Parts), Error> {
     let mut parts = parts(Version::HTTP_11, target, fields);
-    normalize(&mut parts, &mut LastHost::default(), 100).map(|normal| (normal, parts))
+    let normal = normalize(&mut parts, &mut LastHost::default(), 100)?;
+    path::normalize(&mut parts, None)?;
+    Ok((normal, parts))
 }
 
 fn http2(
@@ -28,7 +31,9 @@ fn http2(
     fields: &[(&str, &str)],
 ) -> Result<(NormalizedRequest, request::Parts), Error> {
     let mut parts = parts(Version::HTTP_2, target, fields);
-    normalize(&mut parts, &mut LastHost::default(), 100).map(|normal| (normal, parts))
+    let normal = normalize(&mut parts, &mut LastHost::default(), 100)?;
+    path::normalize(&mut parts, None)?;
+    Ok((normal, parts))
 }
 
 #[test]
@@ -267,6 +272,7 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
             address,
             proto: HeaderValue::from_static("http"),
             certificate: None,
+            rules: None,
         };
         let mut added = forwarding.sanitize(
             &mut headers,
@@ -308,6 +314,7 @@ fn client_certificates_are_claimed_by_trusted_clients_only() {
             address: HeaderValue::from_static("10.0.0.1"),
             proto: HeaderValue::from_static("https"),
             certificate: own.map(|own| Box::new(HeaderValue::from_static(own))),
+            rules: None,
         };
         let id = || HeaderValue::from_static("new");
         forwarding.sanitize(

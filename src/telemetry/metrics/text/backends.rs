@@ -1,16 +1,31 @@
 //! Metrics of backends and of their releases.
 
 use std::fmt;
+use std::sync::Arc;
 
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 
+use super::outcomes::status_label;
 use super::{CODE_CLASSES, Metrics, Page, object_labels};
 use crate::ir::{BackendId, TlsUse, UpstreamProtocol};
 use crate::table::{
-    AuthResult, Backend, Endpoints, MirrorResult, Release, Releases, TlsFailure, UpstreamFault,
+    AuthResult, Backend, Endpoints, MirrorResult, PageResult, Release, Releases, TlsFailure,
+    UpstreamFault,
 };
 
 impl Metrics {
+    pub(super) fn responses(&self, page: &mut Page<'_>) -> fmt::Result {
+        let responses = self.table.backends().flat_map(|backend| {
+            let responses = backend.stats.responses().into_iter();
+            responses.map(move |(status, count)| {
+                let labels = (BackendLabels(backend), status_label(status));
+                (labels, count)
+            })
+        });
+        let help = "Responses of endpoints, by status";
+        page.counters("upstream_responses", help, responses)
+    }
+
     pub(super) fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
         let backends = self.table.backends();
         let backends: Vec<_> = backends.map(|it| (BackendLabels(it), it)).collect();
@@ -22,20 +37,15 @@ impl Metrics {
             "Connections opened to endpoints",
             connects,
         )?;
-        let errors = backends.iter().flat_map(|(own, backend)| {
-            UpstreamFault::ALL.into_iter().filter_map(move |fault| {
-                let labels = (*own, [("reason", fault.name())]);
-                let count = backend.stats.faults(fault);
-                (count > 0).then_some((labels, count))
-            })
-        });
+        let errors = by(
+            "reason",
+            &UpstreamFault::ALL,
+            &backends,
+            |backend, fault| (fault.name(), backend.stats.faults(fault)),
+        );
         page.counters("upstream_errors", "Failed attempts at endpoints", errors)?;
-        let tls_failures = backends.iter().flat_map(|(own, backend)| {
-            TlsFailure::ALL.into_iter().filter_map(move |failure| {
-                let labels = (*own, [("reason", failure.name())]);
-                let count = backend.stats.tls_failures(failure);
-                (count > 0).then_some((labels, count))
-            })
+        let tls_failures = by("reason", &TlsFailure::ALL, &backends, |backend, failure| {
+            (failure.name(), backend.stats.tls_failures(failure))
         });
         page.counters(
             "upstream_tls_handshake_failures",
@@ -88,33 +98,36 @@ impl Metrics {
         page.gauges("upstream_endpoints", "Usable endpoints", endpoints)
     }
 
-    /// Requests that filters send to backends.
+    /// Requests that filters and policies send to backends.
     pub(super) fn filter_requests(&self, page: &mut Page<'_>) -> fmt::Result {
         let backends = self.table.backends();
         let backends: Vec<_> = backends.map(|it| (BackendLabels(it), it)).collect();
-        let mirrored = backends.iter().flat_map(|(own, backend)| {
-            MirrorResult::ALL.into_iter().filter_map(move |result| {
-                let labels = (*own, [("result", result.name())]);
-                let count = backend.stats.mirrored_requests(result);
-                (count > 0).then_some((labels, count))
-            })
-        });
+        let mirrored = by(
+            "result",
+            &MirrorResult::ALL,
+            &backends,
+            |backend, result| (result.name(), backend.stats.mirrored_requests(result)),
+        );
         page.counters(
             "mirrored_requests",
             "Copies of requests that mirrors sent to backends, by result",
             mirrored,
         )?;
-        let authorizations = backends.iter().flat_map(|(own, backend)| {
-            AuthResult::ALL.into_iter().filter_map(move |result| {
-                let labels = (*own, [("result", result.name())]);
-                let count = backend.stats.authorizations(result);
-                (count > 0).then_some((labels, count))
-            })
+        let authorizations = by("result", &AuthResult::ALL, &backends, |backend, result| {
+            (result.name(), backend.stats.authorizations(result))
         });
         page.counters(
             "external_auth_requests",
             "Requests that authorization servers decided about, by result",
             authorizations,
+        )?;
+        let pages = by("result", &PageResult::ALL, &backends, |backend, result| {
+            (result.name(), backend.stats.pages(result))
+        });
+        page.counters(
+            "error_page_requests",
+            "Requests for error pages that backends have, by result",
+            pages,
         )
     }
 
@@ -151,6 +164,23 @@ impl Metrics {
         let help = "Usable endpoints of a release";
         page.gauges("upstream_release_endpoints", help, endpoints)
     }
+}
+
+/// A count of a backend by a further label.
+type Counted<'a> = ((BackendLabels<'a>, [(&'static str, &'static str); 1]), u64);
+
+/// Returns the counts of backends by a further label: for each of `all` its value and its count. Leaves out those that are 0.
+fn by<'a, T: Copy>(
+    label: &'static str,
+    all: &[T],
+    backends: &[(BackendLabels<'a>, &'a Arc<Backend>)],
+    read: impl Fn(&Backend, T) -> (&'static str, u64),
+) -> Vec<Counted<'a>> {
+    let counts = backends.iter().flat_map(|(own, backend)| {
+        let counts = all.iter().map(|one| read(backend, *one));
+        counts.map(|(value, count)| ((*own, [(label, value)]), count))
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Labels of a backend. They tell apart all that the identity does.
@@ -215,7 +245,8 @@ impl<'a> LabelledRelease<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{ProcessStats, Table, encode};
+    use super::super::tests::encode;
+    use super::super::{ProcessStats, Table};
     use crate::ir;
     use crate::ir::Ir;
     use crate::runtime::per_worker::WorkerId;
@@ -250,7 +281,7 @@ mod tests {
             table,
             ProcessStats::default(),
             0,
-            super::super::Detail::Routes,
+            super::super::MetricsDetail::default(),
         );
         let classes = [("v1", [0, 1, 0, 0, 0]), ("v2", [0, 0, 0, 0, 1])];
         let requests = classes.iter().flat_map(|(release, counts)| {

@@ -19,7 +19,33 @@ impl Metrics {
             .iter()
             .map(|it| (labels(it), it.evicted.load(Relaxed)));
         let help = "Keys of a limit whose place another key took before their time had passed";
-        page.counters("limit_keys_evicted", help, evicted)
+        page.counters("limit_keys_evicted", help, evicted)?;
+        self.leases(page)
+    }
+
+    /// Limits that pods share, if there may be other pods.
+    fn leases(&self, page: &mut Page<'_>) -> fmt::Result {
+        let group = self.table.limit_group();
+        if !group.is_open() {
+            return Ok(());
+        }
+        let counts = &group.counts;
+        let tokens = [
+            ("asked", &counts.asked),
+            ("borrowed", &counts.borrowed),
+            ("granted", &counts.granted),
+            ("unowned", &counts.unowned),
+        ];
+        let tokens = tokens
+            .iter()
+            .map(|(what, count)| ([("what", (*what).to_owned())], count.load(Relaxed)));
+        let help = "Tokens of limits with scope Gateway that pods asked of others, borrowed, granted to others, or replaced while the owner was away";
+        page.counters("limit_lease_tokens", help, tokens)?;
+        let help = "Connections between pods that ended because the other side broke the protocol";
+        page.counter("limit_peer_faults", help, counts.faults.load(Relaxed))?;
+        let away = counts.away.load(Relaxed) as i64;
+        let help = "Other ready pods of the Gateway that do not respond to this one";
+        page.gauge("limit_peers_away", help, away)
     }
 }
 

@@ -1,19 +1,31 @@
 //! Metrics of the requests that rules match, summed by route unless the page has the detail of rules.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 
-use super::{CODE_CLASSES, Detail, Metrics, Page, Standard, object_labels};
+use super::outcomes::{LabelledOutcome, Responses};
+use super::{Metrics, Page, Standard, object_labels};
 use crate::ir::RuleId;
-use crate::table::{Histogram, Table};
+use crate::settings::metrics::MetricsDetail;
+use crate::table::{Histogram, Outcome, Table};
 
 /// Counts of the requests of a rule, or of all rules of a route.
-#[derive(Default)]
 struct Requests {
-    classes: [u64; 5],
+    responses: Responses,
     retries: u64,
     in_flight: u64,
+}
+
+impl Requests {
+    fn new(detail: MetricsDetail) -> Self {
+        Self {
+            responses: Responses::new(detail.per_rule),
+            retries: 0,
+            in_flight: 0,
+        }
+    }
 }
 
 impl Metrics {
@@ -22,28 +34,21 @@ impl Metrics {
         let mut requests: Vec<(RuleLabels<'_>, Requests)> = Vec::new();
         for rule in self.table.rules() {
             let stats = &rule.state.stats;
-            let (classes, in_flight) = (stats.classes(), stats.in_flight());
-            if in_flight == 0 && classes == [0; 5] {
+            let in_flight = stats.in_flight();
+            if in_flight == 0 && !stats.has_requests() {
                 continue;
             }
-            let sum = of_same(&mut requests, RuleLabels(&rule.ir.id, self.detail));
+            let labels = RuleLabels(&rule.ir.id, self.detail.per_rule);
+            let sum = of_same(&mut requests, labels, || Requests::new(self.detail));
             sum.retries += stats.retries();
             sum.in_flight = sum.in_flight.wrapping_add(in_flight);
-            for (sum, count) in sum.classes.iter_mut().zip(classes) {
-                *sum += count;
-            }
+            stats.outcomes(|outcome, count| sum.responses.add(outcome, count));
         }
         let counts = requests.iter().flat_map(|(labels, requests)| {
-            let classes = CODE_CLASSES.into_iter().zip(requests.classes);
-            classes
-                .filter(|(_, count)| *count > 0)
-                .map(move |(class, count)| ((*labels, [("code", class)]), count))
+            let responses = requests.responses.iter();
+            responses.map(move |(outcome, count)| ((*labels, outcome), count))
         });
-        page.counters(
-            "requests",
-            "Responses, by route and class of status",
-            counts,
-        )?;
+        page.counters("requests", "Responses, by route, status and error", counts)?;
         let retries = requests.iter().map(|(labels, it)| (*labels, it.retries));
         let retries = retries.filter(|(_, count)| *count > 0);
         page.counters("retries", "Retries that a rule's retry allowed", retries)?;
@@ -56,49 +61,65 @@ impl Standard {
     pub(super) fn requests(&self, page: &mut Page<'_>) -> fmt::Result {
         let help = "Duration from the request head to the last byte of the response";
         let durations = durations(&self.0, self.1);
+        let durations = durations.into_iter().flat_map(|(rule, histograms)| {
+            let histograms = histograms.into_iter();
+            histograms.map(move |(outcome, histogram)| {
+                let outcome = LabelledOutcome::new(outcome, self.1.durations_by);
+                ((rule, outcome), histogram)
+            })
+        });
         page.durations("http_server_request_duration", help, durations)
     }
 }
 
-fn durations(table: &Table, detail: Detail) -> Vec<(RuleLabels<'_>, Histogram)> {
-    let mut durations: Vec<(RuleLabels<'_>, Histogram)> = Vec::new();
+/// Durations by what their labels tell of the outcome.
+type Durations = BTreeMap<Outcome, Histogram>;
+
+fn durations(table: &Table, detail: MetricsDetail) -> Vec<(RuleLabels<'_>, Durations)> {
+    let mut durations: Vec<(RuleLabels<'_>, Durations)> = Vec::new();
     for rule in table.rules() {
-        let histogram = rule.state.stats.durations();
-        if histogram.count() > 0 {
-            of_same(&mut durations, RuleLabels(&rule.ir.id, detail)).add(&histogram);
+        let histograms = rule.state.stats.durations_by(detail.durations_by);
+        if histograms.is_empty() {
+            continue;
+        }
+        let labels = RuleLabels(&rule.ir.id, detail.per_rule);
+        let sums = of_same(&mut durations, labels, Durations::default);
+        for (outcome, histogram) in histograms {
+            sums.entry(outcome).or_default().add(&histogram);
         }
     }
     durations
 }
 
 /// Returns the sum with these labels, which is the last one or a new one: the rules of a route follow each other.
-fn of_same<'a, 'b, T: Default>(
+fn of_same<'a, 'b, T>(
     sums: &'a mut Vec<(RuleLabels<'b>, T)>,
     labels: RuleLabels<'b>,
+    create: impl FnOnce() -> T,
 ) -> &'a mut T {
     if sums.last().is_none_or(|(last, _)| !last.is_same(&labels)) {
-        sums.push((labels, T::default()));
+        sums.push((labels, create()));
     }
     let last = sums.len() - 1;
     &mut sums[last].1
 }
 
-/// Labels of a rule, or of its route.
+/// Labels of a rule, or of its route if the second is not set.
 #[derive(Clone, Copy)]
-pub(super) struct RuleLabels<'a>(pub(super) &'a RuleId, pub(super) Detail);
+pub(super) struct RuleLabels<'a>(pub(super) &'a RuleId, pub(super) bool);
 
 impl RuleLabels<'_> {
     fn is_same(&self, other: &Self) -> bool {
-        self.0.route == other.0.route && (self.1 == Detail::Routes || self.0 == other.0)
+        self.0.route == other.0.route && (!self.1 || self.0 == other.0)
     }
 }
 
 impl EncodeLabelSet for RuleLabels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
-        let Self(RuleId { route, index, name }, detail) = self;
+        let Self(RuleId { route, index, name }, per_rule) = self;
         object_labels("route", route).encode(encoder)?;
         [("kind", &*route.kind)].encode(encoder)?;
-        if *detail == Detail::Routes {
+        if !per_rule {
             return Ok(());
         }
         // A name that is a number could be the index of another rule of the route.

@@ -15,7 +15,7 @@ impl Standard {
     /// Omits backends without responses, so that the size of the page depends on use.
     pub(super) fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
         let backends = self.0.backends();
-        let times = backends.map(|it| (BackendLabels(it), it.stats.response_times.histogram()));
+        let times = backends.map(|it| (BackendLabels(it), it.stats.response_times()));
         let times = times.filter(|(_, histogram)| histogram.count() > 0);
         let help = "Time from the begin of an attempt at an endpoint, with its connect, to the head of the response";
         page.durations("http_client_request_duration", help, times)

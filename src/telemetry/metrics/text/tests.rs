@@ -14,11 +14,48 @@ use super::*;
 use crate::api;
 use crate::ir::{Ir, RuleId};
 use crate::runtime::per_worker::WorkerId;
+use crate::settings::metrics::DurationLabels;
 use crate::snapshot::Snapshot;
-use crate::table::{AuthResult, MirrorResult, RuleStats, TlsFailure, UpstreamFault};
+use crate::table::{
+    AuthResult, MirrorResult, Outcome, PageResult, RuleStats, TlsFailure, UpstreamFault,
+};
 use crate::translate::{Options, Translator};
 
+/// Durations without labels of requests.
+const PLAIN: DurationLabels = DurationLabels {
+    method: false,
+    status_class: false,
+};
+/// Durations with all labels of requests.
+const LABELLED: DurationLabels = DurationLabels {
+    method: true,
+    status_class: true,
+};
+/// The detail of `--metrics-per-rule`.
+pub(super) const RULES: MetricsDetail = MetricsDetail {
+    per_rule: true,
+    durations_by: PLAIN,
+};
+
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
+
+/// Returns all metrics.
+pub(super) fn encode(
+    table: Arc<Table>,
+    process: ProcessStats,
+    dropped: u64,
+    detail: MetricsDetail,
+) -> String {
+    let metrics = Metrics {
+        table,
+        process,
+        dropped,
+        detail,
+    };
+    let mut text = String::new();
+    write(&mut text, metrics).unwrap();
+    text
+}
 
 #[test]
 fn new_process_exports_process_metrics() {
@@ -27,7 +64,7 @@ fn new_process_exports_process_metrics() {
     process.connections.accepted.fetch_add(3, Relaxed);
     process.config.loaded(7, 2);
     let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
-    let text = encode(table, process, 4, Detail::Routes);
+    let text = encode(table, process, 4, MetricsDetail::default());
     for line in [
         "portcullis_connections_open 3",
         "portcullis_connections_accepted_total 3",
@@ -53,7 +90,7 @@ fn pod_of_a_controller_exports_stream_metrics() {
     };
     let table = Arc::new(Table::build(Arc::new(Ir::default()), None));
     let has = |lines: [&str; 3]| {
-        let text = encode(table.clone(), process.clone(), 0, Detail::Routes);
+        let text = encode(table.clone(), process.clone(), 0, MetricsDetail::default());
         for line in lines.map(|line| format!("portcullis_stream_{line}")) {
             assert!(
                 text.lines().any(|it| it == line),
@@ -72,8 +109,9 @@ fn pod_of_a_controller_exports_stream_metrics() {
 #[test]
 fn histogram_buckets_are_cumulative() {
     let stats = RuleStats::default();
-    stats.record(WorkerId::ONLY, 200, Duration::from_millis(2));
-    stats.record(WorkerId::ONLY, 200, Duration::from_secs(60));
+    for time in [Duration::from_millis(2), Duration::from_secs(60)] {
+        stats.record(WorkerId::ONLY, Outcome::of_status(200), time, PLAIN);
+    }
     let id = RuleId {
         route: crate::ir::ObjectRef::gateway_api("HTTPRoute", "ns", "demo"),
         index: 3,
@@ -86,7 +124,7 @@ fn histogram_buckets_are_cumulative() {
             Page(encoder).durations(
                 "d",
                 "help",
-                [(RuleLabels(&self.0, Detail::Rules), self.1.durations())],
+                [(RuleLabels(&self.0, true), self.1.durations())],
             )
         }
     }
@@ -136,7 +174,7 @@ spec:
 "#;
 
 /// The table of [`OBJECTS`], each of whose counters is 1.
-fn table() -> Arc<Table> {
+pub(super) fn table() -> Arc<Table> {
     let mut snapshot = Snapshot::default();
     for object in serde_saphyr::from_multiple::<Value>(OBJECTS).unwrap() {
         let admission = api::admit(object);
@@ -147,17 +185,18 @@ fn table() -> Arc<Table> {
     let ir = translator.translate(&snapshot, None).ir;
     let table = Table::build(Arc::new(ir), None);
     for rule in table.rules() {
-        rule.state
-            .stats
-            .record(WorkerId::ONLY, 200, Duration::from_millis(1));
-        rule.state.stats.retried(WorkerId::ONLY);
+        let (stats, outcome) = (&rule.state.stats, Outcome::of_status(200));
+        stats.record(WorkerId::ONLY, outcome, Duration::from_millis(1), PLAIN);
+        stats.retried(WorkerId::ONLY);
     }
     for backend in table.backends() {
         let stats = &backend.stats;
+        stats.responded(WorkerId::ONLY, 299, Duration::from_millis(1));
         stats.failed(UpstreamFault::Reset);
         stats.tls_failed(TlsFailure::Name);
         stats.mirrored(MirrorResult::Failed);
         stats.authorized(AuthResult::Denied);
+        stats.paged(PageResult::Timeout);
         stats.retry_refused();
     }
     Arc::new(table)
@@ -165,18 +204,23 @@ fn table() -> Arc<Table> {
 
 #[test]
 fn labels_name_objects_and_rules() {
-    let text = encode(table(), ProcessStats::default(), 0, Detail::Rules);
+    let text = encode(table(), ProcessStats::default(), 0, RULES);
     let rule =
         |rule: &str| format!(r#"namespace="app",route="site",kind="HTTPRoute",rule="{rule}""#);
     let backend =
         r#"namespace="app",backend="app",kind="Service",port="80",protocol="http1",tls="none""#;
+    let method = r#"http_request_method="_OTHER""#;
+    let ok = r#"http_response_status_code="200",error_type="""#;
     let listener = r#"namespace="edge",gateway="web",listener_set="",listener="http",port="80""#;
     for line in [
         // The name of this rule is the index of the next one.
-        format!("portcullis_requests_total{{{},code=\"2xx\"}} 1", rule("0")),
-        format!("portcullis_requests_total{{{},code=\"2xx\"}} 1", rule("1")),
+        format!("portcullis_requests_total{{{},{method},{ok}}} 1", rule("0")),
+        format!("portcullis_requests_total{{{},{method},{ok}}} 1", rule("1")),
         format!("portcullis_retries_total{{{}}} 1", rule("three")),
         format!("portcullis_upstream_connections_total{{{backend}}} 0"),
+        format!(
+            "portcullis_upstream_responses_total{{{backend},http_response_status_code=\"2xx\"}} 1"
+        ),
         format!("portcullis_listener_info{{{listener},protocol=\"HTTP\"}} 1"),
     ] {
         assert!(
@@ -188,10 +232,16 @@ fn labels_name_objects_and_rules() {
 
 #[test]
 fn requests_are_counted_by_route_by_default() {
-    let text = encode(table(), ProcessStats::default(), 0, Detail::Routes);
+    let text = encode(
+        table(),
+        ProcessStats::default(),
+        0,
+        MetricsDetail::default(),
+    );
     let route = r#"namespace="app",route="site",kind="HTTPRoute""#;
+    let ok = r#"http_response_status_code="200",error_type="""#;
     for line in [
-        format!("portcullis_requests_total{{{route},code=\"2xx\"}} 3"),
+        format!("portcullis_requests_total{{{route},{ok}}} 3"),
         format!("portcullis_retries_total{{{route}}} 3"),
         format!("http_server_request_duration_seconds_count{{{route}}} 3"),
     ] {
@@ -238,7 +288,12 @@ fn process() -> ProcessStats {
         ..ProcessStats::default()
     };
     process.config.contacted();
-    process.connections.unmatched.record(WorkerId::ONLY, 404);
+    let unmatched = Outcome {
+        error: Some("no route matches this request"),
+        ..Outcome::of_status(404)
+    };
+    let counts = process.connections.unmatched.of(WorkerId::ONLY);
+    counts.add(unmatched);
     let workers = [AtomicUsize::new(0)].into();
     process.connections.by_worker.set(workers).unwrap();
     let busy = process.connections.busy_micros.of(WorkerId::ONLY);
@@ -248,7 +303,9 @@ fn process() -> ProcessStats {
 
 /// A page with all metrics. Those of certificates and releases have no samples.
 fn complete_page() -> String {
-    encode(table(), process(), 0, Detail::Routes)
+    let table = table();
+    table.limit_group().open();
+    encode(table, process(), 0, MetricsDetail::default())
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::api::pod::{ContainerPort, Pod};
 use crate::ir::ObjectRef;
 use crate::translate::input::Input;
 
-use super::super::ports::{self, EndpointState, transport};
+use crate::translate::endpoints::{self, EndpointState, transport};
 
 /// Endpoints by release.
 #[derive(Debug, Default)]
@@ -59,8 +59,8 @@ impl Pods<'_> {
             self.labels_of(endpoint);
         }
         let mut groups = Groups::default();
-        for (endpoint, address) in ports::addresses(slices, port) {
-            let Some(state) = ports::state(endpoint) else {
+        for (endpoint, address) in endpoints::addresses(slices, port) {
+            let Some(state) = endpoints::state(endpoint) else {
                 continue;
             };
             let labels = self.labels_of(endpoint);

@@ -7,10 +7,10 @@ use crate::status::{Condition, Percent, ReleaseBackendStatus, ReleaseStatus};
 
 use super::super::super::reason::{ConditionType, Fault, Reason, judge};
 use super::super::kind::{Sources, Users};
-use super::super::ports::transport;
 use super::endpoints::Groups;
 use super::parsed::{Counted, ParsedReleaseBackend};
 use super::weights;
+use crate::translate::endpoints::transport;
 
 /// Maximum number of releases in a status (`maxItems` in the CRD).
 const MAX_RELEASES: usize = 128;

@@ -6,6 +6,7 @@ mod parsed;
 mod sections;
 mod status;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +14,15 @@ use crate::api::backend_policy::BackendPolicy as Object;
 use crate::ir::ObjectRef;
 use crate::ir::backend_policy::BackendPolicy;
 use crate::ir::traffic::TrafficPolicy;
+use crate::status::Condition;
 
 use self::parsed::Policy;
 pub(in crate::translate) use self::status::Statuses;
+use super::affected::affected;
 use super::index::PolicyIndex;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
+use crate::translate::reason::ConditionType;
 
 /// The policies of a snapshot.
 #[derive(Default)]
@@ -57,6 +61,18 @@ impl BackendPolicies {
             traffic: policy.traffic.get(backend),
             slow_start: policy.slow_start,
         })
+    }
+
+    /// Returns the condition of a backend that names the policies on it and on its ports, if there are any.
+    pub(in crate::translate) fn affecting(
+        &self,
+        backend: &ObjectRef,
+        generation: i64,
+    ) -> Option<Condition> {
+        let policies = self.0.of_backend(backend).iter();
+        let names: BTreeSet<_> = policies.map(|policy| policy.name.to_string()).collect();
+        let kind = ConditionType::BackendPolicyAffected;
+        (!names.is_empty()).then(|| affected(kind, &names, generation))
     }
 
     /// Returns the policy that applies to a target.

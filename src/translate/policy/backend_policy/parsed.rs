@@ -99,7 +99,7 @@ impl Policy {
             read.section(Some(checked), |checked| checked).is_some()
         });
         let load_balancing = read.section(load_balancing.as_ref(), sections::load_balancing);
-        let (load_balancing, slow_start) = load_balancing.unwrap_or_default();
+        let (load_balancing, slow_start, prefers_zone) = load_balancing.unwrap_or_default();
         let limits = read.section(limits.as_ref(), sections::limits);
         let health = read.section(health_check.as_ref(), health::health_check);
         let (active, passive) = health.unwrap_or((None, Passive::DEFAULT));
@@ -130,6 +130,7 @@ impl Policy {
             ir: Arc::new(BackendPolicy {
                 policy: name.clone(),
                 load_balancing,
+                prefers_zone,
                 limits: limits.unwrap_or_default(),
                 active: active.map(Arc::new),
                 passive,

@@ -5,20 +5,30 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::api::backend_policy::{
-    BackendLimits as LimitsSpec, Connection as ConnectionSpec, ConsistentHash,
-    LoadBalancing as Spec,
+    BackendLimits as LimitsSpec, Connection as ConnectionSpec, ConsistentHash, EndpointLimits,
+    Http1Connection, LoadBalancing as Spec,
 };
+use crate::api::client_policy::Http2Settings;
 use crate::ir::backend_policy::{BackendLimits, Connection, LoadBalancing, ProxyVersion};
+use crate::ir::http2::Http2Windows;
 use crate::ir::limit::KeyPart;
 
 use crate::translate::duration;
 use crate::translate::policy::inherited::key_part;
+use crate::translate::policy::windows;
 use crate::translate::reason::{Fault, Reason};
+use crate::translate::size;
 
 /// Permitted windows of slow start.
 const SLOW_START: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(15 * 60);
 /// Permitted limits.
 const LIMITS: RangeInclusive<u32> = 1..=1_000_000;
+/// Permitted sizes of response heads.
+const HEAD: RangeInclusive<u32> = 1 << 10..=1 << 20;
+/// Permitted streams of a connection.
+const STREAMS: RangeInclusive<u32> = 1..=1000;
+/// Window of a stream without a policy.
+const DEFAULT_WINDOW: u32 = 256 << 10;
 /// Maximum number of parts of a key.
 const MAX_PARTS: usize = 4;
 
@@ -26,13 +36,17 @@ pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
     Err(Fault::new(Reason::Invalid, message))
 }
 
-/// Translates `spec.loadBalancing`: how an endpoint is chosen, and the window of slow start.
-pub(super) fn load_balancing(spec: &Spec) -> Result<(LoadBalancing, Option<Duration>), Fault> {
+/// How an endpoint is chosen, the window of slow start, and whether endpoints in the own zone take precedence.
+type Balancing = (LoadBalancing, Option<Duration>, bool);
+
+/// Translates `spec.loadBalancing`.
+pub(super) fn load_balancing(spec: &Spec) -> Result<Balancing, Fault> {
     const FIELD: &str = "spec.loadBalancing";
     let Spec {
         kind,
         consistent_hash,
         slow_start,
+        topology,
     } = spec;
     let kind = kind.as_deref().unwrap_or("LeastRequest");
     let method = match kind {
@@ -64,17 +78,36 @@ pub(super) fn load_balancing(spec: &Spec) -> Result<(LoadBalancing, Option<Durat
             "{FIELD}.consistentHash: only with type ConsistentHash"
         ));
     }
-    let Some(text) = slow_start else {
-        return Ok((method, None));
+    let prefers_zone = match topology.as_deref() {
+        None | Some("Hints") => false,
+        Some("PreferZone") if kind != "ConsistentHash" => true,
+        Some("PreferZone") => {
+            // A key has one endpoint for the pods of all zones.
+            return invalid(format!(
+                "{FIELD}.topology: PreferZone is not for type ConsistentHash"
+            ));
+        }
+        Some(other) => {
+            return invalid(format!(
+                "{FIELD}.topology: {other:?} is none of Hints and PreferZone"
+            ));
+        }
     };
-    if method != LoadBalancing::LeastRequest {
-        return invalid(format!("{FIELD}.slowStart: only with type LeastRequest"));
+    let window = slow_start.as_deref();
+    let window = window.map(|text| self::slow_start(text, &method));
+    let window = window.transpose()?;
+    Ok((method, window, prefers_zone))
+}
+
+fn slow_start(text: &str, method: &LoadBalancing) -> Result<Duration, Fault> {
+    const FIELD: &str = "spec.loadBalancing.slowStart";
+    if *method != LoadBalancing::LeastRequest {
+        return invalid(format!("{FIELD}: only with type LeastRequest"));
     }
-    let field = format!("{FIELD}.slowStart");
-    let window = duration::parse(text, &field)?;
+    let window = duration::parse(text, FIELD)?;
     match SLOW_START.contains(&window) {
-        true => Ok((method, Some(window))),
-        false => invalid(format!("{field}: {text} is not 1s to 15m")),
+        true => Ok(window),
+        false => invalid(format!("{FIELD}: {text} is not 1s to 15m")),
     }
 }
 
@@ -86,12 +119,17 @@ pub(super) fn limits(spec: &LimitsSpec) -> Result<BackendLimits, Fault> {
         max_requests,
         per_endpoint,
     } = spec;
-    let of_endpoint = per_endpoint.as_ref().and_then(|it| it.max_requests);
+    let of_endpoint = per_endpoint.clone().unwrap_or_default();
+    let EndpointLimits {
+        max_connections: connections_of_endpoint,
+        max_requests: requests_of_endpoint,
+    } = of_endpoint;
     for (limit, field) in [
         (max_connections, "maxConnections"),
         (max_pending, "maxPending"),
         (max_requests, "maxRequests"),
-        (&of_endpoint, "perEndpoint.maxRequests"),
+        (&requests_of_endpoint, "perEndpoint.maxRequests"),
+        (&connections_of_endpoint, "perEndpoint.maxConnections"),
     ] {
         if limit.is_some_and(|limit| !LIMITS.contains(&limit)) {
             return invalid(format!("spec.limits.{field}: is not 1 to 1000000"));
@@ -101,7 +139,8 @@ pub(super) fn limits(spec: &LimitsSpec) -> Result<BackendLimits, Fault> {
         connections: *max_connections,
         pending: *max_pending,
         requests: *max_requests,
-        requests_per_endpoint: of_endpoint,
+        requests_per_endpoint: requests_of_endpoint,
+        connections_per_endpoint: connections_of_endpoint,
     })
 }
 
@@ -113,6 +152,8 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
         max_requests,
         keepalive,
         proxy_protocol,
+        http1,
+        http2,
     } = spec;
     let time = |text: &Option<String>, permitted: RangeInclusive<Duration>, name: &str| {
         let Some(text) = text else {
@@ -132,7 +173,11 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
         return invalid("spec.connection.maxRequests: is not 1 to 1000000".to_owned());
     }
     let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    let (max_streams, windows) = self::http2(http2.as_ref())?;
     Ok(Connection {
+        max_header_bytes: max_header_bytes(http1.as_ref())?,
+        max_streams,
+        windows,
         connect_timeout: time(connect_timeout, second / 100..=minute, "connectTimeout")?,
         idle: time(idle, second..=minute * 60, "idle")?,
         max_requests: *max_requests,
@@ -148,6 +193,50 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
             }
         },
     })
+}
+
+/// Translates the maximum size of a response head of HTTP/1.1.
+fn max_header_bytes(spec: Option<&Http1Connection>) -> Result<Option<u32>, Fault> {
+    const FIELD: &str = "spec.connection.http1.maxHeaderBytes";
+    let Some(Http1Connection {
+        max_header_bytes: Some(size),
+    }) = spec
+    else {
+        return Ok(None);
+    };
+    let bytes = u32::try_from(size::parse(size, FIELD)?).ok();
+    match bytes.filter(|bytes| HEAD.contains(bytes)) {
+        Some(bytes) => Ok(Some(bytes)),
+        None => invalid(format!("{FIELD}: is not 1Ki to 1Mi")),
+    }
+}
+
+/// Translates `spec.connection.http2`: the maximum number of streams of a connection, and its windows.
+fn http2(spec: Option<&Http2Settings>) -> Result<(Option<u32>, Http2Windows), Fault> {
+    const FIELD: &str = "spec.connection.http2";
+    let Some(Http2Settings {
+        max_concurrent_streams: streams,
+        initial_stream_window: stream,
+        initial_connection_window: connection,
+    }) = spec
+    else {
+        return Ok((None, Http2Windows::default()));
+    };
+    if streams.is_some_and(|streams| !STREAMS.contains(&streams)) {
+        return invalid(format!("{FIELD}.maxConcurrentStreams: is not 1 to 1000"));
+    }
+    let windows = windows::windows(FIELD, stream.as_ref(), connection.as_ref())?;
+    let least = windows::sum(
+        windows.stream.unwrap_or(DEFAULT_WINDOW),
+        streams.unwrap_or(*STREAMS.end()),
+    );
+    if windows.connection.is_some_and(|window| window < least) {
+        return invalid(format!(
+            "{FIELD}.initialConnectionWindow: is less than the {least} bytes of maxConcurrentStreams (1000 by default) \
+             times initialStreamWindow (256Ki by default), so that a client that does not read would delay others"
+        ));
+    }
+    Ok((*streams, windows))
 }
 
 #[cfg(test)]
@@ -170,6 +259,8 @@ mod tests {
             json!({"slowStart": "15m"}),
             json!({"type": "LeastRequest", "slowStart": "1s"}),
             json!({"type": "RoundRobin"}),
+            json!({"type": "RoundRobin", "topology": "PreferZone"}),
+            json!({"type": "ConsistentHash", "consistentHash": key, "topology": "Hints"}),
             json!({"type": "ConsistentHash", "consistentHash": key}),
         ] {
             assert_eq!(fault(spec), "");
@@ -198,6 +289,11 @@ mod tests {
             (json!({"slowStart": "999ms"}), "slowStart"),
             (json!({"slowStart": "16m"}), "slowStart"),
             (json!({"slowStart": "soon"}), "slowStart"),
+            (json!({"topology": "Zone"}), "topology"),
+            (
+                json!({"type": "ConsistentHash", "consistentHash": key, "topology": "PreferZone"}),
+                "topology",
+            ),
         ] {
             let fault = fault(spec);
             let expected = format!("spec.loadBalancing.{field}: ");
@@ -213,17 +309,37 @@ mod tests {
             json!({"maxRequests": 0}),
             json!({"maxConnections": 1_000_001}),
             json!({"perEndpoint": {"maxRequests": 0}}),
+            json!({"perEndpoint": {"maxConnections": 0}}),
         ] {
             assert!(limits(spec).unwrap().message.starts_with("spec.limits."));
         }
         let connection = |spec: Value| connection(&serde_json::from_value(spec).unwrap()).err();
         assert_eq!(connection(json!({"idle": "1s", "keepalive": "2h"})), None);
+        for http2 in [
+            json!({}),
+            json!({"initialStreamWindow": "4Mi"}),
+            json!({"initialConnectionWindow": "64Mi", "initialStreamWindow": "4Mi"}),
+            json!({"initialConnectionWindow": "1Mi", "maxConcurrentStreams": 4}),
+            json!({"initialConnectionWindow": 655_350, "initialStreamWindow": 65_535, "maxConcurrentStreams": 10}),
+        ] {
+            let spec = json!({"http2": http2, "http1": {"maxHeaderBytes": "8Ki"}});
+            assert_eq!(connection(spec), None);
+        }
         for spec in [
             json!({"connectTimeout": "9ms"}),
             json!({"idle": "999ms"}),
             json!({"maxRequests": 0}),
             json!({"keepalive": "3h"}),
             json!({"proxyProtocol": "V3"}),
+            json!({"http1": {"maxHeaderBytes": 1023}}),
+            json!({"http1": {"maxHeaderBytes": "2Mi"}}),
+            json!({"http1": {"maxHeaderBytes": "much"}}),
+            json!({"http2": {"maxConcurrentStreams": 0}}),
+            json!({"http2": {"maxConcurrentStreams": 1001}}),
+            json!({"http2": {"initialStreamWindow": 65_534}}),
+            json!({"http2": {"initialConnectionWindow": "1Mi"}}),
+            json!({"http2": {"initialConnectionWindow": "1Mi", "maxConcurrentStreams": 5}}),
+            json!({"http2": {"initialConnectionWindow": "63Mi", "initialStreamWindow": "4Mi"}}),
         ] {
             let fault = connection(spec).unwrap();
             assert!(fault.message.starts_with("spec.connection."), "{fault:?}");

@@ -7,7 +7,7 @@ use crate::api::Resource;
 use crate::api::filter::HttpFilter;
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
-use crate::api::reference::{BackendObjectRef, BackendRef};
+use crate::api::reference::BackendRef;
 use crate::api::route::{RouteResource, RouteRule};
 use crate::ir::{ListenerKey, ObjectRef, RuleId};
 use crate::settings::permissions::{BackendKinds, PolicyLevel};
@@ -67,14 +67,14 @@ impl TlsPolicies {
         let path = Path {
             route,
             rule: name.as_deref(),
+            consumer: Some(&gateway.namespace),
             through: Some((gateway, listener)),
         };
         let backends = backend_refs(input, route, *index)
             .iter()
-            .map(|it| &it.backend)
             .filter(|it| kinds.is_target(&BackendKinds::All, &it.group, &it.kind));
-        let of_backend = |reference: &BackendObjectRef| {
-            let backend = reference.object_ref(&path.route.namespace);
+        let of_backend = |reference: &BackendRef<HttpFilter>| {
+            let backend = reference.backend().object_ref(&path.route.namespace);
             let ports = kinds.target_ports(input, &BackendKinds::All, &backend);
             let mut ports = ports.into_iter().flatten();
             let port = ports.find(|port| Some(port.port) == reference.port);

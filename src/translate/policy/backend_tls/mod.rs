@@ -4,6 +4,7 @@
 mod absent;
 mod criterion;
 mod explanation;
+mod own_requests;
 mod policy;
 mod settings;
 mod status;
@@ -25,6 +26,7 @@ use self::settings::Settings;
 pub use self::criterion::Criterion;
 pub use self::explanation::{BackendPolicies, ConsideredPolicy, PolicyVerdict};
 
+pub(in crate::translate) use self::own_requests::of_own_requests;
 pub(in crate::translate) use self::settings::{TlsSettings, is_dns_name, validated};
 pub(in crate::translate) use self::status::Statuses;
 pub(in crate::translate) use self::uses::{Requesters, Use};
@@ -87,13 +89,10 @@ impl TlsPolicies {
                 "{name} cannot be applied to it: {why}; requests are refused rather than sent unverified"
             ))
         };
-        if let Some(fault) = policy.forbidden(candidate.target) {
-            return refuse(&fault);
-        }
-        let settings = match &policy.settings {
+        let settings = match candidate.settings() {
             Ok(Settings::Tls(settings)) => settings,
             Ok(Settings::Plain) => return Decision::Plain(Some(used(None))),
-            Err(fault) => return refuse(fault),
+            Err(fault) => return refuse(&fault),
         };
         let consumer = requests.consumer;
         match consumer.and_then(|it| Some((it, it.client_certificate.as_ref()?))) {
@@ -131,10 +130,19 @@ impl TlsPolicies {
         path: &Path<'_>,
     ) -> Option<Candidate<'_>> {
         let policies = self.0.of_backend(backend).iter();
-        let candidates = policies.filter_map(|policy| policy.candidate(backend, port, path));
-        // They are in order of age, and `min_by_key` returns the first of equal elements.
-        candidates.min_by_key(|candidate| candidate.rank)
+        applicable(policies.map(|it| &**it), (backend, port), path)
     }
+}
+
+/// Returns the policy that applies, of policies in order of age.
+fn applicable<'a>(
+    policies: impl Iterator<Item = &'a Policy>,
+    (backend, port): (&ObjectRef, Option<&str>),
+    path: &Path<'_>,
+) -> Option<Candidate<'a>> {
+    let candidates = policies.filter_map(|policy| policy.candidate(backend, port, path));
+    // `min_by_key` returns the first of equal elements.
+    candidates.min_by_key(|candidate| candidate.rank)
 }
 
 impl<'a> Requests<'a> {
@@ -142,6 +150,7 @@ impl<'a> Requests<'a> {
         Path {
             route: self.route,
             rule: self.rule,
+            consumer: self.consumer.map(|it| &*it.gateway.namespace),
             through: self.consumer.map(|it| (&it.gateway, &it.listener)),
         }
     }

@@ -51,11 +51,13 @@ pub(super) struct From {
     section: Option<String>,
 }
 
-/// The requests of one rule through one listener.
+/// The requests of one rule through one listener, or those that the process sends itself for an object.
 #[derive(Clone, Copy)]
 pub(super) struct Path<'a> {
     pub(super) route: &'a ObjectRef,
     pub(super) rule: Option<&'a str>,
+    /// The namespace of the consumer, whose policies count beside those of the backend's.
+    pub(super) consumer: Option<&'a str>,
     /// The Gateway, and its listener or that of a ListenerSet.
     pub(super) through: Option<(&'a ObjectRef, &'a ListenerKey)>,
 }
@@ -94,6 +96,16 @@ pub(super) struct Candidate<'a> {
     pub(super) policy: &'a Policy,
     pub(super) target: &'a PolicyTarget,
     pub(super) rank: Rank,
+}
+
+impl<'a> Candidate<'a> {
+    /// Returns the settings that apply, or why the policy cannot be applied.
+    pub(super) fn settings(&self) -> Result<&'a Settings, Fault> {
+        match self.policy.forbidden(self.target) {
+            Some(fault) => Err(fault),
+            None => self.policy.settings.as_ref().map_err(Fault::clone),
+        }
+    }
 }
 
 impl TargetPolicy for Policy {
@@ -224,7 +236,7 @@ impl Policy {
     pub(super) fn rank_of(&self, target: &PolicyTarget, path: &Path<'_>) -> Option<Rank> {
         let own = &*self.name.namespace;
         let is_producer = own == &*target.backend.namespace;
-        let is_consumer = path.through.is_some_and(|(it, _)| &*it.namespace == own);
+        let is_consumer = path.consumer == Some(own);
         if !is_producer && !is_consumer {
             return None;
         }

@@ -56,7 +56,9 @@ fn of_gateways(
     for backend in policy.backends() {
         // Other policies of the backend may take precedence.
         input.read(|| Source::Backend(backend.clone()));
-        uses.insert(backend.clone(), requesters.uses(backend));
+        let mut of_backend = requesters.uses(backend);
+        of_backend.extend(requesters.fetches(backend));
+        uses.insert(backend.clone(), of_backend);
     }
     let mut of_gateways: BTreeMap<ObjectRef, Vec<Condition>> = BTreeMap::new();
     for (gateway, faults) in absent(input, policy, &uses, requesters) {

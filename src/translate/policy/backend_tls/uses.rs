@@ -13,9 +13,11 @@ pub(in crate::translate) struct Use {
     pub(in crate::translate) gateway: ObjectRef,
     /// The listener that they come through.
     pub(in crate::translate) listener: ListenerKey,
-    /// The route, and the name of its rule.
+    /// The route and the name of its rule, or the policy that names the backend.
     pub(in crate::translate) route: ObjectRef,
     pub(in crate::translate) rule: Option<Text>,
+    /// Whether keys are fetched for the policy in `route`, through no Gateway.
+    pub(in crate::translate) is_fetch: bool,
 }
 
 /// The requests to each backend that policies may target.
@@ -26,7 +28,11 @@ impl Use {
         Path {
             route: &self.route,
             rule: self.rule.as_deref(),
-            through: Some((&self.gateway, &self.listener)),
+            consumer: Some(match self.is_fetch {
+                true => &self.route.namespace,
+                false => &self.gateway.namespace,
+            }),
+            through: Some((&self.gateway, &self.listener)).filter(|_| !self.is_fetch),
         }
     }
 }
@@ -35,6 +41,9 @@ impl Use {
 pub(in crate::translate) trait Requesters {
     /// Returns the requests to a backend.
     fn uses(&self, backend: &ObjectRef) -> BTreeSet<Use>;
+
+    /// Returns the fetches of keys from a backend, for requests of each Gateway.
+    fn fetches(&self, backend: &ObjectRef) -> BTreeSet<Use>;
 
     /// Returns the Gateways that send the requests of an object that a policy names in `from`.
     fn senders(&self, object: &ObjectRef) -> BTreeSet<ObjectRef>;

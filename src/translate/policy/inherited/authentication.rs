@@ -1,9 +1,10 @@
 //! What the policies on a path require of the credentials of requests: the sections `basic`, `apiKey`,
-//! `jwt` and `require`.
+//! `jwt`, `oidc`, `external` and `require`.
 
 use std::sync::Arc;
 
 use crate::ir::authentication::{Authentication, Require};
+use crate::ir::oidc::Oidc;
 use crate::ir::policy::Enforced;
 use crate::ir::token::{Provider, VerificationKey};
 
@@ -11,7 +12,13 @@ use super::path::{Levels, OnLevel};
 use super::policy::{Content, Policy, Section};
 
 /// The ways to authenticate.
-const METHODS: [Section; 3] = [Section::Basic, Section::ApiKey, Section::Jwt];
+const METHODS: [Section; 5] = [
+    Section::Basic,
+    Section::ApiKey,
+    Section::Jwt,
+    Section::Oidc,
+    Section::External,
+];
 
 /// Returns the credentials that requests need. Of each section, that of the most specific policy.
 pub(super) fn required(levels: &Levels<'_>) -> Option<Enforced<Authentication>> {
@@ -33,6 +40,8 @@ fn merged<'a>(winners: impl Iterator<Item = OnLevel<'a>>) -> Result<Authenticati
         basic: None,
         api_key: None,
         tokens: None,
+        oidc: None,
+        external: None,
         require: Require::All,
     };
     for winner in winners {
@@ -40,6 +49,8 @@ fn merged<'a>(winners: impl Iterator<Item = OnLevel<'a>>) -> Result<Authenticati
             Content::Basic(basic) => merged.basic = Some(basic.clone()),
             Content::ApiKey(keys) => merged.api_key = Some(keys.clone()),
             Content::Jwt(tokens) => merged.tokens = Some(tokens.clone()),
+            Content::Oidc(oidc) => merged.oidc = Some(oidc.clone()),
+            Content::External(external, _) => merged.external = Some(external.clone()),
             Content::Require(require) => merged.require = *require,
             _ => {}
         }
@@ -50,6 +61,21 @@ fn merged<'a>(winners: impl Iterator<Item = OnLevel<'a>>) -> Result<Authenticati
 /// Returns how a section permits more than what it replaces. `above` is what has an effect above it.
 pub(super) fn loosened(above: &OnLevel<'_>, own: &OnLevel<'_>) -> Option<String> {
     let name = &above.policy.name;
+    if let (Ok(Content::External(above, of_above)), Ok(Content::External(own, reference))) =
+        (above.content(), own.content())
+    {
+        let namespaces = [&above.policy.namespace, &own.policy.namespace];
+        let [of_above, reference] = [(of_above, namespaces[0]), (reference, namespaces[1])]
+            .map(|(reference, namespace)| (reference.object_ref(namespace), reference.port));
+        let is_same = of_above == reference && above.call == own.call;
+        return (!is_same).then(|| format!("spec.external replaces the server of {name}"));
+    }
+    if let (Ok(Content::Oidc(above)), Ok(Content::Oidc(own))) = (above.content(), own.content()) {
+        let client = |it: &Oidc| (it.issuer().to_owned(), it.client_id.clone());
+        let is_same = client(above) == client(own);
+        return (!is_same)
+            .then(|| format!("spec.oidc replaces the provider or the client of {name}"));
+    }
     let permits_all = match (above.content(), own.content()) {
         (Ok(Content::Basic(above)), Ok(Content::Basic(own))) => {
             own.users.iter().all(|user| above.users.contains(user))
@@ -103,10 +129,14 @@ pub(super) fn made_needless(
     let is_any = require
         .last()
         .is_some_and(|it| requires(it) == Require::Any);
-    let others = METHODS.iter().filter(|method| **method != section);
-    let others = others.flat_map(|method| levels.applied(*method));
-    let mut others = others.filter(|other| other.policy.name != policy.name);
-    let other = others.next().filter(|_| is_any)?;
+    let methods = METHODS.iter().map(|method| levels.applied(*method));
+    let methods: Vec<_> = methods.filter(|applied| !applied.is_empty()).collect();
+    // A method alone is needed in any case.
+    let is_choice = is_any && methods.len() > 1;
+    let others = methods.iter().flatten();
+    let mut others =
+        others.filter(|other| other.section != section && other.policy.name != policy.name);
+    let other = others.next().filter(|_| is_choice)?;
     let is_own = |it: &&OnLevel<'_>| it.policy.name == policy.name;
     match section {
         Section::Require => {

@@ -1,5 +1,9 @@
 //! ClientPolicies: how clients connect, and where their addresses come from.
 
+mod headers;
+mod path;
+mod tls;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +13,25 @@ use http::HeaderName;
 use crate::api::Resource;
 use crate::api::client_policy::{
     AddressHeader, ClientIp, ClientPolicy, ClientSpec, ClientTimeouts, ConnectionLimits,
-    HeaderLimits, Http2Settings, ProxyProtocol, XForwardedFor,
+    Http2Settings, ProxyProtocol, XForwardedFor,
 };
+use crate::api::inherited_policy::Unreadable;
 use crate::ir::ObjectRef;
 use crate::ir::client::{self, AddressSource, ClientAddress, ConnectionSettings, ProxyMode};
 
 use super::access::cidrs;
-use super::policy::{Content, Policy, Section};
+use super::policy::{Content, Policy, Section, invalid, unreadable_fault};
 use crate::translate::duration;
-use crate::translate::reason::{ConditionType, Fault, Reason};
+use crate::translate::policy::windows::windows;
+use crate::translate::reason::{ConditionType, Fault};
+
+/// A time, and its text.
+type Limit = (Duration, &'static str);
+
+/// Maximum of `maxConnectionAge`.
+const MAX_AGE: Limit = (Duration::from_secs(7 * 24 * 3600), "168h");
+/// Maximum of `tcpKeepalive`.
+const MAX_KEEPALIVE: Limit = (Duration::from_secs(2 * 3600), "2h");
 
 /// Parses a policy.
 pub(super) fn read(object: &ClientPolicy) -> Policy {
@@ -31,7 +45,12 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
         connections,
         headers,
         http2,
+        tls,
+        path,
     } = &object.spec;
+    if let Some(unreadable) = &object.unreadable {
+        return policy(object, broken(unreadable));
+    }
     let name = object.object_ref();
     let mut sections = BTreeMap::new();
     let mut set = |section, content: Option<Result<Content, Fault>>| {
@@ -50,8 +69,10 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
     set(Section::Timeouts, timeouts.as_ref().map(self::timeouts));
     let connections = connections.as_ref();
     set(Section::Connections, connections.map(self::connections));
-    set(Section::Headers, headers.as_ref().map(self::headers));
+    set(Section::Headers, headers.as_ref().map(headers::headers));
     set(Section::Http2, http2.as_ref().map(self::http2));
+    set(Section::Tls, tls.as_ref().map(|it| tls::tls(&name, it)));
+    set(Section::Path, path.as_ref().map(|it| path::path(&name, it)));
     if target_refs.iter().any(|target| target.kind != "Gateway") {
         let of_connections = sections.iter_mut().filter(|(it, _)| it.is_of_connections());
         for (section, content) in of_connections {
@@ -61,13 +82,30 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
             ));
         }
     }
+    policy(object, sections)
+}
+
+fn policy(object: &ClientPolicy, sections: BTreeMap<Section, Result<Content, Fault>>) -> Policy {
     let mut policy = Policy::new(object, ConditionType::ClientPolicyAffected, sections);
     policy.protects = false;
     policy
 }
 
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
+/// Returns the sections of a policy that is not valid and say where addresses come from: those that it sets, or both if it is
+/// unknown which ones it would set.
+fn broken(unreadable: &Unreadable) -> BTreeMap<Section, Result<Content, Fault>> {
+    let of_addresses = [Section::ProxyProtocol, Section::ClientIp].into_iter();
+    let is_set = |section: &Section| {
+        let mut set = unreadable.sections.iter();
+        set.any(|it| Some(&**it) == section.field().strip_prefix("spec."))
+    };
+    let set: Vec<_> = of_addresses.clone().filter(is_set).collect();
+    let set = match set.is_empty() {
+        true => of_addresses.collect(),
+        false => set,
+    };
+    let broken = |section| (section, Err(unreadable_fault(unreadable)));
+    set.into_iter().map(broken).collect()
 }
 
 fn proxy_protocol(policy: &ObjectRef, section: &ProxyProtocol) -> Result<Content, Fault> {
@@ -159,6 +197,7 @@ fn timeouts(section: &ClientTimeouts) -> Result<Content, Fault> {
         idle,
         stream_idle,
         tls_handshake,
+        max_connection_age,
     } = section;
     let parse = |text: &Option<String>, name: &str| -> Result<Option<Duration>, Fault> {
         let Some(text) = text else { return Ok(None) };
@@ -169,14 +208,28 @@ fn timeouts(section: &ClientTimeouts) -> Result<Content, Fault> {
             Err(fault) => invalid(fault.message),
         }
     };
+    let max_age = max_connection_age.as_deref();
+    let max_age = max_age.map(|it| limited(it, "spec.timeouts.maxConnectionAge", MAX_AGE));
     Ok(Content::Connections(ConnectionSettings {
         header_timeout: parse(header, "header")?,
         body_timeout: parse(body, "body")?,
         idle_timeout: parse(idle, "idle")?,
         stream_idle_timeout: parse(stream_idle, "streamIdle")?,
         handshake_timeout: parse(tls_handshake, "tlsHandshake")?,
+        max_age: max_age.transpose()?,
         ..ConnectionSettings::default()
     }))
+}
+
+/// Parses a time of at least a second.
+fn limited(text: &str, field: &str, (most, name): Limit) -> Result<Duration, Fault> {
+    match duration::parse(text, field) {
+        Ok(time) if time < Duration::from_secs(1) || time > most => {
+            invalid(format!("{field}: must be 1s to {name}"))
+        }
+        Ok(time) => Ok(time),
+        Err(fault) => invalid(fault.message),
+    }
 }
 
 fn connections(section: &ConnectionLimits) -> Result<Content, Fault> {
@@ -184,6 +237,7 @@ fn connections(section: &ConnectionLimits) -> Result<Content, Fault> {
         max,
         max_per_client,
         max_requests,
+        tcp_keepalive,
     } = section;
     for (name, value) in [
         ("max", max),
@@ -196,27 +250,13 @@ fn connections(section: &ConnectionLimits) -> Result<Content, Fault> {
             ));
         }
     }
+    let keepalive = tcp_keepalive.as_deref();
+    let keepalive = keepalive.map(|it| limited(it, "spec.connections.tcpKeepalive", MAX_KEEPALIVE));
     Ok(Content::Connections(ConnectionSettings {
         max_connections: max.map(|it| it as usize),
         max_per_client: max_per_client.map(|it| it as usize),
         max_requests: *max_requests,
-        ..ConnectionSettings::default()
-    }))
-}
-
-fn headers(section: &HeaderLimits) -> Result<Content, Fault> {
-    let HeaderLimits {
-        max_count,
-        max_bytes,
-    } = section;
-    for (name, value) in [("maxCount", max_count), ("maxBytes", max_bytes)] {
-        if *value == Some(0) {
-            return invalid(format!("spec.headers.{name}: 0 would refuse every request"));
-        }
-    }
-    Ok(Content::Connections(ConnectionSettings {
-        max_headers: max_count.map(|it| it as usize),
-        max_header_bytes: max_bytes.map(|it| it as usize),
+        tcp_keepalive: keepalive.transpose()?,
         ..ConnectionSettings::default()
     }))
 }
@@ -224,12 +264,55 @@ fn headers(section: &HeaderLimits) -> Result<Content, Fault> {
 fn http2(section: &Http2Settings) -> Result<Content, Fault> {
     let Http2Settings {
         max_concurrent_streams,
+        initial_stream_window,
+        initial_connection_window,
     } = section;
     if *max_concurrent_streams == Some(0) {
         return invalid("spec.http2.maxConcurrentStreams: 0 would refuse every request".to_owned());
     }
     Ok(Content::Connections(ConnectionSettings {
         max_streams: *max_concurrent_streams,
+        windows: windows(
+            "spec.http2",
+            initial_stream_window.as_ref(),
+            initial_connection_window.as_ref(),
+        )?,
         ..ConnectionSettings::default()
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_out_of_their_range_name_the_field() {
+        let message = |content: Result<Content, Fault>| content.err().map(|fault| fault.message);
+        for (age, expected) in [
+            ("1s", None),
+            ("168h", None),
+            ("999ms", Some("must be 1s to 168h")),
+            ("0s", Some("must be 1s to 168h")),
+            ("169h", Some("must be 1s to 168h")),
+        ] {
+            let section = ClientTimeouts {
+                max_connection_age: Some(age.to_owned()),
+                ..ClientTimeouts::default()
+            };
+            let expected = expected.map(|it| format!("spec.timeouts.maxConnectionAge: {it}"));
+            assert_eq!(message(timeouts(&section)), expected, "{age}");
+        }
+        for (time, expected) in [
+            ("2h", None),
+            ("3h", Some("must be 1s to 2h")),
+            ("1ms", Some("must be 1s to 2h")),
+        ] {
+            let section = ConnectionLimits {
+                tcp_keepalive: Some(time.to_owned()),
+                ..ConnectionLimits::default()
+            };
+            let expected = expected.map(|it| format!("spec.connections.tcpKeepalive: {it}"));
+            assert_eq!(message(connections(&section)), expected, "{time}");
+        }
+    }
 }

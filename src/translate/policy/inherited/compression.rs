@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::api::route_policy::Compression;
 use crate::ir::compression::{self as ir, Encoding, Level};
 use crate::translate::reason::{Fault, Reason};
-use crate::translate::size;
+use crate::translate::{media_type, size};
 
 /// Media types of responses that are usually text. Event streams are long-lived, and each would hold the memory of an
 /// encoder: a policy has to name them.
@@ -87,15 +87,9 @@ fn encodings(names: &[String]) -> Result<Vec<Encoding>, Fault> {
 
 /// Parses a media type, or all types of one kind such as `text/*`.
 fn content_type(range: &str, index: usize) -> Result<Arc<str>, Fault> {
-    let is_token = |text: &str| {
-        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&byte);
-        !text.is_empty() && text.bytes().all(is_part)
-    };
-    match range.split_once('/') {
-        Some((kind, subtype)) if is_token(kind) && (subtype == "*" || is_token(subtype)) => {
-            Ok(range.to_ascii_lowercase().into())
-        }
-        _ => invalid(format!(
+    match media_type::parse_range(range) {
+        Some(range) => Ok(range.into()),
+        None => invalid(format!(
             "spec.compression.contentTypes[{index}]: {range:?} is not a media type such as text/html or text/*"
         )),
     }

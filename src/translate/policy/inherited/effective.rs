@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::{ClientAddress, ClientPolicies, ConnectionSettings};
+use crate::ir::http2::Http2Windows;
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, IpRules, Policies};
 use crate::ir::route::Timeouts;
@@ -91,6 +92,7 @@ fn route(levels: &Levels<'_>) -> Option<RouteDefaults> {
         Section::RequestHeaders,
         Section::ResponseHeaders,
         Section::Compression,
+        Section::ErrorPages,
     ] {
         if let Some((_, Content::Route(content))) = usable(levels, section) {
             let known = defaults.take().unwrap_or_default();
@@ -105,11 +107,13 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
     // Destructured, so that a new field fails to compile until it is handled here.
     let RouteDefaults {
         max_body,
+        buffered_body,
         timeouts,
         retry,
         request_headers,
         response_headers,
         compression,
+        error_pages,
         stream_idle,
         mut policies,
     } = known;
@@ -120,6 +124,7 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
     }
     RouteDefaults {
         max_body: max_body.or(section.max_body),
+        buffered_body: buffered_body.or(section.buffered_body),
         timeouts: Timeouts {
             request: timeouts.request.or(section.timeouts.request),
             backend_request: timeouts
@@ -131,6 +136,10 @@ fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults 
         request_headers: request_headers.or_else(|| section.request_headers.clone()),
         response_headers: response_headers.or_else(|| section.response_headers.clone()),
         compression: compression.or_else(|| section.compression.clone()),
+        error_pages: match error_pages.is_empty() {
+            true => section.error_pages.clone(),
+            false => error_pages,
+        },
         policies,
     }
 }
@@ -160,7 +169,16 @@ pub(super) fn clients(levels: &Levels<'_>, of_port: &Levels<'_>) -> ClientPolici
     }
     ClientPolicies {
         address: address(&levels.applied(Section::ClientIp)),
+        tls: match usable(levels, Section::Tls) {
+            Some((_, Content::Tls(tls))) => Some(tls.clone()),
+            _ => None,
+        },
+        path: match usable(levels, Section::Path) {
+            Some((_, Content::Path(path))) => Some(path.clone()),
+            _ => None,
+        },
         proxy_protocol,
+        unknown_protocol: unknown(&of_port.applied(Section::ProxyProtocol)),
         connections: connections.map(Arc::new),
     }
 }
@@ -182,6 +200,12 @@ fn address(applied: &[OnLevel<'_>]) -> Option<Enforced<ClientAddress>> {
     }
 }
 
+/// Returns why it is unknown where connections come from.
+fn unknown(applied: &[OnLevel<'_>]) -> Option<Arc<str>> {
+    let winner = applied.iter().rfind(|it| !it.is_missing)?;
+    winner.content().err().map(Arc::from)
+}
+
 /// Returns the settings of two sections, which set different ones.
 fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> ConnectionSettings {
     // Destructured, so that a new field fails to compile until it is handled here.
@@ -194,9 +218,15 @@ fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> Connection
         max_headers,
         max_header_bytes,
         max_streams,
+        windows,
         max_connections,
         max_per_client,
         max_requests,
+        max_age,
+        tcp_keepalive,
+        underscores,
+        request_id,
+        forwarded,
         policies,
     } = known;
     ConnectionSettings {
@@ -208,9 +238,18 @@ fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> Connection
         max_headers: max_headers.or(section.max_headers),
         max_header_bytes: max_header_bytes.or(section.max_header_bytes),
         max_streams: max_streams.or(section.max_streams),
+        windows: Http2Windows {
+            stream: windows.stream.or(section.windows.stream),
+            connection: windows.connection.or(section.windows.connection),
+        },
         max_connections: max_connections.or(section.max_connections),
         max_per_client: max_per_client.or(section.max_per_client),
         max_requests: max_requests.or(section.max_requests),
+        max_age: max_age.or(section.max_age),
+        tcp_keepalive: tcp_keepalive.or(section.tcp_keepalive),
+        underscores: underscores.or(section.underscores),
+        request_id: request_id.or(section.request_id),
+        forwarded: forwarded.or_else(|| section.forwarded.clone()),
         policies,
     }
 }

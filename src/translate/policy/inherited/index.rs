@@ -41,7 +41,7 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
             .map(|object| rate_limit::read(object)),
         "RoutePolicy" => input
             .find::<RoutePolicy>(name)
-            .map(|object| route::read(object)),
+            .map(|object| route::read(input, object)),
         _ => None,
     }
 }
@@ -51,6 +51,8 @@ fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
 pub(super) struct Index {
     policies: Memo<Arc<Policy>>,
     by_target: BTreeMap<Target, OnTarget>,
+    /// The policies that name each backend, and whether keys are fetched from it.
+    naming: BTreeMap<ObjectRef, BTreeSet<(ObjectRef, bool)>>,
     /// Number of policies about clients.
     clients: usize,
 }
@@ -126,6 +128,10 @@ impl Index {
             }
             previous.iter().for_each(|policy| self.remove(policy));
             now.iter().for_each(|policy| self.add(policy));
+            let named = previous.iter().chain(&now).flat_map(|it| it.named());
+            for (backend, _) in named.collect::<BTreeSet<_>>() {
+                changes.announce(Source::RequestsTo(backend));
+            }
         }
         for object in &touched {
             changes.announce(Source::PoliciesOn(object.clone()));
@@ -143,6 +149,14 @@ impl Index {
                 }
             }
         }
+        for (backend, is_of_keys) in policy.named() {
+            if let Some(naming) = self.naming.get_mut(&backend) {
+                naming.remove(&(policy.name.clone(), is_of_keys));
+                if naming.is_empty() {
+                    self.naming.remove(&backend);
+                }
+            }
+        }
     }
 
     fn add(&mut self, policy: &Arc<Policy>) {
@@ -151,6 +165,16 @@ impl Index {
             let on_target = self.by_target.entry(target.clone()).or_default();
             on_target.add(policy);
         }
+        for (backend, is_of_keys) in policy.named() {
+            let naming = self.naming.entry(backend).or_default();
+            naming.insert((policy.name.clone(), is_of_keys));
+        }
+    }
+
+    /// Returns the policies that name a backend, and whether keys are fetched from it.
+    pub(super) fn naming(&self, backend: &ObjectRef) -> impl Iterator<Item = (&Arc<Policy>, bool)> {
+        let naming = self.naming.get(backend).into_iter().flatten();
+        naming.filter_map(|(policy, is_of_keys)| Some((self.get(policy)?, *is_of_keys)))
     }
 
     /// Returns a policy.

@@ -3,11 +3,14 @@
 //! `effective.rs`. Keeps policies from one translation to the next.
 
 pub(in crate::translate) mod access;
+mod attachments;
 mod authentication;
 mod client;
 mod compression;
 mod condition;
 mod effective;
+mod error_pages;
+mod identity;
 mod index;
 mod merge;
 mod path;
@@ -22,22 +25,28 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::api::reference::BackendObjectRef;
+use crate::ir::RouteKind;
 use crate::ir::client::ClientPolicies;
 use crate::ir::policy::Policies;
 use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef, Route};
 use crate::status::Condition;
 
+pub(in crate::translate) use self::attachments::Attachments;
 use self::effective::effective;
 use self::index::Index;
 use self::path::{Combination, Levels, Path, Sections};
+use self::policy::{Content, Policy, Section};
 pub(in crate::translate) use self::rate_limit::key_part;
-pub(in crate::translate) use self::status::{Attachments, Statuses};
+pub(in crate::translate) use self::status::Statuses;
+use super::affected::affected;
 use crate::translate::affecting::Affecting;
 use crate::translate::changes::Changes;
+use crate::translate::filter::external_auth;
 use crate::translate::gateway::attachment::Parents;
 use crate::translate::input::Input;
-use crate::translate::reason::{ConditionType, Reason};
+use crate::translate::reason::ConditionType;
 use crate::translate::source::Source;
 
 /// All inherited policies.
@@ -50,6 +59,29 @@ pub(in crate::translate) struct InheritedPolicies {
     required: RefCell<FxHashMap<Combination, Arc<Policies>>>,
     /// The same of how clients connect, by the policies on a listener and on its port.
     clients: RefCell<FxHashMap<(Combination, Combination), Arc<ClientPolicies>>>,
+}
+
+/// A server that a policy names.
+pub(in crate::translate) struct NamedServer<'a> {
+    pub(in crate::translate) field: &'a str,
+    pub(in crate::translate) reference: &'a BackendObjectRef,
+    /// The kind of routes that forward such requests.
+    pub(in crate::translate) requests: RouteKind,
+    /// What happens if it cannot be used.
+    pub(in crate::translate) outcome: &'static str,
+}
+
+/// The servers that a policy names.
+pub(in crate::translate) struct NamedServers<'a> {
+    pub(in crate::translate) servers: Vec<NamedServer<'a>>,
+    policy: &'a Policy,
+}
+
+impl NamedServers<'_> {
+    /// Returns the objects that the policy targets.
+    pub(in crate::translate) fn targets(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.policy.targets.iter().map(|target| &target.object)
+    }
 }
 
 /// A listener of a Gateway.
@@ -72,6 +104,43 @@ impl InheritedPolicies {
     /// Returns the objects with policies that have changed in this translation.
     pub(in crate::translate) fn touched(&self) -> &BTreeSet<ObjectRef> {
         &self.touched
+    }
+
+    /// Returns the servers that a policy names, if it names some.
+    pub(in crate::translate) fn servers_of(&self, policy: &ObjectRef) -> Option<NamedServers<'_>> {
+        let policy = self.index.get(policy)?;
+        let external = match policy.sections.get(&Section::External) {
+            Some(Ok(Content::External(external, reference))) => Some(NamedServer {
+                field: "spec.external.backendRef",
+                reference,
+                requests: external_auth::requests(&external.call),
+                outcome: "requests that need its permission get 500",
+            }),
+            _ => None,
+        };
+        let of_pages = policy.page_servers.iter().map(|server| NamedServer {
+            field: &server.field,
+            reference: &server.reference,
+            requests: RouteKind::Http,
+            outcome: "responses get no page of it",
+        });
+        let servers: Vec<_> = external.into_iter().chain(of_pages).collect();
+        (!servers.is_empty()).then_some(NamedServers { servers, policy })
+    }
+
+    /// Returns the policies that name a backend, each with the objects that it targets. `of_keys` are those that have keys
+    /// fetched from it, others those that have requests sent to it.
+    pub(in crate::translate) fn naming(
+        &self,
+        backend: &ObjectRef,
+        of_keys: bool,
+    ) -> impl Iterator<Item = (&ObjectRef, BTreeSet<&ObjectRef>)> {
+        let naming = self.index.naming(backend);
+        let naming = naming.filter(move |(_, is_of_keys)| *is_of_keys == of_keys);
+        naming.map(|(policy, _)| {
+            let targets = policy.targets.iter();
+            (&policy.name, targets.map(|target| &target.object).collect())
+        })
     }
 
     /// Reports whether there are no policies.
@@ -193,10 +262,8 @@ impl InheritedPolicies {
             let of_kind = names.entry(policy.affected).or_default();
             of_kind.insert(policy.name.to_string());
         }
-        let conditions = names.into_iter().map(|(kind, names)| {
-            let condition = Condition::holds(kind, Reason::PolicyAffected, generation);
-            condition.with_message(format!("affected by {}", listed(&names, ", ")))
-        });
+        let names = names.into_iter();
+        let conditions = names.map(|(kind, names)| affected(kind, &names, generation));
         conditions.collect()
     }
 }
@@ -221,19 +288,6 @@ impl Sections for Existing<'_> {
 
     fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
         self.parents.on_port_of(gateway, listener)
-    }
-}
-
-/// Maximum number of texts in a list.
-const MAX_LISTED: usize = 16;
-
-/// Joins texts. Names the number of those that are too many.
-fn listed(texts: &BTreeSet<String>, separator: &str) -> String {
-    let shown: Vec<&str> = texts.iter().take(MAX_LISTED).map(String::as_str).collect();
-    let shown = shown.join(separator);
-    match texts.len().saturating_sub(MAX_LISTED) {
-        0 => shown,
-        more => format!("{shown}{separator}and {more} more"),
     }
 }
 

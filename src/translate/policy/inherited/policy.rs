@@ -1,21 +1,26 @@
 //! A parsed inherited policy: its targets, and the sections that it sets. Must not know which of them have an effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::api::inherited_policy::InheritedPolicy;
+use crate::api::inherited_policy::{InheritedPolicy, Unreadable};
+use crate::api::reference::BackendObjectRef;
 use crate::ir::ObjectRef;
 use crate::ir::Time;
+use crate::ir::auth_call::ExternalPolicy;
 use crate::ir::authentication::{ApiKeys, Basic, Require};
 use crate::ir::authorization::Authorization;
 use crate::ir::cidr::CidrSet;
-use crate::ir::client::{ClientAddress, ConnectionSettings, ProxyProtocol};
+use crate::ir::client::{
+    ClientAddress, ConnectionSettings, PathSettings, ProxyProtocol, TlsSettings,
+};
 use crate::ir::limit::Limits;
+use crate::ir::oidc::Oidc;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::sharing::Text;
 use crate::ir::token::Tokens;
-use crate::translate::reason::{ConditionType, Fault};
+use crate::translate::reason::{ConditionType, Fault, Reason};
 
 /// A policy.
 pub(super) struct Policy {
@@ -36,6 +41,16 @@ pub(super) struct Policy {
     pub(super) unresolved: Vec<Fault>,
     /// The sections that it sets, or why they are unusable.
     pub(super) sections: BTreeMap<Section, Result<Content, Fault>>,
+    /// The servers of its error pages, if that section can be used.
+    pub(super) page_servers: Vec<PageServer>,
+    /// The Services that keys of tokens are fetched from.
+    pub(super) key_servers: Vec<ObjectRef>,
+}
+
+/// A reference to a server of error pages.
+pub(super) struct PageServer {
+    pub(super) field: String,
+    pub(super) reference: BackendObjectRef,
 }
 
 /// A target: an object, or a section of it.
@@ -57,6 +72,10 @@ pub(super) enum Section {
     ApiKey,
     /// `jwt` of an AccessPolicy.
     Jwt,
+    /// `oidc` of an AccessPolicy.
+    Oidc,
+    /// `external` of an AccessPolicy.
+    External,
     /// `require` of an AccessPolicy.
     Require,
     /// `authorization` of an AccessPolicy.
@@ -75,6 +94,10 @@ pub(super) enum Section {
     Headers,
     /// `http2` of a ClientPolicy.
     Http2,
+    /// `tls` of a ClientPolicy.
+    Tls,
+    /// `path` of a ClientPolicy.
+    Path,
     /// `requestBody` of a RoutePolicy.
     RequestBody,
     /// `timeouts` of a RoutePolicy.
@@ -87,6 +110,8 @@ pub(super) enum Section {
     ResponseHeaders,
     /// `compression` of a RoutePolicy.
     Compression,
+    /// `errorPages` of a RoutePolicy.
+    ErrorPages,
 }
 
 /// What a section says.
@@ -102,6 +127,10 @@ pub(super) enum Content {
     ApiKey(Arc<ApiKeys>),
     /// JSON Web Tokens.
     Jwt(Arc<Tokens>),
+    /// Sign-in at an OpenID provider.
+    Oidc(Arc<Oidc>),
+    /// The permission of an authorization server, and the reference to it.
+    External(Arc<ExternalPolicy>, BackendObjectRef),
     /// Which credentials are needed.
     Require(Require),
     /// Which clients may send which requests.
@@ -112,6 +141,10 @@ pub(super) enum Content {
     ProxyProtocol(Arc<ProxyProtocol>),
     /// The address of a client.
     ClientIp(Arc<ClientAddress>),
+    /// TLS of clients.
+    Tls(Arc<TlsSettings>),
+    /// Paths of requests.
+    Path(Arc<PathSettings>),
     /// Settings of connections, of which a section sets some.
     Connections(ConnectionSettings),
     /// How requests are handled, of which a section sets a part.
@@ -126,6 +159,8 @@ impl Section {
             Self::Basic => "spec.basic",
             Self::ApiKey => "spec.apiKey",
             Self::Jwt => "spec.jwt",
+            Self::Oidc => "spec.oidc",
+            Self::External => "spec.external",
             Self::Require => "spec.require",
             Self::Authorization => "spec.authorization",
             Self::Limits => "spec.rules",
@@ -135,11 +170,14 @@ impl Section {
             Self::Connections => "spec.connections",
             Self::Headers => "spec.headers",
             Self::Http2 => "spec.http2",
+            Self::Tls => "spec.tls",
+            Self::Path => "spec.path",
             Self::RequestBody => "spec.requestBody",
             Self::Retry => "spec.retry",
             Self::RequestHeaders => "spec.requestHeaders",
             Self::ResponseHeaders => "spec.responseHeaders",
             Self::Compression => "spec.compression",
+            Self::ErrorPages => "spec.errorPages",
         }
     }
 
@@ -150,16 +188,21 @@ impl Section {
             | Self::Basic
             | Self::ApiKey
             | Self::Jwt
+            | Self::Oidc
+            | Self::External
             | Self::Require
             | Self::Authorization
             | Self::Limits
             | Self::ClientIp
+            | Self::Tls
+            | Self::Path
             | Self::RequestBody
             | Self::RouteTimeouts
             | Self::Retry
             | Self::RequestHeaders
             | Self::ResponseHeaders
-            | Self::Compression => false,
+            | Self::Compression
+            | Self::ErrorPages => false,
             Self::ProxyProtocol
             | Self::Timeouts
             | Self::Connections
@@ -175,7 +218,10 @@ impl Section {
 
     /// Reports whether it is about credentials.
     pub(super) fn is_of_credentials(self) -> bool {
-        matches!(self, Self::Basic | Self::ApiKey | Self::Jwt | Self::Require)
+        matches!(
+            self,
+            Self::Basic | Self::ApiKey | Self::Jwt | Self::Oidc | Self::External | Self::Require
+        )
     }
 
     /// Reports whether a policy that locks this section locks another one, too: what that one says decides what this one
@@ -228,6 +274,8 @@ impl Policy {
             affected,
             unresolved: Vec::new(),
             sections,
+            page_servers: Vec::new(),
+            key_servers: Vec::new(),
         }
     }
 
@@ -239,16 +287,42 @@ impl Policy {
     /// Returns what happens where a section of it cannot be used.
     pub(super) fn outcome_of_broken(&self, section: Section) -> &'static str {
         match section {
-            Section::ClientIp => "requests to which IP rules or limits apply get 500",
+            Section::ClientIp | Section::ProxyProtocol => {
+                "requests to which IP rules or limits apply get 500"
+            }
             _ if self.protects && !self.is_audit => "its requests get 500",
             _ => "the section is left out",
         }
+    }
+
+    /// Returns the backends that it names, and whether keys are fetched from them rather than requests sent.
+    pub(super) fn named(&self) -> BTreeSet<(ObjectRef, bool)> {
+        let external = match self.sections.get(&Section::External) {
+            Some(Ok(Content::External(_, reference))) => Some(reference),
+            _ => None,
+        };
+        let pages = self.page_servers.iter().map(|page| &page.reference);
+        let servers = external.into_iter().chain(pages);
+        let servers = servers.map(|it| (it.object_ref(&self.name.namespace), false));
+        let of_keys = self.key_servers.iter().map(|name| (name.clone(), true));
+        servers.chain(of_keys).collect()
     }
 
     /// Returns what decides between policies of one target: the least wins.
     pub(super) fn age(&self) -> (Option<Time>, &ObjectRef) {
         (self.created, &self.name)
     }
+}
+
+/// The fault of a section that cannot be used.
+pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
+    Err(Fault::new(Reason::Invalid, message))
+}
+
+/// The fault of each section of a policy that is not valid.
+pub(super) fn unreadable_fault(unreadable: &Unreadable) -> Fault {
+    let message = format!("the policy is not valid: {}", unreadable.reason);
+    Fault::new(Reason::Invalid, message)
 }
 
 impl fmt::Display for Target {

@@ -8,15 +8,16 @@ use http::{HeaderName, StatusCode};
 
 use crate::api::Resource;
 use crate::api::rate_limit_policy::{
-    KeyPart as ApiKeyPart, LimitResponse, LimitRule, RateLimitPolicy, RateLimitSpec, RequestLimit,
+    Cost as ApiCost, KeyPart as ApiKeyPart, LimitResponse, LimitRule, RateLimitPolicy,
+    RateLimitSpec, RequestLimit,
 };
 use crate::ir::ObjectRef;
 use crate::ir::cidr::CidrSet;
-use crate::ir::limit::{KeyPart, Limit, Limits, Rate};
+use crate::ir::limit::{Cost, IdentityPart, KeyPart, Limit, Limits, Rate, Scope};
 
 use super::access::cidrs;
 use super::condition;
-use super::policy::{Content, Policy, Section};
+use super::policy::{Content, Policy, Section, unreadable_fault};
 use crate::translate::reason::{ConditionType, Fault, Reason};
 
 /// Length of the prefix of IPv6 addresses by default: a client has that many at least.
@@ -26,11 +27,14 @@ const V6_PREFIX: u8 = 64;
 pub(super) fn read(object: &RateLimitPolicy) -> Policy {
     let spec = &object.spec;
     let is_audit = |rule: &LimitRule| rule.mode.as_deref() == Some("Audit");
-    let limits = limits(&object.object_ref(), spec);
+    let limits = match &object.unreadable {
+        None => limits(&object.object_ref(), spec),
+        Some(unreadable) => Err(unreadable_fault(unreadable)),
+    };
     let limits = limits.map(|limits| Content::Limits(Arc::new(limits)));
     let sections = BTreeMap::from([(Section::Limits, limits)]);
     let mut policy = Policy::new(object, ConditionType::RateLimitPolicyAffected, sections);
-    policy.is_audit = spec.rules.iter().all(is_audit);
+    policy.is_audit = object.unreadable.is_none() && spec.rules.iter().all(is_audit);
     policy
 }
 
@@ -83,37 +87,42 @@ fn limit(rule: &LimitRule, field: &str) -> Result<Limit, Fault> {
         condition,
         key,
         limit,
+        cost,
         concurrent,
         exempt,
         scope,
         mode,
     } = rule;
-    match scope.as_deref() {
-        None | Some("Replica") => {}
-        Some(other) => {
-            return invalid(format!(
-                "{field}.scope: {other} is not supported; limits count per replica (Replica)"
-            ));
-        }
-    }
+    let scope = self::scope(scope.as_deref(), field)?;
     if limit.is_none() && concurrent.is_none() {
         return invalid(format!("{field}: needs limit or concurrent"));
     }
     if *concurrent == Some(0) {
         return invalid(format!("{field}.concurrent: 0 would refuse every request"));
     }
+    if concurrent.is_some() && scope == Scope::Gateway {
+        return invalid(format!(
+            "{field}.concurrent: is counted per replica; move it to a rule of its own with scope Replica"
+        ));
+    }
+    if cost.is_some() && limit.is_none() {
+        return invalid(format!("{field}.cost: is for limit, which is not set"));
+    }
+    let cost = cost.as_ref().map(|it| self::cost(it, field)).transpose()?;
     let condition = condition.as_ref();
     let condition = condition.map(|it| condition::read(it, &format!("{field}.match")));
-    let parts = key.iter().enumerate();
-    let parts = parts.map(|(index, part)| key_part(part, &format!("{field}.key[{index}]")));
+    let (identity, key) = keys(key, field)?;
     let exempt = exempt.as_ref();
     let exempt = exempt.map(|it| cidrs(&it.cidrs, &format!("{field}.exempt.cidrs")));
     Ok(Limit {
         name: name.as_str().into(),
         condition: condition.transpose()?,
-        key: parts.collect::<Result<_, _>>()?,
+        key,
+        identity,
         rate: limit.as_ref().map(|it| rate(it, field)).transpose()?,
+        cost: cost.unwrap_or_default(),
         concurrent: *concurrent,
+        scope,
         exempt: exempt.unwrap_or_else(|| Ok(CidrSet::default()))?,
         is_audit: match mode.as_deref() {
             None | Some("Enforce") => false,
@@ -125,6 +134,35 @@ fn limit(rule: &LimitRule, field: &str) -> Result<Limit, Fault> {
             }
         },
     })
+}
+
+fn scope(scope: Option<&str>, field: &str) -> Result<Scope, Fault> {
+    match scope {
+        None | Some("Replica") => Ok(Scope::Replica),
+        Some("Gateway") => Ok(Scope::Gateway),
+        Some(other) => invalid(format!(
+            "{field}.scope: {other:?} is neither Replica nor Gateway"
+        )),
+    }
+}
+
+fn cost(cost: &ApiCost, field: &str) -> Result<Cost, Fault> {
+    let ApiCost { kind, name } = cost;
+    let name = name.as_deref().unwrap_or_default();
+    match kind.as_str() {
+        "Request" => Ok(Cost::Request),
+        "RequestBytes" => Ok(Cost::RequestBytes),
+        "ResponseBytes" => Ok(Cost::ResponseBytes),
+        "ResponseHeader" => match name.parse::<HeaderName>() {
+            Ok(name) => Ok(Cost::ResponseHeader(name)),
+            Err(_) => invalid(format!(
+                "{field}.cost.name: {name:?} is not the name of a header"
+            )),
+        },
+        other => invalid(format!(
+            "{field}.cost.type: {other} is not supported; use Request, RequestBytes, ResponseBytes or ResponseHeader"
+        )),
+    }
 }
 
 fn rate(limit: &RequestLimit, field: &str) -> Result<Rate, Fault> {
@@ -155,19 +193,38 @@ fn rate(limit: &RequestLimit, field: &str) -> Result<Rate, Fault> {
     })
 }
 
-/// Translates the part of a key at `field`.
+/// Translates the key of the limit at `field`: what authentication establishes, and what requests have without it.
+fn keys(parts: &[ApiKeyPart], field: &str) -> Result<(Vec<IdentityPart>, Vec<KeyPart>), Fault> {
+    let (mut identity, mut key) = (Vec::new(), Vec::new());
+    for (index, part) in parts.iter().enumerate() {
+        let field = format!("{field}.key[{index}]");
+        match &*part.kind {
+            "Client" => identity.push(IdentityPart::Client),
+            "Claim" => identity.push(IdentityPart::Claim(named(part, &field)?.into())),
+            "ClientIP" | "Header" | "Cookie" | "Hostname" => key.push(key_part(part, &field)?),
+            other => {
+                return invalid(format!(
+                    "{field}.type: {other} is not supported; use ClientIP, Header, Cookie, Hostname, Client or Claim"
+                ));
+            }
+        }
+    }
+    Ok((identity, key))
+}
+
+fn named<'a>(part: &'a ApiKeyPart, field: &str) -> Result<&'a str, Fault> {
+    let name = part.name.as_deref().filter(|name| !name.is_empty());
+    name.ok_or_else(|| Fault::new(Reason::Invalid, format!("{field}.name: missing")))
+}
+
+/// Translates the part of a key at `field` that requests have without authentication.
 pub(in crate::translate) fn key_part(part: &ApiKeyPart, field: &str) -> Result<KeyPart, Fault> {
     let ApiKeyPart {
         kind,
-        name,
+        name: _,
         v4_prefix,
         v6_prefix,
     } = part;
-    let name = name.as_deref().filter(|name| !name.is_empty());
-    let named = || {
-        let missing = || Fault::new(Reason::Invalid, format!("{field}.name: missing"));
-        name.ok_or_else(missing)
-    };
     match kind.as_str() {
         "ClientIP" => {
             let (v4, v6) = (v4_prefix.unwrap_or(32), v6_prefix.unwrap_or(V6_PREFIX));
@@ -176,13 +233,16 @@ pub(in crate::translate) fn key_part(part: &ApiKeyPart, field: &str) -> Result<K
                 false => invalid(format!("{field}: a prefix is longer than the address")),
             }
         }
-        "Header" => match named()?.parse::<HeaderName>() {
-            Ok(name) => Ok(KeyPart::Header(name)),
-            Err(_) => invalid(format!(
-                "{field}.name: {name:?} is not the name of a header"
-            )),
-        },
-        "Cookie" => Ok(KeyPart::Cookie(named()?.into())),
+        "Header" => {
+            let name = named(part, field)?;
+            match name.parse::<HeaderName>() {
+                Ok(name) => Ok(KeyPart::Header(name)),
+                Err(_) => invalid(format!(
+                    "{field}.name: {name:?} is not the name of a header"
+                )),
+            }
+        }
+        "Cookie" => Ok(KeyPart::Cookie(named(part, field)?.into())),
         "Hostname" => Ok(KeyPart::Hostname),
         other => invalid(format!(
             "{field}.type: {other} is not supported; use ClientIP, Header, Cookie or Hostname"

@@ -4,19 +4,24 @@ use std::collections::BTreeMap;
 
 use crate::api::Resource;
 use crate::api::filter::HeaderModifier;
-use crate::api::route_policy::{RequestBody, RoutePolicy, RouteSpec, RouteTimeouts};
+use crate::api::route_policy::{BodyBuffer, RequestBody, RoutePolicy, RouteSpec, RouteTimeouts};
 use crate::ir::ObjectRef;
+use crate::ir::error_page::ErrorPage;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::route_defaults::RouteDefaults;
 
-use super::compression;
 use super::policy::{Content, Policy, Section};
+use super::{compression, error_pages};
 use crate::translate::filter::{Message, headers};
+use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason};
 use crate::translate::{duration, retry, size, timeouts};
 
+/// Maximum size of request bodies that are read as a whole: a client may keep some of them at the same time.
+const MAX_BUFFERED_BODY: usize = 1024 * 1024;
+
 /// Parses a policy.
-pub(super) fn read(object: &RoutePolicy) -> Policy {
+pub(super) fn read(input: &Input<'_>, object: &RoutePolicy) -> Policy {
     // Destructured, so that a new field fails to compile until it is handled here.
     let RouteSpec {
         target_refs: _,
@@ -27,6 +32,7 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
         request_headers,
         response_headers,
         compression,
+        error_pages,
     } = &object.spec;
     let name = object.object_ref();
     let mut sections = BTreeMap::new();
@@ -66,8 +72,20 @@ pub(super) fn read(object: &RoutePolicy) -> Policy {
         })
     });
     set(Section::Compression, compression);
+    let mut page_servers = Vec::new();
+    let pages = error_pages.as_ref();
+    let pages = pages.map(|pages| error_pages::read(input, &name, pages, &mut page_servers));
+    let unresolved = pages.as_ref().and_then(|pages| pages.as_ref().err());
+    let unresolved = unresolved.filter(|fault| fault.reason == Reason::InvalidConfigMapRef);
+    let unresolved = unresolved.cloned();
+    set(
+        Section::ErrorPages,
+        pages.map(|pages| pages.map(of_error_pages)),
+    );
     let mut policy = Policy::new(object, ConditionType::RoutePolicyAffected, sections);
     policy.protects = false;
+    policy.unresolved.extend(unresolved);
+    policy.page_servers = page_servers;
     policy
 }
 
@@ -83,12 +101,26 @@ fn of_policy(name: &ObjectRef, section: Result<RouteDefaults, Fault>) -> Result<
 }
 
 fn request_body(section: &RequestBody) -> Result<RouteDefaults, Fault> {
-    let RequestBody { max_size } = section;
+    let RequestBody { max_size, buffer } = section;
     let field = "spec.requestBody.maxSize";
     let max_size = max_size.as_ref();
+    let buffer = buffer.as_ref();
     Ok(RouteDefaults {
         max_body: max_size.map(|size| size::parse(size, field)).transpose()?,
+        buffered_body: buffer.map(buffered_body).transpose()?,
         ..RouteDefaults::default()
+    })
+}
+
+fn buffered_body(buffer: &BodyBuffer) -> Result<usize, Fault> {
+    let BodyBuffer { limit } = buffer;
+    let field = "spec.requestBody.buffer.limit";
+    let bytes = size::parse(limit, field)?;
+    let limit = usize::try_from(bytes).ok();
+    let limit = limit.filter(|limit| (1..=MAX_BUFFERED_BODY).contains(limit));
+    limit.ok_or_else(|| {
+        let message = format!("{field}: {bytes} bytes are not 1 to {MAX_BUFFERED_BODY}");
+        Fault::new(Reason::Invalid, message)
     })
 }
 
@@ -105,6 +137,13 @@ fn timeouts(section: &RouteTimeouts) -> Result<RouteDefaults, Fault> {
         stream_idle: idle.transpose()?,
         ..RouteDefaults::default()
     })
+}
+
+fn of_error_pages(error_pages: Vec<ErrorPage>) -> RouteDefaults {
+    RouteDefaults {
+        error_pages,
+        ..RouteDefaults::default()
+    }
 }
 
 fn of_requests(changes: HeaderChanges) -> RouteDefaults {

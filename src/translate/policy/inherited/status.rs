@@ -8,31 +8,24 @@ use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::status::Condition;
 
+use super::super::affected::listed;
 use super::super::policy_status::{self, PolicyStatuses};
+use super::attachments::Attachments;
 use super::authentication;
 use super::effective;
 use super::index::{self, Index};
 use super::merge::Obstacle;
 use super::path::{Levels, Path, Sections};
-use super::policy::{Policy, Target};
-use super::{InheritedPolicies, is_route, listed};
+use super::policy::{Policy, Section, Target};
+use super::{InheritedPolicies, identity, is_route};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge};
 use crate::translate::report::Report;
 use crate::translate::source::Source;
 
-/// Where the requests to targets of policies come through.
-pub(in crate::translate) trait Attachments {
-    /// Returns the listeners of a Gateway or ListenerSet, or those that a route is attached to, each with its Gateway.
-    fn listeners_of(&self, object: &ObjectRef) -> Vec<(ObjectRef, Arc<ListenerKey>)>;
-
-    /// Returns the names of the Gateway's own listeners on the port of a listener.
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text>;
-
-    /// Returns the names of the rules of a route.
-    fn rule_names_of(&self, route: &ObjectRef) -> Vec<Text>;
-}
+/// Returns why requests through a Gateway cannot be sent to servers of a policy.
+type ServerFaults<'a> = &'a dyn Fn(&ObjectRef, &ObjectRef) -> Vec<Fault>;
 
 /// The statuses of all policies.
 #[derive(Default)]
@@ -44,14 +37,19 @@ impl Statuses {
         &mut self,
         input: &Input<'_>,
         changes: &Changes,
-        policies: &InheritedPolicies,
+        (policies, server_faults): (&InheritedPolicies, ServerFaults<'_>),
         attachments: &dyn Attachments,
         report: &mut Report,
     ) {
         let index = &policies.index;
         let of_policy = |name: &ObjectRef| {
             let policy = index.get(name)?;
-            Some(of_gateways(input, index, policy, attachments))
+            Some(of_gateways(
+                input,
+                (index, server_faults),
+                policy,
+                attachments,
+            ))
         };
         let changed = index::changed(changes);
         self.0.step(input, changes, changed, of_policy, report);
@@ -68,6 +66,8 @@ struct OnGateway {
     effective: usize,
     obstacles: BTreeSet<String>,
     loosened: BTreeSet<String>,
+    /// Limits by an identity that requests lack.
+    without_identity: BTreeSet<String>,
 }
 
 /// The sections of targets as routes and Gateways have them.
@@ -96,7 +96,7 @@ impl Sections for Existing<'_> {
 /// Returns the conditions of a policy, for each Gateway.
 fn of_gateways(
     input: &Input<'_>,
-    index: &Index,
+    (index, server_faults): (&Index, ServerFaults<'_>),
     policy: &Arc<Policy>,
     attachments: &dyn Attachments,
 ) -> BTreeMap<ObjectRef, Vec<Condition>> {
@@ -143,10 +143,11 @@ fn of_gateways(
             on_gateway.add_path((&levels, of_port.as_ref()), policy, target);
         }
     }
-    let conditions = gateways.into_iter();
-    conditions
-        .map(|(gateway, on_gateway)| (gateway, on_gateway.conditions(policy)))
-        .collect()
+    let conditions = gateways.into_iter().map(|(gateway, on_gateway)| {
+        let faults = server_faults(&policy.name, &gateway);
+        (gateway, on_gateway.conditions(policy, &faults))
+    });
+    conditions.collect()
 }
 
 /// Reports whether a target names another listener of the same object.
@@ -193,6 +194,10 @@ impl OnGateway {
                     continue;
                 }
             }
+            if *section == Section::Limits {
+                self.without_identity
+                    .extend(identity::lacking(levels, policy, target));
+            }
             if policy.protects {
                 let needless = authentication::made_needless(levels, *section, policy);
                 self.loosened.extend(needless);
@@ -207,7 +212,7 @@ impl OnGateway {
         }
     }
 
-    fn conditions(&self, policy: &Policy) -> Vec<Condition> {
+    fn conditions(&self, policy: &Policy, of_servers: &[Fault]) -> Vec<Condition> {
         let generation = policy.generation;
         let broken = policy.sections.iter();
         let broken = broken.filter_map(|(section, it)| Some((section, it.as_ref().err()?)));
@@ -220,7 +225,9 @@ impl OnGateway {
         let unusable = crate::translate::reason::merge(&broken);
         let accepted =
             policy_status::accepted(unusable.as_ref(), &self.faults, self.targets, generation);
-        let unresolved = crate::translate::reason::merge(&policy.unresolved);
+        let unresolved = policy.unresolved.iter().chain(of_servers);
+        let unresolved: Vec<_> = unresolved.cloned().collect();
+        let unresolved = crate::translate::reason::merge(&unresolved);
         let resolved = judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
@@ -228,6 +235,11 @@ impl OnGateway {
             generation,
         );
         let mut conditions = vec![accepted, resolved, self.programmed(generation)];
+        if !self.without_identity.is_empty() {
+            let kind = ConditionType::LacksIdentity;
+            let condition = Condition::holds(kind, Reason::NoAuthentication, generation);
+            conditions.push(condition.with_message(listed(&self.without_identity, "; ")));
+        }
         if !self.loosened.is_empty() {
             let kind = ConditionType::LoosensInherited;
             let condition = Condition::holds(kind, Reason::LoosensInherited, generation);

@@ -19,6 +19,7 @@ use self::on_listener::{Loss, OnListener};
 use self::rank::{Rank, Usability};
 use super::super::route::Built;
 use crate::ir::Time;
+use crate::ir::packed::pack;
 use crate::ir::{Hostnames, ListenerKey, ObjectRef, RouteKind};
 use crate::translate::gateway::attachment::{Attachment, Parents};
 use crate::translate::reason::{Fault, Reason};
@@ -29,14 +30,14 @@ const MAX_NAMED: usize = 3;
 /// The routes of all listeners.
 #[derive(Default)]
 pub(in crate::translate) struct KindConflicts {
-    claims: FxHashMap<ObjectRef, Claim>,
+    claims: BTreeMap<ObjectRef, Arc<Claim>>,
     listeners: FxHashMap<Arc<ListenerKey>, OnListener>,
     /// Listeners whose routes have changed.
     changed: FxHashSet<Arc<ListenerKey>>,
     /// Routes that were not accepted on a listener that they no longer claim.
     withdrawn: BTreeSet<ObjectRef>,
-    /// The listeners of the last claim. The routes of a team mostly claim the same, which they share.
-    last: Hosts,
+    /// The last claim. The routes of a team mostly claim the same, which they share.
+    last: Option<Arc<Claim>>,
 }
 
 /// What a route claims.
@@ -97,17 +98,17 @@ impl Claim {
 }
 
 impl KindConflicts {
+    /// Stores the first claims in as few nodes as possible.
+    pub(in crate::translate) fn pack(&mut self) {
+        pack(&mut self.claims);
+    }
+
     /// Replaces the claim of a route; `None` if it has none.
-    pub(in crate::translate) fn replace(&mut self, route: &ObjectRef, mut claim: Option<Claim>) {
-        if let Some(claim) = &mut claim {
-            if claim.listeners == self.last {
-                claim.listeners = self.last.clone();
-            }
-            self.last = claim.listeners.clone();
-        }
-        if self.claims.get(route) == claim.as_ref() {
+    pub(in crate::translate) fn replace(&mut self, route: &ObjectRef, claim: Option<Claim>) {
+        if self.claims.get(route).map(Arc::as_ref) == claim.as_ref() {
             return;
         }
+        let claim = claim.map(|claim| self.shared(claim));
         let previous = self.claims.remove(route);
         if let Some(previous) = &previous {
             for (key, _) in previous.listeners.iter() {
@@ -142,6 +143,21 @@ impl KindConflicts {
         if let Some(claim) = claim {
             self.claims.insert(route.clone(), claim);
         }
+    }
+
+    /// Shares what a claim has in common with the last one.
+    fn shared(&mut self, mut claim: Claim) -> Arc<Claim> {
+        if let Some(last) = &self.last {
+            if **last == claim {
+                return last.clone();
+            }
+            if last.listeners == claim.listeners {
+                claim.listeners = last.listeners.clone();
+            }
+        }
+        let claim = Arc::new(claim);
+        self.last = Some(claim.clone());
+        claim
     }
 
     /// Decides anew which routes are accepted. Returns those for which that has changed.

@@ -1,4 +1,4 @@
-//! The Gateways that send the requests of routes to backends, for the status of policies and backends.
+//! The Gateways that send the requests of routes and policies to backends, for the status of policies and backends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,14 +10,16 @@ use crate::ir::{ListenerKey, ObjectRef};
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
 use crate::translate::input::Input;
 use crate::translate::policy::backend_tls::{Requesters, Use};
-use crate::translate::policy::inherited::Attachments;
+use crate::translate::policy::inherited::{Attachments, InheritedPolicies};
+use crate::translate::reference_grant;
 use crate::translate::source::Source;
 
-/// All routes, as those see them who ask for their requests.
+/// All routes and policies, for questions about their requests.
 pub(in crate::translate) struct RouteRequests<'a> {
     pub(in crate::translate) input: &'a Input<'a>,
     pub(in crate::translate) routes: &'a Routes,
     pub(in crate::translate) parents: &'a Parents,
+    pub(in crate::translate) policies: &'a InheritedPolicies,
 }
 
 impl Requesters for RouteRequests<'_> {
@@ -34,11 +36,18 @@ impl Requesters for RouteRequests<'_> {
                     listener: ListenerKey::clone(&self.parents[*index].key),
                     route: entry.name.clone(),
                     rule: rule.clone(),
+                    is_fetch: false,
                 };
                 uses.extend(entry.attached.iter().map(of_listener));
             }
         }
+        uses.extend(self.of_policies(backend, false));
         uses
+    }
+
+    fn fetches(&self, backend: &ObjectRef) -> BTreeSet<Use> {
+        self.input.read(|| Source::RequestsTo(backend.clone()));
+        self.of_policies(backend, true).collect()
     }
 
     fn senders(&self, object: &ObjectRef) -> BTreeSet<ObjectRef> {
@@ -48,6 +57,31 @@ impl Requesters for RouteRequests<'_> {
         let of_entry = entry.flat_map(|entry| entry.gateways(self.parents));
         let sender = self.parents.sender(object).cloned();
         of_entry.chain(sender).collect()
+    }
+}
+
+impl RouteRequests<'_> {
+    /// Returns the requests to a server that policies name, or the fetches of keys from it.
+    fn of_policies(&self, backend: &ObjectRef, is_fetch: bool) -> impl Iterator<Item = Use> {
+        let naming = self.policies.naming(backend, is_fetch);
+        let permitted = naming.filter(|(policy, _)| {
+            reference_grant::check(self.input, policy, backend, "backendRef").is_ok()
+        });
+        permitted.flat_map(move |(policy, targets)| {
+            let listeners = targets.into_iter().flat_map(|it| self.listeners_of(it));
+            let gateways: BTreeSet<_> = listeners.map(|(gateway, _)| gateway).collect();
+            gateways.into_iter().filter_map(move |gateway| {
+                // Policies on TLS apply to all of these requests as to those of one listener.
+                let place = self.parents.of_gateway(&gateway).next()?;
+                Some(Use {
+                    listener: ListenerKey::clone(&self.parents[place].key),
+                    gateway,
+                    route: policy.clone(),
+                    rule: None,
+                    is_fetch,
+                })
+            })
+        })
     }
 }
 

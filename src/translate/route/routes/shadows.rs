@@ -75,7 +75,7 @@ impl Shadows {
         &self,
         entry: &TranslatedRoute,
         parents: &Parents,
-    ) -> Option<Arc<[ParentStatus]>> {
+    ) -> Option<Arc<Vec<ParentStatus>>> {
         let status = entry.status.as_ref()?;
         let reached = entry.reached.iter();
         let messages: Vec<_> = reached.map(|it| self.message(entry, it, parents)).collect();

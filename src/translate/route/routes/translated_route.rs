@@ -49,9 +49,9 @@ pub(super) struct TranslatedRoute {
     /// Whether one of these listeners is served, so that the route's backends are part of the configuration.
     pub(super) is_served: bool,
     /// Its conditions without those of [`Shadows`], if this controller manages one of its parents.
-    pub(super) status: Option<Arc<[ParentStatus]>>,
+    pub(super) status: Option<Arc<Vec<ParentStatus>>>,
     /// The listeners of each parent in `status`.
-    pub(super) reached: Arc<[Vec<ListenerIndex>]>,
+    pub(super) reached: Arc<Vec<Vec<ListenerIndex>>>,
     /// What it is computed from.
     pub(super) reads: RouteReads,
 }
@@ -78,8 +78,8 @@ pub(super) struct Consequences {
 /// The last route of a kind that was attached. Routes of one team follow each other, and often have equal parents.
 #[derive(Default)]
 pub(super) struct Last {
-    status: Option<Arc<[ParentStatus]>>,
-    reached: Arc<[Vec<ListenerIndex>]>,
+    status: Option<Arc<Vec<ParentStatus>>>,
+    reached: Arc<Vec<Vec<ListenerIndex>>>,
 }
 
 /// What all routes decide together.
@@ -263,7 +263,7 @@ impl TranslatedRoute {
         follows.notes.dedup();
         let mut listeners = entry.attached.iter().map(|(listener, _)| *listener);
         entry.is_served = listeners.any(|listener| parents[listener].is_served);
-        entry.status = Some(shared(status.into(), previous));
+        entry.status = Some(shared(status, previous));
         entry.reached = of_parents.into();
         entry.built = variants;
         let built = entry.any_variant();
@@ -306,10 +306,10 @@ fn attach(
 }
 
 /// Returns the status of the previous version if it is equal, so that later comparisons see the same pointer.
-fn shared(status: Arc<[ParentStatus]>, previous: Option<&TranslatedRoute>) -> Arc<[ParentStatus]> {
+fn shared(status: Vec<ParentStatus>, previous: Option<&TranslatedRoute>) -> Arc<Vec<ParentStatus>> {
     let previous = previous.and_then(|previous| previous.status.as_ref());
-    let same = previous.filter(|it| **it == status).cloned();
-    same.unwrap_or(status)
+    let same = previous.filter(|it| ***it == status).cloned();
+    same.unwrap_or_else(|| Arc::new(status))
 }
 
 /// Returns a note for each reason for which the priority of a route is ignored.

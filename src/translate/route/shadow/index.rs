@@ -20,9 +20,13 @@ const MAX_MATCHES: usize = 512;
 /// Prefixes of a path that it is compared with, the shortest ones.
 const MAX_PREFIXES: usize = 32;
 
-/// The matches of one listener.
+/// The matches of one listener. Thousands of listeners have one hostname each, for which a map would take three times the
+/// memory. A hostname is in one of the two places.
 #[derive(Default)]
-pub(in crate::translate) struct MatchIndex(FxHashMap<Hostname, OnHostname>);
+pub(in crate::translate) struct MatchIndex {
+    first: Option<(Hostname, OnHostname)>,
+    others: FxHashMap<Hostname, OnHostname>,
+}
 
 /// The matches of one hostname. Small, since thousands of hostnames have one match each.
 #[derive(Default)]
@@ -101,21 +105,55 @@ impl MatchIndex {
     /// Adds the matches of a route.
     pub(in crate::translate) fn attach(&mut self, attached: &AttachedRoute) {
         for hostname in attached.hostnames.iter() {
-            let on_hostname = self.0.entry(hostname.clone()).or_default();
+            let on_hostname = self.get_or_insert(hostname);
             entries(&attached.route).for_each(|entry| on_hostname.insert(entry));
         }
     }
 
     fn detach(&mut self, attached: &AttachedRoute) {
         for hostname in attached.hostnames.iter() {
-            if let Some(on_hostname) = self.0.get_mut(hostname) {
+            if let Some(on_hostname) = self.get_mut(hostname) {
                 // In reverse, since removal searches from the end.
                 let entries = entries(&attached.route).rev();
                 entries.for_each(|entry| on_hostname.remove(&entry));
                 if on_hostname.entries.is_empty() {
-                    self.0.remove(hostname);
+                    self.remove(hostname);
                 }
             }
+        }
+    }
+
+    fn get(&self, hostname: &Hostname) -> Option<&OnHostname> {
+        match &self.first {
+            Some((known, matches)) if known == hostname => Some(matches),
+            _ => self.others.get(hostname),
+        }
+    }
+
+    fn get_mut(&mut self, hostname: &Hostname) -> Option<&mut OnHostname> {
+        match &mut self.first {
+            Some((known, matches)) if known == hostname => Some(matches),
+            _ => self.others.get_mut(hostname),
+        }
+    }
+
+    fn get_or_insert(&mut self, hostname: &Hostname) -> &mut OnHostname {
+        let is_first = match &self.first {
+            Some((known, _)) => known == hostname,
+            None => self.others.is_empty(),
+        };
+        match is_first {
+            true => {
+                let new = || (hostname.clone(), OnHostname::default());
+                &mut self.first.get_or_insert_with(new).1
+            }
+            false => self.others.entry(hostname.clone()).or_default(),
+        }
+    }
+
+    fn remove(&mut self, hostname: &Hostname) {
+        if self.first.take_if(|(known, _)| known == hostname).is_none() {
+            self.others.remove(hostname);
         }
     }
 
@@ -155,7 +193,7 @@ impl MatchIndex {
         hostname: &Hostname,
         candidate: &Candidate<'_>,
     ) -> Option<&RuleId> {
-        let on_hostname = self.0.get(hostname)?;
+        let on_hostname = self.get(hostname)?;
         let wider = on_hostname.wider(candidate).into_iter().flatten();
         let wider = wider.filter(|entry| asks_no_more(entry.condition(), candidate.condition()));
         let before = wider.map(Entry::candidate);
@@ -172,7 +210,7 @@ impl MatchIndex {
             by_path.entry(path).or_default().push(candidate);
         }
         let hostnames = attached.hostnames.iter();
-        for on_hostname in hostnames.filter_map(|hostname| self.0.get(hostname)) {
+        for on_hostname in hostnames.filter_map(|hostname| self.get(hostname)) {
             for candidates in by_path.values() {
                 on_hostname.add_affected(candidates, affected);
             }

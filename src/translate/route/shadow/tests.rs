@@ -56,11 +56,9 @@ fn route(name: &str, priority: i16, hosts: &[&str], matches: &[Match]) -> Arc<At
             name: None,
         },
         matches: matches.into(),
-        filters: Box::default(),
+        filters: thin_vec::ThinVec::new(),
         action: Action::Forward(Box::default()),
-        timeouts: None,
-        retry: None,
-        session: None,
+        options: None,
     };
     Arc::new(AttachedRoute {
         hostnames: Arc::new(hosts.iter().map(|host| Hostname::new(host)).collect()),

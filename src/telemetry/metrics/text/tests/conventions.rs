@@ -9,6 +9,7 @@ use super::*;
 use crate::api;
 use crate::runtime::per_worker::WorkerId;
 use crate::snapshot::Snapshot;
+use crate::table::{KnownMethod, Outcome};
 use crate::translate::{Options, Translator};
 
 const ROUTES: usize = 2_500;
@@ -52,13 +53,20 @@ fn large() -> Arc<Table> {
     let table = Table::build(Arc::new(ir), None);
     for rule in table.rules() {
         let stats = &rule.state.stats;
-        for (worker, status) in [(0, 200), (1, 503)] {
-            stats.record(WorkerId::new(worker, 2), status, Duration::from_millis(3));
+        for (worker, status, error) in [(0, 200, None), (1, 503, Some("the backend failed"))] {
+            let method = KnownMethod::of(&http::Method::GET);
+            let outcome = Outcome {
+                method,
+                status,
+                error,
+            };
+            let (worker, time) = (WorkerId::new(worker, 2), Duration::from_millis(3));
+            stats.record(worker, outcome, time, PLAIN);
         }
     }
     for backend in table.backends() {
-        let times = &backend.stats.response_times;
-        times.record(WorkerId::ONLY, Duration::from_millis(2));
+        let stats = &backend.stats;
+        stats.responded(WorkerId::ONLY, 200, Duration::from_millis(2));
     }
     Arc::new(table)
 }
@@ -68,7 +76,7 @@ fn large_configuration_has_a_bounded_number_of_series() {
     let table = large();
     assert_eq!(table.rules().count(), ROUTES * RULES);
     let start = Instant::now();
-    let text = encode(table, ProcessStats::default(), 0, Detail::Routes);
+    let text = encode(table, ProcessStats::default(), 0, MetricsDetail::default());
     let elapsed = start.elapsed();
     let series = text.lines().filter(|line| !line.starts_with('#')).count();
     assert!(series <= 60_000, "{series} series");
@@ -86,7 +94,12 @@ fn names_follow_the_rules_of_promlint() {
         controller: Some(Arc::default()),
         ..ProcessStats::default()
     };
-    let page = encode(Arc::new(Table::empty()), process, 0, Detail::Routes);
+    let page = encode(
+        Arc::new(Table::empty()),
+        process,
+        0,
+        MetricsDetail::default(),
+    );
     let of = |prefix: &'static str| {
         let lines = page
             .lines()

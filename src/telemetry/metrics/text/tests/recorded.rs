@@ -6,11 +6,14 @@ use std::fs;
 use serde_json::json;
 
 use super::*;
-use crate::table::Histogram;
+use crate::table::{GrantType, Histogram, TokenOutcome};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promql/scrape.txt");
 
-/// The objects of [`OBJECTS`], with an endpoint and a certificate.
+/// Durations of requests.
+const SERVER: &str = "http_server_request_duration_seconds";
+
+/// The objects of [`OBJECTS`], with a certificate, a sign-in and a limit that pods share.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut add = |object: Value| {
@@ -34,35 +37,85 @@ fn snapshot() -> Snapshot {
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": metadata("secure"),
         "spec": {"gatewayClassName": "portcullis", "listeners": [listener]},
     }));
+    let target = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "web"});
+    add(json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy", "metadata": metadata("desk"),
+        "spec": {"targetRefs": [target], "oidc": {"issuer": "https://login.example.com", "clientID": "desk"}},
+    }));
+    let target = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "web"});
+    let limit = json!({
+        "name": "hourly", "scope": "Gateway", "limit": {"requests": 10, "per": "Hour"},
+        "key": [{"type": "ClientIP"}],
+    });
+    add(json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "RateLimitPolicy", "metadata": metadata("visitors"),
+        "spec": {"targetRefs": [target], "rules": [limit]},
+    }));
     snapshot
 }
 
-fn recorded() -> String {
+/// The table, with requests whose durations have these labels.
+fn recorded_table(labels: DurationLabels) -> Table {
     let mut translator = Translator::new(Options::default());
     let ir = translator.translate(&snapshot(), None).ir;
     let table = Table::build(Arc::new(ir), None);
+    table.limit_group().open();
     for rule in table.rules() {
         let stats = &rule.state.stats;
-        for status in [200, 404, 503] {
-            stats.record(WorkerId::ONLY, status, Duration::from_millis(1));
+        for (status, error) in [
+            (200, None),
+            (404, None),
+            (503, Some("the backend has no ready endpoint")),
+        ] {
+            let outcome = Outcome {
+                error,
+                ..Outcome::of_status(status)
+            };
+            stats.record(WorkerId::ONLY, outcome, Duration::from_millis(1), labels);
         }
         stats.retried(WorkerId::ONLY);
     }
     for backend in table.backends() {
         let stats = &backend.stats;
-        let times = &stats.response_times;
-        times.record(WorkerId::ONLY, Duration::from_millis(1));
+        for status in [200, 503] {
+            stats.responded(WorkerId::ONLY, status, Duration::from_millis(1));
+        }
         stats.failed(UpstreamFault::Reset);
         stats.tls_failed(TlsFailure::Name);
         stats.mirrored(MirrorResult::Failed);
         stats.authorized(AuthResult::Denied);
+        stats.paged(PageResult::Timeout);
         stats.authorized(AuthResult::Allowed);
         stats.retry_refused();
         backend.fell_back();
     }
-    let mut page = encode(Arc::new(table), process(), 0, Detail::Routes);
+    for oidc in table.sign_ins().values() {
+        oidc.token_endpoint
+            .count(GrantType::Code, TokenOutcome::Issued);
+        oidc.token_endpoint
+            .count(GrantType::Code, TokenOutcome::Unavailable);
+        oidc.token_endpoint
+            .count(GrantType::RefreshToken, TokenOutcome::Issued);
+    }
+    table
+}
+
+/// A page without options, the durations of requests with the option of their labels, and releases.
+fn recorded() -> String {
+    let table = Arc::new(recorded_table(PLAIN));
+    let mut page = encode(table, process(), 0, MetricsDetail::default());
     let end = page.rfind("# EOF").unwrap();
     page.truncate(end);
+    let table = Arc::new(recorded_table(LABELLED));
+    let detail = MetricsDetail {
+        durations_by: LABELLED,
+        ..MetricsDetail::default()
+    };
+    let labelled = encode(table, ProcessStats::default(), 0, detail);
+    for line in labelled.lines().filter(|line| line.starts_with(SERVER)) {
+        page.push_str(line);
+        page.push('\n');
+    }
     let labels = r#"namespace="app",backend="app",kind="ReleaseBackend",port="80",protocol="http1",tls="none",release="v1""#;
     for (name, more) in [
         ("requests_total", ",code=\"2xx\""),
@@ -102,6 +155,7 @@ fn recorded_scrape_has_the_series_of_a_page() {
     let server = series(&page);
     let server = server
         .iter()
-        .filter(|it| it.starts_with("http_server_request_duration_seconds_bucket"));
-    assert_eq!(server.count(), buckets);
+        .filter(|it| it.starts_with(&format!("{SERVER}_bucket")));
+    // Without labels, and for three classes of statuses.
+    assert_eq!(server.count(), 4 * buckets);
 }

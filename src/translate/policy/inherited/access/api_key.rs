@@ -7,7 +7,7 @@ use http::header::AUTHORIZATION;
 
 use crate::api::access_policy::{ApiKey, KeySource};
 use crate::api::core::Secret;
-use crate::ir::authentication::{self as ir, KeyDigest, KeyPlace};
+use crate::ir::authentication::{self as ir, KeyPlace};
 
 use super::super::policy::Content;
 use super::secret::{References, forwarded_header, header};
@@ -41,9 +41,9 @@ pub(super) fn read(references: &mut References<'_>, section: &ApiKey) -> Result<
         return invalid("spec.apiKey.secretRefs: names no Secret".to_owned());
     }
     let keys = keys.into_iter();
-    let keys = keys.map(|(digest, client)| ir::ApiKey { client, digest });
+    let keys = keys.map(|(text, client)| ir::ApiKey { client, text });
     let mut keys: Box<[_]> = keys.collect();
-    keys.sort_by(|one, other| (&one.client, one.digest).cmp(&(&other.client, other.digest)));
+    keys.sort_by(|one, other| (&one.client, &one.text).cmp(&(&other.client, &other.text)));
     Ok(Content::ApiKey(Arc::new(ir::ApiKeys {
         policy: references.origin.clone(),
         keys,
@@ -75,7 +75,7 @@ pub(super) fn place(source: &KeySource, field: &str) -> Result<KeyPlace, Fault> 
 }
 
 /// Reports whether text is a token (RFC 9110, 5.6.2), as names of cookies are.
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     let is_symbol = |byte: u8| b"!#$%&'*+-.^_`|~".contains(&byte) || byte.is_ascii_alphanumeric();
     !text.is_empty() && text.bytes().all(is_symbol)
 }
@@ -83,7 +83,7 @@ fn is_token(text: &str) -> bool {
 /// Adds the keys of a Secret, in which each has the name of its client. Returns the problems of those that are left out.
 fn add_keys(
     secret: &Secret,
-    keys: &mut BTreeMap<KeyDigest, Box<str>>,
+    keys: &mut BTreeMap<Box<[u8]>, Box<str>>,
 ) -> Result<((), Vec<String>), String> {
     let mut names: Vec<&str> = secret.data.keys().collect();
     names.extend(secret.string_data.keys());
@@ -100,9 +100,7 @@ fn add_keys(
                     "the key of {client} is not up to {MAX_KEY} visible characters"
                 ));
             }
-            let known = keys
-                .entry(KeyDigest::of(key))
-                .or_insert_with(|| client.into());
+            let known = keys.entry(key.into()).or_insert_with(|| client.into());
             match **known == *client {
                 true => Ok(()),
                 false => Err(format!("the key of {client} is that of {known}")),

@@ -43,7 +43,7 @@ pub(super) fn read(references: &mut References<'_>, section: &Basic) -> Result<C
 /// Returns the users in order of their names, and the lines that are no users. Messages have nothing of a line, but its
 /// number.
 fn users(secret: &Secret) -> Result<(Box<[User]>, Vec<String>), String> {
-    let text = String::from_utf8(value(secret, KEY)?);
+    let text = str::from_utf8(value(secret, KEY)?);
     let text = text.map_err(|_| format!("has an {KEY} that is not UTF-8"))?;
     let mut users: BTreeMap<Box<str>, PasswordHash> = BTreeMap::new();
     let mut problems = Vec::new();

@@ -60,6 +60,12 @@ pub(super) fn read(
     Ok((read.into(), problems))
 }
 
+/// Reports why a set has no key that verifies signatures of tokens. The message continues a sentence that begins with the
+/// place of the set.
+pub(super) fn check(text: &str) -> Result<(), String> {
+    read(text, &PUBLIC).map(drop)
+}
+
 /// Returns a key; `None` if it is for something else.
 fn key(value: &Value, permitted: &[Algorithm]) -> Result<Option<VerificationKey>, String> {
     let key: Jwk = serde_json::from_value(value.clone()).map_err(|_| "is not a JSON Web Key")?;

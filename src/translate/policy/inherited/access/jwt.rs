@@ -16,8 +16,8 @@ use crate::ir::token::{ClaimHeader, KeyMaterial, Provider, Tokens, VerificationK
 
 use super::super::policy::Content;
 use super::api_key::place;
-use super::jwks;
 use super::secret::{References, header};
+use super::{jwks, remote};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
 use crate::translate::reason::{Fault, Reason};
@@ -96,10 +96,17 @@ fn provider(
         })
     });
     let claim_headers = claim_headers.collect::<Result<_, Fault>>()?;
+    let Keys {
+        keys,
+        key_set,
+        key_server_tls,
+    } = keys(references, jwks, &algorithms, &format!("{field}.jwks"))?;
     Ok(Provider {
         issuer: issuer.as_str().into(),
         audiences: audiences.iter().map(|it| it.as_str().into()).collect(),
-        keys: keys(references, jwks, &algorithms, &format!("{field}.jwks"))?,
+        keys,
+        key_set,
+        key_server_tls,
         from: from.into(),
         claim_headers,
         leeway: leeway.as_secs(),
@@ -127,20 +134,29 @@ fn algorithms(names: &[String], is_shared: bool, field: &str) -> Result<Vec<Algo
     names.iter().enumerate().map(algorithm).collect()
 }
 
-/// Returns the keys of a provider.
+/// The keys of a provider.
+struct Keys {
+    keys: Box<[VerificationKey]>,
+    /// The KeySet that has them, if they are fetched.
+    key_set: Option<ObjectRef>,
+    /// The policy that asks for TLS to the Service that they are fetched from.
+    key_server_tls: Option<ObjectRef>,
+}
+
 fn keys(
     references: &mut References<'_>,
     jwks: &Jwks,
     algorithms: &[Algorithm],
     field: &str,
-) -> Result<Box<[VerificationKey]>, Fault> {
+) -> Result<Keys, Fault> {
     let Jwks {
         inline,
         config_map_ref,
         secret_ref,
+        remote,
     } = jwks;
-    match (inline, config_map_ref, secret_ref) {
-        (Some(text), None, None) => {
+    let keys = match (inline, config_map_ref, secret_ref, remote) {
+        (Some(text), None, None, None) => {
             let field = format!("{field}.inline");
             let read = jwks::read(text, algorithms);
             let (keys, problems) = read.map_err(|problem| {
@@ -149,22 +165,36 @@ fn keys(
             references.left_out(Reason::Invalid, &field, &problems);
             Ok(keys)
         }
-        (None, Some(map), None) => of_config_map(
+        (None, Some(map), None, None) => of_config_map(
             references,
             map,
             algorithms,
             &format!("{field}.configMapRef"),
         ),
-        (None, None, Some(secret)) => shared_key(
+        (None, None, Some(secret), None) => shared_key(
             references,
             secret,
             algorithms,
             &format!("{field}.secretRef"),
         ),
+        (None, None, None, Some(remote)) => {
+            let field = format!("{field}.remote");
+            let set = remote::keys(references, remote, algorithms, &field)?;
+            return Ok(Keys {
+                keys: set.keys,
+                key_set: Some(set.name),
+                key_server_tls: set.tls,
+            });
+        }
         _ => invalid(format!(
-            "{field}: has not exactly one of inline, configMapRef and secretRef"
+            "{field}: has not exactly one of inline, configMapRef, secretRef and remote"
         )),
-    }
+    };
+    keys.map(|keys| Keys {
+        keys,
+        key_set: None,
+        key_server_tls: None,
+    })
 }
 
 fn of_config_map(
@@ -208,7 +238,7 @@ fn shared_key(
     let read = |secret: &Secret| {
         let key = value(secret, SHARED_KEY)?;
         match key.len() >= MIN_SHARED {
-            true => Ok((key, Vec::new())),
+            true => Ok((Box::from(key), Vec::new())),
             false => Err(format!(
                 "has a {SHARED_KEY} of less than {MIN_SHARED} bytes, which can be guessed"
             )),
@@ -218,7 +248,7 @@ fn shared_key(
     Ok([VerificationKey {
         id: None,
         algorithms: algorithms.into(),
-        material: KeyMaterial::Shared(key.into()),
+        material: KeyMaterial::Shared(key),
     }]
     .into())
 }

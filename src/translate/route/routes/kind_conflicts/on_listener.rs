@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::hosts::HostIndex;
 use super::rank::Rank;
 use crate::ir::{Hostname, Hostnames, ObjectRef, RouteKind};
+use crate::translate::keys::Keys;
 
 /// A route of the other kind that is accepted instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) struct Loss {
 /// The routes of a listener.
 #[derive(Default)]
 pub(super) struct OnListener {
-    routes: FxHashSet<ObjectRef>,
+    routes: Keys<ObjectRef>,
     /// Number of HTTPRoutes among them.
     http: usize,
     /// The decisions. `None` while all routes are of one kind, as on most listeners: then all of them are accepted.
@@ -97,7 +98,7 @@ impl OnListener {
         kind: RouteKind,
         claim: impl FnOnce() -> (Rank, Hostnames),
     ) {
-        if self.routes.insert(route.clone()) {
+        if self.routes.insert(route) {
             self.http += usize::from(kind == RouteKind::Http);
         }
         if let Some(decisions) = &mut self.decisions {

@@ -1,0 +1,82 @@
+//! A problem as the admin server shows it: what is wrong, with which object, and of which kind that is.
+
+use serde::Serialize;
+
+/// Something that has to change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Where it is.
+    #[serde(rename = "in")]
+    pub(super) place: Place,
+    /// What it is about.
+    pub(super) kind: Kind,
+    /// The object, as far as its name is known, or else the file.
+    pub(super) object: String,
+    /// What is wrong, and the effect.
+    pub(super) message: String,
+}
+
+/// Where a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Place {
+    /// In what happens now.
+    Service,
+    /// In the objects.
+    Configuration,
+}
+
+/// What a problem is about. Those with the most effect on requests come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Kind {
+    /// No controller sends changes.
+    Controller,
+    /// A port is not bound.
+    Port,
+    /// There is too little of something.
+    Overload,
+    /// A certificate has expired.
+    Expired,
+    /// A backend has no endpoint.
+    Backend,
+    /// Requests of a route fail.
+    Route,
+    /// An endpoint gets no requests.
+    Endpoint,
+    /// A file or an object cannot be read.
+    File,
+    /// An object is not accepted, or only in part.
+    Object,
+    /// A certificate expires soon.
+    Expires,
+    /// Another remark on an object.
+    Note,
+}
+
+impl Problem {
+    /// Creates a problem of what happens now.
+    pub(super) fn of_service(kind: Kind, object: String, message: String) -> Self {
+        Self {
+            place: Place::Service,
+            kind,
+            object,
+            message,
+        }
+    }
+
+    /// Creates a problem of a file, or of an object that cannot be read.
+    pub fn of_file(object: String, message: String) -> Self {
+        Self::of_configuration(Kind::File, object, message)
+    }
+
+    /// Creates a problem of an object.
+    pub(super) fn of_configuration(kind: Kind, object: String, message: String) -> Self {
+        Self {
+            place: Place::Configuration,
+            kind,
+            object,
+            message,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Flags of `check` that a controller has too: what it permits the infrastructure of Gateways, and where it fetches keys.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::cli::infrastructure::InfrastructureFlags;
+use crate::cli::value::namespace;
+use crate::dns::AllowedAddresses;
+use crate::settings::permissions::InfrastructurePermissions;
+
+/// What the controller of the cluster is started with.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct ControllerFlags {
+    /// Namespace of the controller of the cluster: GatewayParameters and `spec.infrastructure` of Gateways are checked with
+    /// its permissions, which are the `--allow-` flags below [default: they are not checked]
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        help_heading = "Cluster",
+        requires = "kubernetes",
+        value_parser = namespace
+    )]
+    controller_namespace: Option<String>,
+    /// Image of the controller's `--image`, which GatewayParameters may name
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        help_heading = "Cluster",
+        requires = "controller_namespace",
+        default_value = ""
+    )]
+    image: String,
+    /// What the controller permits.
+    #[command(flatten)]
+    infrastructure: InfrastructureFlags,
+    /// Addresses that keys of token issuers may be fetched from, in addition to public addresses and, for keys of a Service,
+    /// those of pods
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        help_heading = "Permissions",
+        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
+        value_delimiter = ','
+    )]
+    allow_jwks_address: Vec<IpNet>,
+}
+
+impl ControllerFlags {
+    /// Returns what the infrastructure of Gateways may ask; `None` if that is not checked.
+    ///
+    /// # Errors
+    /// When there are permissions without the namespace of their controller.
+    pub(super) fn infrastructure(
+        &self,
+    ) -> Result<Option<Arc<InfrastructurePermissions>>, &'static str> {
+        let permissions = |namespace: &str| self.infrastructure.permissions(namespace, &self.image);
+        match &self.controller_namespace {
+            Some(namespace) => Ok(Some(Arc::new(permissions(namespace)))),
+            None if permissions("") == InfrastructurePermissions::default() => Ok(None),
+            None => Err(
+                "permissions of GatewayParameters need the namespace of the controller that has them: \
+                 add --controller-namespace",
+            ),
+        }
+    }
+
+    /// Returns where keys may be fetched from.
+    pub(super) fn key_addresses(&self) -> AllowedAddresses {
+        AllowedAddresses::new(self.allow_jwks_address.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _};
+
+    use super::*;
+
+    /// What these arguments permit, or why they are wrong.
+    fn infrastructure(
+        arguments: &[&str],
+    ) -> Result<Option<Arc<InfrastructurePermissions>>, &'static str> {
+        let cluster = clap::Arg::new("kubernetes").long("kubernetes").num_args(0);
+        let command = ControllerFlags::augment_args(Command::new("check").arg(cluster));
+        let line = ["check"].iter().chain(arguments);
+        let matches = command.try_get_matches_from(line).unwrap();
+        ControllerFlags::from_arg_matches(&matches)
+            .unwrap()
+            .infrastructure()
+    }
+
+    #[test]
+    fn permissions_are_those_of_the_controller_in_its_namespace() {
+        assert_eq!(infrastructure(&[]), Ok(None));
+        assert_eq!(infrastructure(&["--kubernetes"]), Ok(None));
+        let alone = infrastructure(&["--kubernetes", "--allow-image", "*"]);
+        assert!(alone.unwrap_err().contains("--controller-namespace"));
+        let named = [
+            "--kubernetes",
+            "--controller-namespace=infra",
+            "--image=edge:1",
+            "--allow-image=registry.example/edge/",
+        ];
+        let permissions = infrastructure(&named).unwrap().unwrap();
+        assert_eq!(permissions.operator_namespace, "infra");
+        for (image, is_permitted) in [
+            ("edge:1", true),
+            ("registry.example/edge/portcullis", true),
+            ("other", false),
+        ] {
+            assert_eq!(permissions.permits_image(image), is_permitted, "{image}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Restrictions of access: addresses, passwords, authorization servers, certificates of clients. What cannot be
+//! converted closes the routes of the Ingress.
+
+use serde_json::{Map, Value, json};
+
+use super::auth_server;
+use super::grants::grant;
+use super::model::{Ingress, Name};
+use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
+use super::values::{Values, cidrs};
+use super::work::Work;
+
+const CLOSED: &str = "the routes refuse all requests (403) until this is replaced";
+
+/// Returns the sections of the AccessPolicy of an Ingress.
+pub(super) fn sections(work: &mut Work<'_>, ingress: &Ingress, closed: bool) -> Map<String, Value> {
+    let mut sections = Map::new();
+    let mut closed = closed || work.controller.closed;
+    closed |= !addresses(work, ingress, &mut sections);
+    closed |= !passwords(work, ingress, &mut sections);
+    closed |= !servers(work, ingress, &mut sections);
+    closed |= !certificates(work, ingress);
+    satisfy(work, ingress, &sections);
+    if closed {
+        sections.insert("authorization".to_owned(), json!({"default": "Deny"}));
+    }
+    sections
+}
+
+/// Converts lists of addresses. Returns false if that is not possible.
+fn addresses(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Value>) -> bool {
+    let values = Values(ingress);
+    let mut rules = json!({});
+    let mut is_valid = true;
+    for (field, names, global) in [
+        (
+            "allow",
+            &["whitelist-source-range", "allowlist-source-range"][..],
+            &work.controller.allow,
+        ),
+        ("deny", &["denylist-source-range"], &work.controller.deny),
+    ] {
+        if !global.is_empty() {
+            rules[field] = json!(global);
+        }
+        for name in names {
+            if !values.has(name) {
+                continue;
+            }
+            match cidrs(&values.list(name)) {
+                Ok(list) if list.is_empty() => {
+                    let text = "it is empty, so that ingress-nginx ignores it";
+                    work.report
+                        .ingress(&ingress.name, name, DefaultAlready, text);
+                }
+                Ok(list) => {
+                    rules[field] = json!(list);
+                    let text = format!("AccessPolicy ipRules.{field}");
+                    work.report.ingress(&ingress.name, name, Converted, text);
+                }
+                Err(wrong) => {
+                    is_valid = false;
+                    let text = format!("`{wrong}` is no address or CIDR: {CLOSED}");
+                    work.report.ingress(&ingress.name, name, NotPossible, text);
+                }
+            }
+        }
+    }
+    if rules != json!({}) {
+        let notice = "IP rules decide by the address of the client: behind a load balancer, ClientPolicy clientIP or proxyProtocol says where it is.";
+        work.report.notice(notice);
+        sections.insert("ipRules".to_owned(), rules);
+    }
+    is_valid
+}
+
+/// Converts Basic authentication. Returns false if that is not possible.
+fn passwords(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Value>) -> bool {
+    let values = Values(ingress);
+    let Some(kind) = values.text("auth-type") else {
+        for name in ["auth-secret", "auth-secret-type", "auth-realm"] {
+            if values.has(name) {
+                let text = "without auth-type, ingress-nginx asks for no password";
+                work.say(ingress, name, DefaultAlready, text);
+            }
+        }
+        return true;
+    };
+    if kind != "basic" {
+        let text = format!("passwords of type `{kind}` do not exist: {CLOSED}");
+        work.say(ingress, "auth-type", NotPossible, text);
+        return false;
+    }
+    let secret = values.text("auth-secret");
+    let Some(secret) = secret.map(|text| Name::parse(text, &ingress.name.namespace)) else {
+        let text = format!("auth-secret is missing: {CLOSED}");
+        work.say(ingress, "auth-type", NotPossible, text);
+        return false;
+    };
+    if !super::read::is_object(&secret) {
+        let text = format!("it is no name of a Secret: {CLOSED}");
+        work.say(ingress, "auth-secret", NotPossible, text);
+        return false;
+    }
+    work.say(ingress, "auth-type", Converted, "AccessPolicy basic");
+    let mut reference = json!({"name": secret.name});
+    if secret.namespace != ingress.name.namespace {
+        reference["namespace"] = json!(secret.namespace);
+        grant(work, ingress, ("Secret", ""), &secret);
+    }
+    let mut basic = json!({"secretRef": reference});
+    if let Some(realm) = values.text("auth-realm") {
+        basic["realm"] = json!(realm);
+        work.say(ingress, "auth-realm", Converted, "AccessPolicy basic.realm");
+    }
+    sections.insert("basic".to_owned(), basic);
+    report_secret(work, ingress, &secret);
+    true
+}
+
+fn report_secret(work: &mut Work<'_>, ingress: &Ingress, secret: &Name) {
+    let kind = Values(ingress).text("auth-secret-type");
+    if kind == Some("auth-map") {
+        let text = format!(
+            "Secret {secret} needs a key `auth` with lines NAME:HASH; until then requests get 500"
+        );
+        work.say(ingress, "auth-secret-type", NotPossible, text);
+    } else if kind.is_some() {
+        let text = "AccessPolicies read the key `auth`";
+        work.say(ingress, "auth-secret-type", Converted, text);
+    }
+    let known = work.source.passwords.get(secret);
+    let weak = known.and_then(Option::as_ref).map(|lines| {
+        let hashes = lines.lines().filter_map(|line| line.split_once(':'));
+        let is_weak = |hash: &str| {
+            !["$2", "$5$", "$6$", "{SHA}"]
+                .iter()
+                .any(|it| hash.starts_with(it))
+        };
+        hashes.filter(|(_, hash)| is_weak(hash)).count()
+    });
+    let (outcome, text) = match weak {
+        Some(0) => (Converted, "AccessPolicy basic.secretRef".to_owned()),
+        Some(count) => {
+            let text = format!(
+                "AccessPolicy basic.secretRef; {count} users of Secret {secret} have hashes that do not count here, such as $apr1$: set them again with `htpasswd -B`"
+            );
+            (NotPossible, text)
+        }
+        None => {
+            let text = format!(
+                "AccessPolicy basic.secretRef; users of Secret {secret} with hashes of $apr1$ or crypt get 401: `htpasswd -B` writes others"
+            );
+            (ChangedMeaning, text)
+        }
+    };
+    work.say(ingress, "auth-secret", outcome, text);
+}
+
+/// Converts authorization servers. Returns false if there is one and that is not possible.
+fn servers(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Value>) -> bool {
+    let values = Values(ingress);
+    if let Some(enabled) = values.text("enable-global-auth") {
+        let text = match enabled {
+            "false" => "there is no global authorization server",
+            _ => "global-auth-url of the ConfigMap says whether there is a server",
+        };
+        work.say(ingress, "enable-global-auth", DefaultAlready, text);
+    }
+    auth_server::convert(work, ingress, sections)
+}
+
+/// Reports certificates of clients. Returns false if they are asked for.
+fn certificates(work: &mut Work<'_>, ingress: &Ingress) -> bool {
+    let values = Values(ingress);
+    let names = [
+        "auth-tls-secret",
+        "auth-tls-verify-client",
+        "auth-tls-match-cn",
+        "auth-tls-error-page",
+        "auth-tls-pass-certificate-to-upstream",
+        "auth-tls-verify-depth",
+    ];
+    let is_off = values.text("auth-tls-verify-client") == Some("off");
+    let is_on = values.has("auth-tls-secret") && !is_off;
+    for name in names {
+        if !values.has(name) {
+            continue;
+        }
+        match (is_on, super::annotations::find(name)) {
+            (true, Some(row)) => work.say(ingress, name, row.outcome, row.text),
+            _ => {
+                let text = "certificates of clients are not asked for";
+                work.say(ingress, name, DefaultAlready, text);
+            }
+        }
+    }
+    !is_on
+}
+
+/// Reports how several restrictions work together.
+fn satisfy(work: &mut Work<'_>, ingress: &Ingress, sections: &Map<String, Value>) {
+    let Some(satisfy) = Values(ingress).text("satisfy") else {
+        return;
+    };
+    let has_credentials = sections.contains_key("basic") || sections.contains_key("external");
+    let is_both = sections.contains_key("ipRules") && has_credentials;
+    let (outcome, text) = match satisfy {
+        "any" if is_both => (
+            NotPossible,
+            "addresses and credentials are both required here: leave out one of them in the AccessPolicy, or split the route",
+        ),
+        _ => (DefaultAlready, "all restrictions must be met"),
+    };
+    work.say(ingress, "satisfy", outcome, text);
+}

@@ -1,0 +1,350 @@
+//! The settings of the controller, from its ConfigMap, with the defaults of ingress-nginx.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::model::Source;
+use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
+use super::report::{Outcome, Report};
+use super::settings::Settings;
+use super::values::{cidrs, elements, flag, seconds, size};
+
+/// The settings.
+#[derive(Debug)]
+pub(super) struct Controller {
+    pub(super) ssl_redirect: bool,
+    pub(super) force_ssl_redirect: bool,
+    pub(super) redirect_code: u16,
+    pub(super) limit_status: u16,
+    pub(super) body_size: String,
+    pub(super) stream_idle: Option<String>,
+    pub(super) connect_timeout: Option<u64>,
+    /// Value of `Strict-Transport-Security`, which ingress-nginx sends by default.
+    pub(super) hsts: Option<String>,
+    pub(super) allow: Vec<String>,
+    pub(super) deny: Vec<String>,
+    /// Whether every request is refused, since a list of addresses cannot be read.
+    pub(super) closed: bool,
+    /// Content codings of responses.
+    pub(super) encodings: Vec<&'static str>,
+    /// Sections of a ClientPolicy.
+    pub(super) client: Map<String, Value>,
+}
+
+/// Keys without a meaning here, by prefix.
+const WITHOUT_MEANING: &[&str] = &[
+    "allow-backend-server-header",
+    "allow-snippet-annotations",
+    "annotations-risk-level",
+    "annotation-value-word-blocklist",
+    "client-body-buffer-size",
+    "client-header-buffer-size",
+    "disable-access-log",
+    "enable-multi-accept",
+    "generate-request-id",
+    "gzip-",
+    "http2-",
+    "ignore-invalid-headers",
+    "keep-alive",
+    "large-client-header-buffers",
+    "load-balance",
+    "log-format-",
+    "map-hash-bucket-size",
+    "max-worker-",
+    "proxy-buffer",
+    "proxy-busy-buffers-size",
+    "proxy-headers-hash-",
+    "proxy-request-buffering",
+    "reuse-port",
+    "server-name-hash-",
+    "server-tokens",
+    "ssl-dh-param",
+    "ssl-session-",
+    "strict-validate-path-type",
+    "upstream-keepalive-",
+    "use-http2",
+    "variables-hash-",
+    "worker-",
+];
+
+struct Reading<'a> {
+    data: &'a BTreeMap<String, String>,
+    object: String,
+    report: &'a mut Report,
+}
+
+impl<'a> Reading<'a> {
+    fn text(&self, key: &str) -> Option<&'a str> {
+        let text = self.data.get(key)?.trim();
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn say(&mut self, key: &str, outcome: Outcome, text: impl Into<String>) {
+        self.report.add(self.object.clone(), key, outcome, text);
+    }
+
+    /// Reads a setting, and reports it.
+    fn read<T>(
+        &mut self,
+        key: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        outcome: Outcome,
+        text: &str,
+    ) -> Option<T> {
+        let value = self.text(key)?;
+        let parsed = parse(value);
+        match parsed.is_some() {
+            true => self.say(key, outcome, text),
+            false => self.say(
+                key,
+                DefaultAlready,
+                format!("`{value}` is not valid, so that ingress-nginx ignores it"),
+            ),
+        }
+        parsed
+    }
+}
+
+impl Controller {
+    /// Reads the ConfigMap. Without one, the settings are the defaults of ingress-nginx.
+    pub(super) fn new(source: &Source, settings: &Settings, report: &mut Report) -> Self {
+        let none = BTreeMap::new();
+        let name = settings.controller_config.as_ref();
+        let data = name.and_then(|name| source.config_maps.get(name));
+        let object = name.map_or_else(String::new, |name| format!("ConfigMap {name}"));
+        if name.is_some() && data.is_none() {
+            let text = "it is not in the input: add it, or leave out --controller-config";
+            report.add(object.clone(), "", NotPossible, text);
+        }
+        let mut reading = Reading {
+            data: data.unwrap_or(&none),
+            object,
+            report,
+        };
+        let mut controller = Self {
+            ssl_redirect: true,
+            force_ssl_redirect: false,
+            redirect_code: 308,
+            limit_status: 503,
+            body_size: "1Mi".to_owned(),
+            stream_idle: None,
+            connect_timeout: None,
+            hsts: Some("max-age=31536000; includeSubDomains".to_owned()),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            closed: false,
+            encodings: Vec::new(),
+            client: Map::new(),
+        };
+        controller.read_redirects(&mut reading);
+        controller.read_limits(&mut reading);
+        controller.read_addresses(&mut reading);
+        controller.read_client(&mut reading);
+        report_others(&mut reading);
+        controller
+    }
+
+    fn read_redirects(&mut self, reading: &mut Reading<'_>) {
+        let routes = "HTTPRoutes that redirect to HTTPS";
+        if let Some(value) = reading.read("ssl-redirect", flag, Converted, routes) {
+            self.ssl_redirect = value;
+        }
+        if let Some(value) = reading.read("force-ssl-redirect", flag, Converted, routes) {
+            self.force_ssl_redirect = value;
+        }
+        if let Some(code) = reading.read("http-redirect-code", redirect_code, Converted, routes) {
+            self.redirect_code = code;
+        }
+        let header = "RoutePolicy responseHeaders of the ListenerSets";
+        let enabled = reading
+            .read("hsts", flag, Converted, header)
+            .unwrap_or(true);
+        let number = |text: &str| text.parse::<u64>().ok();
+        let age = reading.read("hsts-max-age", number, Converted, header);
+        let sub = reading.read("hsts-include-subdomains", flag, Converted, header);
+        let preload = reading.read("hsts-preload", flag, Converted, header);
+        let mut value = format!("max-age={}", age.unwrap_or(31_536_000));
+        if sub.unwrap_or(true) {
+            value.push_str("; includeSubDomains");
+        }
+        if preload.unwrap_or(false) {
+            value.push_str("; preload");
+        }
+        self.hsts = enabled.then_some(value);
+    }
+
+    fn read_limits(&mut self, reading: &mut Reading<'_>) {
+        let policy = "RoutePolicy requestBody.maxSize of the Gateway";
+        if let Some(size) = reading.read("proxy-body-size", size, Converted, policy) {
+            self.body_size = size;
+        }
+        let number = |text: &str| text.trim_end_matches('s').parse::<u64>().ok();
+        let policy = "RoutePolicy timeouts.streamIdle of the Gateway";
+        let read = reading.read("proxy-read-timeout", number, Converted, policy);
+        let send = reading.read("proxy-send-timeout", number, Converted, policy);
+        self.stream_idle = read.max(send).map(seconds);
+        let policy = "BackendPolicy connection.connectTimeout of each Service";
+        self.connect_timeout = reading.read("proxy-connect-timeout", number, Converted, policy);
+        let status = |text: &str| text.parse().ok().filter(|it| (400..600).contains(it));
+        let policy = "RateLimitPolicy response.status";
+        if let Some(status) = reading.read("limit-req-status-code", status, Converted, policy) {
+            self.limit_status = status;
+        }
+        let policy = "RoutePolicy compression of the Gateway";
+        for (key, encoding) in [("enable-brotli", "br"), ("use-gzip", "gzip")] {
+            if reading.read(key, flag, Converted, policy) == Some(true) {
+                self.encodings.push(encoding);
+            }
+        }
+    }
+
+    fn read_addresses(&mut self, reading: &mut Reading<'_>) {
+        for (key, is_deny) in [
+            ("whitelist-source-range", false),
+            ("denylist-source-range", true),
+        ] {
+            let Some(text) = reading.text(key) else {
+                continue;
+            };
+            let list = match is_deny {
+                false => &mut self.allow,
+                true => &mut self.deny,
+            };
+            match cidrs(&elements(text)) {
+                Ok(found) => {
+                    *list = found;
+                    reading.say(key, Converted, "AccessPolicy ipRules of each Ingress");
+                }
+                Err(wrong) => {
+                    self.closed = true;
+                    let text =
+                        format!("`{wrong}` is no address: all routes refuse all requests (403)");
+                    reading.say(key, NotPossible, text);
+                }
+            }
+        }
+    }
+
+    /// Reads what becomes a ClientPolicy of the Gateway.
+    fn read_client(&mut self, reading: &mut Reading<'_>) {
+        let text = "ClientPolicy of the Gateway";
+        let proxies = reading.text("proxy-real-ip-cidr");
+        let proxies = proxies.map(|text| cidrs(&elements(text)));
+        let trusted = match &proxies {
+            Some(Ok(list)) => {
+                reading.say("proxy-real-ip-cidr", Converted, text);
+                Some(list.clone())
+            }
+            Some(Err(wrong)) => {
+                let text = format!("`{wrong}` is no address: addresses in headers are not trusted");
+                reading.say("proxy-real-ip-cidr", NotPossible, text);
+                None
+            }
+            None => None,
+        };
+        for key in ["use-proxy-protocol", "use-forwarded-headers"] {
+            if reading.text(key).and_then(flag) != Some(true) {
+                reading.read(
+                    key,
+                    flag,
+                    DefaultAlready,
+                    "addresses are those of connections",
+                );
+                continue;
+            }
+            let Some(trusted) = &trusted else {
+                // Trusting every address lets each client choose its own.
+                let text = "ingress-nginx trusts every address: set proxy-real-ip-cidr to those of the load balancers, and migrate again";
+                reading.say(key, NotPossible, text);
+                continue;
+            };
+            reading.say(key, Converted, text);
+            let (section, value) = match key {
+                "use-proxy-protocol" => (
+                    "proxyProtocol",
+                    json!({"mode": "Required", "trustedCIDRs": trusted}),
+                ),
+                _ => (
+                    "clientIP",
+                    json!({"xForwardedFor": {"trustedCIDRs": trusted}}),
+                ),
+            };
+            self.client.insert(section.to_owned(), value);
+        }
+        let underscores = reading.read("enable-underscores-in-headers", flag, Converted, text);
+        let sent = [
+            "X-Forwarded-For",
+            "X-Forwarded-Proto",
+            "X-Forwarded-Host",
+            "X-Forwarded-Port",
+            "X-Real-IP",
+        ];
+        let mut headers = json!({"forwarded": sent});
+        if !underscores.unwrap_or(false) {
+            headers["underscores"] = json!("Drop");
+        }
+        self.client.insert("headers".to_owned(), headers);
+        let path = json!({"dotSegments": "Normalize"});
+        self.client.insert("path".to_owned(), path);
+        if let Some(protocols) = reading.text("ssl-protocols") {
+            match protocols == "TLSv1.3" {
+                true => {
+                    self.client
+                        .insert("tls".to_owned(), json!({"minVersion": "1.3"}));
+                    reading.say("ssl-protocols", Converted, text);
+                }
+                false => reading.say(
+                    "ssl-protocols",
+                    DefaultAlready,
+                    "TLS 1.2 and 1.3; older versions do not exist",
+                ),
+            }
+        }
+    }
+}
+
+fn redirect_code(text: &str) -> Option<u16> {
+    text.parse()
+        .ok()
+        .filter(|it| [301, 302, 303, 307, 308].contains(it))
+}
+
+/// Reports the keys that no step has read.
+fn report_others(reading: &mut Reading<'_>) {
+    let data = reading.data;
+    for key in data.keys() {
+        if reading.report.has_setting(&reading.object, key) {
+            continue;
+        }
+        let has_meaning = !WITHOUT_MEANING.iter().any(|prefix| key.starts_with(prefix));
+        match key.as_str() {
+            _ if !has_meaning => {
+                reading.say(
+                    key,
+                    DefaultAlready,
+                    "it has no meaning for Portcullis (docs/settings.md)",
+                );
+            }
+            "ssl-ciphers" | "ssl-prefer-server-ciphers" => {
+                let text = "cipher suites are those of rustls, all with forward secrecy: ClientPolicy tls.cipherSuites selects some";
+                reading.say(key, ChangedMeaning, text);
+            }
+            "http-snippet" | "main-snippet" | "server-snippet" | "location-snippet"
+            | "stream-snippet" => {
+                reading.say(key, NotPossible, "there is no nginx configuration: look at what it does, and which policy does it");
+            }
+            "global-auth-url" | "global-auth-signin" => {
+                reading.say(
+                    key,
+                    NotPossible,
+                    "write `external` of an AccessPolicy on the Gateway (docs/policies.md#authorization-servers)",
+                );
+            }
+            _ => {
+                let text = "look at docs/settings.md and docs/policies.md for what does the same";
+                reading.say(key, NotPossible, text);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What all Ingresses of a host share in ingress-nginx: how its paths are understood, its certificate, and which Ingress
+//! owns a path.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::model::{Ingress, Name, PathKind, Source};
+use super::paths::HostMode;
+use super::read::is_hostname;
+use super::settings::Settings;
+use super::snippets;
+use super::values::Values;
+
+/// A certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Certificate {
+    /// A Secret, in the namespace of an Ingress.
+    Secret(Name),
+    /// That of hosts without one of their own.
+    Default,
+}
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) mode: HostMode,
+    pub(super) certificate: Option<Certificate>,
+    /// Whether its TLS is passed through, by which Ingress.
+    pub(super) passthrough: Option<Name>,
+    /// Ingress of each path.
+    owners: BTreeMap<(String, PathKind), Name>,
+    /// The Ingresses, in order.
+    pub(super) ingresses: Vec<Name>,
+    /// Whether some of them have something else than HTTP/1.1 or HTTP/2 for gRPC only.
+    pub(super) only_grpc: bool,
+}
+
+/// All hosts.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    hosts: BTreeMap<String, Host>,
+}
+
+/// Annotations that restrict who may send requests.
+const RESTRICTIONS: &[&str] = &[
+    "allowlist-source-range",
+    "auth-secret",
+    "auth-tls-secret",
+    "auth-type",
+    "auth-url",
+    "denylist-source-range",
+    "whitelist-source-range",
+];
+
+impl Hosts {
+    pub(super) fn new(source: &Source, settings: &Settings) -> Self {
+        let mut hosts = Self::default();
+        // A server of the name of an alias takes precedence over the alias.
+        for ingress in main_ingresses(source) {
+            for host in own_hosts(ingress) {
+                hosts.add(&host, ingress);
+            }
+        }
+        let named: BTreeSet<String> = hosts.hosts.keys().cloned().collect();
+        for ingress in main_ingresses(source) {
+            for alias in aliases(ingress) {
+                if !named.contains(&alias) {
+                    hosts.add(&alias, ingress);
+                }
+            }
+        }
+        for ingress in main_ingresses(source) {
+            hosts.set_certificates(ingress, settings);
+        }
+        hosts
+    }
+
+    fn add(&mut self, name: &str, ingress: &Ingress) {
+        let values = Values(ingress);
+        let host = self.hosts.entry(name.to_owned()).or_insert_with(|| Host {
+            mode: HostMode::Plain,
+            certificate: None,
+            passthrough: None,
+            owners: BTreeMap::new(),
+            ingresses: Vec::new(),
+            only_grpc: true,
+        });
+        if !host.ingresses.contains(&ingress.name) {
+            host.ingresses.push(ingress.name.clone());
+        }
+        host.mode = host.mode.max(mode(ingress));
+        host.only_grpc &= is_grpc(ingress);
+        if values.flag("ssl-passthrough") == Some(true) && host.passthrough.is_none() {
+            host.passthrough = Some(ingress.name.clone());
+        }
+        let is_alias = aliases(ingress).iter().any(|alias| alias == name);
+        for rule in &ingress.rules {
+            if rule.host == name || is_alias {
+                for path in &rule.paths {
+                    let key = (path.path.clone(), path.kind);
+                    host.owners
+                        .entry(key)
+                        .or_insert_with(|| ingress.name.clone());
+                }
+            }
+        }
+    }
+
+    fn set_certificates(&mut self, ingress: &Ingress, settings: &Settings) {
+        let mut names = own_hosts(ingress);
+        names.extend(aliases(ingress));
+        for name in names {
+            let Some(host) = self.hosts.get_mut(&name) else {
+                continue;
+            };
+            // An alias is served with the certificate of its server.
+            let of_host = |it: &String| covers(it, &name);
+            let is_alias = !ingress.rules.iter().any(|rule| rule.host == name);
+            let entries = ingress.tls.iter();
+            let found = entries
+                .clone()
+                .find(|tls| tls.hosts.iter().any(of_host))
+                .or_else(|| entries.clone().find(|tls| tls.hosts.is_empty()))
+                .or_else(|| ingress.tls.first().filter(|_| is_alias));
+            if host.certificate.is_some() {
+                continue;
+            }
+            let Some(tls) = found else {
+                // ingress-nginx serves such a host with its default certificate.
+                let is_forced = Values(ingress).flag("force-ssl-redirect") == Some(true);
+                if is_forced && settings.default_certificate.is_some() {
+                    host.certificate = Some(Certificate::Default);
+                }
+                continue;
+            };
+            host.certificate = match &tls.secret {
+                Some(secret) => {
+                    let secret = Name::new(&ingress.name.namespace, secret);
+                    Some(Certificate::Secret(secret))
+                }
+                None => settings
+                    .default_certificate
+                    .as_ref()
+                    .map(|_| Certificate::Default),
+            };
+        }
+    }
+
+    /// Returns a host.
+    pub(super) fn get(&self, name: &str) -> Option<&Host> {
+        self.hosts.get(name)
+    }
+
+    /// Iterates over the hosts, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Host)> {
+        self.hosts.iter()
+    }
+
+    /// Reports whether some paths of a host are restricted and others may not be, so that another spelling of a path must
+    /// not reach them.
+    pub(super) fn is_guarded(&self, name: &str, source: &Source) -> bool {
+        let Some(host) = self.hosts.get(name).filter(|host| host.ingresses.len() > 1) else {
+            return false;
+        };
+        let mut all = source.ingresses.iter();
+        all.any(|ingress| host.ingresses.contains(&ingress.name) && is_restricted(ingress))
+    }
+
+    /// Returns the length of the longest path of a host.
+    pub(super) fn longest_path(&self, name: &str) -> usize {
+        let paths = self.hosts.get(name).into_iter();
+        let paths = paths.flat_map(|host| host.owners.keys());
+        paths.map(|(path, _)| path.len()).max().unwrap_or(0)
+    }
+
+    /// Returns the Ingress that owns a path.
+    pub(super) fn owner(&self, host: &str, path: &str, kind: PathKind) -> Option<&Name> {
+        self.hosts.get(host)?.owners.get(&(path.to_owned(), kind))
+    }
+
+    /// Reports whether any Ingress of a host has this path, of whatever type.
+    pub(super) fn has_path(&self, host: &str, path: &str) -> bool {
+        let kinds = [
+            PathKind::Exact,
+            PathKind::Prefix,
+            PathKind::ImplementationSpecific,
+        ];
+        kinds
+            .into_iter()
+            .any(|kind| self.owner(host, path, kind).is_some())
+    }
+}
+
+/// Reports whether a name in `tls` is for a host.
+fn covers(name: &str, host: &str) -> bool {
+    let by_wildcard = || {
+        let below = name.strip_prefix("*.")?;
+        let (_, rest) = host.split_once('.')?;
+        Some(below == rest)
+    };
+    name == host || by_wildcard() == Some(true)
+}
+
+/// Returns the Ingresses that are not canaries of others.
+pub(super) fn main_ingresses(source: &Source) -> impl Iterator<Item = &Ingress> {
+    source.ingresses.iter().filter(|it| !is_canary(it))
+}
+
+/// Reports whether an Ingress is a canary of another one.
+pub(super) fn is_canary(ingress: &Ingress) -> bool {
+    Values(ingress).flag("canary") == Some(true)
+}
+
+/// Returns the hosts of an Ingress; the empty one is for all.
+pub(super) fn own_hosts(ingress: &Ingress) -> Vec<String> {
+    let mut hosts: Vec<String> = Vec::new();
+    for rule in &ingress.rules {
+        if !hosts.contains(&rule.host) {
+            hosts.push(rule.host.clone());
+        }
+    }
+    if hosts.is_empty() && ingress.default_backend.is_some() {
+        hosts.push(String::new());
+    }
+    hosts
+}
+
+/// Returns the aliases of an Ingress that are hostnames.
+pub(super) fn aliases(ingress: &Ingress) -> Vec<String> {
+    let names = Values(ingress).list("server-alias");
+    let names = names.into_iter().map(str::to_ascii_lowercase);
+    names.filter(|name| is_hostname(name)).collect()
+}
+
+/// Reports whether an Ingress has gRPC backends.
+pub(super) fn is_grpc(ingress: &Ingress) -> bool {
+    let protocol = Values(ingress).text("backend-protocol").unwrap_or_default();
+    matches!(protocol.to_ascii_uppercase().as_str(), "GRPC" | "GRPCS")
+}
+
+/// Reports whether an Ingress restricts who may send requests. A snippet may do so.
+fn is_restricted(ingress: &Ingress) -> bool {
+    let values = Values(ingress);
+    let snippets = ["configuration-snippet", "server-snippet"].into_iter();
+    let mut snippets = snippets.filter_map(|name| values.text(name));
+    RESTRICTIONS.iter().any(|name| values.has(name))
+        || snippets.any(|text| snippets::parse(text).may_restrict)
+}
+
+fn mode(ingress: &Ingress) -> HostMode {
+    let values = Values(ingress);
+    let paths = || ingress.rules.iter().flat_map(|rule| &rule.paths);
+    let target = values.text("rewrite-target");
+    let is_rewritten = target.is_some_and(|target| paths().any(|it| it.path != target));
+    if values.flag("use-regex") == Some(true) || is_rewritten {
+        return HostMode::Regex;
+    }
+    match is_restricted(ingress) {
+        true => HostMode::Strict,
+        false => HostMode::Plain,
+    }
+}

@@ -1,0 +1,475 @@
+//! Snippets of nginx configuration: those that only change headers become header changes, others are refused by name.
+
+use serde_json::{Value, json};
+
+/// Maximum number of headers that a filter sets, adds or removes.
+const MAX_CHANGES: usize = 16;
+
+/// What a snippet does to headers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct HeaderChanges {
+    pub(super) set: Vec<(String, String)>,
+    pub(super) add: Vec<(String, String)>,
+    pub(super) remove: Vec<String>,
+}
+
+impl HeaderChanges {
+    pub(super) fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
+    }
+
+    /// Sets a header. The last value counts.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        self.set
+            .retain(|(other, _)| !other.eq_ignore_ascii_case(name));
+        self.set.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Appends the changes of another one.
+    pub(super) fn extend(&mut self, other: Self) {
+        for (name, value) in &other.set {
+            self.set(name, value);
+        }
+        self.add.extend(other.add);
+        self.remove.extend(other.remove);
+    }
+
+    /// Leaves out what a filter has no room for. Returns whether there was something.
+    pub(super) fn truncate(&mut self) -> bool {
+        let longest = self.set.len().max(self.add.len()).max(self.remove.len());
+        self.set.truncate(MAX_CHANGES);
+        self.add.truncate(MAX_CHANGES);
+        self.remove.truncate(MAX_CHANGES);
+        longest > MAX_CHANGES
+    }
+
+    /// Returns the settings of a filter. A header has one change: to set it is more than to add or remove it.
+    pub(super) fn filter(&self) -> Value {
+        let mut used: Vec<String> = Vec::new();
+        let mut is_new = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            let is_new = !used.contains(&name);
+            used.push(name);
+            is_new
+        };
+        let mut entries = |list: &[(String, String)]| -> Vec<Value> {
+            let new = list.iter().filter(|(name, _)| is_new(name));
+            new.map(|(name, value)| json!({"name": name, "value": value}))
+                .collect()
+        };
+        let (set, add) = (entries(&self.set), entries(&self.add));
+        let removed = self.remove.iter().filter(|name| is_new(name));
+        let removed: Vec<_> = removed.collect();
+        let mut filter = json!({});
+        for (field, list) in [
+            ("set", json!(set)),
+            ("add", json!(add)),
+            ("remove", json!(removed)),
+        ] {
+            if list.as_array().is_some_and(|list| !list.is_empty()) {
+                filter[field] = list;
+            }
+        }
+        filter
+    }
+}
+
+/// What a snippet does.
+#[derive(Debug, Default)]
+pub(super) struct Snippet {
+    pub(super) request: HeaderChanges,
+    pub(super) response: HeaderChanges,
+    /// Directives that are how Portcullis works.
+    pub(super) defaults: Vec<String>,
+    /// Directives that cannot be converted.
+    pub(super) refused: Vec<String>,
+    /// Whether a directive that cannot be converted may refuse requests.
+    pub(super) may_restrict: bool,
+    /// Whether `add_header` without `always` has become a header of all responses.
+    pub(super) for_all_statuses: bool,
+}
+
+/// Directives of settings that have no meaning here, or are defaults.
+const DEFAULTS: &[&str] = &[
+    "proxy_buffering",
+    "proxy_buffer_size",
+    "proxy_buffers",
+    "proxy_busy_buffers_size",
+    "proxy_http_version",
+    "proxy_request_buffering",
+    "proxy_cache",
+    "proxy_redirect",
+    "chunked_transfer_encoding",
+    "client_body_buffer_size",
+    "large_client_header_buffers",
+    "gzip",
+    "sendfile",
+    "tcp_nodelay",
+    "tcp_nopush",
+    "proxy_ssl_server_name",
+];
+
+/// Directives that refuse no requests, so that leaving them out opens nothing.
+const HARMLESS: &[&str] = &[
+    "access_log",
+    "add_header",
+    "add_trailer",
+    "brotli",
+    "client_body_timeout",
+    "client_max_body_size",
+    "error_log",
+    "etag",
+    "expires",
+    "gzip_types",
+    "grpc_read_timeout",
+    "grpc_send_timeout",
+    "keepalive_timeout",
+    "log_format",
+    "more_clear_headers",
+    "more_set_headers",
+    "more_set_input_headers",
+    "proxy_connect_timeout",
+    "proxy_cookie_domain",
+    "proxy_cookie_flags",
+    "proxy_cookie_path",
+    "proxy_hide_header",
+    "proxy_ignore_headers",
+    "proxy_intercept_errors",
+    "proxy_next_upstream",
+    "proxy_pass_header",
+    "proxy_pass_request_headers",
+    "proxy_read_timeout",
+    "proxy_send_timeout",
+    "proxy_set_header",
+    "send_timeout",
+    "server_tokens",
+    "set",
+    "set_real_ip_from",
+    "sub_filter",
+    "sub_filter_once",
+    "sub_filter_types",
+];
+
+/// Request headers that backends get without a setting, with these values of nginx.
+const SENT_ALREADY: &[(&str, &[&str])] = &[
+    ("host", &["$host", "$http_host", "$best_http_host"]),
+    ("upgrade", &["$http_upgrade"]),
+    ("connection", &["upgrade", "$connection_upgrade", ""]),
+    ("x-real-ip", &["$remote_addr", "$the_real_ip"]),
+    (
+        "x-forwarded-for",
+        &["$remote_addr", "$proxy_add_x_forwarded_for"],
+    ),
+    ("x-forwarded-proto", &["$scheme", "$pass_access_scheme"]),
+    (
+        "x-forwarded-host",
+        &["$host", "$http_host", "$best_http_host"],
+    ),
+    ("x-forwarded-port", &["$server_port", "$pass_port"]),
+    ("x-request-id", &["$request_id", "$req_id"]),
+];
+
+/// Variables whose values are known for each rule.
+pub(super) const KNOWN_VARIABLES: [&str; 3] = ["$service_name", "$service_port", "$namespace"];
+
+/// Parses a snippet.
+pub(super) fn parse(text: &str) -> Snippet {
+    let mut snippet = Snippet::default();
+    let Ok(directives) = directives(text) else {
+        snippet
+            .refused
+            .push("text that is no list of directives".to_owned());
+        snippet.may_restrict = true;
+        return snippet;
+    };
+    for Directive { words, is_block } in directives {
+        let Some((name, arguments)) = words.split_first() else {
+            continue;
+        };
+        if is_block || !convert(name, arguments, &mut snippet) {
+            if !snippet.refused.contains(name) {
+                snippet.refused.push(name.clone());
+            }
+            snippet.may_restrict |= is_block || !HARMLESS.contains(&name.as_str());
+        }
+    }
+    snippet
+}
+
+/// Converts a directive. Returns false if that is not possible.
+fn convert(name: &str, arguments: &[String], snippet: &mut Snippet) -> bool {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if DEFAULTS.contains(&name) {
+        snippet.defaults.push(name.to_owned());
+        return true;
+    }
+    match (name, arguments.as_slice()) {
+        ("proxy_set_header" | "grpc_set_header", [header, value]) => {
+            let header_name = header.to_ascii_lowercase();
+            let is_default = SENT_ALREADY.iter().any(|(known, values)| {
+                *known == header_name && values.iter().any(|it| value.eq_ignore_ascii_case(it))
+            });
+            if is_default {
+                snippet.defaults.push(format!("{name} {header}"));
+                return true;
+            }
+            if value.is_empty() && is_header(header) {
+                snippet.request.remove.push((*header).to_owned());
+                return true;
+            }
+            set(&mut snippet.request, header, value)
+        }
+        ("add_header", [header, value, rest @ ..]) => {
+            let fits = is_header(header) && is_constant(value);
+            if !fits || !matches!(rest, [] | ["always"]) {
+                return false;
+            }
+            snippet.for_all_statuses |= rest.is_empty();
+            let entry = ((*header).to_owned(), (*value).to_owned());
+            snippet.response.add.push(entry);
+            true
+        }
+        ("more_set_headers", headers) => more_set(&mut snippet.response, headers),
+        ("more_set_input_headers", headers) => more_set(&mut snippet.request, headers),
+        ("more_clear_headers", headers) => remove(&mut snippet.response, headers),
+        ("more_clear_input_headers", headers) => remove(&mut snippet.request, headers),
+        ("proxy_hide_header", [header]) => remove(&mut snippet.response, &[*header]),
+        ("server_tokens", ["off"]) => {
+            snippet.defaults.push(name.to_owned());
+            true
+        }
+        _ => false,
+    }
+}
+
+fn more_set(changes: &mut HeaderChanges, headers: &[&str]) -> bool {
+    let parsed: Option<Vec<(&str, &str)>> = headers
+        .iter()
+        .map(|header| {
+            let (name, value) = header.split_once(':')?;
+            let (name, value) = (name.trim(), value.trim());
+            (is_header(name) && is_constant(value)).then_some((name, value))
+        })
+        .collect();
+    let Some(parsed) = parsed.filter(|it| !it.is_empty()) else {
+        return false;
+    };
+    for (name, value) in parsed {
+        match value.is_empty() {
+            true => changes.remove.push(name.to_owned()),
+            false => changes.set(name, value),
+        }
+    }
+    true
+}
+
+fn set(changes: &mut HeaderChanges, name: &str, value: &str) -> bool {
+    let fits = is_header(name) && is_constant(value) && !name.eq_ignore_ascii_case("host");
+    if fits {
+        changes.set(name, value);
+    }
+    fits
+}
+
+fn remove(changes: &mut HeaderChanges, names: &[&str]) -> bool {
+    let names: Vec<&str> = names.iter().map(|it| it.trim_end_matches(':')).collect();
+    let fits = !names.is_empty() && names.iter().all(|name| is_header(name));
+    if fits {
+        changes
+            .remove
+            .extend(names.iter().map(|it| (*it).to_owned()));
+    }
+    fits
+}
+
+/// Headers that filters may not change.
+const FRAMING: [&str; 7] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Reports whether a text is the name of a header that filters may change.
+pub(super) fn is_header(name: &str) -> bool {
+    name.len() <= 256
+        && http::HeaderName::from_bytes(name.as_bytes()).is_ok()
+        && !FRAMING.contains(&name.to_ascii_lowercase().as_str())
+}
+
+/// Reports whether a value has no variables of nginx but those that are known for each rule.
+pub(super) fn is_constant(value: &str) -> bool {
+    let mut rest = value.to_owned();
+    for variable in KNOWN_VARIABLES {
+        rest = rest.replace(variable, "");
+    }
+    !rest.contains('$') && is_value(value)
+}
+
+/// Reports whether a filter may set this value: printable characters, with single blanks between.
+pub(super) fn is_value(value: &str) -> bool {
+    let is_word = |word: &str| word.bytes().all(|byte| byte.is_ascii_graphic());
+    value.len() <= 4000
+        && (value.is_empty()
+            || value
+                .split(' ')
+                .all(|word| !word.is_empty() && is_word(word)))
+}
+
+/// A directive.
+#[derive(Debug, Default)]
+struct Directive {
+    words: Vec<String>,
+    /// Whether it has directives of its own, which are not read.
+    is_block: bool,
+}
+
+/// Splits a text into directives. Fails if quotes or braces do not match.
+fn directives(text: &str) -> Result<Vec<Directive>, ()> {
+    let mut directives = Vec::new();
+    let mut current = Directive::default();
+    let mut word: Option<String> = None;
+    let mut depth = 0_usize;
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' | '\'' if word.is_none() => {
+                let text = quoted(&mut characters, character)?;
+                current.words.push(text);
+            }
+            '#' if word.is_none() => while characters.next_if(|next| *next != '\n').is_some() {},
+            ';' | '{' | '}' | ' ' | '\t' | '\r' | '\n' => {
+                current.words.extend(word.take());
+                match character {
+                    '{' => {
+                        current.is_block = true;
+                        depth += 1;
+                    }
+                    '}' => {
+                        depth = depth.checked_sub(1).ok_or(())?;
+                        if depth == 0 {
+                            // The directive of the block, without those in it.
+                            current.words.truncate(1);
+                            directives.push(std::mem::take(&mut current));
+                        }
+                    }
+                    ';' if depth == 0 => directives.push(std::mem::take(&mut current)),
+                    _ => {}
+                }
+            }
+            '\\' => {
+                let word = word.get_or_insert_default();
+                word.push(character);
+                word.extend(characters.next());
+            }
+            // `${name}` is a variable, and no block.
+            '$' if characters.peek() == Some(&'{') => {
+                let word = word.get_or_insert_default();
+                word.push(character);
+                for next in characters.by_ref() {
+                    word.push(next);
+                    if next == '}' {
+                        break;
+                    }
+                }
+            }
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    current.words.extend(word);
+    match depth == 0 && current.words.is_empty() {
+        true => Ok(directives),
+        false => Err(()),
+    }
+}
+
+fn quoted(
+    characters: &mut std::iter::Peekable<std::str::Chars<'_>>,
+    quote: char,
+) -> Result<String, ()> {
+    let mut text = String::new();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => {
+                let next = characters.next().ok_or(())?;
+                if next != quote && next != '\\' {
+                    text.push('\\');
+                }
+                text.push(next);
+            }
+            end if end == quote => return Ok(text),
+            other => text.push(other),
+        }
+    }
+    Err(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_directives_become_changes() {
+        let snippet = parse(
+            "# a comment; with a semicolon\n\
+             more_set_headers \"X-Frame-Options: DENY\" 'X-A: b; c';\n\
+             more_clear_headers Server;\n\
+             add_header X-B \"c\" always;\n\
+             proxy_set_header X-C \"$service_name.$namespace\";\n\
+             proxy_set_header Upgrade $http_upgrade;\n\
+             proxy_set_header Connection \"upgrade\";\n\
+             proxy_hide_header X-Powered-By;",
+        );
+        assert!(snippet.refused.is_empty(), "{snippet:?}");
+        let response = snippet.response.filter();
+        assert_eq!(
+            response,
+            json!({
+                "set": [{"name": "X-Frame-Options", "value": "DENY"}, {"name": "X-A", "value": "b; c"}],
+                "add": [{"name": "X-B", "value": "c"}],
+                "remove": ["Server", "X-Powered-By"],
+            })
+        );
+        assert_eq!(
+            snippet.request.filter(),
+            json!({"set": [{"name": "X-C", "value": "$service_name.$namespace"}]})
+        );
+        assert_eq!(snippet.defaults.len(), 2);
+        assert!(!snippet.for_all_statuses);
+    }
+
+    #[test]
+    fn other_directives_are_refused_by_name() {
+        for (text, refused, may_restrict) in [
+            ("deny all;", "deny", true),
+            ("location /x { deny all; }", "location", true),
+            ("if ($http_a = \"}\") { return 403; }", "if", true),
+            ("return 403;", "return", true),
+            (
+                "proxy_set_header X-A $remote_user;",
+                "proxy_set_header",
+                false,
+            ),
+            (
+                "more_set_headers \"X-A: $upstream_http_b\";",
+                "more_set_headers",
+                false,
+            ),
+            ("sub_filter a b;", "sub_filter", false),
+            (
+                "more_set_headers \"X-A: b",
+                "text that is no list of directives",
+                true,
+            ),
+            ("} deny all; {", "text that is no list of directives", true),
+            ("deny all", "text that is no list of directives", true),
+        ] {
+            let snippet = parse(text);
+            assert_eq!(snippet.refused, [refused], "{text}");
+            assert_eq!(snippet.may_restrict, may_restrict, "{text}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the steps of a migration share: the input, the settings, the report and the output.
+
+use super::controller::Controller;
+use super::hosts::Hosts;
+use super::model::{Ingress, Source};
+use super::output::Output;
+use super::report::{Outcome, Report};
+use super::settings::Settings;
+
+/// Name of the HTTP listener of the Gateway.
+pub(super) const HTTP_LISTENER: &str = "http";
+/// Name of the HTTPS listener of the Gateway for hosts without a certificate of their own.
+pub(super) const HTTPS_LISTENER: &str = "https";
+
+/// A migration in progress.
+pub(super) struct Work<'a> {
+    pub(super) source: &'a Source,
+    pub(super) settings: &'a Settings,
+    pub(super) controller: &'a Controller,
+    pub(super) hosts: &'a Hosts,
+    pub(super) report: Report,
+    pub(super) output: Output,
+}
+
+impl Work<'_> {
+    /// Reports a setting of an Ingress.
+    pub(super) fn say(
+        &mut self,
+        ingress: &Ingress,
+        setting: &str,
+        outcome: Outcome,
+        text: impl Into<String>,
+    ) {
+        self.report.ingress(&ingress.name, setting, outcome, text);
+    }
+}

@@ -1,0 +1,107 @@
+//! Objects as their authors wrote them, of any kind, from a folder, a file or a text: without the defaults and the
+//! validation of an API server.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::scan::{self, Scan};
+use super::{entry, parse};
+use crate::api::Severity;
+use crate::provider::Problem;
+
+/// Maximum number of documents in a file.
+const MAX_DOCUMENTS: usize = 100_000;
+
+/// An object, and where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    /// File; `-` for standard input.
+    pub file: PathBuf,
+    /// Number of the document in the file, from 1.
+    pub document: usize,
+    /// Line of the document, from 1.
+    pub line: usize,
+    /// Path in the document, such as `items[2]` of a list.
+    pub path: String,
+    /// The object.
+    pub value: Value,
+}
+
+impl Written {
+    /// Creates a problem of a field of this object.
+    pub fn problem(&self, field: &str, message: impl Into<String>) -> Problem {
+        let dot = match self.path.is_empty() || field.is_empty() {
+            true => "",
+            false => ".",
+        };
+        Problem {
+            document: self.document,
+            line: self.line,
+            field: format!("{}{dot}{field}", self.path),
+            ..Problem::of_file(Severity::Error, &self.file, message)
+        }
+    }
+}
+
+/// Objects, and what of their files cannot be read.
+pub type WrittenObjects = (Vec<Written>, Vec<Problem>);
+
+/// Reads a folder or a file.
+///
+/// # Errors
+/// When the folder or the file cannot be read.
+pub fn read(path: &Path) -> anyhow::Result<WrittenObjects> {
+    let unreadable = || format!("{} cannot be read", path.display());
+    if !path.is_dir() {
+        let (text, _) = entry::read(path).with_context(unreadable)?;
+        return of_text(path, &text);
+    }
+    let Scan {
+        files, problems, ..
+    } = scan::scan(path, &Scan::default()).with_context(unreadable)?;
+    let (mut objects, mut problems): WrittenObjects = (Vec::new(), problems);
+    for (shown, real) in &files {
+        let (text, _) =
+            entry::read(real).with_context(|| format!("{} cannot be read", shown.display()))?;
+        let (of_file, faults) = of_text(shown, &text)?;
+        objects.extend(of_file);
+        problems.extend(faults);
+    }
+    Ok((objects, problems))
+}
+
+/// Parses the text of a file, which is JSON if its name says so, or else YAML.
+///
+/// # Errors
+/// When the text has too many documents.
+pub fn of_text(file: &Path, text: &str) -> anyhow::Result<WrittenObjects> {
+    let is_json = file.extension().is_some_and(|it| it == "json");
+    let documents = match is_json {
+        true => vec![parse::DocumentText { line: 1, text }],
+        false => parse::documents(text),
+    };
+    if documents.len() > MAX_DOCUMENTS {
+        let file = file.display();
+        bail!("{file} has more than {MAX_DOCUMENTS} documents");
+    }
+    let (mut objects, mut problems) = (Vec::new(), Vec::new());
+    for (index, document) in documents.into_iter().enumerate() {
+        match parse::parse(document, is_json) {
+            Ok(items) => objects.extend(items.into_iter().map(|item| Written {
+                file: file.to_owned(),
+                document: index + 1,
+                line: document.line,
+                path: item.path,
+                value: item.value,
+            })),
+            Err(error) => problems.push(Problem {
+                document: index + 1,
+                line: document.line + error.line.saturating_sub(1),
+                ..Problem::of_file(Severity::Error, file, error.message)
+            }),
+        }
+    }
+    Ok((objects, problems))
+}

@@ -1,0 +1,148 @@
+//! Cookies that browsers get for a sign-in and for sessions: their attributes, and how a session is split over several. Must not
+//! know what is in them.
+
+use http::header::SET_COOKIE;
+use http::{HeaderMap, HeaderValue};
+
+use crate::filter::session_cookies::{PART, PARTS, login_name, logout_name, part_name};
+use crate::ir::cookie;
+use crate::ir::oidc::{CookieSettings, Oidc, SameSite};
+
+/// For how long a sign-in may take, in seconds.
+pub(super) const MAX_AGE: u64 = 600;
+
+/// The cookies of a policy.
+pub(super) struct Cookies<'a> {
+    oidc: &'a Oidc,
+    /// Whether browsers send them over HTTPS only.
+    is_secure: bool,
+}
+
+impl<'a> Cookies<'a> {
+    pub(super) fn new(oidc: &'a Oidc, is_secure: bool) -> Self {
+        Self { oidc, is_secure }
+    }
+
+    fn settings(&self) -> &'a CookieSettings {
+        &self.oidc.cookie
+    }
+
+    /// Returns the cookies of a sealed session, in place of those that a request has; `None` if it is too large.
+    pub(super) fn set_session(&self, text: &str, request: &HeaderMap) -> Option<Vec<HeaderValue>> {
+        let parts = text.as_bytes().chunks(PART);
+        let count = parts.len();
+        if !(1..=PARTS).contains(&count) {
+            return None;
+        }
+        let name = &self.settings().name;
+        let mut cookies = Vec::with_capacity(count);
+        for (index, part) in parts.enumerate() {
+            let part = std::str::from_utf8(part).ok()?;
+            let cookie = match index {
+                0 => format!("{name}={count}.{part}"),
+                _ => format!("{}={part}", part_name(name, index)),
+            };
+            cookies.push(self.with_attributes(&cookie)?);
+        }
+        cookies.extend(self.expired_parts(request, count));
+        Some(cookies)
+    }
+
+    /// Returns what removes the session that a request has from its browser.
+    pub(super) fn end_session(&self, request: &HeaderMap) -> Vec<HeaderValue> {
+        self.expired_parts(request, 0).collect()
+    }
+
+    fn expired_parts(&self, request: &HeaderMap, from: usize) -> impl Iterator<Item = HeaderValue> {
+        let name = &self.settings().name;
+        let names = (from..PARTS).map(|index| part_name(name, index));
+        let present = names.filter(|name| cookie::values(request, name).next().is_some());
+        present.filter_map(|name| self.with_attributes(&format!("{name}=; Max-Age=0")))
+    }
+
+    fn with_attributes(&self, cookie: &str) -> Option<HeaderValue> {
+        let CookieSettings {
+            name: _,
+            domain,
+            same_site,
+            path,
+        } = self.settings();
+        let domain = domain.as_ref();
+        let domain = domain.map_or_else(String::new, |it| format!("; Domain={it}"));
+        self.value(format!("{cookie}; Path={path}{domain}"), *same_site)
+    }
+
+    /// Returns the sealed values of a sign-in in a slot, of which there may be several.
+    pub(super) fn login(&self, headers: &HeaderMap, slot: u8) -> Vec<Vec<u8>> {
+        let name = self.login_name(slot);
+        let values = cookie::values(headers, &name).take(2);
+        values.map(<[u8]>::to_vec).collect()
+    }
+
+    /// Returns the cookie of a sign-in that begins. Only the path that the provider sends the browser to gets it.
+    pub(super) fn set_login(&self, slot: u8, text: &str) -> Option<HeaderValue> {
+        let (name, path) = (self.login_name(slot), &self.oidc.redirect_path);
+        self.short_lived(format!("{name}={text}; Path={path}; Max-Age={MAX_AGE}"))
+    }
+
+    /// Returns what removes the cookie of a sign-in from its browser.
+    pub(super) fn end_login(&self, slot: u8) -> Option<HeaderValue> {
+        let (name, path) = (self.login_name(slot), &self.oidc.redirect_path);
+        self.short_lived(format!("{name}=; Path={path}; Max-Age=0"))
+    }
+
+    fn login_name(&self, slot: u8) -> String {
+        login_name(&self.settings().name, slot)
+    }
+
+    /// Returns the sealed value of a sign-out.
+    pub(super) fn logout(&self, headers: &HeaderMap) -> Option<Vec<u8>> {
+        let name = self.logout_name();
+        cookie::values(headers, &name).next().map(<[u8]>::to_vec)
+    }
+
+    /// Returns the cookie of a sign-out that begins.
+    pub(super) fn set_logout(&self, text: &str) -> Option<HeaderValue> {
+        let (name, path) = (self.logout_name(), &self.oidc.logout_path);
+        self.short_lived(format!("{name}={text}; Path={path}; Max-Age={MAX_AGE}"))
+    }
+
+    /// Returns what removes the cookie of a sign-out from its browser.
+    pub(super) fn end_logout(&self) -> Option<HeaderValue> {
+        let (name, path) = (self.logout_name(), &self.oidc.logout_path);
+        self.short_lived(format!("{name}=; Path={path}; Max-Age=0"))
+    }
+
+    fn logout_name(&self) -> String {
+        logout_name(&self.settings().name)
+    }
+
+    /// The provider's redirect is a request of another site, with which browsers send no `Strict` cookie.
+    fn short_lived(&self, cookie: String) -> Option<HeaderValue> {
+        let same_site = match self.settings().same_site {
+            SameSite::Lax | SameSite::Strict => SameSite::Lax,
+            SameSite::None => SameSite::None,
+        };
+        self.value(cookie, same_site)
+    }
+
+    fn value(&self, mut cookie: String, same_site: SameSite) -> Option<HeaderValue> {
+        let name = same_site.name();
+        cookie.push_str(&format!("; HttpOnly; SameSite={name}"));
+        if self.is_secure {
+            cookie.push_str("; Secure");
+        }
+        let mut value = HeaderValue::try_from(cookie).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+}
+
+/// Returns headers that set cookies.
+pub(super) fn headers(cookies: Vec<HeaderValue>) -> HeaderMap {
+    let cookies = cookies.into_iter().map(|it| (SET_COOKIE, it));
+    cookies.collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! What tokens and sessions have led to lately, by tags that only this process can compute: clients cannot choose the tag of a
+//! text, and the time of a look-up tells nothing of those of others. Must not know what the texts are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use rand::Rng;
+
+/// Number of texts that are remembered. A new one may take the place of another.
+const REMEMBERED: usize = 256;
+
+/// Length of tags, in bytes.
+const TAG: usize = 16;
+
+/// What texts have led to.
+pub(super) struct Remembered<T> {
+    /// `None` remembers nothing.
+    key: Option<LessSafeKey>,
+    places: Box<[ArcSwapOption<Known<T>>]>,
+}
+
+struct Known<T> {
+    tag: [u8; TAG],
+    value: T,
+}
+
+/// The place of a text.
+pub(super) struct Place<'a, T> {
+    tag: [u8; TAG],
+    place: &'a ArcSwapOption<Known<T>>,
+}
+
+/// Prints neither the key nor what is remembered.
+impl<T> fmt::Debug for Remembered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Remembered")
+    }
+}
+
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        let mut key = [0; 16];
+        rand::rng().fill_bytes(&mut key);
+        let key = UnboundKey::new(&AES_128_GCM, &key);
+        Self {
+            key: key.ok().map(LessSafeKey::new),
+            places: (0..REMEMBERED).map(|_| ArcSwapOption::empty()).collect(),
+        }
+    }
+}
+
+impl<T> Remembered<T> {
+    /// Returns the place of a text, which may be that of another one.
+    pub(super) fn place(&self, text: &[u8]) -> Option<Place<'_, T>> {
+        // With one nonce for all, the tag of a text without a message (GMAC) is a universal hash with a secret key: without
+        // the key, another text with the same tag is found by chance only. Nothing discloses a tag, and the key encrypts nothing.
+        let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
+        let key = self.key.as_ref()?;
+        let found = key.seal_in_place_separate_tag(nonce, Aad::from(text), &mut []);
+        let tag: [u8; TAG] = found.ok()?.as_ref().try_into().ok()?;
+        let index = usize::from(u16::from_le_bytes([tag[0], tag[1]])) % REMEMBERED;
+        let place = &self.places[index];
+        Some(Place { tag, place })
+    }
+}
+
+impl<T> Place<'_, T> {
+    /// Returns what `of` finds in what the text has led to, if that is remembered.
+    pub(super) fn find<R>(&self, of: impl FnOnce(&T) -> Option<R>) -> Option<R> {
+        let known = self.place.load();
+        let known = known.as_ref()?;
+        let is_same = verify_slices_are_equal(&known.tag, &self.tag).is_ok();
+        is_same.then(|| of(&known.value)).flatten()
+    }
+
+    /// Remembers what the text has led to.
+    pub(super) fn set(&self, value: T) {
+        let tag = self.tag;
+        self.place.store(Some(Arc::new(Known { tag, value })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers_a_text_and_no_other() {
+        let remembered = Remembered::default();
+        let place = |text: &str| remembered.place(text.as_bytes()).unwrap();
+        let found = |text: &str| place(text).find(|it| Some(*it));
+        assert_eq!(found("a"), None);
+        place("a").set(1);
+        assert_eq!(found("a"), Some(1));
+        for other in ["", "b", "aa"] {
+            assert_eq!(found(other), None, "{other}");
+        }
+        for text in 0..4 * REMEMBERED {
+            place(&text.to_string()).set(text);
+        }
+        let is_known = |text: &usize| found(&text.to_string()).is_some();
+        let known = (0..4 * REMEMBERED).filter(is_known);
+        assert!(known.count() <= REMEMBERED);
+    }
+
+    #[test]
+    fn tags_of_two_processes_differ() {
+        let tag = || {
+            let one = Remembered::<()>::default();
+            one.place(b"text").unwrap().tag
+        };
+        assert_ne!(tag(), tag());
+    }
+}

@@ -1,0 +1,438 @@
+//! What an attacker may try with sign-ins and sessions: responses of providers that browsers did not ask for, cookies of
+//! others, and tokens that are not for this sign-in.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::Method;
+use jsonwebtoken::Algorithm;
+use serde_json::{Value, json};
+
+use crate::client::Answer;
+use crate::issuer::{Issuer, now, with_hmac};
+use crate::origin::Origin;
+use crate::provider::{Browser, CLIENT, CLIENT_SECRET, Cookie, Provider, SUBJECT, form};
+use crate::scene::Scene;
+
+/// Reports whether a response begins a session.
+fn begins_session(answer: &Answer) -> bool {
+    let cookies = answer.headers.get_all("set-cookie").iter();
+    let mut cookies = cookies.map(|it| it.to_str().expect("text"));
+    cookies.any(|it| !it.contains("-login-") && !it.contains("Max-Age=0"))
+}
+
+type Parameters = Vec<(String, String)>;
+
+fn set(parameters: &mut Parameters, name: &str, value: &str) {
+    parameters.retain(|(it, _)| it != name);
+    parameters.push((name.to_owned(), value.to_owned()));
+}
+
+/// Changes of the response to an authorization request, and what the browser gets for it.
+#[tokio::test]
+async fn responses_that_the_provider_did_not_send_are_refused() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    let without = |name: &'static str| {
+        Box::new(move |it: &mut Parameters| it.retain(|(other, _)| other != name))
+    };
+    let with = |name: &'static str, value: &'static str| {
+        Box::new(move |it: &mut Parameters| set(it, name, value))
+    };
+    let twice = |name: &'static str| {
+        Box::new(move |it: &mut Parameters| {
+            let again = it.iter().find(|(other, _)| other == name).cloned();
+            it.extend(again);
+        })
+    };
+    let failed = |error: &'static str| {
+        Box::new(move |it: &mut Parameters| {
+            it.retain(|(other, _)| other != "code");
+            set(it, "error", error);
+            set(it, "error_description", "<script>alert(1)</script>");
+        })
+    };
+    type Change = Box<dyn Fn(&mut Parameters)>;
+    let rows: Vec<(&str, Change, u16)> = vec![
+        ("no state", without("state"), 400),
+        ("empty state", with("state", ""), 400),
+        (
+            "unknown state",
+            with("state", "0AAAAAAAAAAAAAAAAAAAAAAAA"),
+            400,
+        ),
+        (
+            "state without slot",
+            with("state", "xAAAAAAAAAAAAAAAAAAAAAAAA"),
+            400,
+        ),
+        (
+            "slot beyond the last one",
+            with("state", "9AAAAAAAAAAAAAAAAAAAAAAAA"),
+            400,
+        ),
+        ("state twice", twice("state"), 400),
+        ("no code", without("code"), 400),
+        ("empty code", with("code", ""), 400),
+        ("code twice", twice("code"), 400),
+        (
+            "code that the provider did not issue",
+            with("code", "forged"),
+            400,
+        ),
+        ("code and error", with("error", "access_denied"), 400),
+        ("foreign issuer", with("iss", "https://evil.example"), 400),
+        ("empty issuer", with("iss", ""), 400),
+        ("user has denied", failed("access_denied"), 403),
+        ("sign-in needed", failed("login_required"), 403),
+        ("provider is down", failed("temporarily_unavailable"), 503),
+        ("client is unknown", failed("unauthorized_client"), 502),
+        ("text instead of a code", failed("<b>"), 502),
+    ];
+    for (name, change, expected) in rows {
+        let mut browser = Browser::new(scene.at(80), "a.com").await;
+        let location = browser.begin("/").await;
+        let (mut parameters, path) = provider.approve(&location);
+        change(&mut parameters);
+        let answer = browser.get(&format!("{path}?{}", form(&parameters))).await;
+        assert_eq!(answer.status, expected, "{name}: {}", answer.text());
+        assert!(!begins_session(&answer), "{name}");
+        assert!(!answer.text().contains('<'), "{name}: {}", answer.text());
+        assert_eq!(
+            browser.send(Method::GET, "/", &[]).await.status,
+            401,
+            "{name}"
+        );
+    }
+    assert_eq!(origin.requests(), 0);
+}
+
+#[tokio::test]
+async fn sign_ins_belong_to_the_browser_that_has_begun_them() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    let mut victim = Browser::new(scene.at(80), "a.com").await;
+    let mut attacker = Browser::new(scene.at(80), "a.com").await;
+    let of_attacker = attacker.begin("/").await;
+    let of_attacker = provider.authorize(&of_attacker);
+    // A browser that has begun none, and one that has begun another.
+    assert_eq!(victim.get(&of_attacker).await.status, 400);
+    let of_victim = victim.begin("/").await;
+    assert_eq!(victim.get(&of_attacker).await.status, 400);
+    // The code of the attacker with the state of the victim: PKCE binds it.
+    let (mut parameters, path) = provider.approve(&of_victim);
+    let code = of_attacker.split("code=").nth(1).expect("a code");
+    set(
+        &mut parameters,
+        "code",
+        code.split('&').next().expect("a code"),
+    );
+    let answer = victim.get(&format!("{path}?{}", form(&parameters))).await;
+    assert_eq!((answer.status, begins_session(&answer)), (400, false));
+    // The cookie of one login under the name of another.
+    let first = victim.begin("/").await;
+    let callback = provider.authorize(&first);
+    let mut swapped = Browser::new(scene.at(80), "a.com").await;
+    swapped.begin("/").await;
+    let name = victim.cookies[0].name.clone();
+    swapped.cookies[0].name = name;
+    assert_eq!(swapped.get(&callback).await.status, 400);
+    // A cookie that was changed.
+    let cookie = victim.cookies[0].clone();
+    for index in [0, 20, cookie.value.len() - 1] {
+        let mut changed = cookie.value.clone().into_bytes();
+        changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
+        let value = String::from_utf8(changed).expect("text");
+        victim.cookies = vec![Cookie {
+            value,
+            ..cookie.clone()
+        }];
+        assert_eq!(victim.get(&callback).await.status, 400, "{index}");
+    }
+    victim.cookies = vec![cookie];
+    assert_eq!(victim.get(&callback).await.status, 302);
+    assert_eq!(origin.requests(), 0);
+}
+
+#[tokio::test]
+async fn sign_ins_end_once() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let location = browser.begin("/").await;
+    let callback = provider.authorize(&location);
+    let login = browser.cookies.clone();
+    let post = browser.send(Method::POST, &callback, &[]).await;
+    assert_eq!(post.status, 400);
+    assert_eq!(browser.get(&callback).await.status, 302);
+    let session = browser.session().expect("a session").clone();
+    // Again: the cookie of the sign-in has left, and with it, the provider does not take the code twice.
+    assert_eq!(browser.get(&callback).await.status, 400);
+    browser.cookies = login.clone();
+    let answer = browser.get(&callback).await;
+    assert_eq!((answer.status, begins_session(&answer)), (400, false));
+    assert!(answer.text().contains("code"), "{}", answer.text());
+    // The cookie of a sign-in is no session, and a session is no sign-in.
+    browser.cookies = vec![Cookie {
+        value: format!("1.{}", login[0].value),
+        ..session.clone()
+    }];
+    assert_eq!(browser.send(Method::GET, "/", &[]).await.status, 401);
+    browser.cookies = vec![Cookie {
+        value: session.value[2..].to_owned(),
+        ..login[0].clone()
+    }];
+    assert_eq!(browser.get(&callback).await.status, 400);
+    let long = format!("{callback}&x={}", "a".repeat(8 * 1024));
+    browser.cookies = login;
+    assert_eq!(browser.get(&long).await.status, 400);
+}
+
+/// Signs in with what the provider does. Returns the response of the callback.
+async fn sign_in(scene: &Scene, provider: &Provider) -> (Browser, Answer) {
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let location = browser.begin("/").await;
+    let answer = browser.get(&provider.authorize(&location)).await;
+    (browser, answer)
+}
+
+#[tokio::test]
+async fn id_tokens_that_are_not_for_the_sign_in_are_refused() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    for claims in [
+        json!({"iss": "https://evil.example"}),
+        json!({"iss": null}),
+        json!({"aud": "other"}),
+        json!({"aud": null}),
+        json!({"aud": []}),
+        json!({"azp": "other"}),
+        json!({"aud": [CLIENT, "other"]}),
+        json!({"aud": [CLIENT, "other"], "azp": "other"}),
+        json!({"nonce": "other"}),
+        json!({"nonce": null}),
+        json!({"nonce": ["a", "b"]}),
+        json!({"exp": now() - 120}),
+        json!({"exp": null}),
+        json!({"nbf": now() + 600}),
+        json!({"sub": null}),
+        json!({"sub": ""}),
+        json!({"groups": vec!["a"; 300]}),
+    ] {
+        provider.state().claims = claims.clone();
+        let (mut browser, answer) = sign_in(&scene, &provider).await;
+        assert_eq!(
+            (answer.status, begins_session(&answer)),
+            (502, false),
+            "{claims}"
+        );
+        assert_eq!(browser.send(Method::GET, "/", &[]).await.status, 401);
+    }
+    provider.behave();
+    provider.state().claims = json!({"aud": [CLIENT, "other"], "azp": CLIENT});
+    assert_eq!(sign_in(&scene, &provider).await.1.status, 302);
+    assert_eq!(origin.requests(), 0);
+}
+
+#[tokio::test]
+async fn forged_signatures_and_tokens_of_other_kinds_are_refused() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    let mut claims =
+        json!({"iss": provider.issuer(), "aud": CLIENT, "sub": SUBJECT, "exp": now() + 300});
+    let encoded = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    // Only a token with the nonce could be the right one: state and nonce are known to the attacker here.
+    let stranger = Issuer::new("one", Algorithm::ES256);
+    for forge in 0..5 {
+        let mut browser = Browser::new(scene.at(80), "a.com").await;
+        let location = browser.begin("/").await;
+        let asked = crate::provider::parse(location.split_once('?').expect("a query").1.as_bytes());
+        claims["nonce"] = json!(asked["nonce"]);
+        let none = format!("{}.{}.", encoded(&json!({"alg": "none"})), encoded(&claims));
+        let message = format!(
+            "{}.{}",
+            encoded(&json!({"alg": "HS256", "kid": "one"})),
+            encoded(&claims)
+        );
+        let forged = match forge {
+            0 => none,
+            1 => stranger.token(&claims),
+            2 => format!(
+                "{message}.{}",
+                with_hmac(CLIENT_SECRET.as_bytes(), &message)
+            ),
+            3 => "a.b.c".to_owned(),
+            _ => encoded(&claims),
+        };
+        provider.state().forged = Some(forged);
+        let answer = browser.get(&provider.authorize(&location)).await;
+        assert_eq!(
+            (answer.status, begins_session(&answer)),
+            (502, false),
+            "{forge}"
+        );
+    }
+    provider.behave();
+    for tokens in [
+        json!({"id_token": null}),
+        json!({"access_token": null}),
+        json!({"token_type": "mac"}),
+        json!({"token_type": null}),
+        json!({"access_token": "a\r\nSet-Cookie: b=c"}),
+        json!({"refresh_token": "x".repeat(17 * 1024)}),
+        json!({"refresh_token": "x".repeat(15 * 1024)}),
+    ] {
+        provider.state().tokens = tokens.clone();
+        let (_, answer) = sign_in(&scene, &provider).await;
+        assert_eq!(
+            (answer.status, begins_session(&answer)),
+            (502, false),
+            "{tokens}"
+        );
+    }
+    provider.behave();
+    for (status, text, expected) in [
+        (200, "no JSON", 502),
+        (200, "{}", 502),
+        (302, "", 503),
+        (401, r#"{"error": "invalid_client"}"#, 502),
+        (400, r#"{"error": "invalid_grant"}"#, 400),
+        (500, "{}", 503),
+        (429, "{}", 503),
+    ] {
+        provider.state().failure = Some((status, text));
+        let (_, answer) = sign_in(&scene, &provider).await;
+        assert_eq!(
+            (answer.status, begins_session(&answer)),
+            (expected, false),
+            "{status} {text}"
+        );
+    }
+    assert_eq!(origin.requests(), 0);
+}
+
+#[tokio::test]
+async fn responses_need_the_issuer_if_the_provider_announces_it() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    provider.state().sends_issuer = true;
+    let scene = provider.scene(&origin, &json!({})).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let location = browser.begin("/").await;
+    let (mut parameters, path) = provider.approve(&location);
+    parameters.retain(|(name, _)| name != "iss");
+    let answer = browser.get(&format!("{path}?{}", form(&parameters))).await;
+    assert_eq!(answer.status, 400);
+    browser.sign_in(&provider, "/").await;
+    browser.get("/").await.received();
+}
+
+#[tokio::test]
+async fn sessions_that_were_changed_or_mixed_are_none() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider
+        .scene(&origin, &json!({"cookie": {"name": "s"}}))
+        .await;
+    provider.state().claims = json!({"note": "x".repeat(4000)});
+    let mut one = Browser::new(scene.at(80), "a.com").await;
+    let mut two = Browser::new(scene.at(80), "a.com").await;
+    one.sign_in(&provider, "/").await;
+    two.sign_in(&provider, "/").await;
+    let good = one.cookies.clone();
+    assert!(good.len() >= 2 && good.len() == two.cookies.len());
+    let changed = |index: usize, change: &dyn Fn(&mut String)| {
+        let mut cookies = good.clone();
+        change(&mut cookies[index].value);
+        cookies
+    };
+    let flip = |at: usize| {
+        move |value: &mut String| {
+            let byte = if &value[at..=at] == "A" { "B" } else { "A" };
+            value.replace_range(at..=at, byte);
+        }
+    };
+    let mut mixed = good.clone();
+    mixed[1] = two.cookies[1].clone();
+    let mut reversed = good.clone();
+    let (first, second) = (good[0].value.clone(), good[1].value.clone());
+    (reversed[0].value, reversed[1].value) = (format!("2.{second}"), first[2..].to_owned());
+    for (name, cookies) in [
+        ("changed", changed(0, &flip(100))),
+        ("changed at the end", changed(1, &flip(10))),
+        ("cut off", changed(1, &|it| it.truncate(it.len() - 4))),
+        ("longer", changed(1, &|it| it.push_str("AAAA"))),
+        ("too few parts", good[..1].to_vec()),
+        (
+            "number of parts is smaller",
+            changed(0, &|it| it.replace_range(0..1, "1")),
+        ),
+        (
+            "number of parts is larger",
+            changed(0, &|it| it.replace_range(0..1, "5")),
+        ),
+        (
+            "number of parts is no number",
+            changed(0, &|it| it.replace_range(0..1, "-")),
+        ),
+        ("parts of two sessions", mixed),
+        ("parts in another order", reversed),
+        ("empty", changed(0, &|it| it.clear())),
+        (
+            "oversized",
+            changed(0, &|it| it.push_str(&"A".repeat(20_000))),
+        ),
+    ] {
+        one.cookies = cookies;
+        let answer = one.send(Method::GET, "/", &[]).await;
+        assert_eq!(answer.status, 401, "{name}");
+    }
+    one.cookies = good;
+    one.get("/").await.received();
+    assert_eq!(origin.requests(), 1);
+}
+
+/// Nobody chooses a host that a browser returns to.
+#[tokio::test]
+async fn browsers_return_to_the_host_that_they_come_from() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    for target in [
+        "//evil.example/",
+        "///evil.example",
+        "/%5Cevil.example",
+        "/@evil.example/",
+        "/?rd=https://evil.example",
+        "/https://evil.example",
+    ] {
+        let mut browser = Browser::new(scene.at(80), "a.com").await;
+        let location = browser.sign_in(&provider, target).await;
+        assert!(location.starts_with("http://a.com/"), "{location}");
+    }
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let long = format!("/page?{}", "a".repeat(4000));
+    assert_eq!(browser.sign_in(&provider, &long).await, "http://a.com/page");
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let headers = [
+        ("x-forwarded-host", "evil.example"),
+        ("x-forwarded-proto", "https"),
+        ("accept", "text/html"),
+    ];
+    let answer = browser.send(Method::GET, "/", &headers).await;
+    assert!(
+        answer
+            .header("location")
+            .contains("redirect_uri=http%3A%2F%2Fa.com%2F")
+    );
+}
+
+#[tokio::test]
+async fn many_sign_ins_take_eight_cookies() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let mut last = String::new();
+    for number in 0..60 {
+        last = browser.begin(&format!("/{number}")).await;
+    }
+    assert!(browser.cookies.len() <= 8, "{}", browser.cookies.len());
+    let answer = browser.get(&provider.authorize(&last)).await;
+    assert_eq!(answer.header("location"), "http://a.com/59");
+}

@@ -1,0 +1,157 @@
+//! Sign-ins of one policy, host, listener or Gateway are of no use to another, and slow providers delay their own users alone.
+
+use std::time::{Duration, Instant};
+
+use http::Method;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::access_policy::access;
+use crate::harness::yaml;
+use crate::origin::Origin;
+use crate::provider::{Browser, Provider, client_secret, permitted, until_discovered};
+use crate::scene::{Objects, Scene, http, prefix, to};
+
+/// Two Gateways with the same policy each; the first one has two listeners and two policies.
+fn objects(origin: &Origin, provider: &Provider) -> Objects {
+    let oidc = provider.section(&json!({"cookie": {"name": "s"}}));
+    let spec = json!({"oidc": oidc});
+    let target = |kind: &str, name: &str| json!({"kind": kind, "name": name});
+    let other = access("b", &target("HTTPRoute", "other"), &spec);
+    let both = json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy", "metadata": {"name": "a"},
+        "spec": {
+            "oidc": oidc,
+            "targetRefs": [
+                {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gateway"},
+                {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "second"},
+            ],
+        },
+    });
+    let listeners = [http("one", 80, ""), http("two", 81, "")];
+    Objects::gateway(&listeners)
+        .with(yaml::gateway("second", &[http("three", 82, "")]))
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin")])
+        .route("other", &[prefix("/other", "origin")])
+        .with(yaml::route(
+            "of-second",
+            "second",
+            &[],
+            &json!([to("origin")]).to_string(),
+        ))
+        .with(both.to_string())
+        .with(other)
+        .with(client_secret())
+}
+
+#[tokio::test]
+async fn cookies_are_of_no_use_elsewhere() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.serve(&objects(&origin, &provider)).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    browser.sign_in(&provider, "/").await;
+    browser.get("/").await.received();
+    let session = browser.session().expect("a session").clone();
+    let mut login = Browser::new(scene.at(80), "a.com").await;
+    let location = login.begin("/").await;
+    let callback = provider.authorize(&location);
+    for (what, port, host, path) in [
+        ("another policy", 80, "a.com", "/other"),
+        ("another host", 80, "b.com", "/"),
+        ("another listener", 81, "a.com", "/"),
+        ("another Gateway", 82, "a.com", "/"),
+    ] {
+        let mut other = Browser::new(scene.at(port), host).await;
+        other.cookies.push(session.clone());
+        let answer = other.send(Method::GET, path, &[]).await;
+        assert_eq!(answer.status, 401, "{what}");
+        if path == "/" {
+            other.cookies.clone_from(&login.cookies);
+            assert_eq!(other.get(&callback).await.status, 400, "{what}");
+        }
+    }
+    assert_eq!(login.get(&callback).await.status, 302);
+    // After a restart without a key of its own, nobody has a session.
+    let again = provider.serve(&objects(&origin, &provider)).await;
+    let mut other = Browser::new(again.at(80), "a.com").await;
+    other.cookies.push(session);
+    assert_eq!(other.send(Method::GET, "/", &[]).await.status, 401);
+}
+
+#[tokio::test]
+async fn hosts_of_a_domain_share_a_session_if_the_policy_says_so() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let changes = json!({"cookie": {"domain": "example.com"}});
+    let scene = Scene::with(&provider.objects(&origin, &changes), permitted);
+    until_discovered(&scene, ("a.example.com", "/")).await;
+    let mut browser = Browser::new(scene.at(80), "a.example.com").await;
+    browser.sign_in(&provider, "/").await;
+    let mut other = Browser::new(scene.at(80), "b.example.com").await;
+    other
+        .cookies
+        .push(browser.session().expect("a session").clone());
+    other.get("/").await.received();
+    for host in ["example.org", "badexample.com"] {
+        let mut other = Browser::new(scene.at(80), host).await;
+        assert_eq!(other.get("/").await.status, 500, "{host}");
+    }
+}
+
+/// Clients that sign in at a provider that does not respond take neither the time of others nor all places of their policy.
+#[tokio::test]
+async fn slow_provider_delays_its_own_sign_ins_alone() {
+    let origin = Origin::echo("origin").await;
+    let (slow, quick) = (Provider::start().await, Provider::start().await);
+    let mut section = slow.section(&json!({}));
+    section["cookie"] = json!({"name": "slow"});
+    let other = access(
+        "b",
+        &json!({"kind": "HTTPRoute", "name": "other"}),
+        &json!({"oidc": section}),
+    );
+    let mut rule = prefix("/other", "origin");
+    rule["matches"]
+        .as_array_mut()
+        .expect("matches")
+        .push(json!({"path": {"value": "/slow"}}));
+    let mut objects = quick.objects(&origin, &json!({})).route("other", &[rule]);
+    section["redirectPath"] = json!("/slow/callback");
+    let other = other.replace(
+        "\"cookie\"",
+        "\"redirectPath\":\"/slow/callback\",\"cookie\"",
+    );
+    objects = objects.with(other);
+    let scene = quick.serve(&objects).await;
+    until_discovered(&scene, ("a.com", "/other")).await;
+    let mut waiting = JoinSet::new();
+    slow.state().delay = Duration::from_secs(5);
+    for _ in 0..12 {
+        let mut browser = Browser::new(scene.at(80), "a.com").await;
+        let location = browser.begin("/other").await;
+        let callback = slow.authorize(&location);
+        waiting.spawn(async move { browser.get(&callback).await.status });
+    }
+    sleep(Duration::from_millis(300)).await;
+    let began = Instant::now();
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    // Sign-ins of this client fill its places of the namespace, and sessions go on.
+    quick.state().tokens = json!({});
+    let location = browser.begin("/").await;
+    let answer = browser.get(&quick.authorize(&location)).await;
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert!(began.elapsed() < Duration::from_secs(2));
+    let statuses = waiting.join_all().await;
+    assert_eq!(
+        statuses.iter().filter(|it| **it == 503).count(),
+        4,
+        "{statuses:?}"
+    );
+    assert_eq!(
+        statuses.iter().filter(|it| **it == 302).count(),
+        8,
+        "{statuses:?}"
+    );
+    browser.sign_in(&quick, "/").await;
+}

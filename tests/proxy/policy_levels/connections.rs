@@ -1,0 +1,89 @@
+//! What connections show of the sections of ClientPolicies that are about them. Must not know levels.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::version::TLS12;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::sections::{Destination, description, exclusive};
+use crate::client::{connect, handshake, read_until, write_text};
+use crate::harness::tls;
+use crate::lifecycle::Frames;
+
+/// Longer than the timeouts of policies, and shorter than those without a policy.
+const QUIET: Duration = Duration::from_secs(1);
+
+static TLS_1_2: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| tls::client_of(&[&TLS12], &[]));
+static ANY: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| tls::client(&["h2", "http/1.1"]));
+
+/// `a` refuses TLS 1.2, and `b` offers HTTP/1.1 only.
+pub(super) async fn tls(to: &Destination<'_>) -> String {
+    let old = handshake(to.address, to.host, &TLS_1_2).await;
+    let stream = handshake(to.address, to.host, &ANY).await;
+    let stream = stream.expect("a handshake");
+    let is_http1 = stream.get_ref().1.alpn_protocol() == Some(b"http/1.1");
+    exclusive((old.is_err(), is_http1))
+}
+
+/// Reports whether a connection ends while nothing is sent.
+async fn ends(stream: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    timeout(QUIET, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+/// `a` ends connections that do not complete a request, and `b` those without a request.
+pub(super) async fn timeouts(to: &Destination<'_>) -> String {
+    let mut incomplete = connect(to.address).await;
+    write_text(&mut incomplete, "GET / HT").await;
+    let mut idle = connect(to.address).await;
+    write_text(&mut idle, request(to)).await;
+    // The end of the body of every response.
+    read_until(&mut idle, "text text ").await;
+    let (incomplete, idle) = tokio::join!(ends(&mut incomplete), ends(&mut idle));
+    exclusive((incomplete, idle))
+}
+
+/// Concurrent streams of a connection: 7 with `a`, and 9 with `b`.
+pub(super) async fn streams(to: &Destination<'_>) -> String {
+    const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
+    let frames = Frames::open(to.address).await;
+    let mut settings = frames.settings.chunks(6);
+    let streams = settings.find(|one| one[..2] == MAX_CONCURRENT_STREAMS);
+    match streams {
+        Some([_, _, 0, 0, 0, 7]) => "a".to_owned(),
+        Some([_, _, 0, 0, 0, 9]) => "b".to_owned(),
+        other => description(other == Some(&[0, 3, 0, 0, 0, 100]), format!("{other:?}")),
+    }
+}
+
+/// `a` needs the header of the PROXY protocol, and `b` permits it.
+pub(super) async fn proxy_header(to: &Destination<'_>) -> String {
+    let header = "PROXY TCP4 192.0.2.1 127.0.0.1 4660 80\r\n";
+    let plain = is_served(to.address, &request(to)).await;
+    let proxied = is_served(to.address, &format!("{header}{}", request(to))).await;
+    match (plain, proxied) {
+        (false, true) => "a",
+        (true, true) => "b",
+        (true, false) => "",
+        (false, false) => "no connection is served",
+    }
+    .to_owned()
+}
+
+async fn is_served(address: SocketAddr, request: &str) -> bool {
+    let mut stream = connect(address).await;
+    let mut start = [0; 12];
+    // The connection may be reset.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let read = timeout(QUIET, stream.read_exact(&mut start)).await;
+    matches!(read, Ok(Ok(_))) && start == *b"HTTP/1.1 200"
+}
+
+fn request(to: &Destination<'_>) -> String {
+    format!("GET {} HTTP/1.1\r\nhost: {}\r\n\r\n", to.path, to.host)
+}

@@ -1,0 +1,277 @@
+//! Limits that several pods share: what the pods of a Gateway admit together, over the connections that they have between
+//! them.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::controller::{Controller, Stream};
+use crate::objects::{object, route};
+use crate::pod::{Node, Pod};
+use crate::ports::free_ports;
+use crate::{TEST_TIMEOUT, eventually};
+
+const SECRET: &str = "the secret of the Gateway, which all of its pods have";
+/// Requests in a second.
+const LIMIT: f64 = 100.0;
+const BURST: f64 = 50.0;
+
+/// The environments of the pods of a Gateway.
+fn nodes<const N: usize>() -> [Node; N] {
+    let [port] = free_ports();
+    let mut number = 0;
+    [(); N].map(|()| {
+        number += 1;
+        let address = Ipv4Addr::new(127, 0, 1, number);
+        let mut node = Node::new();
+        node.peers = Some(SocketAddr::new(address.into(), port));
+        node
+    })
+}
+
+fn policy(rule: &str) -> Value {
+    object(&format!(
+        "
+apiVersion: portcullis.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {{name: shared, namespace: default}}
+spec:
+  targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: edge}}]
+  rules:
+  - {{name: one, limit: {{requests: {LIMIT}, per: Second, burst: {BURST}}}, scope: Gateway, {rule}}}
+"
+    ))
+}
+
+/// A pod with its controller and its stream.
+struct Running<'a> {
+    pod: Pod<'a>,
+    stream: Stream,
+    name: String,
+    address: IpAddr,
+    port: u16,
+    _controller: Controller,
+}
+
+fn start<'a>(node: &'a Node, secret: &str, rule: &str) -> Running<'a> {
+    let controller = node.controller();
+    let pod = node.start();
+    let stream = controller.accept();
+    stream
+        .begin("first", None)
+        .secret(secret)
+        .put_all(&node.objects())
+        .put(route("a", "one"))
+        .put(policy(rule))
+        .commit(1);
+    stream.report_of("first/1");
+    let address = node.peers.unwrap().ip();
+    Running {
+        pod,
+        stream,
+        name: format!("pod-{address}"),
+        address,
+        port: node.port,
+        _controller: controller,
+    }
+}
+
+/// Names the pods to each other.
+fn list(pods: &[Running<'_>], ready: &[usize]) {
+    let ready = ready
+        .iter()
+        .map(|at| (pods[*at].name.clone(), pods[*at].address));
+    let ready: Vec<_> = ready.collect();
+    for pod in pods {
+        pod.stream.pods(&pod.name, &ready);
+    }
+}
+
+/// Waits until a pod misses so many others.
+fn wait_until_away(pod: &Running<'_>, count: u64) {
+    eventually(|| pod.pod.metric("limit_peers_away"), |away| *away == count);
+}
+
+fn started<'a>(nodes: &'a [Node], rule: &str) -> Vec<Running<'a>> {
+    let pods: Vec<_> = nodes.iter().map(|node| start(node, SECRET, rule)).collect();
+    let all: Vec<_> = (0..pods.len()).collect();
+    list(&pods, &all);
+    // Until the list has arrived, no pod is missed.
+    thread::sleep(Duration::from_millis(300));
+    for pod in &pods {
+        wait_until_away(pod, 0);
+    }
+    // Each counts the others only once it has heard of them, too.
+    thread::sleep(Duration::from_millis(600));
+    pods
+}
+
+/// Sends requests over one connection at a rate for a time. Returns how many are admitted.
+fn send(port: u16, per_second: f64, time: Duration) -> u64 {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    socket.set_nodelay(true).unwrap();
+    let (begun, mut admitted, mut sent) = (Instant::now(), 0, 0.0);
+    while begun.elapsed() < time {
+        if begun.elapsed().as_secs_f64() * per_second < sent {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        sent += 1.0;
+        socket
+            .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+            .unwrap();
+        match status(&mut socket) {
+            302 => admitted += 1,
+            429 => {}
+            other => panic!("{other}"),
+        }
+    }
+    admitted
+}
+
+/// Reads a response and returns its status.
+fn status(socket: &mut TcpStream) -> u16 {
+    let mut response = Vec::new();
+    let end = loop {
+        let mut bytes = [0; 2048];
+        let read = socket.read(&mut bytes).unwrap();
+        assert!(read > 0, "the connection ended");
+        response.extend_from_slice(&bytes[..read]);
+        if let Some(end) = response.windows(4).position(|it| it == b"\r\n\r\n") {
+            break end + 4;
+        }
+    };
+    let head = String::from_utf8(response[..end].to_vec()).unwrap();
+    let header = |name: &str| {
+        let value = head.lines().find_map(|line| line.strip_prefix(name));
+        value.map(str::to_owned)
+    };
+    let length: usize = header("content-length: ").map_or(0, |it| it.parse().unwrap());
+    let mut rest = vec![0; length - (response.len() - end)];
+    socket.read_exact(&mut rest).unwrap();
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// Sends requests to several pods at the same time. Returns how many are admitted together.
+fn send_to(pods: &[&Running<'_>], per_second: f64, time: Duration) -> f64 {
+    let ports: Vec<_> = pods.iter().map(|pod| pod.port).collect();
+    let clients = ports.into_iter();
+    let clients: Vec<_> = clients
+        .map(|port| thread::spawn(move || send(port, per_second, time)))
+        .collect();
+    clients
+        .into_iter()
+        .map(|it| it.join().unwrap())
+        .sum::<u64>() as f64
+}
+
+const TIME: Duration = Duration::from_secs(4);
+const KEYED: &str = "key: [{type: ClientIP}]";
+
+fn most() -> f64 {
+    1.05 * LIMIT * TIME.as_secs_f64() + BURST
+}
+
+#[test]
+fn one_connection_gets_the_limit_from_every_pod_and_all_together_no_more() {
+    let nodes = nodes::<3>();
+    let pods = started(&nodes, KEYED);
+    for pod in &pods {
+        let admitted = send_to(&[pod], 300.0, TIME);
+        assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
+        assert!(admitted <= most(), "{admitted}");
+    }
+    let all: Vec<_> = pods.iter().collect();
+    let admitted = send_to(&all, 150.0, TIME);
+    assert!(admitted >= 0.9 * LIMIT * TIME.as_secs_f64(), "{admitted}");
+    assert!(admitted <= most(), "{admitted}");
+    for pod in &pods {
+        assert_eq!(pod.pod.metric("limit_peer_faults_total"), 0);
+    }
+    let granted = pods.iter().map(|pod| pod.pod.metrics());
+    let granted = granted.filter(|it| {
+        it.lines().any(|line| {
+            line.starts_with("portcullis_limit_lease_tokens_total{what=\"granted\"}")
+                && !line.ends_with(" 0")
+        })
+    });
+    assert_eq!(granted.count(), 1, "one pod owns the key");
+}
+
+#[test]
+fn limit_without_a_key_is_divided_among_the_ready_pods() {
+    let nodes = nodes::<2>();
+    let pods = started(&nodes, "mode: Enforce");
+    let half = 0.5 * (LIMIT * TIME.as_secs_f64() + BURST);
+    let admitted = send_to(&[&pods[0]], 300.0, TIME);
+    assert!((0.9 * half..=1.05 * half).contains(&admitted), "{admitted}");
+    list(&pods, &[0]);
+    thread::sleep(Duration::from_millis(200));
+    let admitted = send_to(&[&pods[0]], 300.0, TIME);
+    assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
+}
+
+#[test]
+fn pods_without_the_owner_admit_their_parts_until_it_leaves_the_list() {
+    let nodes = nodes::<3>();
+    let mut pods = started(&nodes, KEYED);
+    // The owner is the one that grants.
+    send_to(
+        &[&pods[0], &pods[1], &pods[2]],
+        100.0,
+        Duration::from_secs(1),
+    );
+    let grants = |pod: &Running<'_>| {
+        let metrics = pod.pod.metrics();
+        metrics.lines().any(|line| {
+            line.starts_with("portcullis_limit_lease_tokens_total{what=\"granted\"}")
+                && !line.ends_with(" 0")
+        })
+    };
+    let owner = pods.iter().position(grants).unwrap();
+    let dead = pods.remove(owner);
+    let (name, address) = (dead.name.clone(), dead.address);
+    drop(dead);
+    pods.iter().for_each(|pod| wait_until_away(pod, 1));
+    let third = LIMIT * TIME.as_secs_f64() / 3.0;
+    let admitted = send_to(&[&pods[0]], 300.0, TIME);
+    assert!(admitted >= 0.9 * third, "{admitted}");
+    assert!(admitted <= 1.1 * third + BURST, "{admitted}");
+    list(&pods, &[0, 1]);
+    pods.iter().for_each(|pod| wait_until_away(pod, 0));
+    thread::sleep(Duration::from_millis(600));
+    let admitted = send_to(&[&pods[0]], 300.0, TIME);
+    assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
+    assert!(admitted <= most(), "{admitted}");
+    // A pod that is added is away until it is there.
+    let ready = pods.iter().map(|pod| (pod.name.clone(), pod.address));
+    let ready: Vec<_> = ready.chain([(name, address)]).collect();
+    for pod in &pods {
+        pod.stream.pods(&pod.name, &ready);
+        wait_until_away(pod, 1);
+    }
+}
+
+#[test]
+fn pod_of_another_gateway_is_refused() {
+    let nodes = nodes::<2>();
+    let own = start(&nodes[0], SECRET, KEYED);
+    let foreign = start(
+        &nodes[1],
+        "the secret of another Gateway, of 32 bytes",
+        KEYED,
+    );
+    let pods = [own, foreign];
+    list(&pods, &[0, 1]);
+    for pod in &pods {
+        wait_until_away(pod, 1);
+    }
+    thread::sleep(Duration::from_secs(1));
+    for pod in &pods {
+        assert_eq!(pod.pod.metric("limit_peers_away"), 1);
+    }
+}
