@@ -182,8 +182,13 @@ class Api:
         return self._own.connection
 
 
-def wait_for(what: str, look, seconds: float, every: float = 0.05):
-    """Waits until `look` returns a true value and returns it. Fails with `what` on timeout."""
+# The least deadline: only a failure reaches it, also on a busy machine.
+LEAST_SECONDS = 60
+
+
+def wait_for(what: str, look, seconds: float = LEAST_SECONDS, every: float = 0.05):
+    """Waits until `look` returns a true value and returns it. Fails with `what` after `seconds`, or the least deadline if that is later."""
+    seconds = max(seconds, LEAST_SECONDS)
     until = time.monotonic() + seconds
     while True:
         seen = look()

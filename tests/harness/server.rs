@@ -12,7 +12,7 @@ use portcullis::process::data_plane::Server;
 use portcullis::settings::{AccessLogTarget, Drain, Ports, Settings};
 use tempfile::TempDir;
 
-use super::TEST_TIMEOUT;
+use super::{TEST_TIMEOUT, UNREACHED};
 
 /// Panic messages of data plane threads in this process.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -120,7 +120,7 @@ impl Drop for TestServer {
     }
 }
 
-/// Settings for tests: free ports, two workers, no access log, no shutdown delay.
+/// Settings for tests: free ports, two workers, no access log, no shutdown delay, and no timeout but those that a test sets.
 pub(crate) fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::new(folder);
     settings.admin = None;
@@ -131,6 +131,21 @@ pub(crate) fn settings(folder: &Path) -> Settings {
         delay: Duration::ZERO,
         deadline: Duration::from_secs(5),
     };
+    let limits = &mut settings.limits;
+    for timeout in [
+        &mut limits.header_timeout,
+        &mut limits.keep_alive_timeout,
+        &mut limits.body_timeout,
+        &mut limits.write_timeout,
+        &mut limits.handshake_timeout,
+        &mut limits.stream_idle_timeout,
+        &mut limits.tunnel_idle_timeout,
+        &mut limits.udp_idle_timeout,
+        &mut limits.connect_timeout,
+        &mut limits.upstream_idle_timeout,
+    ] {
+        *timeout = UNREACHED;
+    }
     settings
 }
 

@@ -1,8 +1,6 @@
 //! Long gRPC-like streams of many small messages over one connection per side, paused and resumed
 //! (D7). This is legitimate traffic that resembles an attack.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 
@@ -10,6 +8,7 @@ use crate::fixture::HOST;
 use crate::harness::h2::{self, Origin, block_on};
 use crate::harness::server::TestServer;
 use crate::harness::yaml;
+use crate::neighbours::{Sent, until_stalled};
 
 const STREAMS: usize = 50;
 const MESSAGES: usize = 200;
@@ -40,7 +39,10 @@ fn serve(origin: &Origin) -> TestServer {
 
 #[test]
 fn delivers_small_messages_to_a_paused_client() {
-    let origin = Origin::start(|request, mut respond| {
+    let sent = Sent::default();
+    let counted = sent.clone();
+    let origin = Origin::start(move |request, mut respond| {
+        let counted = counted.clone();
         Box::pin(async move {
             let warm = request.uri().path() == "/warm";
             let mut body = respond
@@ -53,6 +55,7 @@ fn delivers_small_messages_to_a_paused_client() {
                 h2::write(&mut body, message(index), false)
                     .await
                     .expect("taken");
+                counted.add(message(index).len());
             }
             body.send_trailers(trailers()).expect("sent");
         })
@@ -71,8 +74,8 @@ fn delivers_small_messages_to_a_paused_client() {
                 .expect("sent");
             bodies.push(answer.await.expect("an answer").into_body());
         }
-        // The pause is part of the test: all buffers fill up with small frames.
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        // All buffers fill up with small frames.
+        until_stalled(&sent).await;
         let readers: Vec<_> = bodies
             .into_iter()
             .map(|body| tokio::task::spawn_local(h2::read(body)))
@@ -90,13 +93,16 @@ fn delivers_small_messages_to_a_paused_client() {
 
 #[test]
 fn delivers_small_messages_to_a_paused_backend() {
-    let origin = Origin::start(|request, mut respond| {
+    let sent = Sent::default();
+    let counted = sent.clone();
+    let origin = Origin::start(move |request, mut respond| {
+        let sent = sent.clone();
         Box::pin(async move {
             let paused = request.uri().path() == "/x";
             let body = request.into_body();
             if paused {
-                // The pause is part of the test: all buffers fill up with small frames.
-                tokio::time::sleep(Duration::from_secs(2)).await;
+                // All buffers fill up with small frames.
+                until_stalled(&sent).await;
             }
             let received = h2::read(body).await;
             assert!(received.error.is_none(), "{:?}", received.error);
@@ -124,11 +130,13 @@ fn delivers_small_messages_to_a_paused_backend() {
             let request = Request::post(format!("http://{HOST}/x")).header("te", "trailers");
             let request = request.body(()).expect("a request");
             let (answer, mut stream) = ready.send_request(request, false).expect("sent");
+            let counted = counted.clone();
             calls.push(tokio::task::spawn_local(async move {
                 for index in 0..MESSAGES {
                     h2::write(&mut stream, message(index), false)
                         .await
                         .expect("taken");
+                    counted.add(message(index).len());
                 }
                 stream.send_trailers(trailers()).expect("sent");
                 h2::read(answer.await.expect("an answer").into_body()).await

@@ -3,7 +3,6 @@
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use portcullis::process::data_plane::Server;
 use portcullis::settings::Settings;
@@ -114,12 +113,12 @@ pub(crate) fn scripted(script: impl Fn(&mut Peer) -> bool + Send + Sync + 'stati
 }
 
 /// Returns an origin with responses of this size. Reports for each how much was sent when the
-/// connection stalled.
+/// proxy closed the connection.
 pub(crate) fn flooding(size: usize) -> (Origin, Receiver<usize>) {
     let (tell, told) = channel();
     let origin = scripted(move |peer| {
         peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n"));
-        let sent = peer.send_until_full(size, Duration::from_millis(300));
+        let sent = peer.send_until_closed(size);
         // Ignored: the test may have ended.
         let _ = tell.send(sent);
         peer.rest();

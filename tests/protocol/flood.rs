@@ -12,6 +12,9 @@ use crate::frames::{
 use crate::harness::h2::{self, block_on};
 use crate::harness::origin::Origin;
 
+/// The limit under test; all others are an hour. Far longer than a peer that keeps within it needs on a busy machine.
+const SHORT: Duration = Duration::from_secs(2);
+
 #[test]
 fn rapid_resets_do_not_flood_the_backend() {
     const PAIRS: u32 = 20_000;
@@ -86,13 +89,13 @@ fn endless_header_block_closes_the_connection() {
 #[test]
 fn unfinished_header_block_closes_the_connection() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
-        settings.limits.header_timeout = Duration::from_millis(800);
+        settings.limits.header_timeout = SHORT;
     });
     let began = Instant::now();
     let mut raw = Raw::open(&fixture, &[]);
     raw.send(HEADERS, END_STREAM, 1, &block(&get(&[])));
     raw.client.rest();
-    assert!(began.elapsed() > Duration::from_millis(600));
+    assert!(began.elapsed() > SHORT - Duration::from_millis(200));
     fixture.ended_by(TimeoutKind::Header, 1);
     fixture.is_healthy(0);
 }
@@ -101,7 +104,6 @@ fn unfinished_header_block_closes_the_connection() {
 fn unfinished_header_block_with_active_stream_closes_the_connection() {
     // The other request never gets a response.
     let fixture = Fixture::new(scripted(|_| true));
-    let began = Instant::now();
     let mut raw = Raw::open(&fixture, &[]);
     raw.request(1, &get(&[]), true);
     fixture
@@ -109,18 +111,16 @@ fn unfinished_header_block_with_active_stream_closes_the_connection() {
         .until("the request", |origin| origin.requests().len() == 1);
     raw.send(HEADERS, END_STREAM, 3, &block(&get(&[])));
     // Only missing PING responses reveal it: 15 s until the first PING, 10 s for its response.
-    raw.client.set_timeout(Duration::from_secs(30));
     raw.client.rest();
-    assert!(began.elapsed() < Duration::from_secs(30));
     fixture.is_healthy(1);
 }
 
 #[test]
 fn idle_connection_closes() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
-        settings.limits.header_timeout = Duration::from_millis(800);
-        settings.limits.keep_alive_timeout = Duration::from_millis(800);
-        settings.limits.write_timeout = Duration::from_millis(800);
+        settings.limits.header_timeout = SHORT;
+        settings.limits.keep_alive_timeout = SHORT;
+        settings.limits.write_timeout = SHORT;
     });
     // Only the preface; a request followed by silence; and a client that stops responding.
     let mut silent = Raw::open(&fixture, &[]);
@@ -152,7 +152,7 @@ fn idle_connection_closes() {
 #[test]
 fn tls_connection_without_preface_closes() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
-        settings.limits.header_timeout = Duration::from_millis(800);
+        settings.limits.header_timeout = SHORT;
     });
     let config = crate::harness::tls::client(&["h2"]);
     let open = || {
@@ -179,9 +179,7 @@ fn tls_connection_without_preface_closes() {
 fn resets_only_streams_with_closed_windows() {
     const SIZE: usize = 1 << 20;
     let (origin, told) = flooding(32 * SIZE);
-    let fixture = Fixture::with(origin, |settings| {
-        settings.limits.write_timeout = Duration::from_secs(2)
-    });
+    let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = SHORT);
     // The initial stream windows are empty.
     let mut raw = Raw::open(&fixture, &[(4, 0)]);
     for stream in [1, 3, 5, 7] {
@@ -190,7 +188,7 @@ fn resets_only_streams_with_closed_windows() {
     for _ in 0..4 {
         let sent = told
             .recv_timeout(crate::harness::TEST_TIMEOUT)
-            .expect("the origin was stopped");
+            .expect("the proxy closes the connection");
         assert!(
             sent < 24 * SIZE,
             "the proxy took {sent} bytes for a closed window"
@@ -221,7 +219,7 @@ fn resets_only_streams_with_closed_windows() {
 #[test]
 fn stalled_body_resets_its_stream() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
-        settings.limits.body_timeout = Duration::from_millis(800);
+        settings.limits.body_timeout = SHORT;
     });
     let mut raw = Raw::open(&fixture, &[]);
     let mut fields = get(&[("content-length", "10")]);

@@ -58,11 +58,15 @@ fn next_request(peer: &mut raw::Peer) -> Option<u32> {
 
 /// Bytes that an origin has passed to its connections.
 #[derive(Clone, Default)]
-struct Sent(Arc<AtomicUsize>);
+pub(crate) struct Sent(Arc<AtomicUsize>);
 
 impl Sent {
     fn bytes(&self) -> usize {
         self.0.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Relaxed);
     }
 
     /// Waits until nothing more is sent: all windows are empty.
@@ -104,7 +108,7 @@ fn streaming() -> (Origin, Sent) {
                 {
                     return;
                 }
-                sent.0.fetch_add(piece.len(), Relaxed);
+                sent.add(piece.len());
             }
         })
     });
@@ -213,7 +217,7 @@ async fn upload(
             h2::write(&mut stream, data, index == count)
                 .await
                 .expect("taken");
-            sent.0.fetch_add(piece.len(), Relaxed);
+            sent.add(piece.len());
         }
         let response = response.await.expect("a response");
         h2::read(response.into_body()).await.bytes
@@ -239,7 +243,7 @@ fn small_messages_of_a_client_to_a_stalled_backend_do_not_end_its_connection() {
 }
 
 /// Like [`Sent::until_stalled`], in the runtime that sends.
-async fn until_stalled(sent: &Sent) {
+pub(crate) async fn until_stalled(sent: &Sent) {
     let mut last = usize::MAX;
     while std::mem::replace(&mut last, sent.bytes()) != sent.bytes() {
         // A counter has no change notification.

@@ -345,8 +345,7 @@ fn relays_early_response_and_ends_the_upload() {
     client.send(format!(
         "POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 1000000\r\n\r\npart"
     ));
-    told.recv_timeout(Duration::from_secs(10))
-        .expect("a request");
+    told.recv_timeout(TEST_TIMEOUT).expect("a request");
     let answer = client.response("POST");
     assert_eq!((answer.status, answer.text().as_str()), (413, "hello"));
     drop(client);

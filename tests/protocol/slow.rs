@@ -1,5 +1,5 @@
 //! Slow, stalled or too many peers (B, and all limits that hyper leaves to the proxy), over HTTP/1
-//! and TLS handshakes. Limits are at most a second here. The tests check which limit ends which
+//! and TLS handshakes. The tests check which limit ends which
 //! peer, and that others are unaffected.
 
 use std::io::Write;
@@ -15,20 +15,18 @@ use crate::harness::http::Fill;
 use crate::harness::origin::Origin;
 use crate::harness::tls;
 
-/// The limit under test; all others are much longer.
-const SHORT: Duration = Duration::from_millis(800);
+/// The limit under test; all others are an hour. Far longer than a peer that keeps within it needs on a busy machine.
+const SHORT: Duration = Duration::from_secs(2);
+/// The pace of a peer that keeps within the limit: so many pieces take longer than the limit.
+const PACE: Duration = Duration::from_millis(300);
+const PIECES: usize = 8;
 
-/// Waits until the server has closed these connections after about the limit.
+/// Waits until the server has closed these connections, not before the limit.
 fn all_end(began: Instant, clients: &mut [Client]) {
     for client in clients {
         client.ends();
     }
-    let took = began.elapsed();
-    let earliest = SHORT - Duration::from_millis(200);
-    assert!(
-        took >= earliest && took < TEST_TIMEOUT,
-        "ended after {took:?}"
-    );
+    assert!(began.elapsed() >= SHORT - Duration::from_millis(200));
 }
 
 #[test]
@@ -86,6 +84,7 @@ fn slow_head_does_not_extend_the_timeout() {
         settings.limits.header_timeout = SHORT;
     });
     let mut client = fixture.client();
+    // The pace of the bytes.
     client.set_timeout(Duration::from_millis(100));
     let began = Instant::now();
     let head = format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nX: {}", "y".repeat(1000));
@@ -98,7 +97,7 @@ fn slow_head_does_not_extend_the_timeout() {
             Fill::End | Fill::Failed(_) => break,
             Fill::Bytes(_) => assert_eq!(client.response("GET").status, 408),
         }
-        assert!(began.elapsed() < 4 * SHORT, "it is still open");
+        assert!(began.elapsed() < TEST_TIMEOUT, "it is still open");
     }
     fixture.ended_by(TimeoutKind::Header, 1);
     fixture.is_healthy(0);
@@ -174,11 +173,12 @@ fn slow_body_is_served() {
         settings.limits.header_timeout = SHORT;
     });
     let mut client = fixture.client();
-    client.set_timeout(Duration::from_millis(150));
+    client.set_timeout(PACE);
     client.send(format!(
-        "POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 10\r\n\r\n"
+        "POST /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {}\r\n\r\n",
+        PIECES + 1
     ));
-    for _ in 0..9 {
+    for _ in 0..PIECES {
         client.send("x");
         assert_eq!(client.wire.fill(), Fill::Silent);
     }
@@ -194,7 +194,7 @@ const MUCH: usize = 64 << 20;
 #[test]
 fn unread_response_closes_the_connection_and_the_backend() {
     let (origin, told) = flooding(MUCH);
-    let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = 2 * SHORT);
+    let fixture = Fixture::with(origin, |settings| settings.limits.write_timeout = SHORT);
     let mut plain = fixture.client();
     let mut tls = Client::connect_tls(fixture.https(), HOST);
     for client in [&mut plain, &mut tls] {
@@ -203,7 +203,7 @@ fn unread_response_closes_the_connection_and_the_backend() {
     for _ in 0..2 {
         let sent = told
             .recv_timeout(TEST_TIMEOUT)
-            .expect("the origin was stopped");
+            .expect("the proxy closes the connection");
         assert!(
             sent < MUCH / 2,
             "the proxy took {sent} bytes for a client that reads none"
@@ -288,12 +288,11 @@ fn slow_response_continues_while_bytes_arrive() {
     let fixture = Fixture::with(
         Origin::start(|peer| {
             peer.request();
-            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
-            peer.wire
-                .io
-                .set_read_timeout(Some(Duration::from_millis(200)))
-                .expect("a time");
-            for _ in 0..8 {
+            peer.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {PIECES}\r\n\r\n"
+            ));
+            peer.wire.io.set_read_timeout(Some(PACE)).expect("a time");
+            for _ in 0..PIECES {
                 peer.send("x");
                 peer.wire.fill();
             }
@@ -368,7 +367,8 @@ fn slow_backend_applies_backpressure_to_an_upload() {
     ));
     let socket = client.wire.io.socket();
     socket
-        .set_write_timeout(Some(Duration::from_millis(300)))
+        // No progress for so long counts as a stall.
+        .set_write_timeout(Some(Duration::from_secs(1)))
         .expect("a time");
     let piece: Vec<u8> = (0..1 << 16).map(|index: u32| (index % 251) as u8).collect();
     let mut sent = 0;

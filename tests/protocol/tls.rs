@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis::telemetry::metrics::TimeoutKind;
 use rustls::pki_types::pem::PemObject;
@@ -55,23 +55,25 @@ fn assert_new_clients_are_served(fixture: &Fixture) {
 }
 
 #[test]
-fn stalled_handshakes_close_without_affecting_others() {
+fn stalled_handshakes_do_not_affect_others() {
+    let fixture = Fixture::new(Origin::hello());
+    let stalled = stall(fixture.https(), 300);
+    assert_new_clients_are_served(&fixture);
+    let open = fixture.server.state().stats.connections.open();
+    assert!(open >= stalled.len() as u64, "{open} are open");
+    fixture.is_healthy(20);
+}
+
+#[test]
+fn stalled_handshakes_close() {
     let fixture = Fixture::with(Origin::hello(), |settings| {
-        settings.limits.handshake_timeout = Duration::from_secs(3);
+        settings.limits.handshake_timeout = Duration::from_secs(1);
     });
     let stalled = stall(fixture.https(), 300);
-    let began = Instant::now();
-    assert_new_clients_are_served(&fixture);
-    assert!(
-        began.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        began.elapsed()
-    );
     stalled.into_iter().for_each(ended);
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("all ends", |_| stats.open() == 0);
     fixture.ended_by(TimeoutKind::Handshake, 300);
-    fixture.is_healthy(20);
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn handshakes_beyond_the_limit_do_not_affect_others() {
     });
     let stalled = stall(fixture.https(), 200);
     assert_new_clients_are_served(&fixture);
-    // The evicted handshakes have ended long before their timeout.
+    // The evicted handshakes end long before their timeout.
     let stats = &fixture.server.state().stats.connections;
     fixture.server.until("the cap", |_| stats.open() <= 32);
     drop(stalled);
@@ -90,8 +92,8 @@ fn handshakes_beyond_the_limit_do_not_affect_others() {
 
 #[test]
 fn invalid_handshake_closes_at_once() {
+    // The timeout of a handshake is an hour.
     let fixture = Fixture::new(Origin::hello());
-    let began = Instant::now();
     let ssl2 = [
         0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10, 1, 0, 0x80, 2, 0, 0x80, 3, 0, 0x80, 4, 0,
         0x80, 5, 0, 0x80, 6, 0, 0x40, 7, 0, 0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
@@ -118,11 +120,6 @@ fn invalid_handshake_closes_at_once() {
             String::from_utf8_lossy(&rest)
         );
     }
-    assert!(
-        began.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        began.elapsed()
-    );
     fixture.is_healthy(0);
 }
 

@@ -180,7 +180,7 @@ fn upgrade_to_another_protocol_is_an_error() {
             peer.rest();
         });
         let fixture = Fixture::with(origin, |settings| {
-            settings.limits.header_timeout = Duration::from_millis(300);
+            settings.limits.header_timeout = Duration::from_secs(1);
         });
         let mut client = fixture.client();
         client.send(format!("{ASK}sent early"));
@@ -272,16 +272,18 @@ fn relays_other_upgrade_protocols() {
 #[test]
 fn idle_tunnel_closes() {
     let fixture = Fixture::with(origin(echo), |settings| {
-        settings.limits.tunnel_idle_timeout = Duration::from_millis(800);
+        settings.limits.tunnel_idle_timeout = Duration::from_secs(4);
         // None of these limits applies to tunnels.
-        settings.limits.stream_idle_timeout = Duration::from_millis(200);
-        settings.limits.keep_alive_timeout = Duration::from_millis(200);
-        settings.limits.header_timeout = Duration::from_millis(400);
-        settings.limits.write_timeout = Duration::from_millis(400);
+        let short = Duration::from_secs(1);
+        settings.limits.stream_idle_timeout = short;
+        settings.limits.keep_alive_timeout = short;
+        settings.limits.header_timeout = short;
+        settings.limits.write_timeout = short;
     });
     let mut client = fixture.client();
     assert_eq!(client.round_trip(ASK).status, 101);
-    client.set_timeout(Duration::from_millis(500));
+    // Longer than each of them, so that two such pauses without the byte between them end the tunnel.
+    client.set_timeout(Duration::from_millis(2100));
     assert_eq!(client.wire.fill(), crate::harness::http::Fill::Silent);
     client.send("x");
     assert_eq!(client.wire.take(1).expect("an echo"), b"x");
