@@ -1,39 +1,27 @@
 //! Changes of an input that keep it a set of objects: a field removed, moved, doubled or given another value. Bytes alone
 //! would mostly break the YAML.
 
-use std::ops::Range;
-
-use libfuzzer_sys::fuzzer_mutate;
 use serde_json::{Value, json};
 
+use crate::random::Random;
 use crate::{goldens, objects};
 
 /// Bytes that the text of one value may grow by.
 const GROWTH: usize = 32;
 
-/// Pseudo-random numbers (splitmix64): libFuzzer gives one seed for a change, and expects the same change for it.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn within(&mut self, range: Range<usize>) -> usize {
-        range.start + (self.next() % range.len().max(1) as u64) as usize
-    }
-
-    fn one<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
-        items.get(self.within(0..items.len()))
-    }
-}
+/// What changes the first bytes of a buffer: gets the buffer, how many bytes count and how many may, and returns how many
+/// there are then.
+pub type MutateBytes<'a> = &'a mut dyn FnMut(&mut [u8], usize, usize) -> usize;
 
 /// Changes the documents in `data`, of which `size` bytes count. `None` when they are none or became too long.
-pub fn documents(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> Option<usize> {
-    let mut random = Random(seed.into());
+pub fn documents(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    seed: u32,
+    bytes: MutateBytes<'_>,
+) -> Option<usize> {
+    let mut random = Random::new(seed.into());
     let text = std::str::from_utf8(data.get(..size)?).ok()?;
     let mut documents = objects::documents(text)?;
     // What a golden is expected to come to is no object.
@@ -44,7 +32,7 @@ pub fn documents(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> Op
         } else {
             let index = random.within(0..documents.len());
             let donor = documents[random.within(0..documents.len())].clone();
-            change_value(&mut documents[index], &donor, &mut random);
+            change_value(&mut documents[index], &donor, &mut random, bytes);
         }
     }
     let text = objects::text(&documents);
@@ -75,7 +63,12 @@ fn change_set(documents: &mut Vec<Value>, random: &mut Random) {
 }
 
 /// Changes one place of `value`; `donor` is where values are moved from.
-fn change_value(value: &mut Value, donor: &Value, random: &mut Random) {
+fn change_value(
+    value: &mut Value,
+    donor: &Value,
+    random: &mut Random,
+    mutate_bytes: MutateBytes<'_>,
+) {
     let mut places = Vec::new();
     list(value, String::new(), &mut places);
     // Another kind is rarely what is wanted: nothing of the object would fit it.
@@ -99,7 +92,9 @@ fn change_value(value: &mut Value, donor: &Value, random: &mut Random) {
             let given = random.one(&places).and_then(|place| donor.pointer(place));
             *here = given.cloned().unwrap_or_default();
         }
-        (_, Value::String(text)) if random.within(0..3) > 0 => *text = changed_text(text),
+        (_, Value::String(text)) if random.within(0..3) > 0 => {
+            *text = changed_text(text, mutate_bytes)
+        }
         (1 | 2, Value::Array(items)) if !items.is_empty() => {
             let item = items[random.within(0..items.len())].clone();
             items.insert(random.within(0..items.len()), item);
@@ -151,13 +146,13 @@ fn remove(value: &mut Value, place: &str) {
     }
 }
 
-/// What libFuzzer makes of a text, with the words that it has seen the program compare.
-fn changed_text(text: &str) -> String {
+/// What changing its bytes makes of a text. libFuzzer puts in words that it has seen the program compare.
+fn changed_text(text: &str, mutate_bytes: MutateBytes<'_>) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let size = bytes.len();
     bytes.resize(size + GROWTH, 0);
     let max_size = bytes.len();
-    let size = fuzzer_mutate(&mut bytes, size, max_size);
+    let size = mutate_bytes(&mut bytes, size, max_size);
     bytes.truncate(size);
     String::from_utf8_lossy(&bytes).into_owned()
 }

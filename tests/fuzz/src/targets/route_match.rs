@@ -2,16 +2,14 @@
 //! finding a rule and applying its filters never panics, that `explain` chooses what `find` finds, and that no filter
 //! leads to a target without a path.
 
-#![no_main]
-
 use std::sync::LazyLock;
 
 use http::request::Parts;
-use libfuzzer_sys::{Corpus, fuzz_target};
 use portcullis::filter::{self, Level, RequestFacts, ResponsePhase, Scheme, Verdict};
 use portcullis::proxy::target;
 use portcullis::table::{Listener, MatchVerdict, Port, RequestView, Table};
-use portcullis_fuzz::{goldens, objects, request};
+
+use crate::{goldens, objects, request};
 
 static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
     let tables = goldens::ALL.iter().map(|golden| objects::table(golden));
@@ -20,9 +18,10 @@ static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         .collect()
 });
 
-fuzz_target!(|data: &[u8]| -> Corpus {
+/// Checks one input. False for what is no request.
+pub fn check(data: &[u8]) -> bool {
     let Some(parts) = request::read(data) else {
-        return Corpus::Reject;
+        return false;
     };
     let host = parts
         .headers
@@ -33,12 +32,12 @@ fuzz_target!(|data: &[u8]| -> Corpus {
         .unwrap_or_default()
         .to_ascii_lowercase();
     for port in TABLES.iter().flat_map(Table::ports) {
-        check(port, &parts, &host);
+        check_port(port, &parts, &host);
     }
-    Corpus::Keep
-});
+    true
+}
 
-fn check(port: &Port, parts: &Parts, host: &str) {
+fn check_port(port: &Port, parts: &Parts, host: &str) {
     port.server_config(Some(host));
     let Some(listener) = port.listener(host) else {
         return;

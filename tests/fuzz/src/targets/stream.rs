@@ -1,38 +1,12 @@
 //! Feeds the stream between controller and pods, both directions, to what splits it into lines and reads these. Checks that
 //! nothing panics, that lines are the same in whatever pieces they come, and that what is read is written as it was.
-//! Compiles a module that the provider keeps to itself from its source.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use portcullis::wire;
 use portcullis::wire::{Position, Report, Update};
 
-#[path = "../../../src/provider/stream"]
-mod provider {
-    mod lines;
+use crate::provider;
 
-    use bytes::Bytes;
-
-    use crate::wire::Update;
-
-    pub(crate) fn lines<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Bytes> {
-        let (mut lines, mut found) = (lines::Lines::default(), Vec::new());
-        for piece in pieces {
-            lines.push(piece);
-            while let Some(line) = lines.next().expect("inputs are short") {
-                found.push(line);
-            }
-        }
-        found
-    }
-
-    pub(crate) fn parse(line: &[u8]) -> Result<Option<Update>, String> {
-        lines::parse(line)
-    }
-}
-
-fuzz_target!(|data: &[u8]| {
+/// Checks one input.
+pub fn check(data: &[u8]) {
     let whole = provider::lines([data].into_iter());
     let mut expected = data.split(|byte| *byte == b'\n');
     assert!(whole.iter().all(|line| expected.next() == Some(line)));
@@ -45,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         );
     }
     whole.iter().for_each(|line| check_line(line));
-});
+}
 
 fn check_line(line: &[u8]) {
     match provider::parse(line) {

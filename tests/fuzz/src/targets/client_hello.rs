@@ -1,59 +1,23 @@
 //! Feeds what a client sends first on a TLS port: to the acceptor, to the choice of listener and certificate by server
 //! name, and to the handshake; and to what finds the server name of a connection that is passed through. Checks that
-//! nothing panics, that it does not matter in which pieces the bytes come, and that both find the same name. Compiles a
-//! module that the proxy keeps to itself from its source.
+//! nothing panics, that it does not matter in which pieces the bytes come, and that both find the same name.
 //! Inputs begin as hellos of a real client, whose lengths stay right in most changes: nothing else is read far.
-
-#![no_main]
 
 use std::io::Read;
 use std::sync::{Arc, LazyLock};
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use portcullis::table::{Port, Table};
-use portcullis_fuzz::objects;
 use rustls::server::Acceptor;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConnection, SupportedProtocolVersion,
     version,
 };
 
-#[path = "../../../src/proxy/connection"]
-mod connection {
-    mod client_hello;
+use crate::mutate::MutateBytes;
+use crate::objects;
+use crate::proxy::connection::{self, Passed};
 
-    use client_hello::{ClientHello, Status};
-
-    /// What the first bytes of a connection tell that may be passed through.
-    #[derive(Debug, PartialEq)]
-    pub(crate) enum Passed {
-        Unfinished,
-        Refused,
-        Named(Option<String>),
-    }
-
-    /// Reads a server name from `data` in pieces of `size`.
-    pub(crate) fn read(data: &[u8], size: usize) -> Passed {
-        let mut hello = ClientHello::default();
-        let mut pushed = 0;
-        for piece in data.chunks(size.max(1)) {
-            pushed += piece.len();
-            match hello.push(piece) {
-                Status::Incomplete => {}
-                Status::Invalid => return Passed::Refused,
-                Status::Complete(name) => {
-                    assert_eq!(hello.into_received(), &data[..pushed]);
-                    return Passed::Named(name.map(String::from));
-                }
-            }
-        }
-        Passed::Unfinished
-    }
-}
-
-use connection::Passed;
-
-const GATEWAY: &str = include_str!("../seeds/client_hello.yaml");
+const GATEWAY: &str = include_str!("client_hello.yaml");
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| objects::table(&objects::documents(GATEWAY).expect("the gateway is YAML")));
@@ -62,21 +26,26 @@ fn port() -> &'static Port {
     &TABLE.ports()[0]
 }
 
-fuzz_target!(|data: &[u8]| {
+/// Checks one input.
+pub fn check(data: &[u8]) {
     let whole = greet(data, data.len());
     for size in [1, data.len() / 2] {
         assert_eq!(greet(data, size), whole, "in pieces of {size}");
     }
-    let passed = connection::read(data, data.len());
+    let passed = connection::read_hello(data, data.len());
     for size in [1, data.len() / 2] {
-        assert_eq!(connection::read(data, size), passed, "in pieces of {size}");
+        assert_eq!(
+            connection::read_hello(data, size),
+            passed,
+            "in pieces of {size}"
+        );
     }
     // A name that the acceptor does not know, such as an address, is another's to judge.
     if let Outcome::Unrecognized(Some(name)) | Outcome::Answered(Some(name)) = whole {
         let name = name.strip_suffix('.').unwrap_or(&name).to_owned();
         assert_eq!(passed, Passed::Named(Some(name)));
     }
-});
+}
 
 /// How a connection goes on after the client's first bytes.
 #[derive(Debug, PartialEq)]
@@ -144,7 +113,14 @@ fn go_on<'a>(
     Outcome::Answered(sni)
 }
 
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+/// Changes the first `size` bytes of `data`, and returns how many there are then.
+pub fn mutate(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    seed: u32,
+    bytes: MutateBytes<'_>,
+) -> usize {
     if size < 64 || seed.is_multiple_of(64) {
         let hello = hello(seed / 64);
         if hello.len() <= max_size {
@@ -152,14 +128,14 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
             return hello.len();
         }
     }
-    let size = fuzzer_mutate(data, size, max_size);
+    let size = bytes(data, size, max_size);
     if !seed.is_multiple_of(8) && size > 9 && size < 1 << 14 {
         data[3..5].copy_from_slice(&(size as u16 - 5).to_be_bytes());
         data[6] = 0;
         data[7..9].copy_from_slice(&(size as u16 - 9).to_be_bytes());
     }
     size
-});
+}
 
 /// The client of each version, with a ticket of an earlier handshake.
 static CLIENTS: LazyLock<[Arc<ClientConfig>; 2]> = LazyLock::new(|| {

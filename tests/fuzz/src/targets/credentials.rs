@@ -1,23 +1,22 @@
 //! Feeds requests to what reads user names, passwords, API keys and tokens. Checks that nothing panics, that what is read keeps its
 //! limits, and that a request from which keys are removed has none of them, and is otherwise the same.
 
-#![no_main]
-
 use http::header::AUTHORIZATION;
 use http::{HeaderName, Uri};
-use libfuzzer_sys::{Corpus, fuzz_target};
 use portcullis::filter::credentials::{BasicCredentials, api_key, remove_api_keys, token};
 use portcullis::ir::authentication::KeyPlace;
-use portcullis_fuzz::request;
+
+use crate::request;
 
 /// Maximum length of a key, and of a user name and a password.
 const MAX_KEY: usize = 1024;
 const MAX_BASIC: usize = 511;
 const MAX_TOKEN: usize = 8 * 1024;
 
-fuzz_target!(|data: &[u8]| -> Corpus {
+/// Checks one input. False for what is no request.
+pub fn check(data: &[u8]) -> bool {
     let Some(mut parts) = request::read(data) else {
-        return Corpus::Reject;
+        return false;
     };
     if let Some(credentials) = BasicCredentials::of(&parts.headers) {
         let (name, password) = (credentials.name(), credentials.password());
@@ -54,5 +53,5 @@ fuzz_target!(|data: &[u8]| -> Corpus {
         remove_api_keys(&mut parts, &places).expect("a request");
         assert_eq!((&parts.uri, &parts.headers), (&again.uri, &again.headers));
     }
-    Corpus::Keep
-});
+    true
+}

@@ -2,34 +2,38 @@
 //! not validated: what comes after admission has to bear anything. Checks that nothing panics up to the table, and that
 //! the result depends on nothing but the objects: not on chance, on their order or on an earlier translation of them.
 
-#![no_main]
-
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use libfuzzer_sys::{Corpus, fuzz_mutator, fuzz_target, fuzzer_mutate};
 use portcullis::ir::Ir;
 use portcullis::snapshot::Snapshot;
 use portcullis::table::{Port, Table};
 use portcullis::translate::{Mode, Options, Translation, translate};
-use portcullis_fuzz::{mutate, objects};
 use serde_json::Value;
 
-fuzz_target!(|data: &[u8]| -> Corpus {
+use crate::mutate::{self, MutateBytes};
+use crate::objects;
+
+/// Checks one input. False for what is no set of documents.
+pub fn check(data: &[u8]) -> bool {
     let text = std::str::from_utf8(data).ok();
-    match text.and_then(objects::documents) {
-        Some(documents) => check(&documents),
-        None => return Corpus::Reject,
-    }
-    Corpus::Keep
-});
+    let documents = text.and_then(objects::documents);
+    documents.as_deref().map(check_documents).is_some()
+}
 
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    mutate::documents(data, size, max_size, seed)
-        .unwrap_or_else(|| fuzzer_mutate(data, size, max_size))
-});
+/// Changes the first `size` bytes of `data`, and returns how many there are then.
+pub fn mutate(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    seed: u32,
+    bytes: MutateBytes<'_>,
+) -> usize {
+    mutate::documents(data, size, max_size, seed, bytes)
+        .unwrap_or_else(|| bytes(data, size, max_size))
+}
 
-fn check(documents: &[Value]) {
+fn check_documents(documents: &[Value]) {
     let in_cluster = |value: &Value| value.pointer("/test/mode").is_some();
     let mut options = Options::default();
     if documents.iter().any(in_cluster) {

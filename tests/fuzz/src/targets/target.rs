@@ -1,58 +1,21 @@
 //! Feeds request heads to what makes a request fit to be matched and forwarded, as HTTP/1 and as HTTP/2, and paths to
 //! what normalises them. Checks that nothing panics, that a normal request is normal already, and that it has one host,
-//! a path without dot segments or doubled slashes, and no field of a connection. Compiles a module that the proxy keeps
-//! to itself from its source.
-
-#![no_main]
+//! a path without dot segments or doubled slashes, and no field of a connection.
 
 use http::request::Parts;
 use http::{Method, Version};
-use libfuzzer_sys::fuzz_target;
+use portcullis::ir;
 use portcullis::ir::client::{DotSegments, EscapedSlashes, PathSettings};
-use portcullis::{filter, ir, table, upstream};
-use portcullis_fuzz::request;
-use proxy::request::normalize;
-use proxy::request::target::{normalize_with, readings};
 
-#[path = "../../../src/proxy"]
-#[allow(dead_code, reason = "only a part of the modules is called")]
-mod proxy {
-    pub(crate) mod client {
-        mod client_address;
-        pub(super) mod forwarding;
-        mod forwarding_rules;
-        pub(crate) mod host;
-    }
-    mod error;
-    mod error_source;
-    mod grpc;
-    mod sign_in_fault;
-    pub(crate) mod request {
-        pub(crate) mod headers;
-        mod path;
-        mod spelling;
-        pub(crate) use portcullis::proxy::target;
-
-        use super::client::host::LastHost;
-        use super::error::Error;
-        use headers::NormalizedRequest;
-
-        /// Normalizes a request as one that no policy applies to.
-        pub(crate) fn normalize(
-            parts: &mut http::request::Parts,
-            max_headers: usize,
-        ) -> Result<NormalizedRequest, Error> {
-            let normal = headers::normalize(parts, &mut LastHost::default(), max_headers)?;
-            path::normalize(parts, None)?;
-            Ok(normal)
-        }
-    }
-}
+use crate::proxy::request::normalize;
+use crate::proxy::request::target::{self, normalize_with, readings};
+use crate::request;
 
 /// Fields that a request may have, as the settings would say.
 const MAX_FIELDS: usize = 100;
 
-fuzz_target!(|data: &[u8]| {
+/// Checks one input.
+pub fn check(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         check_path(text);
     }
@@ -63,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(parts) = request::as_http2(parts) {
         check_request(parts);
     }
-});
+}
 
 fn check_path(text: &str) {
     let path = format!("/{text}");
@@ -77,12 +40,9 @@ fn check_path(text: &str) {
             }
         }
     }
-    if let Ok(normal) = proxy::request::target::normalize(&path) {
+    if let Ok(normal) = target::normalize(&path) {
         assert_safe(&normal);
-        assert_eq!(
-            proxy::request::target::normalize(&normal),
-            Ok((&*normal).into())
-        );
+        assert_eq!(target::normalize(&normal), Ok((&*normal).into()));
     }
 }
 

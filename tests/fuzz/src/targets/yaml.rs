@@ -2,42 +2,47 @@
 //! that nothing panics, that every complaint names the file and a line of it, that reading again gives the same, and that
 //! objects stay when a whole file breaks.
 
-#![no_main]
-
 use std::fs;
-use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::path::Path;
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 use portcullis::provider::{FileProvider, Load, Problem};
-use portcullis_fuzz::mutate;
+use tempfile::TempDir;
 
-/// A folder of this process for each form.
-static FILES: LazyLock<[PathBuf; 2]> = LazyLock::new(|| {
-    ["objects.yaml", "objects.json"].map(|name| {
-        let process = format!("fuzz-{}", std::process::id());
-        let folder = std::env::temp_dir().join(process).join(&name[8..]);
-        fs::create_dir_all(&folder).expect("a folder is made");
-        folder.join(name)
-    })
-});
+use crate::mutate::{self, MutateBytes};
 
-fuzz_target!(|data: &[u8]| {
-    for file in FILES.iter() {
-        check(file, data);
-    }
-});
+thread_local! {
+    /// Where a thread writes its inputs.
+    static FOLDER: TempDir = TempDir::new().expect("a folder is made");
+}
 
-fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+/// Checks one input.
+pub fn check(data: &[u8]) {
+    FOLDER.with(|folder| {
+        for form in ["yaml", "json"] {
+            let folder = folder.path().join(form);
+            fs::create_dir_all(&folder).expect("a folder is made");
+            check_file(&folder.join("objects").with_extension(form), data);
+        }
+    });
+}
+
+/// Changes the first `size` bytes of `data`, and returns how many there are then.
+pub fn mutate(
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    seed: u32,
+    bytes: MutateBytes<'_>,
+) -> usize {
     let structured = seed
         .is_multiple_of(2)
-        .then(|| mutate::documents(data, size, max_size, seed));
+        .then(|| mutate::documents(data, size, max_size, seed, bytes));
     structured
         .flatten()
-        .unwrap_or_else(|| fuzzer_mutate(data, size, max_size))
-});
+        .unwrap_or_else(|| bytes(data, size, max_size))
+}
 
-fn check(file: &PathBuf, data: &[u8]) {
+fn check_file(file: &Path, data: &[u8]) {
     let mut provider = FileProvider::new(file.with_file_name(""));
     let load = read(&mut provider, file, data);
     assert_eq!(read(&mut provider, file, data), load);
@@ -55,7 +60,7 @@ fn check(file: &PathBuf, data: &[u8]) {
     }
 }
 
-fn read(provider: &mut FileProvider, file: &PathBuf, data: &[u8]) -> Load {
+fn read(provider: &mut FileProvider, file: &Path, data: &[u8]) -> Load {
     fs::write(file, data).expect("the file is written");
     let load = provider.load().expect("the folder is readable");
     // To YAML all of these end a line; what is missing at the end is missed on the line behind the last.

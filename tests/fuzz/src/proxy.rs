@@ -1,0 +1,41 @@
+//! Modules of `src/proxy`, under the paths that they have in the program.
+
+pub(crate) mod client;
+pub(crate) mod connection;
+#[path = "../../../src/proxy/error.rs"]
+mod error;
+#[path = "../../../src/proxy/error_source.rs"]
+mod error_source;
+#[path = "../../../src/proxy/grpc.rs"]
+mod grpc;
+pub(crate) mod grpc_properties;
+#[path = "../../../src/proxy/grpc_web.rs"]
+mod grpc_web;
+#[path = "../../../src/proxy/sign_in_fault.rs"]
+mod sign_in_fault;
+
+/// What makes a request fit to be matched and forwarded.
+#[path = "../../../src/proxy/request"]
+pub(crate) mod request {
+    #[path = "../../../tests/fuzz/src/proxy/external_auth.rs"]
+    pub(crate) mod external_auth;
+    mod headers;
+    mod path;
+    mod spelling;
+
+    pub(crate) use portcullis::proxy::target;
+
+    use self::headers::NormalizedRequest;
+    use super::client::host::LastHost;
+    use super::error::Error;
+
+    /// Normalizes a request as one that no policy applies to.
+    pub(crate) fn normalize(
+        parts: &mut http::request::Parts,
+        max_headers: usize,
+    ) -> Result<NormalizedRequest, Error> {
+        let normal = headers::normalize(parts, &mut LastHost::default(), max_headers)?;
+        path::normalize(parts, None)?;
+        Ok(normal)
+    }
+}
