@@ -70,9 +70,9 @@ def gains(before: Baseline, now: Baseline) -> list[str]:
     return [f"{name}: {_change(old, new)}" for name, old, new in shared if new < old * (1 - MARGIN)]
 
 
-def differences(before: Baseline, now: Baseline) -> list[str]:
+def differences(before: Baseline, surroundings: dict[str, str]) -> list[str]:
     """What differs of that which counts depend on besides the sources."""
-    return [f"{name} {before.surroundings.get(name)} → {value}" for name, value in now.surroundings.items() if before.surroundings.get(name) != value]
+    return [f"{name} {before.surroundings.get(name)} → {value}" for name, value in surroundings.items() if before.surroundings.get(name) != value]
 
 
 def updated(before: Baseline | None, now: Baseline) -> Baseline:
@@ -89,7 +89,7 @@ def entry(before: Baseline | None, now: Baseline, reason: str, day: datetime.dat
             changes.append(f"{name} {count.instructions:,}")
         elif abs(count.instructions / known.instructions - 1) >= NOTABLE:
             changes.append(f"{name} {_change(known.instructions, count.instructions)}")
-    said = [*changes, *(differences(before, now) if before else [])]
+    said = [*changes, *(differences(before, now.surroundings) if before else [])]
     return f"- {day.isoformat()}: {reason.strip()}: {', '.join(said) or 'no case changes'}."
 
 
