@@ -71,13 +71,11 @@ fn authorization(applied: &[OnLevel<'_>]) -> Option<Enforced<Authorization>> {
     }
 }
 
-/// The limits of the most specific policy. One that would refuse nothing may be left out if it is broken.
+/// The limits of the most specific policy.
 fn limits(applied: &[OnLevel<'_>]) -> Option<Enforced<Limits>> {
-    let winner = applied.last()?;
-    match winner.content() {
+    match applied.last()?.content() {
         Ok(Content::Limits(limits)) => Some(Enforced::Valid(limits.clone())),
         Ok(_) => None,
-        Err(_) if winner.policy.is_audit => None,
         Err(why) => Some(Enforced::Broken(why.into())),
     }
 }
@@ -190,10 +188,9 @@ fn usable<'a>(levels: &Levels<'a>, section: Section) -> Option<(OnLevel<'a>, &'a
     usable.next()
 }
 
-/// Where the address of a client comes from. A policy on a listener that does not exist says nothing about others.
+/// Where the address of a client comes from.
 fn address(applied: &[OnLevel<'_>]) -> Option<Enforced<ClientAddress>> {
-    let winner = applied.iter().rfind(|it| !it.is_missing)?;
-    match winner.content() {
+    match applied.last()?.content() {
         Ok(Content::ClientIp(address)) => Some(Enforced::Valid(address.clone())),
         Ok(_) => None,
         Err(why) => Some(Enforced::Broken(why.into())),
@@ -202,8 +199,7 @@ fn address(applied: &[OnLevel<'_>]) -> Option<Enforced<ClientAddress>> {
 
 /// Returns why it is unknown where connections come from.
 fn unknown(applied: &[OnLevel<'_>]) -> Option<Arc<str>> {
-    let winner = applied.iter().rfind(|it| !it.is_missing)?;
-    winner.content().err().map(Arc::from)
+    applied.last()?.content().err().map(Arc::from)
 }
 
 /// Returns the settings of two sections, which set different ones.

@@ -62,8 +62,8 @@ pub(super) struct Index {
 pub(super) struct OnTarget {
     /// In order of age.
     policies: Vec<Arc<Policy>>,
-    /// The oldest one that sets each section. Others have no effect, so that their number costs requests and other
-    /// namespaces nothing.
+    /// The oldest one of those that count, for each section. Others have no effect, so that their number costs requests
+    /// and other namespaces nothing.
     oldest: BTreeMap<Section, Arc<Policy>>,
 }
 
@@ -73,7 +73,7 @@ impl OnTarget {
         &self.policies
     }
 
-    /// Returns the oldest policy that sets each section.
+    /// Returns the oldest policy that counts, for each section.
     pub(super) fn oldest(&self) -> impl Iterator<Item = (Section, &Arc<Policy>)> {
         self.oldest
             .iter()
@@ -83,25 +83,26 @@ impl OnTarget {
     fn add(&mut self, policy: &Arc<Policy>) {
         let at = self.policies.partition_point(|it| it.age() < policy.age());
         self.policies.insert(at, policy.clone());
-        for section in policy.sections.keys() {
+        self.choose(policy);
+    }
+
+    fn remove(&mut self, name: &ObjectRef) {
+        self.policies.retain(|known| known.name != *name);
+        self.oldest.clear();
+        for policy in self.policies.clone() {
+            self.choose(&policy);
+        }
+    }
+
+    fn choose(&mut self, policy: &Arc<Policy>) {
+        let counting = policy.sections.keys().filter(|it| policy.counts(**it));
+        for section in counting {
             let oldest = self
                 .oldest
                 .entry(*section)
                 .or_insert_with(|| policy.clone());
             if policy.age() < oldest.age() {
                 *oldest = policy.clone();
-            }
-        }
-    }
-
-    fn remove(&mut self, name: &ObjectRef) {
-        self.policies.retain(|known| known.name != *name);
-        self.oldest.clear();
-        for policy in &self.policies {
-            for section in policy.sections.keys() {
-                self.oldest
-                    .entry(*section)
-                    .or_insert_with(|| policy.clone());
             }
         }
     }

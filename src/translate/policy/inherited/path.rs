@@ -29,14 +29,14 @@ pub(super) trait Sections {
     fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text>;
 }
 
-/// The oldest policy on a target of a path that sets a section.
+/// The oldest policy on a target of a path that counts for a section.
 #[derive(Clone, Copy)]
 pub(super) struct OnLevel<'a> {
     pub(super) section: Section,
     pub(super) policy: &'a Arc<Policy>,
     pub(super) target: &'a Target,
-    /// Whether the section that it targets does not exist. It is then unknown which requests it protects, so that it
-    /// counts for all of the object.
+    /// Whether the listener or rule that it targets does not exist. It is then unknown which requests it protects, so that
+    /// it counts for all of the object. Policies that refuse nothing do not count then.
     pub(super) is_missing: bool,
 }
 
@@ -76,9 +76,9 @@ impl<'a> OnLevel<'a> {
     }
 }
 
-/// The policies on a path, by address, each with that of its target if the section of that is missing: what follows for
-/// requests names it.
-pub(super) type Combination = Vec<(usize, Option<usize>)>;
+/// The policies on a path: by level and section, the address of the policy, and that of its target if the section of that
+/// is missing, since what follows for requests names it.
+pub(super) type Combination = Vec<(usize, Section, usize, Option<usize>)>;
 
 /// The policies on a path, by level, from general to specific.
 pub(super) struct Levels<'a>(Vec<Level<OnLevel<'a>>>);
@@ -136,7 +136,7 @@ impl<'a> Levels<'a> {
         };
         let missing = within.filter(is_missing);
         let missing = missing.flat_map(|on_target| on_level(on_target, true));
-        let mut missing: Vec<_> = missing.collect();
+        let mut missing: Vec<_> = missing.filter(|it| it.policy.fails_closed()).collect();
         missing.sort_by(|one, other| one.policy.age().cmp(&other.policy.age()));
         self.0.push(missing);
     }
@@ -148,12 +148,16 @@ impl<'a> Levels<'a> {
         self.0.push(level.collect());
     }
 
-    /// Returns what distinguishes these policies from all others.
+    /// Returns what distinguishes these policies from all others: all that the merge looks at.
     pub(super) fn combination(&self) -> Combination {
-        let all = self.0.iter().flatten();
         let target = |it: &OnLevel<'_>| it.is_missing.then(|| std::ptr::from_ref(it.target).addr());
-        all.map(|it| (Arc::as_ptr(it.policy).addr(), target(it)))
-            .collect()
+        let levels = self.0.iter().enumerate();
+        let all = levels.flat_map(|(level, policies)| policies.iter().map(move |it| (level, it)));
+        all.map(|(level, it)| {
+            let policy = Arc::as_ptr(it.policy).addr();
+            (level, it.section, policy, target(it))
+        })
+        .collect()
     }
 
     /// Returns the policies that set a section, by level.

@@ -31,7 +31,7 @@ pub(super) struct Policy {
     pub(super) overrides: bool,
     /// Its targets, each once.
     pub(super) targets: Vec<Target>,
-    /// Whether requests fail where it is unknown what it says.
+    /// Whether it decides which requests pass.
     pub(super) protects: bool,
     /// Whether it refuses nothing, so that it may be left out.
     pub(super) is_audit: bool,
@@ -284,13 +284,31 @@ impl Policy {
         self.affected == ConditionType::ClientPolicyAffected
     }
 
+    /// Reports whether requests fail where it is unknown what it says.
+    pub(super) fn fails_closed(&self) -> bool {
+        self.protects && !self.is_audit
+    }
+
+    /// Reports whether a section takes part in the merge: if it can be used, or if requests fail because it cannot.
+    /// Others are left out, so that they neither replace nor lock anything.
+    pub(super) fn counts(&self, section: Section) -> bool {
+        match self.sections.get(&section) {
+            Some(Ok(_)) => true,
+            // Addresses of clients are not known without these sections, so that what depends on them fails.
+            Some(Err(_)) => {
+                self.fails_closed() || matches!(section, Section::ClientIp | Section::ProxyProtocol)
+            }
+            None => false,
+        }
+    }
+
     /// Returns what happens where a section of it cannot be used.
     pub(super) fn outcome_of_broken(&self, section: Section) -> &'static str {
         match section {
             Section::ClientIp | Section::ProxyProtocol => {
                 "requests to which IP rules or limits apply get 500"
             }
-            _ if self.protects && !self.is_audit => "its requests get 500",
+            _ if self.fails_closed() => "its requests get 500",
             _ => "the section is left out",
         }
     }

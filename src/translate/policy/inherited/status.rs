@@ -113,7 +113,7 @@ fn of_gateways(
             let on_gateway = gateways.entry(gateway.clone()).or_default();
             on_gateway.targets += 1;
             on_gateway.faults.extend(missing.map(|_| {
-                let outcome = match policy.protects {
+                let outcome = match policy.fails_closed() {
                     true => format!(
                         "where the policy has an effect, all requests through {object} get 500"
                     ),
