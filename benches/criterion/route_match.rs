@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use portcullis::ir::canonical_path::CanonicalPath;
 use portcullis::ir::route::{
     Action, BackendTarget, Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
     WeightedBackend,
@@ -221,7 +222,7 @@ fn find(criterion: &mut Criterion) {
                 let view = RequestView {
                     host,
                     method: &Method::GET,
-                    path,
+                    path: CanonicalPath::new(path).expect("canonical"),
                     query: Some("page=1"),
                     headers: &headers,
                     added: &[],

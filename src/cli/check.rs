@@ -2,6 +2,7 @@
 
 mod controller_flags;
 mod key_sets;
+mod readings;
 mod sign_in;
 mod warnings;
 
@@ -137,6 +138,7 @@ impl<'a> CheckResult<'a> {
     fn new(load: &'a Load, translation: &'a Translation, (mode, now): (Mode, Timestamp)) -> Self {
         let mut warnings = warnings::of(&load.snapshot, &translation.ir, now);
         warnings.extend(sign_in::of(&translation.ir));
+        warnings.extend(readings::of(&translation.ir));
         warnings.extend(warnings::of_policy_servers(&load.snapshot, &translation.ir));
         if mode == Mode::Standalone {
             warnings.extend(warnings::of_shared_limits(&translation.ir));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::explanation::Explanation;
 use super::policies::cidrs;
 use crate::ir::client::{
-    AddressSource, ClientAddress, ClientPolicies, ConnectionSettings, DotSegments, EscapedSlashes,
-    PathSettings, ProxyMode, ProxyProtocol, TlsSettings,
+    AddressSource, ClientAddress, ClientPolicies, ConnectionSettings, DotSegments,
+    DuplicateSlashes, EscapedSlashes, PathSettings, ProxyMode, ProxyProtocol, TlsSettings,
 };
 use crate::ir::http2::Http2Windows;
 use crate::ir::policy::Enforced;
@@ -61,7 +61,7 @@ fn shown_tls(settings: &TlsSettings) -> String {
 fn shown_path(settings: &PathSettings) -> String {
     let PathSettings {
         escaped_slashes,
-        merges_slashes,
+        duplicate_slashes,
         dot_segments,
         policy,
     } = settings;
@@ -70,7 +70,11 @@ fn shown_path(settings: &PathSettings) -> String {
         EscapedSlashes::Reject => "refused with 400",
         EscapedSlashes::Decode => "redirected to slashes",
     };
-    let duplicates = if *merges_slashes { "merged" } else { "kept" };
+    let duplicates = match duplicate_slashes {
+        DuplicateSlashes::Forward => "compared as one and forwarded",
+        DuplicateSlashes::Merge => "merged",
+        DuplicateSlashes::Keep => "kept",
+    };
     let dots = match dot_segments {
         DotSegments::Keep => "kept",
         DotSegments::Normalize => "resolved",

@@ -19,6 +19,7 @@ pub use self::matches::Values;
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::explanation::{InService, nearest};
+use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::{ObjectRef, PortProtocol, Protocol, RuleId};
@@ -233,6 +234,9 @@ fn explain_http(
         }
     };
     let view = preview.view();
+    if *view.path != *preview.forwarded_path() {
+        explanation.line("path", format!("{} decides", view.path.as_str()));
+    }
     let listener = match found {
         Ok(listener) => listener,
         Err(refusal) => {
@@ -276,7 +280,7 @@ fn explain_forwarding(
     let view = RequestView {
         host,
         method: &http::Method::GET,
-        path: "/",
+        path: CanonicalPath::ROOT,
         query: None,
         headers: &http::HeaderMap::new(),
         added: &[],
@@ -400,7 +404,7 @@ fn explain_rules(
     let passed = passed
         .filter(|one| one.verdict != MatchVerdict::Chosen)
         .collect();
-    let distance = |one: &Considered<'_>| matches::distance(one, view.path);
+    let distance = |one: &Considered<'_>| matches::distance(one, &view.path);
     let shown = |one: &Considered<'_>| matches::considered(one, configuration.values);
     let mut lines = nearest(passed, distance, shown, "matches of this hostname");
     lines.extend((others > 0).then(|| format!("{others} matches of routes for other hostnames")));

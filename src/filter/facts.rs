@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::ir::filter::Scheme;
+use crate::ir::path_normalization::BadPath;
 
 /// A response of a filter. Boxed, because every request reserves room for it and few get one.
 pub type LocalResponse = Box<Response<Bytes>>;
@@ -19,7 +20,7 @@ pub struct RequestFacts<'a> {
     pub listener_port: u16,
 }
 
-/// Why a filter cannot be applied. The client gets status 500.
+/// Why a filter cannot be applied. The client gets status 500, or 400 for a path that it would be refused for, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// The new host is not valid in a URI.
@@ -28,6 +29,9 @@ pub enum FilterError {
     /// The new path is not valid in a URI.
     #[error("the rewritten path is not valid")]
     Path,
+    /// What the client sent becomes a path that is refused.
+    #[error("{0}")]
+    RefusedPath(BadPath),
     /// The location is not a valid header value.
     #[error("the redirect's location is not valid")]
     Location,

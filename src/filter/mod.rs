@@ -27,6 +27,7 @@ use self::response::Step;
 use crate::ir::Filter;
 use crate::ir::cors::is_preflight;
 use crate::ir::filter::{self as ir, HeaderChanges};
+use crate::ir::request_path::RequestPath;
 
 /// What a filter decides about a request.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ fn direct(configured: &ir::Response) -> LocalResponse {
 pub fn request(
     filter: &Filter,
     level: Level,
-    parts: &mut Parts,
+    (parts, path): (&mut Parts, &mut RequestPath),
     facts: &RequestFacts<'_>,
     phase: &mut ResponsePhase,
 ) -> Result<Verdict, FilterError> {
@@ -75,9 +76,9 @@ pub fn request(
         Filter::RequestHeaders(changes) => header::apply_to_request(changes, &mut parts.headers)?,
         Filter::ResponseHeaders(changes) => phase.push(level, Step::Headers(changes.clone())),
         Filter::Redirect(redirect) => {
-            return redirect::response(redirect, parts, facts).map(Verdict::Respond);
+            return redirect::response(redirect, (parts, path), facts).map(Verdict::Respond);
         }
-        Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts)?,
+        Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts, path)?,
         Filter::Cors(cors) => {
             let sharing = cors::sharing(cors, &parts.headers);
             if is_preflight(&parts.method, &parts.headers) {
@@ -91,7 +92,7 @@ pub fn request(
                 return sharing.preflight(&parts.headers).map(Verdict::Respond);
             }
         }
-        Filter::RewritePath(change) => rewrite::apply_to_path(change, parts)?,
+        Filter::RewritePath(change) => rewrite::apply_to_path(change, parts, path)?,
         Filter::Respond(response) => return Ok(Verdict::Respond(direct(response))),
         // They send requests, so the proxy applies them: this module does no I/O.
         Filter::Mirror(_) | Filter::ExternalAuth(_) => {}

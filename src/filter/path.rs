@@ -3,7 +3,36 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use http::Uri;
+
+use super::facts::FilterError;
+use crate::ir::canonical_path;
 use crate::ir::filter::PathChange;
+use crate::ir::request_path::RequestPath;
+
+/// Returns the path after the change, if that is another one. Like a path of a client, it is normalized or refused.
+pub(super) fn change(
+    change: &PathChange,
+    uri: &Uri,
+    path: &mut RequestPath,
+) -> Result<Option<String>, FilterError> {
+    let canonical = path.canonical(uri.path()).as_str();
+    let changed = changed(Some(change), canonical).into_owned();
+    take(changed, uri, path)
+}
+
+/// Takes what a filter has made of the canonical form of a path. A filter that changes nothing keeps the path of the client.
+pub(super) fn take(
+    changed: String,
+    uri: &Uri,
+    path: &mut RequestPath,
+) -> Result<Option<String>, FilterError> {
+    if changed == path.canonical(uri.path()).as_str() {
+        return Ok(None);
+    }
+    let rewritten = path.rewrite(changed);
+    rewritten.map(Some).map_err(FilterError::RefusedPath)
+}
 
 /// Returns the path after the change, which always begins with `/`. Percent-encodes the parts of `change` that need it.
 pub(super) fn changed<'a>(change: Option<&'a PathChange>, path: &'a str) -> Cow<'a, str> {
@@ -54,7 +83,7 @@ fn encoded(path: &str) -> Cow<'_, str> {
 }
 
 fn is_path_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(&byte)
+    byte == b'%' || canonical_path::is_path_byte(byte)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! RequestRedirect: responds with a new location.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use bytes::Bytes;
@@ -10,14 +11,15 @@ use http::{HeaderValue, Response};
 use super::facts::{FilterError, LocalResponse, RequestFacts};
 use super::{Scheme, path};
 use crate::ir::filter::Redirect;
+use crate::ir::request_path::RequestPath;
 
 /// Returns the response to a request.
 pub(super) fn response(
     redirect: &Redirect,
-    parts: &Parts,
+    (parts, path): (&Parts, &RequestPath),
     facts: &RequestFacts<'_>,
 ) -> Result<LocalResponse, FilterError> {
-    let location = location(redirect, parts, facts)?;
+    let location = location(redirect, (parts, path), facts)?;
     let location = HeaderValue::try_from(location).map_err(|_| FilterError::Location)?;
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = redirect.status;
@@ -27,7 +29,7 @@ pub(super) fn response(
 
 fn location(
     redirect: &Redirect,
-    parts: &Parts,
+    (parts, path): (&Parts, &RequestPath),
     facts: &RequestFacts<'_>,
 ) -> Result<String, FilterError> {
     let scheme = redirect.scheme.unwrap_or(facts.scheme);
@@ -35,7 +37,15 @@ fn location(
     if host.is_empty() {
         return Err(FilterError::NoHost);
     }
-    let path = path::changed(redirect.path.as_ref(), parts.uri.path());
+    let changed = match &redirect.path {
+        None => None,
+        // The path of the request stays.
+        Some(change) => path::change(change, &parts.uri, &mut path.clone())?,
+    };
+    let path = match changed {
+        Some(changed) => Cow::Owned(changed),
+        None => path::changed(None, parts.uri.path()),
+    };
 
     let mut location = String::with_capacity(host.len() + path.len() + 16);
     location.push_str(name(scheme));
@@ -104,7 +114,7 @@ mod tests {
 
     fn to(redirect: &Redirect, uri: &str, facts: &RequestFacts<'_>) -> Result<String, FilterError> {
         let parts = http::Request::get(uri).body(()).unwrap().into_parts().0;
-        location(redirect, &parts, facts)
+        location(redirect, (&parts, &RequestPath::default()), facts)
     }
 
     #[test]
@@ -192,7 +202,7 @@ mod tests {
         let mut redirect = redirect(None, None);
         redirect.status = StatusCode::PERMANENT_REDIRECT;
         let parts = http::Request::get("/x").body(()).unwrap().into_parts().0;
-        let response = response(&redirect, &parts, &FACTS).unwrap();
+        let response = response(&redirect, (&parts, &RequestPath::default()), &FACTS).unwrap();
         assert_eq!(response.status(), 308);
         assert_eq!(response.headers()[LOCATION], "http://a.com:8080/x");
         assert_eq!(response.headers().len(), 1);

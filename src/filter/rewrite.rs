@@ -7,11 +7,16 @@ use http::{HeaderValue, Uri};
 
 use super::facts::FilterError;
 use super::path;
-use crate::ir::filter::{PathChange, Rewrite};
+use crate::ir::filter::Rewrite;
 use crate::ir::path_rewrite::PathRewrite;
+use crate::ir::request_path::RequestPath;
 
 /// Applies the rewrite.
-pub(super) fn apply(rewrite: &Rewrite, parts: &mut Parts) -> Result<(), FilterError> {
+pub(super) fn apply(
+    rewrite: &Rewrite,
+    parts: &mut Parts,
+    path: &mut RequestPath,
+) -> Result<(), FilterError> {
     let Rewrite {
         hostname,
         path: change,
@@ -20,7 +25,8 @@ pub(super) fn apply(rewrite: &Rewrite, parts: &mut Parts) -> Result<(), FilterEr
         set_host(host, parts)?;
     }
     if let Some(change) = change {
-        set_path(change, parts)?;
+        let changed = path::change(change, &parts.uri, path)?;
+        replace_path(changed, parts)?;
     }
     Ok(())
 }
@@ -40,19 +46,22 @@ fn set_host(host: &HeaderValue, parts: &mut Parts) -> Result<(), FilterError> {
     Ok(())
 }
 
-fn set_path(change: &PathChange, parts: &mut Parts) -> Result<(), FilterError> {
-    let path = path::changed(Some(change), parts.uri.path()).into_owned();
-    replace_path(path, parts)
-}
-
 /// Applies a change by a regular expression. What it makes must be a path.
-pub(super) fn apply_to_path(change: &PathRewrite, parts: &mut Parts) -> Result<(), FilterError> {
-    let changed = change.changed(parts.uri.path());
-    let path = changed.filter(|path| path::is_valid(path));
-    replace_path(path.ok_or(FilterError::Path)?, parts)
+pub(super) fn apply_to_path(
+    change: &PathRewrite,
+    parts: &mut Parts,
+    path: &mut RequestPath,
+) -> Result<(), FilterError> {
+    let changed = change.changed(&path.canonical(parts.uri.path()));
+    let changed = changed.filter(|path| path::is_valid(path));
+    let changed = path::take(changed.ok_or(FilterError::Path)?, &parts.uri, path)?;
+    replace_path(changed, parts)
 }
 
-fn replace_path(path: String, parts: &mut Parts) -> Result<(), FilterError> {
+fn replace_path(path: Option<String>, parts: &mut Parts) -> Result<(), FilterError> {
+    let Some(path) = path else {
+        return Ok(());
+    };
     let target = match parts.uri.query() {
         Some(query) => format!("{path}?{query}"),
         None => path,
@@ -67,6 +76,8 @@ fn replace_path(path: String, parts: &mut Parts) -> Result<(), FilterError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::Pattern;
+    use crate::ir::filter::PathChange;
 
     fn parts(uri: &str) -> Parts {
         let request = http::Request::get(uri).header(HOST, "a.com:8080");
@@ -87,13 +98,19 @@ mod tests {
             prefix: "/foo".into(),
             replacement: "/xyz".into(),
         };
-        apply(&rewrite(None, Some(change)), &mut parts).unwrap();
+        apply(
+            &rewrite(None, Some(change)),
+            &mut parts,
+            &mut RequestPath::default(),
+        )
+        .unwrap();
         assert_eq!(parts.uri, "/xyz/bar?x=/foo&y=%20");
         assert_eq!(parts.headers[HOST], "a.com:8080");
 
         apply(
             &rewrite(None, Some(PathChange::Full("/one".into()))),
             &mut parts,
+            &mut RequestPath::default(),
         )
         .unwrap();
         assert_eq!(parts.uri, "/one?x=/foo&y=%20");
@@ -102,14 +119,24 @@ mod tests {
     #[test]
     fn rewrites_the_host_with_its_port() {
         let mut origin = parts("/a");
-        apply(&rewrite(Some("b.org"), None), &mut origin).unwrap();
+        apply(
+            &rewrite(Some("b.org"), None),
+            &mut origin,
+            &mut RequestPath::default(),
+        )
+        .unwrap();
         assert_eq!(
             (&*origin.uri.to_string(), &origin.headers[HOST]),
             ("/a", &HeaderValue::from_static("b.org"))
         );
 
         let mut absolute = parts("http://a.com:8080/a?b");
-        apply(&rewrite(Some("b.org"), None), &mut absolute).unwrap();
+        apply(
+            &rewrite(Some("b.org"), None),
+            &mut absolute,
+            &mut RequestPath::default(),
+        )
+        .unwrap();
         assert_eq!(absolute.uri, "http://b.org/a?b");
     }
 
@@ -117,7 +144,61 @@ mod tests {
     fn rewrites_a_request_without_path() {
         let mut parts = parts("*");
         let change = PathChange::Full("/all".into());
-        apply(&rewrite(None, Some(change)), &mut parts).unwrap();
+        apply(
+            &rewrite(None, Some(change)),
+            &mut parts,
+            &mut RequestPath::default(),
+        )
+        .unwrap();
         assert_eq!(parts.uri, "/all");
+    }
+
+    fn path(text: &str) -> RequestPath {
+        RequestPath::new(Some(text.to_owned()), None)
+    }
+
+    #[test]
+    fn rewrites_the_canonical_path() {
+        let change = PathChange::Prefix {
+            prefix: "/admin".into(),
+            replacement: "/x".into(),
+        };
+        let rewrite = rewrite(None, Some(change));
+        let mut request = parts("/%61dmin//%62?c=%61");
+        let mut known = path("/admin/b");
+        apply(&rewrite, &mut request, &mut known).unwrap();
+        assert_eq!(request.uri, "/x/b?c=%61");
+        assert_eq!(known.canonical(request.uri.path()).as_str(), "/x/b");
+
+        // What does not match is forwarded as the client sent it.
+        let mut other = parts("/%62//c");
+        apply(&rewrite, &mut other, &mut path("/b/c")).unwrap();
+        assert_eq!(other.uri, "/%62//c");
+    }
+
+    #[test]
+    fn refuses_what_a_client_would_be_refused_for() {
+        let strip = PathRewrite::new(Pattern::new("^/api(.*)$").unwrap(), "/$1").unwrap();
+        for (uri, expected) in [
+            ("/api/x", Some("/x")),
+            ("/apix//y", Some("/x/y")),
+            ("/api%2fx", Some("/%2Fx")),
+            ("/api../admin", None),
+            ("/api./admin", None),
+            ("/api..;/admin", None),
+            ("/api%2e%2e/admin", None),
+            ("/api..%2Fadmin", None),
+            ("/api..\\admin", None),
+        ] {
+            let mut request = parts(uri);
+            let changed = apply_to_path(&strip, &mut request, &mut RequestPath::default());
+            match expected {
+                Some(expected) => assert_eq!(request.uri, *expected, "{changed:?}"),
+                None => {
+                    let dots = FilterError::RefusedPath("the rewritten path has a dot segment");
+                    assert_eq!(changed, Err(dots), "{uri}");
+                }
+            }
+        }
     }
 }

@@ -85,13 +85,13 @@ pub struct TlsSettings {
     pub policy: ObjectRef,
 }
 
-/// How the paths of requests are normalized, for matching and forwarding alike.
+/// How the paths of requests are normalized.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct PathSettings {
     /// What happens to `%2F` and `%5C`.
     pub escaped_slashes: EscapedSlashes,
-    /// Whether duplicate slashes become one.
-    pub merges_slashes: bool,
+    /// What happens to several slashes in a row.
+    pub duplicate_slashes: DuplicateSlashes,
     /// What happens to `.` and `..`.
     pub dot_segments: DotSegments,
     /// The policy.
@@ -112,6 +112,22 @@ pub enum EscapedSlashes {
 impl EscapedSlashes {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Keep, Self::Reject, Self::Decode];
+}
+
+/// What happens to several slashes in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum DuplicateSlashes {
+    /// They decide as one slash, and are forwarded as they are.
+    Forward,
+    /// They become one.
+    Merge,
+    /// They stay, also where the path decides.
+    Keep,
+}
+
+impl DuplicateSlashes {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Forward, Self::Merge, Self::Keep];
 }
 
 /// What happens to dot segments.

@@ -114,7 +114,7 @@ pub struct GrpcMatch {
     pub method: usize,
 }
 
-/// A path condition, compared with the forwarded path, percent-encoding included.
+/// A path condition, in canonical form like the path that it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum PathMatch {
     /// The whole path.

@@ -45,7 +45,6 @@ use crate::telemetry::trace::TraceQueue;
 use crate::token_endpoint::TokenClient;
 
 pub use self::request::preview;
-pub use self::request::target;
 
 /// The running data plane. Dropping it does not stop it; a [`Shutdown`] does.
 pub struct Proxy {

@@ -59,6 +59,7 @@ mod tests {
 
     use super::*;
     use crate::ir::ObjectRef;
+    use crate::ir::canonical_path::CanonicalPath;
     use crate::ir::cidr;
     use crate::ir::route::PathMatch;
 
@@ -90,7 +91,7 @@ mod tests {
             view: RequestView {
                 host: "a.com",
                 method: &method,
-                path,
+                path: CanonicalPath::new(path).unwrap(),
                 query: None,
                 headers: &HeaderMap::new(),
                 added: &[],

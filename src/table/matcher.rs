@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
 use crate::ir::route::{
@@ -16,8 +17,8 @@ pub struct RequestView<'a> {
     pub host: &'a str,
     /// Method.
     pub method: &'a Method,
-    /// The forwarded path, percent-encoding included.
-    pub path: &'a str,
+    /// The path, which may be spelled otherwise where it is forwarded.
+    pub path: CanonicalPath<'a>,
     /// Query, without `?`.
     pub query: Option<&'a str>,
     /// Headers.
@@ -44,7 +45,8 @@ pub enum Mismatch<'a> {
 }
 
 /// Reports whether the path of the request meets the condition.
-pub(super) fn path_fits(condition: &PathMatch, path: &str) -> bool {
+pub(super) fn path_fits(condition: &PathMatch, path: CanonicalPath<'_>) -> bool {
+    let path = path.as_str();
     match condition {
         PathMatch::Exact(exact) => **exact == *path,
         PathMatch::Prefix(prefix) => path
@@ -213,7 +215,7 @@ mod tests {
         let headers = HeaderMap::new();
         let fits = |prefix: &str, path| {
             let request = RequestView {
-                path,
+                path: CanonicalPath::new(path).unwrap(),
                 ..view(&headers, &[])
             };
             path_fits(&PathMatch::Prefix(prefix.into()), request.path)
@@ -232,7 +234,7 @@ mod tests {
         let headers = HeaderMap::new();
         let fits = |service, method, path| {
             let request = RequestView {
-                path,
+                path: CanonicalPath::new(path).unwrap(),
                 ..view(&headers, &[])
             };
             let call = Box::new(GrpcCall { service, method });
@@ -275,7 +277,7 @@ mod tests {
         RequestView {
             host: "a",
             method: &Method::GET,
-            path: "/",
+            path: CanonicalPath::ROOT,
             query: None,
             headers,
             added,

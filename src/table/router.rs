@@ -370,7 +370,7 @@ impl Paths {
     }
 
     fn find(&self, request: &RequestView<'_>) -> Option<&Candidate> {
-        let exact = self.exact.get(request.path);
+        let exact = self.exact.get(&request.path);
         exact
             .and_then(|bucket| bucket.find(request))
             .or_else(|| find_pattern(&self.patterns, request))
@@ -390,7 +390,7 @@ impl Paths {
     }
 
     fn find_prefix(&self, request: &RequestView<'_>) -> Option<&Candidate> {
-        let path = request.path;
+        let path = request.path.as_str();
         self.lengths
             .iter()
             // A prefix ends where a path element ends. Beyond the end of the path, `get` below finds nothing.

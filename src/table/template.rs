@@ -3,12 +3,13 @@
 
 use super::matcher::path_fits;
 use super::rule::Rule;
+use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::route::{Action, BackendTarget, PathMatch, ValueMatch, WeightedBackend};
 
 impl Rule {
     /// Returns the path template of the first match that this path meets: the path for an exact one, `/*` behind a
     /// prefix, and a regular expression as it is.
-    pub fn path_template(&self, path: &str) -> Option<String> {
+    pub fn path_template(&self, path: CanonicalPath<'_>) -> Option<String> {
         let mut paths = self.ir.matches.iter().map(|it| &it.path);
         paths.find(|it| path_fits(it, path)).map(template)
     }

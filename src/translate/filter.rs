@@ -20,6 +20,7 @@ use crate::api::filter::{
 use crate::ir::Filter;
 use crate::ir::filter::{HeaderChanges, PathChange, Redirect, Rewrite, Scheme};
 use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::ir::path_normalization;
 use crate::ir::sharing::Text;
 
 use super::filter::backend::ResolveBackend;
@@ -384,9 +385,12 @@ fn rooted(text: &str, field: &str) -> Result<Text, Fault> {
         );
         return Err(unsupported(field, &message));
     }
-    Ok(if text.is_empty() || text.starts_with('/') {
-        text.into()
-    } else {
-        format!("/{text}").into()
-    })
+    let path: Text = match text.is_empty() || text.starts_with('/') {
+        true => text.into(),
+        false => format!("/{text}").into(),
+    };
+    match path_normalization::rewritten(path.to_string(), None) {
+        Err(why) => Err(unsupported(field, &format!("{text:?}: {why}"))),
+        Ok(_) => Ok(path),
+    }
 }

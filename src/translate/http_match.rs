@@ -3,6 +3,7 @@
 use http::{HeaderName, Method};
 
 use crate::api::http_route::{HttpMatch, NameValueMatch, PathMatch as ApiPath};
+use crate::ir::canonical_path;
 use crate::ir::route::{Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
 use super::patterns::RoutePatterns;
@@ -65,10 +66,11 @@ fn path(
         .unwrap_or("PathPrefix");
     let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
     let rooted = value.starts_with('/');
+    let named = canonical_path::named(value);
     match kind {
-        "Exact" if rooted => Ok(PathMatch::Exact(value.into())),
+        "Exact" if rooted => Ok(PathMatch::Exact(named.into())),
         "PathPrefix" if rooted => {
-            let prefix = value.trim_end_matches('/');
+            let prefix = named.trim_end_matches('/');
             Ok(PathMatch::Prefix(prefix.into()))
         }
         "Exact" | "PathPrefix" => Err(unsupported(

@@ -27,6 +27,7 @@ mod bodies;
 mod broken_references;
 mod buffered_bodies;
 mod canary;
+mod canonical_path;
 mod client_affinity;
 mod client_certificates;
 mod client_headers;

@@ -8,7 +8,7 @@ use crate::origin::{Origin, empty};
 use crate::scene::{Objects, Scene, prefix};
 
 /// A RouteFilter.
-fn filter(name: &str, spec: &Value) -> String {
+pub(crate) fn filter(name: &str, spec: &Value) -> String {
     json!({
         "apiVersion": "portcullis.dev/v1alpha1", "kind": "RouteFilter",
         "metadata": {"name": name}, "spec": spec,
@@ -17,14 +17,14 @@ fn filter(name: &str, spec: &Value) -> String {
 }
 
 /// A rule with this filter.
-fn rule(path: &str, name: &str) -> Value {
+pub(crate) fn rule(path: &str, name: &str) -> Value {
     let mut rule = prefix(path, "origin");
     let reference = json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": name});
     rule["filters"] = json!([{"type": "ExtensionRef", "extensionRef": reference}]);
     rule
 }
 
-fn rewrite(pattern: &str, replacement: &str) -> Value {
+pub(crate) fn rewrite(pattern: &str, replacement: &str) -> Value {
     json!({"regexRewrite": {"pattern": pattern, "replacement": replacement}})
 }
 

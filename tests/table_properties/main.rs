@@ -15,6 +15,17 @@ use portcullis::ir::Bind;
 const HOSTNAMES: [&str; 7] = ["", "a", "b.a", "c.b.a", "*.a", "*.b.a", "*.c.b.a"];
 const HOSTS: [&str; 8] = ["a", "b.a", "c.b.a", "d.c.b.a", "x.a", "ba", ".a", ""];
 const PATHS: [&str; 12] = [
-    "/", "/a", "/a/", "/a/b", "/a/b/", "/ab", "/a/b/c", "/é/a", "//a", "/b", "*", "",
+    "/",
+    "/a",
+    "/a/",
+    "/a/b",
+    "/a/b/",
+    "/ab",
+    "/a/b/c",
+    "/%C3%A9/a",
+    "//a",
+    "/b",
+    "*",
+    "",
 ];
 const BIND: Bind = Bind::tcp(None, 80);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use portcullis::ir::ListenerKey;
-use portcullis::table::{self, MatchVerdict, Table};
+use portcullis::ir::canonical_path::CanonicalPath;
+use portcullis::ir::path_normalization::normalize_with;
+use portcullis::table::{self, MatchVerdict, RequestView, Table};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 
@@ -49,6 +51,32 @@ fn outcome(table: &Table, request: &Request) -> String {
     text
 }
 
+/// Spells a path in another way that RFC 3986, 6.2.2 calls equivalent, with more slashes.
+fn disguised(path: &str, choices: &[u8]) -> String {
+    let mut choices = choices.iter().copied().cycle();
+    let mut rest = path;
+    let mut text = String::new();
+    while let Some(character) = rest.chars().next() {
+        let choice = choices.next().unwrap_or_default() % 3;
+        let escape = rest.get(..3).filter(|_| character == '%');
+        let (taken, spelled) = match (escape, choice) {
+            (Some(escape), 0) => (3, escape.to_ascii_lowercase()),
+            (Some(escape), _) => (3, escape.to_owned()),
+            (None, 1) if character.is_ascii_alphanumeric() => {
+                (1, format!("%{:02x}", u32::from(character)))
+            }
+            (None, 2) if character.is_ascii_alphanumeric() => {
+                (1, format!("%{:02X}", u32::from(character)))
+            }
+            (None, 2) if character == '/' => (1, "//".to_owned()),
+            (None, _) => (character.len_utf8(), character.to_string()),
+        };
+        text.push_str(&spelled);
+        rest = &rest[taken..];
+    }
+    text
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -59,6 +87,28 @@ proptest! {
             let found = find(&table, &request);
             let found = found.map(|(listener, rule)| (listener, rule.map(|rule| &rule.ir.id)));
             prop_assert_eq!(found, scan(&table.ir, &request), "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn equivalent_spellings_find_one_rule(
+        ir in ir(),
+        requests in vec((request(), vec(any::<u8>(), 1..12)), 20),
+    ) {
+        let table = Table::build(Arc::new(ir), None);
+        let port = table.port(&BIND).unwrap();
+        for (request, choices) in requests {
+            let (Some(listener), true) = (port.listener(request.host), request.path.starts_with('/')) else {
+                continue;
+            };
+            let spelled = disguised(request.path, &choices);
+            let find = |path: &str| {
+                let normalized = normalize_with(path, None).unwrap();
+                let path = CanonicalPath::new(normalized.canonical()).unwrap();
+                let found = listener.find(&RequestView { path, ..request.view() });
+                (path.to_string(), found.map(|rule| rule.ir.id.clone()))
+            };
+            prop_assert_eq!(find(&spelled), find(request.path), "{}", spelled);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
+use portcullis::ir::canonical_path::CanonicalPath;
 use portcullis::table::RequestView;
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -24,7 +25,7 @@ impl Request {
         RequestView {
             host: self.host,
             method: &self.method,
-            path: self.path,
+            path: CanonicalPath::new(self.path).unwrap(),
             query: self.query,
             headers: &self.headers,
             added: &[],

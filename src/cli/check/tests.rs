@@ -455,3 +455,48 @@ spec:
     let result = CheckResult::new(&load, &translation, in_cluster);
     assert!(result.warnings.is_empty());
 }
+
+const PROTECTED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: app}
+spec:
+  parentRefs: [{name: web}]
+  rules:
+  - {name: admin, matches: [{path: {value: /admin}}], backendRefs: [{name: app, port: 80}]}
+  - {backendRefs: [{name: app, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: admin}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: app, sectionName: admin}]
+  ipRules: {allow: [192.0.2.0/24]}
+"#;
+
+#[test]
+fn warns_of_paths_that_a_backend_may_read_as_protected_ones() {
+    let text = printed(&format!("{GATEWAY}{PROTECTED}"));
+    let warning = "warning: HTTPRoute default/app: spec.rules[0] is protected by policies that spec.rules[1] of HTTPRoute \
+                   default/app lacks, and both lead to Service default/app:80";
+    assert!(text.contains(warning), "{text}");
+    let setting =
+        "Set path.escapedSlashes: Reject in a ClientPolicy on Gateway default/web listener http";
+    assert!(text.contains(setting), "{text}");
+    let policy = PROTECTED.rsplit_once("---").unwrap().1;
+    let policy = policy.replace("AccessPolicy", "ClientPolicy").replace(
+        "HTTPRoute, name: app, sectionName: admin",
+        "Gateway, name: web",
+    );
+    let policy = policy.replace(
+        "ipRules: {allow: [192.0.2.0/24]}",
+        "path: {escapedSlashes: Reject}",
+    );
+    let text = printed(&format!("{GATEWAY}{PROTECTED}---{policy}"));
+    assert!(!text.contains("protected by policies"), "{text}");
+}

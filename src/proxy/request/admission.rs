@@ -19,6 +19,7 @@ use crate::ir::RouteKind;
 use crate::ir::client::{ClientPolicies, Underscores};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
+use crate::ir::request_path::RequestPath;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::client::Client;
 use crate::proxy::client::client_address::Origin;
@@ -35,6 +36,7 @@ use crate::telemetry::trace::RequestSpan;
 pub(super) struct Matched {
     pub(super) normalized: NormalizedRequest,
     pub(super) websocket: Option<Handshake>,
+    pub(super) path: RequestPath,
     pub(super) added: AddedHeaders,
     pub(super) rule: LoadedRule,
     /// What policies have to do with it.
@@ -77,9 +79,9 @@ pub(super) fn admit(
     let table = client.worker.table.load();
     let place = Place::find(client, &table, &normalized.host);
     let clients = place.clients();
-    let path = path::normalize(parts, clients.and_then(|it| it.path.as_deref()))?;
+    let (path, state) = path::normalize(parts, clients.and_then(|it| it.path.as_ref()))?;
     record.directed(&normalized.host);
-    if path.is_decoded {
+    if state.is_decoded {
         return Err(redirected(parts));
     }
     let origin = client.origin(clients, &mut parts.headers);
@@ -108,10 +110,10 @@ pub(super) fn admit(
     let (rule, passed) = place
         .listener
         .and_then(|listener| {
-            let view = view(parts, &normalized.host, &added);
+            let view = view((parts, &path), &normalized.host, &added);
             let arrival = place.arrival(listener, client);
             let span = record.span.as_deref_mut();
-            let found = find_rule((listener, &arrival), (&view, path), &origin, span);
+            let found = find_rule((listener, &arrival), (&view, state), &origin, span);
             let (rule, passed) = found.inspect_err(|error| {
                 let status = error.status().as_u16();
                 listener.responses.record(client.worker.id, status);
@@ -124,7 +126,7 @@ pub(super) fn admit(
         })?;
     record.matched(&rule, parts, (&normalized.host, added.id()));
     if record.span.is_some() {
-        record.trace(parts);
+        record.trace(parts, &path);
     }
     let passed = accept(passed, parts, record, (&table, &place)).and_then(|passed| {
         let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
@@ -148,6 +150,7 @@ pub(super) fn admit(
     Ok(Matched {
         normalized,
         websocket,
+        path,
         added,
         rule,
         passed,
@@ -285,11 +288,11 @@ impl<'a> Place<'a> {
 /// Returns the rule for a request, and whether its policies let the request pass.
 fn find_rule<'a>(
     (listener, arrival): (&'a Listener, &Arrival<'_>),
-    (view, path): (&RequestView<'_>, PathState),
+    (view, state): (&RequestView<'_>, PathState),
     origin: &Origin,
     span: Option<&mut RequestSpan>,
 ) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
-    if path.is_ambiguous {
+    if state.is_ambiguous {
         path::check_readings(listener, view)?;
     }
     let rule = rule_of(listener, view)?;

@@ -12,6 +12,7 @@ use super::view::view;
 use crate::filter::ResponsePhase;
 use crate::ir::RouteKind;
 use crate::ir::grpc::{WebFormat, is_grpc};
+use crate::ir::request_path::RequestPath;
 use crate::ir::route_defaults::{Retry, RouteDefaults};
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
@@ -30,6 +31,8 @@ pub(in crate::proxy) struct Exchange {
     pub(in crate::proxy) client: Rc<Client>,
     /// Request head: first as matched, then as modified by filters.
     pub(in crate::proxy) parts: request::Parts,
+    /// The canonical form of its path.
+    pub(in crate::proxy) path: RequestPath,
     /// Headers to add when forwarding.
     pub(in crate::proxy) added: AddedHeaders,
     /// Host used for matching.
@@ -66,6 +69,12 @@ pub(in crate::proxy) struct Exchange {
     pub(in crate::proxy) attempt_expires: Option<Instant>,
 }
 
+/// The head of a request before filters.
+pub(in crate::proxy) struct Unfiltered {
+    parts: request::Parts,
+    path: RequestPath,
+}
+
 impl Exchange {
     /// Returns the time for an attempt, if it is limited.
     pub(super) fn attempt_timeout(&self) -> Option<Duration> {
@@ -93,23 +102,28 @@ impl Exchange {
 
     /// Returns the parts that conditions look at.
     pub(super) fn view(&self) -> RequestView<'_> {
-        view(&self.parts, &self.host, &self.added)
+        view((&self.parts, &self.path), &self.host, &self.added)
     }
 
     /// A copy of the head before filters that may modify it: another attempt may need the original.
-    pub(in crate::proxy) fn before_filters(&mut self) -> Box<request::Parts> {
+    pub(in crate::proxy) fn before_filters(&mut self) -> Box<Unfiltered> {
         self.added.insert_into(&mut self.parts.headers);
-        Box::new(self.parts.clone())
+        Box::new(Unfiltered {
+            parts: self.parts.clone(),
+            path: self.path.clone(),
+        })
     }
 
     /// Restores the request after an attempt.
     pub(in crate::proxy) fn restore(
         &mut self,
-        unfiltered: Option<Box<request::Parts>>,
+        unfiltered: Option<Box<Unfiltered>>,
         body: RequestBody,
     ) {
-        if let Some(parts) = unfiltered {
-            self.parts = *parts;
+        if let Some(unfiltered) = unfiltered {
+            let Unfiltered { parts, path } = *unfiltered;
+            self.parts = parts;
+            self.path = path;
         }
         self.response_phase.reset_backend();
         self.body = body;

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
-use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, request};
 use tokio::time::timeout;
 
@@ -23,6 +22,7 @@ use super::original;
 use super::subrequest::{self, Subrequest};
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::auth_call::{AuthCall, AuthProtocol, ExternalPolicy, HttpAuth};
+use crate::ir::request_path::RequestPath;
 use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REQUEST_ID,
@@ -87,7 +87,8 @@ pub(super) async fn authorize(
             AuthProtocol::Http(http) => {
                 let span = exchange.record.span.as_deref();
                 let target = (&**backend, span);
-                let request = (&mut exchange.parts, exchange.client.scheme());
+                let scheme = exchange.client.scheme();
+                let request = (&mut exchange.parts, &exchange.path, scheme);
                 http_verdict(&worker, target, http, request, body).await
             }
             AuthProtocol::Grpc(grpc) => {
@@ -122,10 +123,10 @@ async fn http_verdict(
     worker: &Rc<Worker>,
     (backend, span): (&Backend, Option<&RequestSpan>),
     http: &HttpAuth,
-    (parts, scheme): (&mut request::Parts, Scheme),
+    (parts, path, scheme): (&mut request::Parts, &RequestPath, Scheme),
     body: Bytes,
 ) -> Result<Verdict, Error> {
-    let head = http_head(http, (&*parts, scheme), body.len())?;
+    let head = http_head(http, (&*parts, path, scheme), body.len())?;
     // The path is that of the client.
     let request = Subrequest::new(head, Semantics::Safe);
     let mut request = request.traced(worker, span, Purpose::ExternalAuth, None);
@@ -149,7 +150,7 @@ async fn http_verdict(
 /// have those of the client's request.
 fn http_head(
     http: &HttpAuth,
-    (parts, scheme): (&request::Parts, Scheme),
+    (parts, path, scheme): (&request::Parts, &RequestPath, Scheme),
     length: usize,
 ) -> Result<request::Parts, Error> {
     const ALWAYS: [HeaderName; 6] = [
@@ -161,9 +162,7 @@ fn http_head(
         X_REQUEST_ID,
     ];
     let mut head = subrequest::head(parts);
-    let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    // The target of `OPTIONS *` is not a path.
-    let target = if target.starts_with('/') { target } else { "/" };
+    let target = original::decided_target(parts, path);
     let target = format!("{}{target}", http.path_prefix);
     head.uri = Uri::try_from(target).map_err(|_| Error::Filter)?;
     let allowed = http.headers.iter().filter(|name| !ALWAYS.contains(name));
@@ -173,12 +172,12 @@ fn http_head(
             appended.map_err(|_| Error::Filter)?;
         }
     }
-    if let Some(path) = &http.exact_path {
-        head.uri = Uri::try_from(&**path).map_err(|_| Error::Filter)?;
+    if let Some(exact) = &http.exact_path {
+        head.uri = Uri::try_from(&**exact).map_err(|_| Error::Filter)?;
         if length == 0 {
             head.method = Method::GET;
         }
-        original::describe((parts, scheme), &mut head.headers)?;
+        original::describe((parts, path, scheme), &mut head.headers)?;
     }
     head.headers
         .insert(CONTENT_LENGTH, HeaderValue::from(length));

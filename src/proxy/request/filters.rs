@@ -4,7 +4,7 @@
 
 use super::exchange::Exchange;
 use super::{external_auth, mirror};
-use crate::filter::{self, Level, LocalResponse, RequestFacts, Verdict};
+use crate::filter::{self, FilterError, Level, LocalResponse, RequestFacts, Verdict};
 use crate::ir::Filter;
 use crate::proxy::error::Error;
 use crate::table::{BackendTarget, Filters};
@@ -65,12 +65,24 @@ pub(in crate::proxy) async fn run(
             host: exchange.host.as_str(),
             listener_port: exchange.client.port.number(),
         };
-        let (parts, phase) = (&mut exchange.parts, &mut exchange.response_phase);
-        let verdict = filter::request(filter, level, parts, &facts, phase);
-        if let Verdict::Respond(response) = verdict.map_err(|_| Error::Filter)? {
+        let head = (&mut exchange.parts, &mut exchange.path);
+        let phase = &mut exchange.response_phase;
+        let verdict = filter::request(filter, level, head, &facts, phase);
+        if let Verdict::Respond(response) = verdict.map_err(error)? {
             return Ok(Some(response));
         }
     }
     exchange.is_mirrored = level == Level::Backend;
     Ok(None)
+}
+
+fn error(error: FilterError) -> Error {
+    match error {
+        FilterError::RefusedPath(why) => Error::BadRequest(why),
+        FilterError::Host
+        | FilterError::Path
+        | FilterError::Location
+        | FilterError::NoHost
+        | FilterError::TooManyHeaders => Error::Filter,
+    }
 }

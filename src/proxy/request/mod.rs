@@ -26,7 +26,6 @@ mod session;
 mod sign_in;
 mod spelling;
 pub(super) mod subrequest;
-pub mod target;
 mod view;
 mod wanted_page;
 pub(super) mod websocket;

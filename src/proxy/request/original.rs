@@ -1,10 +1,13 @@
 //! What the request of a client was, for servers that see another path. Does no I/O.
 
+use std::borrow::Cow;
+
 use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use crate::filter::Scheme;
+use crate::ir::request_path::RequestPath;
 use crate::proxy::client::forwarding::{X_FORWARDED_HOST, X_FORWARDED_PROTO};
 use crate::proxy::error::Error;
 use crate::table::RequestView;
@@ -16,17 +19,18 @@ const X_ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
 
 /// Sets the headers that describe a request. What the client says in them is replaced.
 pub(super) fn describe(
-    (parts, scheme): (&request::Parts, Scheme),
+    (parts, path, scheme): (&request::Parts, &RequestPath, Scheme),
     headers: &mut HeaderMap,
 ) -> Result<(), Error> {
-    let url = url(parts, scheme).ok_or(Error::Filter)?;
+    let origin = origin(&parts.headers, self::scheme(parts, scheme)).ok_or(Error::Filter)?;
+    let target = decided_target(parts, path);
     let value = |text: &str| HeaderValue::from_str(text).map_err(|_| Error::Filter);
     let method = value(parts.method.as_str())?;
     let described = [
         (X_FORWARDED_METHOD, method.clone()),
-        (X_FORWARDED_URI, value(target(parts))?),
+        (X_FORWARDED_URI, value(&target)?),
         (X_ORIGINAL_METHOD, method),
-        (X_ORIGINAL_URL, value(&url)?),
+        (X_ORIGINAL_URL, value(&(origin + &target))?),
     ];
     // Policies may keep the proxy from sending these to backends.
     let host = parts.headers.get(HOST).cloned().ok_or(Error::Filter)?;
@@ -64,6 +68,17 @@ pub(super) fn origin(headers: &HeaderMap, scheme: &str) -> Option<String> {
 pub(super) fn target(parts: &request::Parts) -> &str {
     let target = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
     if target.starts_with('/') { target } else { "/" }
+}
+
+/// Returns path and query for a server that decides: the path in the form by which everything decides.
+pub(super) fn decided_target<'a>(parts: &'a request::Parts, path: &RequestPath) -> Cow<'a, str> {
+    let forwarded = parts.uri.path();
+    let canonical = path.canonical(forwarded);
+    match parts.uri.query() {
+        _ if *canonical == *forwarded || !canonical.starts_with('/') => target(parts).into(),
+        Some(query) => format!("{}?{query}", &*canonical).into(),
+        None => canonical.to_string().into(),
+    }
 }
 
 /// Returns the scheme of the URL of a request, whose added headers may still be apart.
@@ -131,10 +146,11 @@ mod tests {
         parts
             .headers
             .insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));
-        describe((&parts, Scheme::Http), &mut headers).unwrap();
+        let path = RequestPath::new(Some("/c".to_owned()), None);
+        describe((&parts, &path, Scheme::Http), &mut headers).unwrap();
         let uris: Vec<_> = headers.get_all(X_FORWARDED_URI).iter().collect();
-        assert_eq!(uris, ["/b?c"]);
-        assert_eq!(headers[X_ORIGINAL_URL], "https://a.example/b?c");
+        assert_eq!(uris, ["/c?c"]);
+        assert_eq!(headers[X_ORIGINAL_URL], "https://a.example/c?c");
         assert_eq!(headers[X_FORWARDED_HOST], "a.example");
         assert_eq!(headers[X_FORWARDED_METHOD], "GET");
     }

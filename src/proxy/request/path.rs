@@ -1,12 +1,14 @@
-//! The path of a request, for matching and forwarding alike: normalized as its listener says, once that is known.
+//! The path of a request, as it decides and as it is forwarded: normalized as its listener says, once that is known.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Uri, Version, request};
 
-use super::target::{self, Normalized};
 use crate::ir::client::PathSettings;
+use crate::ir::path_normalization::{self, Normalized};
+use crate::ir::request_path::RequestPath;
 use crate::proxy::error::Error;
 use crate::table::{Listener, RequestView};
 
@@ -19,14 +21,22 @@ pub(super) struct PathState {
     pub(super) is_ambiguous: bool,
 }
 
-/// Normalizes the path of a request. Without settings, dot segments are refused and duplicate slashes are merged.
+/// Normalizes the path of a request as its listener says, and makes its target one in origin form.
 pub(super) fn normalize(
     parts: &mut request::Parts,
-    settings: Option<&PathSettings>,
-) -> Result<PathState, Error> {
+    settings: Option<&Arc<PathSettings>>,
+) -> Result<(RequestPath, PathState), Error> {
     let path = parts.uri.path();
+    let scheme = parts.uri.scheme_str();
+    let is_http =
+        |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    if !scheme.is_none_or(is_http) {
+        return Err(Error::BadRequest(
+            "the scheme of the request target is not http or https",
+        ));
+    }
     if path == "*" && parts.method == Method::OPTIONS {
-        return Ok(PathState::default());
+        return Ok(Default::default());
     }
     // RFC 9113, 8.3.1: only HTTP/1's absolute form may omit the path before a query.
     let misses_path = |target: &PathAndQuery| {
@@ -35,33 +45,45 @@ pub(super) fn normalize(
     if !path.starts_with('/') || parts.uri.path_and_query().is_none_or(misses_path) {
         return Err(Error::BadRequest("the request target is not a path"));
     }
-    let (path, state) = match settings {
-        None => {
-            let path = target::normalize(path).map_err(Error::BadRequest)?;
-            (path, PathState::default())
-        }
-        Some(settings) => {
-            let Normalized {
-                path,
-                is_decoded,
-                is_ambiguous,
-            } = target::normalize_with(path, settings).map_err(Error::BadRequest)?;
-            let state = PathState {
-                is_decoded,
-                is_ambiguous,
-            };
-            (path, state)
-        }
+    let normalized = path_normalization::normalize_with(path, settings.map(|it| &**it));
+    let Normalized {
+        path,
+        canonical,
+        is_decoded,
+        is_ambiguous,
+    } = normalized.map_err(Error::BadRequest)?;
+    let state = PathState {
+        is_decoded,
+        is_ambiguous,
     };
-    let changed = match (path, parts.uri.query()) {
-        (Cow::Borrowed(_), _) if parts.uri.authority().is_none() => return Ok(state),
-        (path, Some(query)) => Uri::builder().path_and_query(format!("{path}?{query}")),
-        (path, None) => Uri::builder().path_and_query(&*path),
+    let target = match path {
+        Cow::Borrowed(_) if parts.uri.authority().is_none() => None,
+        Cow::Borrowed(path) => Some(origin_form(&parts.uri, path)),
+        Cow::Owned(path) => Some(with_query(path, parts.uri.query())),
     };
-    parts.uri = changed
-        .build()
-        .map_err(|_| Error::BadRequest("malformed request target"))?;
-    Ok(state)
+    if let Some(target) = target {
+        let target = target.ok_or(Error::BadRequest("malformed request target"))?;
+        parts.uri = target.into();
+    }
+    Ok((RequestPath::new(canonical, settings), state))
+}
+
+/// Returns path and query, as they are.
+fn origin_form(uri: &Uri, path: &str) -> Option<PathAndQuery> {
+    let target = uri.path_and_query()?;
+    match target.as_str().starts_with('/') {
+        true => Some(target.clone()),
+        // RFC 9112, 3.2.1: an absolute target without a path has the path `/`.
+        false => with_query(path.to_owned(), uri.query()),
+    }
+}
+
+fn with_query(path: String, query: Option<&str>) -> Option<PathAndQuery> {
+    let target = match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    PathAndQuery::try_from(target).ok()
 }
 
 /// Returns a `Location` for the path and query of a request, on the same host. A path that begins with two slashes would
@@ -80,16 +102,17 @@ pub(super) fn check_readings(listener: &Listener, view: &RequestView<'_>) -> Res
     let Some(rule) = listener.find(view) else {
         return Ok(());
     };
-    let readings = target::readings(view.path);
+    let readings = path_normalization::readings(&view.path);
     let policies = listener.policies(rule);
     if !readings.is_empty() && policies.is_some_and(|policies| policies.ir.need_paths()) {
         return Err(Error::BadRequest(
             "a policy decides by the path, which has several readings",
         ));
     }
-    let is_same = |path: &String| {
-        let view = RequestView { path, ..*view };
-        let found = listener.find(&view);
+    let is_same = |reading: &String| {
+        let known = RequestPath::new(Some(reading.clone()), None);
+        let path = known.canonical(reading);
+        let found = listener.find(&RequestView { path, ..*view });
         found.is_some_and(|found| std::ptr::eq(&**found, &**rule))
     };
     match readings.iter().all(is_same) {

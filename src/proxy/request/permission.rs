@@ -70,7 +70,8 @@ fn count(
     identity: &Identity,
     remaining: Option<Remaining>,
 ) -> Result<(), Box<PolicyRefusal>> {
-    let view = view(&exchange.parts, &exchange.host, &exchange.added);
+    let head = (&exchange.parts, &exchange.path);
+    let view = view(head, &exchange.host, &exchange.added);
     let request = LimitedRequest {
         client: exchange.record.client().ip(),
         view,

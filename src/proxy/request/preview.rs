@@ -13,6 +13,7 @@ use super::spelling;
 use super::view::view;
 use crate::ir::client::ConnectionSettings;
 use crate::ir::grpc::is_call;
+use crate::ir::request_path::RequestPath;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::{AddedHeaders, Forwarding};
 use crate::proxy::client::forwarding_rules::ForwardingRules;
@@ -33,7 +34,8 @@ pub struct Preview {
     is_call: bool,
     host: Host,
     added: AddedHeaders,
-    path: PathState,
+    path: RequestPath,
+    state: PathState,
 }
 
 /// The connection on which a request would arrive.
@@ -113,13 +115,19 @@ impl Preview {
             is_call,
             host: normalized.host,
             added,
-            path: PathState::default(),
+            path: RequestPath::default(),
+            state: PathState::default(),
         })
     }
 
-    /// Returns the parts that conditions look at.
+    /// Returns the parts that conditions look at, once the path is normalized.
     pub fn view(&self) -> RequestView<'_> {
-        view(&self.parts, &self.host, &self.added)
+        view((&self.parts, &self.path), &self.host, &self.added)
+    }
+
+    /// Returns the path for backends, unless a filter rewrites it.
+    pub fn forwarded_path(&self) -> &str {
+        self.parts.uri.path()
     }
 
     /// Returns the listener that serves the request.
@@ -141,16 +149,17 @@ impl Preview {
     /// The response to a request that the proxy refuses or redirects because of its path.
     pub fn normalize_path(&mut self, listener: Option<&Listener>) -> Result<(), Refusal> {
         let clients = listener.and_then(|listener| listener.ir.clients.as_ref());
-        let settings = clients.and_then(|clients| clients.path.as_deref());
+        let settings = clients.and_then(|clients| clients.path.as_ref());
         let normalized = path::normalize(&mut self.parts, settings);
         let refused = |error| Err(Refusal::new(error, self.is_call));
         match normalized {
-            Ok(state) if state.is_decoded && self.is_call => {
+            Ok((_, state)) if state.is_decoded && self.is_call => {
                 refused(Error::BadRequest("the path has an escaped slash"))
             }
-            Ok(state) if state.is_decoded => refused(Error::EscapedSlash),
-            Ok(state) => {
-                self.path = state;
+            Ok((_, state)) if state.is_decoded => refused(Error::EscapedSlash),
+            Ok((path, state)) => {
+                self.path = path;
+                self.state = state;
                 Ok(())
             }
             Err(error) => refused(error),
@@ -163,7 +172,7 @@ impl Preview {
     /// The response if no rule matches.
     pub fn rule<'a>(&self, listener: &'a Listener) -> Result<&'a Arc<Rule>, Refusal> {
         let view = self.view();
-        let read = match self.path.is_ambiguous {
+        let read = match self.state.is_ambiguous {
             true => path::check_readings(listener, &view),
             false => Ok(()),
         };
@@ -204,7 +213,7 @@ mod tests {
         request.normalize_path(None).unwrap();
         let view = request.view();
         assert_eq!(
-            (view.host, view.path, view.query),
+            (view.host, view.path.as_str(), view.query),
             ("a.com", "/a/b", Some("c"))
         );
         assert!(!view.headers.contains_key("x-hop"));

@@ -257,6 +257,7 @@ impl Exchange {
             Ok(Matched {
                 normalized,
                 websocket,
+                path,
                 added,
                 rule,
                 passed,
@@ -276,6 +277,7 @@ impl Exchange {
                     client,
                     expires: expiry(&rule, defaults.as_deref(), &parts.headers),
                     parts,
+                    path,
                     added,
                     host: normalized.host,
                     // The bytes of a tunnel are no body.

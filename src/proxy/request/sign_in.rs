@@ -63,12 +63,12 @@ pub(super) async fn check(
         oidc,
         scheme,
     };
-    let path = exchange.parts.uri.path();
-    if path == &*oidc.ir.redirect_path {
+    let path = exchange.view().path;
+    if *path == *oidc.ir.redirect_path {
         let response = callback::finish(exchange, &visit).await?;
         return Ok(Session::Respond(response));
     }
-    if path == &*oidc.ir.logout_path {
+    if *path == *oidc.ir.logout_path {
         return Ok(Session::Respond(logout::respond(exchange, &visit)?));
     }
     if !identity.needs_session() {

@@ -2,6 +2,7 @@
 
 use http::request;
 
+use crate::ir::request_path::RequestPath;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
 use crate::table::RequestView;
@@ -9,14 +10,14 @@ use crate::table::RequestView;
 /// Returns the parts of a request with this head, host and added headers.
 #[inline]
 pub(super) fn view<'a>(
-    parts: &'a request::Parts,
+    (parts, path): (&'a request::Parts, &'a RequestPath),
     host: &'a Host,
     added: &'a AddedHeaders,
 ) -> RequestView<'a> {
     RequestView {
         host: host.as_str(),
         method: &parts.method,
-        path: parts.uri.path(),
+        path: path.canonical(parts.uri.path()),
         query: parts.uri.query(),
         headers: &parts.headers,
         added: added.as_slice(),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use crate::filter::Scheme;
+use crate::ir::request_path::RequestPath;
 use crate::ir::{GatewayLog, Tracing};
 use crate::proxy::activity::Activity;
 use crate::proxy::client::Client;
@@ -161,10 +162,10 @@ impl Record {
 
     /// Records the rule in the span of the request, and removes what belongs to no trace of the client.
     #[cold]
-    pub(crate) fn trace(&mut self, parts: &mut request::Parts) {
+    pub(crate) fn trace(&mut self, parts: &mut request::Parts, path: &RequestPath) {
         let Some(span) = &mut self.span else { return };
         if let Some(rule) = &self.rule {
-            let template = rule.path_template(parts.uri.path());
+            let template = rule.path_template(path.canonical(parts.uri.path()));
             span.matched(&rule.ir.id, template);
         }
         if !span.has_parent() {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::ir::ObjectRef;
+use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cidr::{self, CidrSet};
 use crate::ir::limit::{IdentityPart, KeyPart, Rate, Scope};
 use crate::ir::route::{Conditions, Match, PathMatch};
@@ -65,7 +66,7 @@ fn view(headers: &HeaderMap) -> RequestView<'_> {
     RequestView {
         host: "a.com",
         method: &Method::GET,
-        path: "/",
+        path: CanonicalPath::ROOT,
         query: None,
         headers,
         added: &[],
@@ -330,7 +331,7 @@ fn requests_that_do_not_meet_the_condition_neither_count_nor_are_refused() {
             client: from([127, 0, 0, 1]),
             view: RequestView {
                 method: &method,
-                path,
+                path: CanonicalPath::new(path).unwrap(),
                 ..view(&headers)
             },
         };

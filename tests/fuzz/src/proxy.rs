@@ -23,7 +23,8 @@ pub(crate) mod request {
     mod path;
     mod spelling;
 
-    pub(crate) use portcullis::proxy::target;
+    pub(crate) use portcullis::ir::path_normalization as target;
+    use portcullis::ir::request_path::RequestPath;
 
     use self::headers::NormalizedRequest;
     use super::client::host::LastHost;
@@ -33,9 +34,9 @@ pub(crate) mod request {
     pub(crate) fn normalize(
         parts: &mut http::request::Parts,
         max_headers: usize,
-    ) -> Result<NormalizedRequest, Error> {
+    ) -> Result<(NormalizedRequest, RequestPath), Error> {
         let normal = headers::normalize(parts, &mut LastHost::default(), max_headers)?;
-        path::normalize(parts, None)?;
-        Ok(normal)
+        let (path, _) = path::normalize(parts, None)?;
+        Ok((normal, path))
     }
 }

@@ -19,6 +19,7 @@ use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::X_REQUEST_ID;
 use crate::proxy::error::Error;
 use crate::proxy::request::exchange::Exchange;
+use crate::proxy::request::original;
 use crate::proxy::request::subrequest::{self, Subrequest};
 use crate::proxy::worker_state::Worker;
 use crate::proxy::worker_state::budget::Held;
@@ -104,12 +105,15 @@ fn check_request(grpc: &GrpcAuth, exchange: &Exchange, body: &Bytes) -> CheckReq
     };
     let length = parts.headers.get(http::header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let target = parts.uri.path_and_query();
+    let target = match parts.uri.path() {
+        "*" => "*".into(),
+        _ => original::decided_target(parts, &exchange.path),
+    };
     let http = HttpRequest {
         id: one(&X_REQUEST_ID),
         method: parts.method.to_string(),
         headers: parts.headers.keys().filter(is_sent).map(joined).collect(),
-        path: target.map_or("/", |target| target.as_str()).to_owned(),
+        path: target.into_owned(),
         host: one(&HOST),
         scheme: match exchange.client.scheme() {
             Scheme::Http => "http".to_owned(),

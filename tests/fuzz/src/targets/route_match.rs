@@ -6,7 +6,9 @@ use std::sync::LazyLock;
 
 use http::request::Parts;
 use portcullis::filter::{self, Level, RequestFacts, ResponsePhase, Scheme, Verdict};
-use portcullis::proxy::target;
+use portcullis::ir::canonical_path::CanonicalPath;
+use portcullis::ir::path_normalization as target;
+use portcullis::ir::request_path::RequestPath;
 use portcullis::table::{Listener, MatchVerdict, Port, RequestView, Table};
 
 use crate::{goldens, objects, request};
@@ -52,6 +54,9 @@ fn check_port(port: &Port, parts: &Parts, host: &str) {
 }
 
 fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &str) {
+    let Some(path) = CanonicalPath::new(path) else {
+        return;
+    };
     let view = RequestView {
         host,
         method: &parts.method,
@@ -78,7 +83,7 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         host,
         listener_port: port.bind().port,
     };
-    let mut changed = parts.clone();
+    let (mut changed, mut known) = (parts.clone(), RequestPath::default());
     let of_backend = rule.select(rule.draw(None));
     let of_backend = of_backend.and_then(|backend| backend.filters());
     let of_backend = of_backend.map_or(&[][..], |filters| filters.all);
@@ -90,7 +95,7 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
     for (filters, level) in levels {
         let mut run = filters
             .iter()
-            .map(|filter| filter::request(filter, level, &mut changed, &facts, &mut phase));
+            .map(|filter| filter::request(filter, level, (&mut changed, &mut known), &facts, &mut phase));
         if run.all(|verdict| matches!(verdict, Ok(Verdict::Continue))) {
             let path = changed.uri.path();
             assert!(

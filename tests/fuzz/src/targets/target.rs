@@ -1,11 +1,12 @@
 //! Feeds request heads to what makes a request fit to be matched and forwarded, as HTTP/1 and as HTTP/2, and paths to
 //! what normalises them. Checks that nothing panics, that a normal request is normal already, and that it has one host,
-//! a path without dot segments or doubled slashes, and no field of a connection.
+//! a path without dot segments, also without doubled slashes where it decides, and no field of a connection.
 
 use http::request::Parts;
 use http::{Method, Version};
 use portcullis::ir;
-use portcullis::ir::client::{DotSegments, EscapedSlashes, PathSettings};
+use portcullis::ir::canonical_path::CanonicalPath;
+use portcullis::ir::client::{DotSegments, DuplicateSlashes, EscapedSlashes, PathSettings};
 
 use crate::proxy::request::normalize;
 use crate::proxy::request::target::{self, normalize_with, readings};
@@ -31,12 +32,14 @@ pub fn check(data: &[u8]) {
 fn check_path(text: &str) {
     let path = format!("/{text}");
     for settings in all_settings() {
-        if let Ok(normal) = normalize_with(&path, &settings) {
-            let readings = readings(&normal.path);
+        if let Ok(normal) = normalize_with(&path, Some(&settings)) {
+            let readings = readings(normal.canonical());
             assert!(normal.path.starts_with('/'), "{path:?} {settings:?}");
+            assert!(CanonicalPath::new(normal.canonical()).is_some(), "{path:?}");
             assert!(readings.iter().all(|it| it.starts_with('/')), "{path:?}");
-            if settings.dot_segments != DotSegments::Keep && settings.merges_slashes {
-                assert_safe(&normal.path);
+            let keeps = settings.duplicate_slashes == DuplicateSlashes::Keep;
+            if settings.dot_segments != DotSegments::Keep && !keeps {
+                assert_safe(normal.canonical());
             }
         }
     }
@@ -50,9 +53,9 @@ fn check_path(text: &str) {
 fn all_settings() -> impl Iterator<Item = PathSettings> {
     EscapedSlashes::ALL.into_iter().flat_map(|escaped_slashes| {
         DotSegments::ALL.into_iter().flat_map(move |dot_segments| {
-            [false, true].map(|merges_slashes| PathSettings {
+            DuplicateSlashes::ALL.map(|duplicate_slashes| PathSettings {
                 escaped_slashes,
-                merges_slashes,
+                duplicate_slashes,
                 dot_segments,
                 policy: ir::ObjectRef::new("portcullis.dev", "ClientPolicy", "a", "b"),
             })
@@ -76,7 +79,7 @@ fn assert_safe(path: &str) {
 }
 
 fn check_request(mut parts: Parts) {
-    let Ok(normal) = normalize(&mut parts, MAX_FIELDS) else {
+    let Ok((normal, path)) = normalize(&mut parts, MAX_FIELDS) else {
         return;
     };
     let host = normal.host.as_str();
@@ -90,7 +93,8 @@ fn check_request(mut parts: Parts) {
         "{host:?}"
     );
     if parts.method != Method::OPTIONS || parts.uri.path() != "*" {
-        assert_safe(parts.uri.path());
+        assert!(parts.uri.path().starts_with('/'));
+        assert_safe(&path.canonical(parts.uri.path()));
         assert!(parts.uri.authority().is_none(), "{}", parts.uri);
     }
     for name in [
@@ -111,7 +115,7 @@ fn check_request(mut parts: Parts) {
     let mut again = parts.clone();
     // A target with an authority has brought a `Host`.
     let second = normalize(&mut again, MAX_FIELDS + 1);
-    let second = second.unwrap_or_else(|error| panic!("{error:?}: {parts:?}"));
+    let (second, _) = second.unwrap_or_else(|error| panic!("{error:?}: {parts:?}"));
     assert_eq!(second.host.as_str(), host);
     assert_eq!(again.uri, parts.uri);
     assert_eq!(again.headers, parts.headers);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::client_policy::PathNormalization;
 use crate::ir::ObjectRef;
-use crate::ir::client::{DotSegments, EscapedSlashes, PathSettings};
+use crate::ir::client::{DotSegments, DuplicateSlashes, EscapedSlashes, PathSettings};
 
 use super::super::policy::{Content, invalid};
 use crate::translate::reason::Fault;
@@ -37,7 +37,11 @@ pub(super) fn path(policy: &ObjectRef, section: &PathNormalization) -> Result<Co
     };
     Ok(Content::Path(Arc::new(PathSettings {
         escaped_slashes,
-        merges_slashes: merge_slashes.unwrap_or(true),
+        duplicate_slashes: match merge_slashes {
+            None => DuplicateSlashes::Forward,
+            Some(true) => DuplicateSlashes::Merge,
+            Some(false) => DuplicateSlashes::Keep,
+        },
         dot_segments,
         policy: policy.clone(),
     })))
@@ -60,7 +64,7 @@ mod tests {
             panic!("a path");
         };
         assert_eq!(settings.escaped_slashes, EscapedSlashes::Keep);
-        assert!(settings.merges_slashes);
+        assert_eq!(settings.duplicate_slashes, DuplicateSlashes::Forward);
         assert_eq!(settings.dot_segments, DotSegments::Reject);
     }
 
