@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Far more than any change takes; only a broken provider is waited for this long.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory and what is published of it.
 struct Followed {
@@ -92,29 +92,52 @@ fn errors(load: &Load) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_write_in_place_is_published_soon() {
-    let mut followed = Followed::start(|directory| {
-        for number in 0..100 {
-            let name = format!("object-{number}");
-            fs::write(
-                directory.join(format!("{name}.yaml")),
-                config_map(&name, "1"),
-            )
-            .expect("written");
-        }
-    })
-    .await;
-    let start = Instant::now();
+async fn a_write_in_place_is_published() {
+    let mut followed = Followed::start(hundred_objects).await;
     followed.write("object-7.yaml", &config_map("object-7", "2"));
     let load = followed.until_version("object-7", "2").await;
-    println!("published after {:?}", start.elapsed());
-    // The aim is 100 ms; the rest is for busy machines.
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
     assert_eq!(load.snapshot.config_maps.len(), 100);
+}
+
+fn hundred_objects(directory: &Path) {
+    for number in 0..100 {
+        let name = format!("object-{number}");
+        let file = directory.join(format!("{name}.yaml"));
+        fs::write(file, config_map(&name, "1")).expect("written");
+    }
+}
+
+/// A write that waits for a poll, or for the end of what might be a longer write, takes more than a hundred times as long.
+#[tokio::test]
+#[ignore = "compares times"]
+async fn a_write_in_place_is_published_as_fast_as_a_rename() {
+    const TIMES: usize = 9;
+    let mut followed = Followed::start(hundred_objects).await;
+    let (mut in_place, mut renamed) = (Vec::new(), Vec::new());
+    for version in 0..2 * TIMES {
+        let text = config_map("object-7", &format!("new-{version}"));
+        let start = Instant::now();
+        let times = if version % 2 == 0 {
+            followed.write("object-7.yaml", &text);
+            &mut in_place
+        } else {
+            followed.write(".draft", &text);
+            let [from, to] = [".draft", "object-7.yaml"].map(|it| followed.directory.join(it));
+            fs::rename(from, to).expect("renamed");
+            &mut renamed
+        };
+        followed
+            .until_version("object-7", &format!("new-{version}"))
+            .await;
+        times.push(start.elapsed());
+    }
+    in_place.sort();
+    renamed.sort();
+    let (found, reference) = (in_place[TIMES / 2], renamed[TIMES / 2]);
+    assert!(
+        found <= 10 * reference,
+        "{found:?}, and {reference:?} for a rename"
+    );
 }
 
 #[tokio::test]

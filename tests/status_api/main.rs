@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::api::Api;
 
 /// Timeout of any wait on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Values with the time of observation.
 type Entries<T> = Vec<(Instant, T)>;

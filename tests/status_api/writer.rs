@@ -122,6 +122,7 @@ impl Running {
         let began = Instant::now();
         while self.count(result) < count {
             assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", self.counts());
+            // No notification tells the change.
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -308,6 +309,7 @@ fn honors_retry_after_of_an_overloaded_api_server() {
     let began = requests[0].at;
     let early = requests
         .iter()
+        // Those before the pause that the server asks for ends, however slow they are.
         .filter(|one| one.at - began < Duration::from_millis(1900));
     assert!(early.count() <= CONCURRENT + 1);
 }

@@ -1,12 +1,14 @@
 //! Clients without a valid token: what they cost the API server, and that pods get their streams beside them.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
+use http::header::AUTHORIZATION;
 use portcullis::wire::AUDIENCE;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -28,21 +30,23 @@ fn reviews(controller: &Controller) -> usize {
     controller.api.requests("tokenreviews").len()
 }
 
-/// Sends different tokens of the pod `edge-1` on many connections.
-async fn flood(controller: &Controller, forge: impl Fn(usize) -> String) -> Vec<JoinHandle<()>> {
+/// Sends different tokens of the pod `edge-1` on many connections, without an end: what succeeds does so beside them.
+async fn flood(
+    controller: &Controller,
+    forge: impl Fn(usize) -> String + 'static,
+) -> Vec<JoinHandle<()>> {
     let bundle = controller.bundle().await;
+    let forge = Rc::new(forge);
     let mut clients = Vec::new();
     for client in 0..CLIENTS {
-        let tokens: Vec<_> = (0..100)
-            .map(|number| forge(client * 100 + number))
-            .collect();
-        let requests: Vec<_> = tokens
-            .iter()
-            .map(|token| controller.request("edge", token, None))
-            .collect();
+        let forge = forge.clone();
+        let template = controller.request("edge", "", None);
         let mut connection = controller.connect(&bundle).await.unwrap();
         clients.push(spawn_local(async move {
-            for request in requests {
+            for number in (client..).step_by(CLIENTS) {
+                let mut request = template.clone();
+                let bearer = format!("Bearer {}", forge(number)).parse().unwrap();
+                request.headers_mut().insert(AUTHORIZATION, bearer);
                 let Ok(mut ready) = connection.clone().ready().await else {
                     return;
                 };
@@ -59,14 +63,12 @@ async fn flood(controller: &Controller, forge: impl Fn(usize) -> String) -> Vec<
     clients
 }
 
-/// Time until a pod has its stream.
-async fn time_of_stream(controller: &Controller, token: &str) -> Duration {
-    let start = Instant::now();
+/// Waits until a pod has its stream.
+async fn gets_stream(controller: &Controller, token: &str) {
     let (status, pod) = controller
         .send(controller.request("edge", token, None))
         .await;
     assert_eq!(status, StatusCode::OK, "{}", pod.rest().await);
-    start.elapsed()
 }
 
 /// The keys of an API server.
@@ -119,13 +121,12 @@ fn forged_signatures_cost_no_review_and_delay_no_new_pod() {
         controller.accept(&genuine, "edge-portcullis", "edge-1");
         let (text, _) = genuine.rsplit_once('.').unwrap();
         let text = text.to_owned();
-        let clients = flood(&controller, |number| {
+        let clients = flood(&controller, move |number| {
             let signature = format!("{number:0>64}");
             format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
         })
         .await;
-        let delay = time_of_stream(&controller, &genuine).await;
-        assert!(delay < Duration::from_secs(1), "{delay:?}");
+        gets_stream(&controller, &genuine).await;
         assert_eq!(reviews(&controller), 1);
         clients.iter().for_each(JoinHandle::abort);
     });
@@ -150,14 +151,17 @@ fn invalid_tokens_get_few_reviews_and_delay_no_known_pod() {
         for token in [&first, &second] {
             controller.accept(token, "edge-portcullis", "edge-1");
         }
-        time_of_stream(&controller, &first).await;
+        gets_stream(&controller, &first).await;
+        let start = Instant::now();
         let clients = flood(&controller, |number| {
             token(&json!({"sub": number.to_string()}))
         })
         .await;
-        let delay = time_of_stream(&controller, &second).await;
-        assert!(delay < Duration::from_secs(1), "{delay:?}");
-        assert!(reviews(&controller) < 50, "{}", reviews(&controller));
+        gets_stream(&controller, &second).await;
+        // An address may cause two refused reviews a second.
+        let most = 50 + 2 * start.elapsed().as_secs();
+        let reviews = reviews(&controller);
+        assert!((reviews as u64) < most, "{reviews}");
         clients.iter().for_each(JoinHandle::abort);
     });
 }
@@ -219,8 +223,7 @@ fn idle_connections_give_way_to_new_ones() {
         for _ in 0..IDLE {
             idle.push(TcpStream::connect(controller.address).await.unwrap());
         }
-        let delay = time_of_stream(&controller, &controller.token("edge-1")).await;
-        assert!(delay < Duration::from_secs(2), "{delay:?}");
+        gets_stream(&controller, &controller.token("edge-1")).await;
         // The oldest one has ended.
         let mut bytes = [0; 1];
         assert!(!matches!(idle[0].read(&mut bytes).await, Ok(1..)));

@@ -34,11 +34,9 @@ fn unresponsive_endpoint_delays_only_the_first_request() {
         let (silent, alive) = (Silent::new(), closing().await);
         let (worker, backend) = (Worker::new(), http1(&[silent.address, alive.address]));
         for _ in 0..18 {
-            let begin = Instant::now();
+            // Without a second connect, the request would wait for the connect timeout of an hour.
             let outcome = worker.send(&backend, &TestRequest::post()).await;
             assert_eq!(outcome.expect("a response").endpoint, alive.address);
-            // Far below the connect timeout of 5 s.
-            assert!(begin.elapsed() < Duration::from_secs(2));
         }
         assert!((1..=3).contains(&backend.stats.hedged_connects()));
         assert_eq!(backend.stats.ejections(), 1);
@@ -60,10 +58,8 @@ fn unresponsive_http2_endpoint_delays_only_the_first_requests() {
         .await;
         let (worker, backend) = (Worker::new(), h2c(&[silent.address, alive.address]));
         for _ in 0..18 {
-            let begin = Instant::now();
             let outcome = worker.send(&backend, &TestRequest::post()).await;
             assert_eq!(outcome.expect("a response").endpoint, alive.address);
-            assert!(begin.elapsed() < Duration::from_secs(2));
         }
         assert!((1..=3).contains(&backend.stats.hedged_connects()));
     });

@@ -30,6 +30,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
 pub(crate) use crate::harness::h2::block_on;
+use crate::harness::{TEST_TIMEOUT, UNREACHED};
+
+/// Runs a future while tokio's clock stands still: no timer of this thread helps it.
+pub(crate) async fn without_timers<T>(work: impl Future<Output = T>) -> T {
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+    tokio::time::pause();
+    // A paused clock jumps to the next timer when all else waits, except while a blocking task runs.
+    let holds = tokio::task::spawn_blocking(move || told.recv_timeout(TEST_TIMEOUT));
+    let outcome = work.await;
+    tokio::time::resume();
+    // Fails if the task has ended, which is reported below.
+    let _ = tell.send(());
+    holds
+        .await
+        .expect("no panic")
+        .expect("no timer is waited for");
+    outcome
+}
 
 /// The connections of a worker.
 pub(crate) struct Worker {
@@ -51,7 +69,10 @@ impl Worker {
     }
 
     pub(crate) fn with(tune: impl FnOnce(&mut Limits)) -> Rc<Self> {
-        let mut limits = Limits::default();
+        let mut limits = Limits {
+            connect_timeout: UNREACHED,
+            ..Limits::default()
+        };
         tune(&mut limits);
         let clock = Clock::new();
         let upstream = Upstream::new(WorkerId::ONLY, &clock, &limits, &Arc::default());

@@ -64,6 +64,7 @@ impl Server {
             });
             let answered = match fault {
                 Some(Fault::Hang) => {
+                    // There is no response.
                     thread::sleep(TEST_TIMEOUT * 10);
                     None
                 }
@@ -110,6 +111,7 @@ impl Server {
             state = self
                 .state
                 .1
+                // Looks whether the client is gone.
                 .wait_timeout(state, Duration::from_secs(1))
                 .unwrap()
                 .0;

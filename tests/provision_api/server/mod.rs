@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 /// Timeout of any wait on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Plural, namespace and name of an object.
 pub(crate) type Key = (String, String, String);
