@@ -35,10 +35,10 @@ fn decoded(text: &str) -> Vec<u8> {
 pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
     let path = match &condition.path {
         PathMatch::Exact(exact) => **exact == *request.path,
-        PathMatch::Regex(pattern) => pattern.matches(&request.path),
+        PathMatch::Regex(pattern) => pattern.matches(request.path),
         PathMatch::Call(call) => {
             let GrpcCall { service, method } = &**call;
-            let parts = GrpcCall::parts(&request.path);
+            let parts = GrpcCall::parts(request.path);
             parts.is_some_and(|(called, of)| {
                 let fits = |condition: &ValueMatch, text: &str| {
                     value_fits(condition, Some(text.as_bytes().to_vec()))

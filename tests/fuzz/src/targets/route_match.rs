@@ -93,9 +93,15 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         (of_backend, Level::Backend),
     ];
     for (filters, level) in levels {
-        let mut run = filters
-            .iter()
-            .map(|filter| filter::request(filter, level, (&mut changed, &mut known), &facts, &mut phase));
+        let mut run = filters.iter().map(|filter| {
+            filter::request(
+                filter,
+                level,
+                (&mut changed, &mut known),
+                &facts,
+                &mut phase,
+            )
+        });
         if run.all(|verdict| matches!(verdict, Ok(Verdict::Continue))) {
             let path = changed.uri.path();
             assert!(
