@@ -110,7 +110,7 @@ fn rejects_deep_nesting_before_parsing() {
     }
     // Parsing one of them would take minutes.
     assert!(
-        start.elapsed() < Duration::from_secs(10),
+        start.elapsed() < Duration::from_secs(60),
         "{:?}",
         start.elapsed()
     );
