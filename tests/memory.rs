@@ -88,6 +88,7 @@ impl Running {
         while self.heap() >= limit {
             let heap = self.heap();
             assert!(start.elapsed() < TEST_TIMEOUT, "{heap} bytes stay");
+            // No notification tells the change.
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -197,7 +197,9 @@ impl KubernetesProvider {
             numbered.partition(|(_, scope)| is_held_by_reference(scope.kind));
         now.into_iter().for_each(|scope| drop(start(scope)));
         let referenced = Referenced::within(namespaces);
-        let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone());
+        let fetch_wait = self.timing.fetch_wait;
+        let mut store =
+            Store::new(scopes, &self.kinds, referenced, self.observer.clone()).waiting(fetch_wait);
         let mut added = BTreeMap::new();
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
         let mut pending = PendingChanges::default();
@@ -219,7 +221,7 @@ impl KubernetesProvider {
                 match change {
                     ScopeChange::Added(number, scope) => {
                         added.insert(number, start((number, scope)));
-                        tokio::spawn(report_late(number, sender.clone()));
+                        tokio::spawn(report_late(number, fetch_wait, sender.clone()));
                     }
                     ScopeChange::Removed(number) => {
                         added.remove(&number).iter().for_each(AbortHandle::abort);
@@ -227,7 +229,7 @@ impl KubernetesProvider {
                 }
             }
             let is_changed = is_changed | store.release(Instant::now());
-            if let Some(mut load) = pending.due(&store, is_changed) {
+            if let Some(mut load) = pending.due(&store, fetch_wait, is_changed) {
                 if !is_published {
                     store.pack();
                     load = store.load().unwrap_or(load);
@@ -238,7 +240,7 @@ impl KubernetesProvider {
                     return;
                 }
             }
-            wake_at = [store.next_release(), pending.deadline()]
+            wake_at = [store.next_release(), pending.deadline(fetch_wait)]
                 .into_iter()
                 .flatten()
                 .min();
@@ -267,10 +269,10 @@ impl KubernetesProvider {
     }
 }
 
-/// Reports after [`store::FETCH_WAIT`] that the first list of an added scope is late, so that
+/// Reports after `fetch_wait` that the first list of an added scope is late, so that
 /// publication does not wait any longer.
-async fn report_late(number: usize, messages: mpsc::Sender<Message>) {
-    sleep(store::FETCH_WAIT).await;
+async fn report_late(number: usize, fetch_wait: Duration, messages: mpsc::Sender<Message>) {
+    sleep(fetch_wait).await;
     // Fails when the provider has ended.
     drop(messages.send(Message::ListLate(number)).await);
 }
@@ -285,14 +287,14 @@ struct PendingChanges {
 impl PendingChanges {
     /// Returns the load to publish. `None` if there is no change, or while waiting for a fetch is
     /// worthwhile.
-    fn due(&mut self, store: &Store, is_changed: bool) -> Option<Load> {
+    fn due(&mut self, store: &Store, fetch_wait: Duration, is_changed: bool) -> Option<Load> {
         self.exist |= is_changed;
         if !self.exist {
             return None;
         }
         let load = store.load()?;
         let since = *self.since.get_or_insert_with(Instant::now);
-        if store.is_waiting() && since.elapsed() < store::FETCH_WAIT {
+        if store.is_waiting() && since.elapsed() < fetch_wait {
             return None;
         }
         *self = Self::default();
@@ -300,8 +302,8 @@ impl PendingChanges {
     }
 
     /// Returns until when the changes may wait.
-    fn deadline(&self) -> Option<Instant> {
-        self.since.map(|since| since + store::FETCH_WAIT)
+    fn deadline(&self, fetch_wait: Duration) -> Option<Instant> {
+        self.since.map(|since| since + fetch_wait)
     }
 }
 

@@ -148,6 +148,7 @@ impl Api {
             return respond(socket, 401, &failure(401));
         }
         match fault {
+            // As the test wants it.
             Some(Fault::Slow(delay)) => thread::sleep(delay),
             Some(fault) => return fail_at(socket, fault),
             None => {}
@@ -310,6 +311,7 @@ fn fail_at(mut socket: &TcpStream, fault: Fault) -> Option<()> {
             None
         }
         Fault::Silence | Fault::Slow(_) => {
+            // There is no response.
             thread::sleep(TEST_TIMEOUT);
             None
         }

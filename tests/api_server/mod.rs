@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use self::kinds::{KINDS, Kind};
 
 /// Timeout of any wait.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Failure of requests for a kind.
 #[derive(Clone, Copy, Debug)]
@@ -298,6 +298,7 @@ impl Api {
                 return found;
             }
             assert!(began.elapsed() < TEST_TIMEOUT, "{:?}", self.stored_state());
+            // No notification tells the change.
             thread::sleep(Duration::from_millis(5));
         }
     }

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use portcullis::cli;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+/// Timeout of any wait; reached only on failure, also on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn portcullis(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
@@ -354,14 +356,15 @@ impl Running {
                 .unwrap()
                 .success()
         );
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + TEST_TIMEOUT;
         while Instant::now() < end {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
             }
+            // Nothing tells the end of a process.
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("still running 20 s after SIGTERM");
+        panic!("still running {TEST_TIMEOUT:?} after SIGTERM");
     }
 }
 
@@ -374,9 +377,7 @@ impl Drop for Running {
 
 fn get(address: SocketAddr, path: &str, fields: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let head =
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n");
     stream.write_all(head.as_bytes()).unwrap();

@@ -228,6 +228,34 @@ fn follow_among(cases: u32, corpus: &[Vec<Value>]) {
     follow_sequences(cases, &corpus.iter().collect::<Vec<_>>(), corpus);
 }
 
+/// A step may give one object two listeners with one name, which no API server stores.
+#[test]
+fn conditions_and_warnings_agree_where_two_listeners_have_one_name() {
+    let of_group = |kind: &str, name: &str, spec: Value| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+            "metadata": {"name": name, "namespace": "default"}, "spec": spec,
+        })
+    };
+    let listener = |port: u16, hostname: &str| json!({"name": "http", "port": port, "protocol": "HTTP", "hostname": hostname});
+    let gateway = json!({
+        "gatewayClassName": "portcullis",
+        "listeners": [listener(80, "a.com"), listener(81, "b.com")],
+    });
+    let route = json!({
+        "parentRefs": [{"name": "web"}], "hostnames": ["b.com"],
+        "rules": [{"matches": [{"path": {"type": "PathPrefix", "value": "/shop"}}]}],
+    });
+    let values = vec![
+        of_group("Gateway", "web", gateway),
+        of_group("HTTPRoute", "first", route.clone()),
+        of_group("HTTPRoute", "second", route),
+    ];
+    let world = World::new(std::iter::once(&values), Mode::Standalone);
+    let translation = translate(&world.snapshot, None, &Options::default());
+    assert_conditions_tell_shadowed_matches(&translation);
+}
+
 #[test]
 fn incremental_translation_equals_a_new_one() {
     follow_among(300, &corpus());

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use kube::Config;
 use portcullis::provider::{Load, Timing};
 
-use crate::api::{Api, Fault};
+use crate::api::{Api, Fault, Request};
 use crate::plane::DataPlane;
 use crate::watching::{SHORT_TIMING, Watching};
-use crate::{eventually, route};
+use crate::{TEST_TIMEOUT, eventually, route};
 
 fn with_short_timeouts(api: &Api) -> Watching {
     Watching::start_with(Config::new(api.url().parse().unwrap()), |provider| {
@@ -43,15 +43,19 @@ fn reads_paged_lists() {
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 10_000);
     assert_eq!(watching.history().len(), 1);
-    assert_eq!(api.requests("/httproutes?").len() - watches(&api), 20);
+    assert_eq!(requests(&api, false).len(), 20);
 }
 
-fn watches(api: &Api) -> usize {
-    let requests = api.requests("/httproutes?");
-    let watches = requests
-        .iter()
-        .filter(|request| request.target.contains("watch=true"));
-    watches.count()
+/// The requests for HTTPRoutes that watch or list them.
+fn requests(api: &Api, watch: bool) -> Vec<Request> {
+    let requests = api.requests("/httproutes?").into_iter();
+    requests
+        .filter(|request| request.target.contains("watch=true") == watch)
+        .collect()
+}
+
+fn watches(api: &Api) -> Vec<Request> {
+    requests(api, true)
 }
 
 #[test]
@@ -99,17 +103,15 @@ fn detects_silent_watch() {
     api.apply(&route("a", "one"));
     let watching = with_short_timeouts(&api);
     watching.wait_for(|load| is_at(load, "a", "one"));
-    api.mute();
     let start = Instant::now();
+    api.mute();
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
     let noticed = start.elapsed();
-    let limit = Duration::from_secs(u64::from(SHORT_TIMING.watch) + 5);
     assert!(
         noticed > Duration::from_secs(3),
         "it was not silent: {noticed:?}"
     );
-    assert!(noticed < limit + Duration::from_secs(1), "{noticed:?}");
     assert!(Timing::default().watch + 5 <= 60);
 }
 
@@ -119,18 +121,25 @@ fn times_out_hanging_watch_request() {
     api.apply(&route("a", "one"));
     let watching = with_short_timeouts(&api);
     watching.wait_for(|load| is_at(load, "a", "one"));
-    let seen = watches(&api);
+    let seen = watches(&api).len();
     api.fail("HTTPRoute", Some(Fault::Silence));
-    eventually(|| watches(&api), |watches| *watches > seen);
+    eventually(|| watches(&api).len(), |watches| *watches > seen);
     api.fail("HTTPRoute", None);
     api.apply(&route("a", "two"));
     watching.wait_for(|load| is_at(load, "a", "two"));
 }
 
-/// Fails every request for a while. Checks the retry rate and that the provider recovers soon
-/// after.
+/// Number of requests of which the times are compared.
+const TRIES: usize = 5;
+
+/// Asserts that longer and longer waits are between requests: at least 50, 100 and 200 ms. One may come at once.
+fn assert_backs_off(requests: &[Request]) {
+    let took = requests[TRIES - 1].at - requests[0].at;
+    assert!(took >= Duration::from_millis(350), "{requests:?}");
+}
+
+/// Fails every request for a while. Checks the retry rate and that the provider recovers.
 fn survive(fault: Fault) {
-    const BAD: Duration = Duration::from_secs(2);
     let api = Api::start();
     api.apply(&route("a", "one"));
     let plane = DataPlane::start(&api);
@@ -139,24 +148,20 @@ fn survive(fault: Fault) {
     let start = Instant::now();
     let seen = api.requests("/httproutes?").len();
     api.apply(&route("a", "two"));
-    while start.elapsed() < BAD {
+    let tries = || api.requests("/httproutes?").split_off(seen);
+    while tries().len() < TRIES {
         assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));
         assert!(plane.is_ready());
+        assert!(start.elapsed() < TEST_TIMEOUT, "{:?}", tries());
     }
-    let tries = api.requests("/httproutes?").len() - seen;
-    // Waits of at least 50, 100, 200, 400 and 800 ms.
-    assert!((2..=7).contains(&tries), "{tries} tries in {BAD:?}");
+    assert_backs_off(&tries());
     let lines = plane.log("HTTPRoute cannot be watched");
-    assert!((1..=2).contains(&lines.len()), "{lines:#?}");
+    // One for each kind of failure, at most every 5 s.
+    let most = 2 + start.elapsed().as_secs() / 5;
+    assert!((1..=most).contains(&(lines.len() as u64)), "{lines:#?}");
     assert!(lines[0].len() < 600, "{}", lines[0]);
     api.fail_all(None);
-    let well = Instant::now();
     plane.wait_for("a.example", "https://two/");
-    assert!(
-        well.elapsed() < Duration::from_secs(6),
-        "{:?}",
-        well.elapsed()
-    );
 }
 
 #[test]
@@ -190,16 +195,19 @@ fn backs_off_when_watches_end_early() {
     api.apply(&route("a", "one"));
     let plane = DataPlane::start(&api);
     plane.wait_for("a.example", "https://one/");
-    let seen = watches(&api);
+    let seen = watches(&api).len();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(4) {
+    while watches(&api).len() < seen + 1 + TRIES {
         api.fail("HTTPRoute", None);
         assert_eq!(plane.answer("a.example").as_deref(), Some("https://one/"));
+        assert!(start.elapsed() < TEST_TIMEOUT, "{:?}", watches(&api));
     }
-    let tries = watches(&api) - seen;
-    assert!((2..=10).contains(&tries), "{tries} tries");
+    // The first watch was not short.
+    assert_backs_off(&watches(&api)[seen + 1..]);
     let lines = plane.log("HTTPRoute");
-    assert!(lines.len() <= 4, "{lines:#?}");
+    // At most every 5 s.
+    let most = 4 + start.elapsed().as_secs() / 5;
+    assert!(lines.len() as u64 <= most, "{lines:#?}");
     api.apply(&route("a", "two"));
     plane.wait_for("a.example", "https://two/");
 }
@@ -216,7 +224,6 @@ fn honors_retry_after() {
     let requests = requests();
     let pause = requests[2].at - requests[1].at;
     assert!(pause >= Duration::from_secs(2), "{pause:?}");
-    assert!(pause < Duration::from_secs(4), "{pause:?}");
 }
 
 #[test]
@@ -232,13 +239,8 @@ fn bounds_retry_after() {
         |requests| *requests > seen,
     );
     api.fail("HTTPRoute", None);
-    let well = Instant::now();
+    // Long before the hour of the response.
     watching.wait_for(|load| is_at(load, "a", "one"));
-    assert!(
-        well.elapsed() < Duration::from_secs(6),
-        "{:?}",
-        well.elapsed()
-    );
 }
 
 #[test]
@@ -325,13 +327,12 @@ fn list_that_lacks_most_objects_needs_confirmation() {
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
     // A newer version, but empty.
     api.serve_stale_lists(Some((nothing.0 + 1500, nothing.1)));
-    let lists = || api.requests("/httproutes?").len() - watches(&api);
-    eventually(lists, |lists| *lists == 2);
+    let lists = || requests(&api, false);
+    eventually(|| lists().len(), |lists| *lists == 2);
     api.serve_stale_lists(None);
-    let start = Instant::now();
-    let seen = lists();
-    eventually(lists, |lists| *lists > seen);
-    assert!(start.elapsed() > Duration::from_millis(500));
+    eventually(|| lists().len(), |lists| *lists > 2);
+    let lists = lists();
+    assert!(lists[2].at - lists[1].at > Duration::from_millis(500));
     api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: other}}");
     watching.wait_for(|load| load.snapshot.namespaces.len() == 1);
     let history = watching.history();

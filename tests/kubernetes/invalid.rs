@@ -1,17 +1,12 @@
 //! Objects that no CRD would admit: each is checked separately, its error is logged, and the others
 //! stay in service.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::harness::ports::free_ports;
 use crate::plane::DataPlane;
 use crate::{eventually, route};
-
-/// Maximum delay that one object may cause for others: far more than an optimized build needs.
-const BOUND: Duration = Duration::from_secs(5);
 
 /// A data plane with a valid route, to which invalid objects are added one by one.
 struct Scene {
@@ -44,13 +39,10 @@ impl Scene {
         let lines = || self.plane.log(&about).len();
         let before = lines();
         let host = format!("next{}", self.judged);
-        let start = Instant::now();
         self.api.put(object);
         self.api.apply(&route(&host, "two"));
         self.plane
             .wait_for(&format!("{host}.example"), "https://two/");
-        let took = start.elapsed();
-        assert!(took < BOUND, "{reason:?} took {took:?}");
         let good = self.plane.answer("good.example");
         assert_eq!(good.as_deref(), Some("https://one/"), "{reason:?}");
         let news = || self.plane.log(&about).split_off(before);

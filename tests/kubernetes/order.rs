@@ -16,11 +16,7 @@ use crate::plane::DataPlane;
 use crate::watching::Watching;
 use crate::{TEST_TIMEOUT, eventually, route, route_with};
 
-/// Maximum time until the last object takes effect.
-const MAX_DELAY: Duration = Duration::from_millis(100);
-/// Maximum time until revoked access ends.
-const MAX_REVOCATION_DELAY: Duration = Duration::from_secs(1);
-/// Number of measurements. The median is used, since other tests share the cores.
+/// How often each order is tried. The median of times is compared, since other tests share the cores.
 const MEASUREMENTS: usize = 5;
 
 /// Returns a route of a host to a Service of its name, or of another namespace.
@@ -70,12 +66,21 @@ fn until(mut is_so: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-fn assert_middle(mut times: Vec<Duration>, limit: Duration) {
+fn middle(mut times: Vec<Duration>) -> Duration {
     times.sort();
-    assert!(times[MEASUREMENTS / 2] <= limit, "{times:?}");
+    times[times.len() / 2]
 }
 
-/// Applies objects in the given order; returns the time from the last one until the host is served.
+/// Number of lists that were requested.
+fn lists(api: &Api) -> usize {
+    let requests = api.requests("?").into_iter();
+    requests
+        .filter(|request| !request.target.contains("watch=true"))
+        .count()
+}
+
+/// Applies objects in the given order; returns the time from the last one until the host is served. The event of the
+/// last one is enough: nothing is listed again.
 fn served_after(
     api: &Api,
     plane: &DataPlane,
@@ -87,8 +92,34 @@ fn served_after(
     first.iter().for_each(|piece| api.apply(piece));
     let host = format!("{host}.example");
     plane.wait_for(&host, before);
+    let listed = lists(api);
     api.apply(last);
-    until(|| plane.answer(&host).as_deref() == Some("200"))
+    let time = until(|| plane.answer(&host).as_deref() == Some("200"));
+    assert_eq!(lists(api), listed);
+    time
+}
+
+/// The orders in which a route, its Service and the EndpointSlice arrive, each with the response before the last one.
+const ORDERS: [([usize; 3], &str); 4] = [
+    ([0, 1, 2], "503"),
+    ([0, 2, 1], "500"),
+    ([1, 2, 0], "404"),
+    ([2, 1, 0], "404"),
+];
+
+/// Applies the objects of a host in this order; returns the time from the last one until it is served.
+fn served_in_order(
+    (api, plane, origin): (&Api, &DataPlane, &Origin),
+    host: &str,
+    (order, before): ([usize; 3], &str),
+) -> Duration {
+    let pieces = [
+        forward(host, "default"),
+        service(host, "default"),
+        slice(host, "default", origin),
+    ];
+    let pieces = order.map(|piece| pieces[piece].clone());
+    served_after(api, plane, host, &pieces, before)
 }
 
 #[test]
@@ -96,25 +127,57 @@ fn serves_route_at_once_in_any_order_of_objects() {
     let (api, origin) = (Api::start(), Origin::hello());
     let plane = DataPlane::start(&api);
     plane.wait_for("nothing.example", "404");
-    // The response before the last object arrives.
-    let orders: [([usize; 3], &str); 4] = [
-        ([0, 1, 2], "503"),
-        ([0, 2, 1], "500"),
-        ([1, 2, 0], "404"),
-        ([2, 1, 0], "404"),
-    ];
-    for (name, (order, before)) in orders.into_iter().enumerate() {
+    for (name, order) in ORDERS.into_iter().enumerate() {
+        for time in 0..MEASUREMENTS {
+            let host = format!("h{name}-{time}");
+            served_in_order((&api, &plane, &origin), &host, order);
+        }
+    }
+}
+
+/// The reference is a changed redirect, which needs nothing but itself.
+#[test]
+#[ignore = "compares times"]
+fn last_object_takes_effect_as_fast_as_a_changed_route() {
+    let (api, origin) = (Api::start(), Origin::hello());
+    let plane = DataPlane::start(&api);
+    plane.wait_for("nothing.example", "404");
+    let changed = (0..2 * MEASUREMENTS).map(|time| {
+        let target = ["one", "two"][time % 2];
+        api.apply(&route("a", target));
+        let location = format!("https://{target}/");
+        until(|| plane.answer("a.example").as_deref() == Some(&location))
+    });
+    let most = 4 * middle(changed.collect());
+    for (name, order) in ORDERS.into_iter().enumerate() {
         let times = (0..MEASUREMENTS).map(|time| {
             let host = format!("h{name}-{time}");
-            let pieces = [
-                forward(&host, "default"),
-                service(&host, "default"),
-                slice(&host, "default", &origin),
-            ];
-            let pieces = order.map(|piece| pieces[piece].clone());
-            served_after(&api, &plane, &host, &pieces, before)
+            served_in_order((&api, &plane, &origin), &host, order)
         });
-        assert_middle(times.collect(), MAX_DELAY);
+        let middle = middle(times.collect());
+        assert!(middle <= most, "{order:?} takes {middle:?}, of {most:?}");
+    }
+    let pieces = [
+        service("b", "other"),
+        slice("b", "other", &origin),
+        forward("b", "other"),
+        grant(),
+    ];
+    served_after(&api, &plane, "b", &pieces, "500");
+    let (revoked, granted): (Vec<_>, Vec<_>) = (0..MEASUREMENTS)
+        .map(|_| {
+            api.delete("ReferenceGrant", "other", "grant");
+            let revoked = until(|| plane.answer("b.example").as_deref() == Some("500"));
+            let granted = served_after(&api, &plane, "b", &pieces[3..], "500");
+            (revoked, granted)
+        })
+        .unzip();
+    for times in [revoked, granted] {
+        let middle = middle(times);
+        assert!(
+            middle <= most,
+            "a ReferenceGrant takes {middle:?}, of {most:?}"
+        );
     }
 }
 
@@ -128,14 +191,14 @@ fn reference_grant_controls_access() {
         forward("a", "other"),
         grant(),
     ];
-    let mut begins = vec![served_after(&api, &plane, "a", &pieces, "500")];
-    while begins.len() < MEASUREMENTS {
+    served_after(&api, &plane, "a", &pieces, "500");
+    for _ in 1..MEASUREMENTS {
+        let listed = lists(&api);
         api.delete("ReferenceGrant", "other", "grant");
-        let ended = until(|| plane.answer("a.example").as_deref() == Some("500"));
-        assert!(ended < MAX_REVOCATION_DELAY, "{ended:?}");
-        begins.push(served_after(&api, &plane, "a", &pieces[3..], "500"));
+        until(|| plane.answer("a.example").as_deref() == Some("500"));
+        assert_eq!(lists(&api), listed);
+        served_after(&api, &plane, "a", &pieces[3..], "500");
     }
-    assert_middle(begins, MAX_DELAY);
 }
 
 fn handshake(port: u16) -> Option<()> {
@@ -173,14 +236,14 @@ spec:
         "metadata": {"name": "certificate", "namespace": "default"},
         "stringData": {"tls.crt": certificate.pem, "tls.key": certificate.key},
     });
-    let times = (0..MEASUREMENTS).map(|_| {
+    for _ in 0..MEASUREMENTS {
         eventually(|| handshake(port), Option::is_none);
+        let listed = lists(&api);
         api.put(secret.clone());
-        let live = until(|| handshake(port).is_some());
+        until(|| handshake(port).is_some());
+        assert_eq!(lists(&api), listed);
         api.delete("Secret", "default", "certificate");
-        live
-    });
-    assert_middle(times.collect(), MAX_DELAY);
+    }
 }
 
 #[test]

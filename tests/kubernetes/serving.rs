@@ -80,7 +80,7 @@ fn reloads_rotated_token_without_interruption() {
         assert!(plane.is_ready());
         answer
     };
-    eventually_within(Duration::from_secs(60), look, |answer| {
+    eventually_within(Duration::from_secs(120), look, |answer| {
         answer == "https://two/"
     });
     assert!(!plane.log("status 401").is_empty());

@@ -10,6 +10,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::TEST_TIMEOUT;
 use crate::api::Api;
+use crate::harness::UNREACHED;
 
 /// A provider that runs until the test ends.
 pub(crate) struct Watching {
@@ -22,11 +23,22 @@ pub(crate) const SHORT_TIMING: Timing = Timing {
     watch: 1,
     response_timeout: Duration::from_secs(2),
     stale_list_timeout: Duration::from_secs(2),
+    fetch_wait: Duration::from_secs(2),
 };
 
 impl Watching {
     pub(crate) fn start(api: &Api) -> Self {
         Self::start_with(Config::new(api.url().parse().unwrap()), |provider| provider)
+    }
+
+    /// Like [`Self::start`], where changes wait for what they refer to as long as it takes.
+    pub(crate) fn patient(api: &Api) -> Self {
+        Self::start_with(Config::new(api.url().parse().unwrap()), |provider| {
+            provider.timed(Timing {
+                fetch_wait: UNREACHED,
+                ..Timing::default()
+            })
+        })
     }
 
     pub(crate) fn start_with(

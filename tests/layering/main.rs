@@ -1,10 +1,12 @@
 //! Holds the module map: who may import whom, which outside crates a module may name, how long a file may be and that
-//! each says what it owns; `UPDATE_DOCS=1` writes the picture of docs/architecture.md. Reads the sources as text and leaves `#[cfg(test)]` modules alone; how long files are and
-//! what they say goes for tests and benches too.
+//! each says what it owns, and that tests do not judge by the clock; `UPDATE_DOCS=1` writes the picture of
+//! docs/architecture.md. Reads the sources as text and leaves `#[cfg(test)]` modules alone; how long files are and what they
+//! say goes for tests and benches too.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod circles;
+mod clock;
 #[path = "../harness/generated.rs"]
 mod generated;
 mod layers;

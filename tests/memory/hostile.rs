@@ -67,6 +67,7 @@ impl Idle {
         while !is_done() {
             self.measure();
             assert!(begin.elapsed() < TEST_TIMEOUT, "it takes too long");
+            // No notification tells the change.
             std::thread::sleep(Duration::from_millis(5));
         }
     }

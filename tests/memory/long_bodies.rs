@@ -106,6 +106,7 @@ fn check(bytes: u64) {
     let mut most = 0;
     while !client.is_finished() {
         most = most.max(running.heap());
+        // The pace of the measurements.
         thread::sleep(Duration::from_millis(5));
     }
     client.join().unwrap();

@@ -40,6 +40,7 @@ fn download(mut from: impl Read) {
     let mut buffer = vec![0; 64 << 10];
     let mut read = 0;
     while read < SIZE {
+        // How long the client is slow.
         let is_slow = began.elapsed() < 3 * WRITE_TIMEOUT;
         if is_slow {
             // The pace of a slow client is the subject of the test.

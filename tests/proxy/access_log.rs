@@ -107,6 +107,7 @@ fn await_line(file: &Path, path: &str) {
     let start = Instant::now();
     while !fs::read_to_string(file).is_ok_and(|text| text.contains(path)) {
         assert!(start.elapsed() < TEST_TIMEOUT, "no line for {path}");
+        // No notification tells the change.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -63,6 +63,7 @@ impl Logged {
     async fn start(sink: Sink, access_log: &str) -> Self {
         let app = Origin::new(|request| async move {
             if request.uri().path() == "/a/slow" {
+                // The duration that the log has.
                 sleep(Duration::from_millis(150)).await;
             }
             let mut response = Response::new(full("done"));
@@ -94,6 +95,7 @@ impl Logged {
             while !self.lines.iter().any(|line| line["path"] == path) {
                 match self.sink {
                     Sink::Process => {
+                        // No notification tells the change.
                         sleep(Duration::from_millis(10)).await;
                         let file = self.folder.path().join("access.log");
                         let text = fs::read_to_string(file).unwrap_or_default();

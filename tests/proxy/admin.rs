@@ -2,7 +2,7 @@
 //! keys.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::client::{Client, connect, get, handshake, read_all, read_until, write_text};
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
@@ -390,6 +391,7 @@ async fn connect_from(host: [u8; 4], admin: SocketAddr) -> TcpStream {
 
 /// Reports whether an idle connection is open. A rejected one closes at once.
 async fn is_open(stream: &mut TcpStream) -> bool {
+    // A wait for nothing.
     let read = timeout(Duration::from_millis(100), stream.read(&mut [0])).await;
     read.is_err()
 }
@@ -398,14 +400,18 @@ async fn is_open(stream: &mut TcpStream) -> bool {
 async fn idle_connections_do_not_block_probes() {
     let scene = Scene::start(&Objects::http());
     let admin = scene.admin_address();
+    let begin = Instant::now();
     let mut idle = Vec::new();
     for number in 0..200 {
         idle.push(connect_from([127, 0, 1, number % 10], admin).await);
     }
-    for _ in 0..20 {
-        let probe = timeout(Duration::from_secs(1), get(admin, "admin", "/readyz"));
-        assert_eq!(probe.await.expect("a response at once").status, 200);
-    }
+    // An idle connection ends after three seconds: if each probe waited for one, they would take two minutes.
+    let probes = async {
+        for _ in 0..40 {
+            assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
+        }
+    };
+    timeout(TEST_TIMEOUT, probes).await.expect("in time");
     let mut looks = JoinSet::new();
     for mut stream in idle {
         looks.spawn(async move { is_open(&mut stream).await });
@@ -416,7 +422,11 @@ async fn idle_connections_do_not_block_probes() {
         .into_iter()
         .filter(|open| *open)
         .count();
-    assert!((40..=64).contains(&open), "{open} are open");
+    assert!(open <= 64, "{open} are open");
+    // None of them has reached its timeout yet.
+    if begin.elapsed() < Duration::from_secs(3) {
+        assert!(open >= 40, "{open} are open");
+    }
 }
 
 #[tokio::test]

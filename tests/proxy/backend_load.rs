@@ -40,6 +40,7 @@ async fn each_endpoint_is_checked_once_per_interval() {
     let checks = || endpoints.iter().map(|it| it.checks.load(SeqCst));
     let checked = async {
         while checks().any(|count| count < 4) {
+            // No notification tells the change.
             sleep(Duration::from_millis(5)).await;
         }
     };
@@ -89,6 +90,7 @@ async fn one_of_three_endpoints_dies_silently_under_load() {
         let client = Client::http1(scene.at(80)).await;
         clients.spawn(load(client, detected.clone()));
     }
+    // Requests of a while with all endpoints alive.
     sleep(Duration::from_millis(300)).await;
     is_dead.store(true, SeqCst);
     until_failed(&scene, 1).await;

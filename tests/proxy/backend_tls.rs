@@ -185,7 +185,7 @@ async fn sends_no_request_to_plain_text_backend_with_a_policy() {
     let scene = Scene::with(
         &with_policy(&origin, &authority, &trust(NAME)),
         // The backend never responds to a ClientHello.
-        |settings| settings.limits.connect_timeout = std::time::Duration::from_millis(200),
+        |settings| settings.limits.connect_timeout = std::time::Duration::from_secs(1),
     );
     let status = status(&scene, 80).await;
     assert!([503, 504].contains(&status), "{status}");
@@ -239,7 +239,7 @@ async fn new_policy_ends_plain_text() {
     let authority = Authority::new();
     let origin = TlsOrigin::plain().await;
     let mut scene = Scene::with(&before(&origin), |settings| {
-        settings.limits.connect_timeout = std::time::Duration::from_millis(200);
+        settings.limits.connect_timeout = std::time::Duration::from_secs(1);
     });
     assert_eq!(status(&scene, 80).await, 200);
     scene

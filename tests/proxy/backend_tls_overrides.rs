@@ -205,7 +205,7 @@ async fn mode_none_is_plain_text_for_its_consumer_only() {
             .with(consumer("edge", "mesh", &from, None))
     };
     let short = |settings: &mut portcullis::settings::Settings| {
-        settings.limits.connect_timeout = std::time::Duration::from_millis(200);
+        settings.limits.connect_timeout = std::time::Duration::from_secs(1);
     };
     // A plain-text backend: only Gateway `one` reaches it.
     let scene = Scene::with(&objects(&plain), short);

@@ -113,7 +113,7 @@ async fn relays_large_bodies_completely() {
 
 /// Far more than the buffers of the sockets and the proxy can hold.
 const HELD: usize = 48 << 20;
-/// No progress for this time counts as a stall.
+/// No progress for this time counts as a stall. It bounds nothing: a stall that is seen too early only makes a test weaker.
 const STALL: Duration = Duration::from_millis(700);
 
 #[tokio::test]
@@ -168,6 +168,7 @@ async fn slow_client_applies_backpressure_to_the_backend() {
     while before != sent.load(SeqCst) {
         before = sent.load(SeqCst);
         assert!(before < HELD, "the proxy takes everything");
+        // A counter has no change notification.
         tokio::time::sleep(STALL).await;
     }
     // Buffered data arrives as soon as it is read.

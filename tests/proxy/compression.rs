@@ -1,7 +1,7 @@
 //! Compression of responses by RoutePolicies.
 
 use std::io::Read;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
@@ -250,14 +250,13 @@ async fn events_arrive_when_they_are_sent_and_trailers_after_them() {
         assert_eq!(response.headers()["content-encoding"], encoding);
         let mut body = Vec::new();
         for number in 0..5 {
-            let sent = Instant::now();
             let event = format!("data: {number}\n\n");
             sender.send(Frame::data(event.into())).await.expect("sent");
+            // The next event is sent when this one has arrived.
             let frame = timeout(TEST_TIMEOUT, response.frame())
                 .await
                 .expect("in time");
             let frame = frame.expect("a frame").expect("data");
-            assert!(sent.elapsed() < Duration::from_millis(50), "{encoding}");
             body.extend_from_slice(frame.data_ref().expect("data"));
         }
         let mut trailers = HeaderMap::new();

@@ -354,23 +354,22 @@ async fn slow_server_delays_no_other_client_and_is_given_up() {
         clients.push(Client::http1(scene.at(80)).await);
     }
     let mut neighbour = Client::http1(scene.at(80)).await;
+    // Each of them gives up after two seconds: one after the other, they delay the neighbour for minutes.
     let begin = Instant::now();
     let mut flood = JoinSet::new();
     for mut client in clients {
         flood.spawn(async move { client.get("a.com", "/404").await });
     }
     server.origin.until_requests(20).await;
-    for _ in 0..20 {
-        assert_eq!(
-            neighbour.get("a.com", "/200").await.text(),
-            "of the backend"
-        );
-    }
-    let time = begin.elapsed();
-    assert!(
-        time < Duration::from_secs(2),
-        "the neighbour waited {time:?}"
-    );
+    let served = async {
+        for _ in 0..20 {
+            assert_eq!(
+                neighbour.get("a.com", "/200").await.text(),
+                "of the backend"
+            );
+        }
+    };
+    timeout(TEST_TIMEOUT, served).await.expect("in time");
     let answers = flood.join_all().await;
     assert!(begin.elapsed() >= Duration::from_secs(2));
     for answer in answers {

@@ -22,6 +22,7 @@ async fn status(scene: &Scene) -> u16 {
 async fn until(scene: &Scene, expected: u16) {
     let reached = async {
         while status(scene).await != expected {
+            // No notification tells the change.
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
@@ -214,7 +215,7 @@ async fn adding_tls_stops_plaintext_requests() {
         |settings| {
             resolving(&names)(settings);
             // The plaintext origin never answers a ClientHello.
-            settings.limits.connect_timeout = std::time::Duration::from_millis(200);
+            settings.limits.connect_timeout = std::time::Duration::from_secs(1);
         },
     );
     until(&scene, 200).await;

@@ -95,6 +95,7 @@ pub(crate) async fn until_failed(scene: &Scene, count: usize) {
     };
     let reached = async {
         while failed() != count {
+            // No notification tells the change.
             sleep(Duration::from_millis(5)).await;
         }
     };
@@ -180,6 +181,7 @@ async fn endpoint_is_checked_once_per_interval_whatever_the_routes_and_workers()
     let begin = Instant::now();
     let _scene = Scene::with(&objects, |settings| settings.workers = 4);
     while origin.checks.load(SeqCst) < 3 {
+        // No notification tells the change.
         sleep(Duration::from_millis(5)).await;
     }
     assert!(begin.elapsed() >= Duration::from_millis(1990));
@@ -266,6 +268,7 @@ async fn checks_use_tls_of_the_backend() {
         let scene = Scene::start(&objects);
         let (before, begin) = (origin.requests(), Instant::now());
         while failed == 0 && origin.requests() == before && begin.elapsed() < TEST_TIMEOUT {
+            // No notification tells the change.
             sleep(Duration::from_millis(5)).await;
         }
         until_failed(&scene, failed).await;
@@ -289,6 +292,7 @@ async fn slow_endpoints_do_not_delay_checks_of_other_backends() {
     let scene = Scene::start(&objects);
     until_failed(&scene, 1).await;
     while mute.connections() == 0 {
+        // No notification tells the change.
         sleep(Duration::from_millis(5)).await;
     }
     failing.status.store(200, SeqCst);

@@ -137,6 +137,7 @@ pub(crate) async fn until(scene: &Scene, token: &str, expected: u16) {
     let mut client = Client::http1(scene.at(80)).await;
     let reached = async {
         while status(&mut client, token).await != expected {
+            // No notification tells the change.
             sleep(Duration::from_millis(5)).await;
         }
     };
@@ -289,10 +290,12 @@ async fn keys_rotate_under_load() {
     published.answers(Answer::Keys(vec![old.jwk(), new.jwk()]));
     scene.outcome_with(|it| it.generation == 3).await;
     set(&[&of_old, &of_new]);
+    // The load of a while with both keys.
     sleep(Duration::from_millis(200)).await;
     set(&[&of_new]);
     published.answers(Answer::Keys(vec![new.jwk()]));
     scene.outcome_with(|it| it.generation == 4).await;
+    // The load of a while with the new key.
     sleep(Duration::from_millis(50)).await;
     ended.send_replace(true);
     let counts = load.await.expect("a load");

@@ -1,28 +1,25 @@
 //! Graceful shutdown: readiness fails, listeners close, requests in flight complete, all within the
 //! deadline.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{Method, Response};
-use portcullis::settings::Drain;
+use portcullis::settings::{Drain, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::client::{Client, connect, get, handshake, read_all, refuses, whole, write_text};
-use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::{self, Certificate};
+use crate::harness::{TEST_TIMEOUT, UNREACHED};
 use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, http, https, secret, to};
-
-/// Long enough that a test would notice waiting for it.
-const DEADLINE: Duration = Duration::from_secs(12);
-/// Long enough for a busy machine to observe a terminating server.
-const DELAY: Duration = Duration::from_secs(3);
 
 fn objects(origin: &Origin) -> Objects {
     Objects::gateway(&[
@@ -34,11 +31,20 @@ fn objects(origin: &Origin) -> Objects {
     .route("route", &[to("origin")])
 }
 
-fn draining(
-    delay: Duration,
-    deadline: Duration,
-) -> impl FnOnce(&mut portcullis::settings::Settings) {
-    move |settings| settings.drain = Drain { delay, deadline }
+/// Settings of a shutdown that drains at once, with this deadline.
+fn draining(deadline: Duration) -> impl FnOnce(&mut Settings) {
+    move |settings| {
+        settings.drain = Drain {
+            delay: Duration::ZERO,
+            deadline,
+        };
+    }
+}
+
+/// Waits for the end of a shutdown, whose deadline is never reached.
+async fn completes(shutdown: JoinHandle<()>) {
+    let ended = timeout(TEST_TIMEOUT, shutdown).await;
+    ended.expect("in time").expect("no panic");
 }
 
 /// Responds to `/held` when the gate opens, and to everything else at once.
@@ -56,16 +62,39 @@ pub(crate) async fn gated(gate: &Arc<Semaphore>) -> Origin {
     .await
 }
 
+/// Waits until readiness fails.
+async fn becomes_unready(admin: SocketAddr) {
+    let unready = async { while get(admin, "admin", "/readyz").await.status != 503 {} };
+    timeout(TEST_TIMEOUT, unready).await.expect("in time");
+}
+
+#[tokio::test]
+async fn terminating_server_is_unready_and_serves_until_load_balancers_have_noticed() {
+    let origin = gated(&Arc::new(Semaphore::new(0))).await;
+    let mut scene = Scene::with(&objects(&origin), |settings| {
+        settings.drain.delay = UNREACHED;
+    });
+    let (plain, admin) = (scene.at(80), scene.admin_address());
+    let mut busy = Client::http1(plain).await;
+    assert_eq!(busy.get("a.com", "/").await.header("connection"), "");
+    assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
+    let left = scene.begin_shutdown();
+    becomes_unready(admin).await;
+    assert_eq!(get(plain, "a.com", "/").await.text(), "done");
+    assert_eq!(busy.get("a.com", "/").await.header("connection"), "close");
+    busy.ended().await;
+    assert_eq!(get(admin, "admin", "/healthz").await.status, 200);
+    assert!(!left.is_finished());
+}
+
 #[tokio::test]
 async fn shutdown_completes_requests_in_flight() {
     let gate = Arc::new(Semaphore::new(0));
     let origin = gated(&gate).await;
-    let mut scene = Scene::with(&objects(&origin), draining(DELAY, DEADLINE));
+    let mut scene = Scene::with(&objects(&origin), draining(UNREACHED));
     let (plain, secure, admin) = (scene.at(80), scene.at(443), scene.admin_address());
     let mut idle = Client::http1(plain).await;
     assert_eq!(idle.get("a.com", "/").await.text(), "done");
-    let mut busy = Client::http1(plain).await;
-    assert_eq!(busy.get("a.com", "/").await.header("connection"), "");
     let mut frames = Frames::open(plain).await;
     let config = tls::client(&["http/1.1"]);
     let mut held = Vec::new();
@@ -80,19 +109,10 @@ async fn shutdown_completes_requests_in_flight() {
             async move { (client.send(request).await, client) },
         ));
     }
-    origin.until_requests(2 + held.len()).await;
+    origin.until_requests(1 + held.len()).await;
     assert_eq!(get(admin, "admin", "/readyz").await.status, 200);
 
-    let begin = Instant::now();
     let left = scene.begin_shutdown();
-    while get(admin, "admin", "/readyz").await.status != 503 {
-        assert!(begin.elapsed() < DELAY, "too slow to tell");
-    }
-    // Load balancers have not noticed yet.
-    assert_eq!(get(plain, "a.com", "/").await.text(), "done");
-    assert_eq!(busy.get("a.com", "/").await.header("connection"), "close");
-    busy.ended().await;
-    assert!(begin.elapsed() < DELAY, "too slow to tell");
     idle.ended().await;
     frames.until_goaway().await;
     refuses(plain).await;
@@ -110,8 +130,7 @@ async fn shutdown_completes_requests_in_flight() {
         assert_eq!(answer.header("connection"), close, "client {index}");
         client.ended().await;
     }
-    left.await.expect("left");
-    assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
+    completes(left).await;
 }
 
 /// An HTTP/2 client at frame level.
@@ -126,7 +145,7 @@ impl Frames {
     const GO_AWAY: u8 = 7;
 
     /// Opens a connection without streams.
-    pub(crate) async fn open(address: std::net::SocketAddr) -> Self {
+    pub(crate) async fn open(address: SocketAddr) -> Self {
         let mut stream = connect(address).await;
         write_text(
             &mut stream,
@@ -177,8 +196,9 @@ impl Frames {
 async fn idle_connections_do_not_delay_shutdown() {
     let origin = Origin::new(|_| async { Response::new(full("done")) }).await;
     let mut scene = Scene::with(&objects(&origin), |settings| {
+        // Connections park sooner.
         settings.limits.idle_buffer_timeout = Duration::from_millis(100);
-        draining(Duration::ZERO, DEADLINE)(settings);
+        draining(UNREACHED)(settings);
     });
     let (plain, secure) = (scene.at(80), scene.at(443));
     let config = tls::client(&["http/1.1"]);
@@ -200,23 +220,20 @@ async fn idle_connections_do_not_delay_shutdown() {
     let mut silent = connect(plain).await;
     let mut halting = connect(secure).await;
     halting.write_all(&[22, 3, 1]).await.expect("written");
-    let begin = Instant::now();
     let left = scene.begin_shutdown();
     for client in clients {
         client.ended().await;
     }
     assert_eq!(read_all(&mut silent).await, b"");
-    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
     drop(halting);
-    left.await.expect("left");
-    assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+    completes(left).await;
 }
 
 #[tokio::test]
 async fn new_connections_do_not_delay_shutdown() {
     let origin = Origin::echo("echo").await;
     for _ in 0..5 {
-        let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, DEADLINE));
+        let mut scene = Scene::with(&objects(&origin), draining(UNREACHED));
         let address = scene.at(80);
         let storm = std::thread::spawn(move || {
             let mut open = Vec::new();
@@ -231,9 +248,7 @@ async fn new_connections_do_not_delay_shutdown() {
         scene
             .until_stats("some are open", |stats| stats.accepted > 100)
             .await;
-        let begin = Instant::now();
-        scene.begin_shutdown().await.expect("left");
-        assert!(begin.elapsed() < DEADLINE / 2, "{:?}", begin.elapsed());
+        completes(scene.begin_shutdown()).await;
         drop(storm.join().expect("no panic"));
     }
 }
@@ -241,7 +256,7 @@ async fn new_connections_do_not_delay_shutdown() {
 #[tokio::test]
 async fn request_that_arrives_with_the_end_of_its_handshake_is_served_during_the_drain() {
     let origin = gated(&Arc::new(Semaphore::new(0))).await;
-    let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, DEADLINE));
+    let mut scene = Scene::with(&objects(&origin), draining(UNREACHED));
     let plain = scene.at(80);
     let mut socket = TcpStream::connect(scene.at(443)).await.expect("connected");
     // The client writes to a pipe, so that the test decides when its bytes reach the server.
@@ -279,7 +294,7 @@ async fn request_that_arrives_with_the_end_of_its_handshake_is_served_during_the
     let answer = String::from_utf8(client.await.expect("no panic")).expect("text");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
-    left.await.expect("left");
+    completes(left).await;
 }
 
 #[tokio::test]
@@ -295,7 +310,7 @@ async fn drain_deadline_closes_clients_that_never_read() {
     })
     .await;
     let deadline = Duration::from_secs(1);
-    let mut scene = Scene::with(&objects(&origin), draining(Duration::ZERO, deadline));
+    let mut scene = Scene::with(&objects(&origin), draining(deadline));
     let config = tls::client(&["http/1.1"]);
     let mut plain = connect(scene.at(80)).await;
     let mut secure = handshake(scene.at(443), "a.com", &config)
@@ -313,11 +328,7 @@ async fn drain_deadline_closes_clients_that_never_read() {
     plain.read_exact(&mut byte).await.expect("an answer");
     secure.read_exact(&mut byte).await.expect("an answer");
     let begin = Instant::now();
-    scene.begin_shutdown().await.expect("left");
-    let took = begin.elapsed();
-    assert!(
-        took >= deadline && took < deadline + Duration::from_secs(4),
-        "{took:?}"
-    );
+    completes(scene.begin_shutdown()).await;
+    assert!(begin.elapsed() >= deadline);
     drop((plain, secure, unread));
 }

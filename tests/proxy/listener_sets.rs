@@ -1,7 +1,6 @@
 //! A Gateway whose teams bring their own listeners and certificates with ListenerSets.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Response};
@@ -97,16 +96,10 @@ async fn http_listener_of_a_set_solves_the_challenge_for_its_certificate() {
 
     // The certificate is issued.
     let certificate = Certificate::new(&["team.com"]);
-    let begin = Instant::now();
     scene
         .change(|folder| write(folder, "certificate.yaml", &secret("team", &certificate)))
         .await;
     let stream = handshake(scene.at(443), "team.com", &config).await;
-    assert!(
-        begin.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        begin.elapsed()
-    );
     let stream = stream.expect("a handshake");
     let shown = stream.get_ref().1.peer_certificates().expect("a chain");
     assert_eq!(shown[0], certificate.der);

@@ -121,7 +121,8 @@ async fn parallel_requests_refresh_a_session_once() {
     browser.sign_in(&provider, "/").await;
     {
         let mut state = provider.state();
-        (state.tokens, state.delay) = (json!({}), Duration::from_millis(200));
+        // Long enough for all requests to arrive before the response.
+        (state.tokens, state.delay) = (json!({}), Duration::from_secs(2));
     }
     let cookie = browser.session().expect("a session").clone();
     let mut requests = JoinSet::new();
@@ -410,6 +411,7 @@ async fn provider_proves_its_name() {
     let mut browser = Browser::new(scene.at(80), "a.com").await;
     for _ in 0..20 {
         assert_eq!(browser.get("/").await.status, 503);
+        // The pace of the requests.
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(provider.origin.requests(), requests);

@@ -59,6 +59,7 @@ async fn failing_provider_is_asked_once_at_a_time_and_others_as_before() {
         .sign_in(&other, "/")
         .await;
     broken.behave();
+    // The back-off of which `Retry-After` tells.
     sleep(Duration::from_millis(1100)).await;
     let answer = browser.get(&callback).await;
     assert_eq!(answer.status, 302, "{answer:?}");

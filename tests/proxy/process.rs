@@ -63,6 +63,7 @@ impl Program {
                         return;
                     }
                 }
+                // No notification tells the change.
                 sleep(Duration::from_millis(20)).await;
             }
         };
@@ -73,16 +74,17 @@ impl Program {
         );
     }
 
-    /// Sends SIGTERM, and returns the exit code and the time until the exit.
-    pub(crate) fn terminate(&mut self) -> (Option<i32>, Duration) {
+    /// Sends SIGTERM, and returns the exit code.
+    pub(crate) fn terminate(&mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         let told = Command::new("kill").args(["-TERM", &id]).status();
         assert!(told.expect("told").success());
         let begin = Instant::now();
         while begin.elapsed() < TEST_TIMEOUT {
             if let Some(status) = self.child.try_wait().expect("known") {
-                return (status.code(), begin.elapsed());
+                return status.code();
             }
+            // Nothing tells the end of a process.
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("still running {TEST_TIMEOUT:?} after SIGTERM");
@@ -149,15 +151,14 @@ fn serves_edits_and_probes_while_nobody_reads_its_output() {
         write(program.folder.path(), "objects.yaml", &second.text());
         let served = async {
             while client.get("a.com", "/two").await.status != 200 {
+                // No notification tells the change.
                 sleep(Duration::from_millis(20)).await;
             }
         };
         assert!(timeout(TEST_TIMEOUT, served).await.is_ok());
         program.until("/healthz", 200, "ok").await;
         program.until("/readyz", 200, "ready").await;
-        let (code, time) = program.terminate();
-        assert_eq!(code, Some(0));
-        assert!(time < Duration::from_secs(10), "{time:?}");
+        assert_eq!(program.terminate(), Some(0));
     });
 }
 
@@ -167,8 +168,7 @@ fn last_lines_reach_a_reader_that_is_slow() {
         let (objects, _) = objects(&origin().await);
         let mut program = Program::start(&objects, "", &[]);
         program.until("/readyz", 200, "ready").await;
-        let (code, _) = program.terminate();
-        assert_eq!(code, Some(0));
+        assert_eq!(program.terminate(), Some(0));
         let log = program.log();
         assert!(
             log.contains("listening on") && log.contains("shutting down"),

@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use jsonwebtoken::Algorithm;
 use portcullis::settings::Settings;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::access_policy::{access, before, gateway};
@@ -47,6 +48,8 @@ pub(crate) struct State {
     pub(crate) forged: Option<String>,
     /// For how long its token endpoint thinks.
     pub(crate) delay: Duration,
+    /// Its token endpoint responds as often as this permits.
+    pub(crate) gate: Option<Arc<Semaphore>>,
     /// The forms that its token endpoint has got.
     pub(crate) asked: Vec<BTreeMap<String, String>>,
     /// Whether it announces that its responses have `iss`.
@@ -86,6 +89,7 @@ impl Provider {
             failure: None,
             forged: None,
             delay: Duration::ZERO,
+            gate: None,
             asked: Vec::new(),
             sends_issuer: false,
             issuer: None,
@@ -255,6 +259,7 @@ pub(crate) async fn until_discovered(scene: &Scene, (host, path): (&str, &str)) 
             if browser.get(path).await.status == 302 {
                 break;
             }
+            // No notification tells the change.
             sleep(Duration::from_millis(5)).await;
         }
     };
@@ -291,8 +296,15 @@ async fn respond(state: &Mutex<State>, request: Request<Incoming>) -> Response<P
         }),
         "/keys" => json!({"keys": lock(state).keys}),
         "/token" => {
-            let delay = lock(state).delay;
+            let (delay, gate) = {
+                let state = lock(state);
+                (state.delay, state.gate.clone())
+            };
+            // As the test wants it.
             sleep(delay).await;
+            if let Some(gate) = gate {
+                gate.acquire().await.expect("open").forget();
+            }
             let authorization = head.headers.get("authorization");
             let authorization = authorization
                 .and_then(|it| it.to_str().ok())

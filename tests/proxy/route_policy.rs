@@ -199,8 +199,10 @@ fn bytes_of_a_tunnel_are_no_body() {
 #[tokio::test]
 async fn timeouts_are_for_rules_that_set_none() {
     let origin = Origin::new(|request: Request<Incoming>| async move {
-        if request.uri().path() != "/endless" {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+        // Of a rule without a timeout the response is late; of the others it never comes.
+        match request.uri().path() {
+            "/without" => tokio::time::sleep(Duration::from_millis(500)).await,
+            _ => std::future::pending().await,
         }
         Response::new(full("late"))
     });
@@ -312,12 +314,8 @@ async fn filters_of_routes_run_after_header_changes_of_policies() {
     assert!(!answer.headers.contains_key("server"), "{answer:?}");
 }
 
-/// The time without a byte in tests, and a shorter one in which bytes move.
-const IDLE: (&str, Duration, Duration) = (
-    "600ms",
-    Duration::from_millis(600),
-    Duration::from_millis(200),
-);
+/// The time without a byte in tests, and a far shorter one in which bytes move, also on a busy machine.
+const IDLE: (&str, Duration, Duration) = ("3s", Duration::from_secs(3), Duration::from_millis(200));
 
 fn idle() -> String {
     policy(
@@ -350,19 +348,20 @@ async fn idle_streams_end_and_others_live() {
         let begin = Instant::now();
         assert_eq!(client.get("a.com", "/never").await.status, 504);
         // The clock of a worker is coarse.
-        let waited = begin.elapsed();
-        assert!(waited >= IDLE.2 && waited < 10 * IDLE.1, "{waited:?}");
+        assert!(begin.elapsed() >= IDLE.1 / 2);
         let request = client.request(Method::GET, "a.com", "/");
         let request = request.body(empty()).expect("a request");
         let (response, sender) = tokio::join!(client.send(request), told.recv());
         let mut response = response.expect("a response");
         let sender = sender.expect("a sender");
         let begin = Instant::now();
-        while begin.elapsed() < 2 * IDLE.1 {
+        // Longer than the limit.
+        while begin.elapsed() < IDLE.1 + 2 * IDLE.2 {
             let event = Frame::data(Bytes::from("event"));
             sender.send(event).await.expect("a reader");
             let frame = timeout(TEST_TIMEOUT, response.frame()).await;
             frame.expect("in time").expect("a frame").expect("data");
+            // The pace of the events is the subject of the test.
             tokio::time::sleep(IDLE.2).await;
         }
         let end = timeout(TEST_TIMEOUT, response.frame()).await;
@@ -390,10 +389,12 @@ fn idle_tunnels_end_and_others_live() {
         let (body, mut stream) = tunnel(&sender, "/chat").await;
         let begin = Instant::now();
         let mut count = 0;
-        while begin.elapsed() < 2 * IDLE.1 {
+        // Longer than the limit.
+        while begin.elapsed() < IDLE.1 + 2 * IDLE.2 {
             let sent = peer::write(&mut stream, Bytes::from_static(b"ping"), false);
             sent.await.expect("taken");
             count += 1;
+            // The pace of the bytes is the subject of the test.
             tokio::time::sleep(IDLE.2).await;
         }
         let read = timeout(TEST_TIMEOUT, peer::read(body))

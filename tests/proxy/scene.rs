@@ -7,13 +7,14 @@ use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::Duration;
 
 use portcullis::control::data_plane::ServedConfiguration;
 use portcullis::process::data_plane::Server;
 use portcullis::settings::Settings;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -112,6 +113,7 @@ impl Scene {
                 open: stats.open(),
                 parked: stats.parked.load(Relaxed),
             }) {
+                // No notification tells the change.
                 sleep(Duration::from_millis(2)).await;
             }
         };
@@ -123,8 +125,15 @@ impl Scene {
     pub(crate) fn begin_shutdown(&mut self) -> JoinHandle<()> {
         let server = self.server.take().expect("running");
         let (server, folder) = server.into_server();
-        tokio::task::spawn_blocking(move || {
+        let (tell, ended) = oneshot::channel();
+        // Not a task of the runtime, which would wait for its end.
+        thread::spawn(move || {
             Server::shut_down(server);
+            // Ignored: the test may have ended.
+            let _ = tell.send(());
+        });
+        tokio::spawn(async move {
+            ended.await.expect("no panic");
             drop(folder);
         })
     }

@@ -162,6 +162,7 @@ async fn number_of_taps_is_bounded_and_a_closed_one_makes_room() {
             if read_until(&mut stream, "\r\n\r\n").await.contains(" 200 ") {
                 return;
             }
+            // No notification tells the change.
             sleep(Duration::from_millis(50)).await;
         }
     };

@@ -80,6 +80,7 @@ async fn removal_of_the_listener_resets_a_connection_whose_backend_does_not_answ
 async fn keep_moving(mut stream: TcpStream) {
     loop {
         talk(&mut stream, "still here").await;
+        // The pace is the subject of the test.
         sleep(Duration::from_millis(100)).await;
     }
 }
@@ -108,6 +109,7 @@ async fn is_replaced_when_idle(port: u16) {
                 Ok(_) => break new,
                 Err(_) => refused += 1,
             }
+            // No notification tells the change.
             sleep(Duration::from_millis(100)).await;
         }
     };

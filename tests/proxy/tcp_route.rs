@@ -351,7 +351,7 @@ async fn quiet_connection_is_reset_after_the_idle_timeout() {
     let mut backend = Backend::start().await;
     let objects = to(&[("app", 1)]).service("app", &[backend.address()]);
     let scene = Scene::with(&objects, |settings| {
-        settings.limits.tunnel_idle_timeout = Duration::from_millis(300);
+        settings.limits.tunnel_idle_timeout = Duration::from_secs(2);
     });
     let (mut client, mut other) = joined(&scene, &mut backend).await;
     until_reset(&mut client).await;
@@ -459,12 +459,14 @@ async fn ejection_ends_when_the_endpoint_accepts_a_connection() {
     let probed = async {
         while accepted.is_empty() {
             drop(connect(scene.at(PORT)).await);
+            // No notification tells the change.
             sleep(Duration::from_millis(20)).await;
         }
     };
     timeout(TEST_TIMEOUT, probed).await.expect("probed in time");
     let recovered = async {
         while ejected().await != 0 {
+            // No notification tells the change.
             sleep(Duration::from_millis(2)).await;
         }
     };
@@ -477,6 +479,7 @@ async fn reset_by_a_client_reaches_a_backend_that_does_not_read() {
     let scene = Scene::start(&to(&[("app", 1)]).service("app", &[backend.address()]));
     let (mut client, other) = joined(&scene, &mut backend).await;
     let flood = vec![b'x'; FLOOD];
+    // A wait for nothing.
     let blocked = timeout(Duration::from_secs(1), client.write_all(&flood)).await;
     assert!(blocked.is_err(), "the buffers take everything");
     reset(client);

@@ -34,11 +34,8 @@ async fn timeout_without_response_is_504() {
     let objects = Objects::http().service("origin", &[origin.address]).route(
         "route",
         &[
-            limited("/request", json!({"request": "200ms"})),
-            limited(
-                "/backend",
-                json!({"backendRequest": "200ms", "request": "20s"}),
-            ),
+            limited("/request", json!({"request": "2s"})),
+            limited("/backend", json!({"backendRequest": "2s", "request": "1h"})),
             limited("/zero", json!({"request": "0s"})),
         ],
     );
@@ -48,8 +45,7 @@ async fn timeout_without_response_is_504() {
         let begin = Instant::now();
         let answer = client.get("a.com", &format!("{path}/never")).await;
         assert_eq!(answer.status, 504, "{path}");
-        assert!(begin.elapsed() >= Duration::from_millis(200), "{path}");
-        assert!(begin.elapsed() < Duration::from_secs(10), "{path}");
+        assert!(begin.elapsed() >= Duration::from_secs(2), "{path}");
     }
     // The connection stays open, and requests in time succeed.
     for path in ["/request", "/backend", "/zero"] {
@@ -71,7 +67,7 @@ async fn request_timeout_aborts_endless_response() {
     .await;
     let objects = Objects::http()
         .service("origin", &[origin.address])
-        .route("route", &[limited("/", json!({"request": "300ms"}))]);
+        .route("route", &[limited("/", json!({"request": "2s"}))]);
     let scene = Scene::start(&objects);
     for mut client in [
         Client::http1(scene.at(80)).await,
@@ -110,7 +106,7 @@ async fn slow_stream_without_timeout_continues() {
     // Limits of requests and connections do not apply to the time between events.
     let scene = Scene::with(&objects, |settings| {
         let limits = &mut settings.limits;
-        let short = Duration::from_millis(200);
+        let short = Duration::from_secs(1);
         limits.header_timeout = short;
         limits.body_timeout = short;
         limits.write_timeout = short;
@@ -128,7 +124,7 @@ async fn slow_stream_without_timeout_continues() {
     let mut body = answer.into_body();
     for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
         // The pause is the subject of the test.
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::time::sleep(Duration::from_millis(1200)).await;
         events.send(event).await.expect("fed");
         let frame = timeout(TEST_TIMEOUT, body.frame())
             .await
@@ -153,8 +149,12 @@ fn feed(next: std::sync::Arc<Mutex<mpsc::Receiver<&'static str>>>) -> Payload {
 
 #[tokio::test]
 async fn timeouts_are_per_rule() {
-    let origin = Origin::new(|_| async {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+    let origin = Origin::new(|request| async move {
+        // Later than the timeout of the other rule, whose response never comes.
+        match request.uri().path() {
+            "/long" => tokio::time::sleep(Duration::from_millis(400)).await,
+            _ => std::future::pending().await,
+        }
         Response::new(full("late"))
     })
     .await;

@@ -1,6 +1,6 @@
 //! The access log for a collector: which lines it gets, and that they have the ids of spans.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::timeout;
 
@@ -78,13 +78,16 @@ async fn absent_collector_delays_no_request_and_lost_lines_are_counted() {
     let app = Origin::echo("app").await;
     let scene = Scene::start(&logged("}}", Origin::dead(), &app));
     let mut client = Client::http1(scene.at(80)).await;
-    let start = Instant::now();
-    for _ in 0..200 {
-        assert_eq!(client.get("a.com", "/a").await.status, 200);
-    }
-    assert!(start.elapsed() < Duration::from_secs(5));
+    let served = async {
+        for _ in 0..200 {
+            assert_eq!(client.get("a.com", "/a").await.status, 200);
+        }
+    };
+    // A connection to the collector is tried three times, with delays of seconds: 200 of them take minutes.
+    timeout(TEST_TIMEOUT, served).await.expect("in time");
     assert_eq!(get(scene.at(80), "a.com", "/a").await.status, 200);
     let dropped = async {
+        // Counters have no change notification.
         while metric(&scene, "otlp_log_dropped_records_total").await < 201.0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -1,6 +1,6 @@
 //! Traces: the spans that a collector receives for requests of each kind, and that no request waits for a collector.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{HeaderMap, Method, Response};
 use http_body::Frame;
@@ -372,17 +372,15 @@ async fn absent_collector_delays_no_request_and_its_spans_are_counted() {
         .route("route", &[to("echo")]);
     let scene = Scene::start(&objects);
     let mut client = Client::http1(scene.at(80)).await;
-    let start = Instant::now();
-    for _ in 0..200 {
-        assert_eq!(client.get("a.com", "/").await.status, 200);
-    }
-    // A connection to the collector is tried three times, with delays of seconds.
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
+    let served = async {
+        for _ in 0..200 {
+            assert_eq!(client.get("a.com", "/").await.status, 200);
+        }
+    };
+    // A connection to the collector is tried three times, with delays of seconds: 200 of them take minutes.
+    timeout(TEST_TIMEOUT, served).await.expect("in time");
     let dropped = async {
+        // Counters have no change notification.
         while metric(&scene, "trace_dropped_spans_total").await < 400.0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -408,19 +406,13 @@ async fn slow_collector_delays_neither_requests_nor_the_end_of_the_process() {
     client.get("a.com", "/").await;
     silent.until_requests(1).await;
     // The exporter waits for the collector from here on.
-    let start = Instant::now();
     for _ in 0..500 {
         assert_eq!(client.get("a.com", "/").await.status, 200);
     }
     drop(client);
-    tokio::task::spawn_blocking(|| drop(scene))
-        .await
-        .expect("ended");
-    assert!(
-        start.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        start.elapsed()
-    );
+    let ended = tokio::task::spawn_blocking(|| drop(scene));
+    let ended = timeout(TEST_TIMEOUT, ended).await.expect("in time");
+    ended.expect("no panic");
 }
 
 #[tokio::test]

@@ -60,6 +60,7 @@ impl Program {
     async fn metric(&self, name: &str) -> usize {
         let running = async {
             while TcpStream::connect(self.admin).await.is_err() {
+                // No notification tells the change.
                 sleep(Duration::from_millis(20)).await;
             }
         };
@@ -77,6 +78,7 @@ impl Program {
     async fn until_metric(&self, name: &str, value: usize) {
         let reached = async {
             while self.metric(name).await != value {
+                // No notification tells the change.
                 sleep(Duration::from_millis(20)).await;
             }
         };
@@ -102,6 +104,7 @@ impl Program {
                 {
                     return;
                 }
+                // No notification tells the change.
                 sleep(Duration::from_millis(20)).await;
             }
         };
@@ -197,6 +200,7 @@ async fn flood(ports: usize) {
         .await;
     let released = async {
         while program.memory() > before + LEFT {
+            // No notification tells the change.
             sleep(Duration::from_millis(50)).await;
         }
     };

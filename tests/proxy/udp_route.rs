@@ -396,7 +396,7 @@ async fn ejections(scene: &Scene) -> u64 {
 async fn session_ends_after_the_idle_timeout() {
     let backend = Echo::start("").await;
     let scene = Scene::with(&to(&[backend.address]), |settings| {
-        settings.limits.udp_idle_timeout = Duration::from_millis(300);
+        settings.limits.udp_idle_timeout = Duration::from_secs(1);
     });
     let client = Client::of(scene.at(PORT)).await;
     for count in 1..=2 {
@@ -472,6 +472,7 @@ async fn until_draining(stats: &ConnectionStats, address: SocketAddr) {
     let refused = async {
         while stats.unforwarded.load(Relaxed) == 0 {
             let _ = Client::of(address).await.0.send(b"hello").await;
+            // No notification tells the change.
             sleep(Duration::from_millis(2)).await;
         }
     };

@@ -397,7 +397,7 @@ fn idle_tunnel_is_reset() {
     block_on(async {
         let origin = Origin::raw(echo).await;
         let scene = Scene::with(&objects(&origin), |settings| {
-            settings.limits.tunnel_idle_timeout = Duration::from_millis(300);
+            settings.limits.tunnel_idle_timeout = Duration::from_secs(2);
         });
         let (sender, _ended) = peer::connect(scene.at(80)).await;
         let (body, _stream) = tunnel(&sender, "/chat").await;
@@ -419,15 +419,16 @@ fn request_timeouts_do_not_apply_to_silent_tunnels() {
     block_on(async {
         let origin = Origin::raw(echo).await;
         let mut rule = prefix("/chat", "chat");
-        rule["timeouts"] = json!({"request": "300ms"});
+        rule["timeouts"] = json!({"request": "1s"});
         let objects = Objects::http().service("chat", &[origin.address]);
         let scene = Scene::with(&objects.route("route", &[rule]), |settings| {
-            settings.limits.stream_idle_timeout = Duration::from_millis(300);
+            settings.limits.stream_idle_timeout = Duration::from_secs(1);
         });
         let (sender, _ended) = peer::connect(scene.at(80)).await;
         let (mut body, mut stream) = tunnel(&sender, "/chat").await;
         assert_eq!(take(&mut body, 7).await, b"welcome");
-        let silence = timeout(Duration::from_millis(1500), body.data()).await;
+        // A wait for nothing, longer than both timeouts.
+        let silence = timeout(Duration::from_millis(2500), body.data()).await;
         assert!(silence.is_err(), "the tunnel ended: {silence:?}");
         tell(&mut stream, "still here").await;
         assert_eq!(take(&mut body, 10).await, b"still here");

@@ -11,7 +11,7 @@ use crate::ports::free_ports;
 use crate::{Outcome, Scene};
 
 /// Timeout of any wait.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running program, killed when a test fails.
 struct Running {
@@ -228,7 +228,7 @@ fn failed_rollback_is_an_error_with_the_command() {
 /// Sends one HTTP request to a local port. Returns the response.
 fn get(port: u16, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(READY_TIMEOUT))?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT))?;
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -314,7 +314,7 @@ fn reads_the_metrics_of_a_data_plane_by_its_admin_address() {
     let begin = Instant::now();
     while !get(admin, "/readyz").is_ok_and(|response| response.starts_with("HTTP/1.1 200")) {
         assert!(
-            begin.elapsed() < READY_TIMEOUT,
+            begin.elapsed() < TEST_TIMEOUT,
             "the data plane is not ready"
         );
         std::thread::yield_now();

@@ -1,9 +1,12 @@
 //! A scripted controller: TLS, HTTP/2 and the lines of the stream protocol.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::thread;
 
 use bytes::Bytes;
@@ -16,11 +19,12 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use crate::TEST_TIMEOUT;
+use crate::{TEST_TIMEOUT, eventually};
 
 /// A certificate authority.
 pub(crate) struct Authority {
@@ -65,6 +69,8 @@ pub(crate) struct Controller {
     streams: Receiver<Stream>,
     refusal: Arc<Refusal>,
     freeze: mpsc::UnboundedSender<Receiver<()>>,
+    /// How often a connection received something.
+    received: Arc<AtomicUsize>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -84,10 +90,12 @@ impl Controller {
         let refusal = Arc::<Refusal>::default();
         let (freeze, mut freezes) = mpsc::unbounded_channel::<Receiver<()>>();
         let (stop, stopped) = oneshot::channel::<()>();
+        let received = Arc::<AtomicUsize>::default();
         let shared = Shared {
             acceptor,
             streams: sender,
             refusal: refusal.clone(),
+            received: received.clone(),
         };
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -115,6 +123,7 @@ impl Controller {
             streams,
             refusal,
             freeze,
+            received,
             _stop: stop,
         }
     }
@@ -129,6 +138,12 @@ impl Controller {
     /// Reports whether no stream is waiting to be accepted.
     pub(crate) fn is_idle(&self) -> bool {
         self.streams.try_recv().is_err()
+    }
+
+    /// Waits until a connection has received so many more pings; nothing else may arrive meanwhile.
+    pub(crate) fn until_pinged(&self, count: usize) {
+        let wanted = self.received.load(Relaxed) + count;
+        eventually(|| self.received.load(Relaxed), |seen| *seen >= wanted);
     }
 
     /// Rejects streams, or stops doing so.
@@ -155,6 +170,45 @@ struct Shared {
     acceptor: TlsAcceptor,
     streams: Sender<Stream>,
     refusal: Arc<Refusal>,
+    received: Arc<AtomicUsize>,
+}
+
+/// A socket that counts what it receives.
+struct Counted {
+    socket: TcpStream,
+    received: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if read.is_ready() {
+            self.received.fetch_add(1, Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
 }
 
 /// The response to rejected streams, and their number.
@@ -171,7 +225,11 @@ async fn accept(listener: TcpListener, shared: Shared) {
 }
 
 async fn connection(socket: TcpStream, shared: Shared) {
-    let Ok(stream) = shared.acceptor.accept(socket).await else {
+    let counted = Counted {
+        socket,
+        received: shared.received.clone(),
+    };
+    let Ok(stream) = shared.acceptor.accept(counted).await else {
         return;
     };
     let Ok(mut connection) = h2::server::handshake(stream).await else {

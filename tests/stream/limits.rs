@@ -115,8 +115,10 @@ fn send(port: u16, per_second: f64, time: Duration) -> u64 {
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket.set_nodelay(true).unwrap();
     let (begun, mut admitted, mut sent) = (Instant::now(), 0, 0.0);
+    // The rate of a while is the subject of the test.
     while begun.elapsed() < time {
         if begun.elapsed().as_secs_f64() * per_second < sent {
+            // The pace of the requests.
             thread::sleep(Duration::from_millis(1));
             continue;
         }
@@ -210,6 +212,7 @@ fn limit_without_a_key_is_divided_among_the_ready_pods() {
     let admitted = send_to(&[&pods[0]], 300.0, TIME);
     assert!((0.9 * half..=1.05 * half).contains(&admitted), "{admitted}");
     list(&pods, &[0]);
+    // No metric tells that the list has arrived.
     thread::sleep(Duration::from_millis(200));
     let admitted = send_to(&[&pods[0]], 300.0, TIME);
     assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
@@ -243,6 +246,7 @@ fn pods_without_the_owner_admit_their_parts_until_it_leaves_the_list() {
     assert!(admitted <= 1.1 * third + BURST, "{admitted}");
     list(&pods, &[0, 1]);
     pods.iter().for_each(|pod| wait_until_away(pod, 0));
+    // No metric tells that the others know it too.
     thread::sleep(Duration::from_millis(600));
     let admitted = send_to(&[&pods[0]], 300.0, TIME);
     assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
@@ -270,6 +274,7 @@ fn pod_of_another_gateway_is_refused() {
     for pod in &pods {
         wait_until_away(pod, 1);
     }
+    // A wait for nothing.
     thread::sleep(Duration::from_secs(1));
     for pod in &pods {
         assert_eq!(pod.pod.metric("limit_peers_away"), 1);

@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Timeout of any wait on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Polls until `look` returns the wanted value.
 fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
@@ -35,6 +35,7 @@ fn eventually<T: Debug>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T 
             return seen;
         }
         assert!(start.elapsed() < TEST_TIMEOUT, "still {seen:?}");
+        // What is looked at has no change notification.
         thread::sleep(Duration::from_millis(10));
     }
 }

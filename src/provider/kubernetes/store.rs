@@ -14,12 +14,10 @@ use super::pods::{PodScopes, ScopeChange, needs_pods};
 use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
+use super::timing::Timing;
 use crate::api::{Key, Kind, Object, ObjectRef};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
-
-/// Maximum time that a change waits for what it refers to.
-pub(super) const FETCH_WAIT: Duration = Duration::from_secs(2);
 
 /// A message to the store.
 #[derive(Debug)]
@@ -70,6 +68,8 @@ pub(super) struct Store {
     deferred: BTreeMap<ObjectRef, Deferred>,
     /// Whether a load was published, so that changes may be deferred.
     is_published: bool,
+    /// Maximum time that a change is deferred.
+    fetch_wait: Duration,
     /// Objects that were fetched since the last call of [`Store::take_fetched`].
     fetched: Vec<ObjectRef>,
     observer: Option<Arc<dyn Observer>>,
@@ -108,6 +108,7 @@ impl Store {
             referenced,
             deferred: BTreeMap::new(),
             is_published: false,
+            fetch_wait: Timing::default().fetch_wait,
             fetched: Vec::new(),
             scopes,
             observer,
@@ -240,6 +241,11 @@ impl Store {
         self.referenced.take_wanted(is_listed)
     }
 
+    /// Overrides how long a change is deferred.
+    pub(super) fn waiting(self, fetch_wait: Duration) -> Self {
+        Self { fetch_wait, ..self }
+    }
+
     /// Returns the objects that were fetched since the last call.
     pub(super) fn take_fetched(&mut self) -> Vec<ObjectRef> {
         std::mem::take(&mut self.fetched)
@@ -256,7 +262,7 @@ impl Store {
         self.deferred.retain(|name, deferred| {
             deferred.known += count_known(&self.referenced, &deferred.references, deferred.known);
             let is_complete = deferred.known == count(&deferred.references);
-            let is_due = now.saturating_duration_since(deferred.since) >= FETCH_WAIT;
+            let is_due = now.saturating_duration_since(deferred.since) >= self.fetch_wait;
             if is_complete || is_due {
                 released.push(name.clone());
             }
@@ -273,7 +279,9 @@ impl Store {
     /// Returns when the next deferred change has waited too long.
     pub(super) fn next_release(&self) -> Option<Instant> {
         let deferred = self.deferred.values();
-        deferred.map(|deferred| deferred.since + FETCH_WAIT).min()
+        deferred
+            .map(|deferred| deferred.since + self.fetch_wait)
+            .min()
     }
 
     /// Stores the objects in less memory, before the first load is published.

@@ -11,6 +11,8 @@ pub struct Timing {
     pub response_timeout: Duration,
     /// Time for which lists are rejected that are older than the served state.
     pub stale_list_timeout: Duration,
+    /// Maximum time that a change waits for what it refers to.
+    pub fetch_wait: Duration,
 }
 
 impl Default for Timing {
@@ -20,6 +22,7 @@ impl Default for Timing {
             // The API server itself gives up after 60 s.
             response_timeout: Duration::from_secs(65),
             stale_list_timeout: Duration::from_secs(60),
+            fetch_wait: Duration::from_secs(2),
         }
     }
 }

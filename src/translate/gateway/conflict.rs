@@ -14,11 +14,11 @@ use crate::translate::reason::{Fault, Reason};
 /// Finds conflicts among the listeners of a Gateway. Between objects the earlier one wins: the Gateway, then
 /// ListenerSets by age. It wins even if its own listeners are in conflict: a ListenerSet must not get a port that the
 /// Gateway requests. Within one object every conflicting listener loses. A listener that lost to an earlier object
-/// causes no further conflict, nor does one that is beyond the limit of its namespace.
+/// causes no further conflict, nor does one that is surplus.
 pub(super) fn within(gateway: &mut GatewayDraft<'_>) {
     let listeners = &gateway.listeners;
     let slots = Slots::new(listeners);
-    let mut lost: Vec<bool> = listeners.iter().map(ListenerDraft::is_surplus).collect();
+    let mut lost: Vec<bool> = listeners.iter().map(|it| it.is_surplus).collect();
     let mut conflicts = vec![None; listeners.len()];
     let mut first = 0;
     for own in listeners.chunk_by(|one, two| one.key.origin == two.key.origin) {
@@ -30,7 +30,7 @@ pub(super) fn within(gateway: &mut GatewayDraft<'_>) {
             conflicts[index] = Some(conflict);
             Some(())
         };
-        for index in own.clone().filter(|index| !listeners[*index].is_surplus()) {
+        for index in own.clone().filter(|index| !listeners[*index].is_surplus) {
             lost[index] = find(index, 0..own.start, &lost).is_some();
         }
         for index in own.clone().filter(|index| !lost[*index]) {

@@ -3,10 +3,14 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use super::gateway::{self, GatewayDraft};
+use super::listener::ListenerDraft;
 use super::{conflict, listener_set};
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::translate::input::Input;
+use crate::translate::reason::{Fault, Reason};
 
 /// Returns the draft of a Gateway with these ListenerSets, which are in order of precedence; `None` if its class does not
 /// belong to this controller.
@@ -17,6 +21,23 @@ pub(in crate::translate) fn draft<'a>(
 ) -> Option<GatewayDraft<'a>> {
     let mut draft = gateway::draft(input, gateway)?;
     listener_set::merge(input, &mut draft, sets);
+    reject_repeated_names(&mut draft.listeners);
     conflict::within(&mut draft);
     Some(draft)
+}
+
+/// Rejects listeners with the name of an earlier one of their object. An API server refuses such an object, where the name
+/// is the key of the list, but a file may contain it.
+fn reject_repeated_names(listeners: &mut [ListenerDraft<'_>]) {
+    for own in listeners.chunk_by_mut(|one, two| one.key.origin == two.key.origin) {
+        let mut names = FxHashSet::default();
+        for listener in own {
+            if !names.insert(listener.spec.name.as_str()) {
+                let field = listener.field("name");
+                let message =
+                    format!("{field}: an earlier listener has this name; choose another one");
+                listener.exclude(Fault::new(Reason::UnsupportedValue, message));
+            }
+        }
+    }
 }

@@ -29,6 +29,9 @@ pub(in crate::translate) struct ListenerDraft<'a> {
     pub(in crate::translate) kinds: Vec<&'static str>,
     /// Makes `Accepted` false.
     pub(super) rejected: Option<Fault>,
+    /// Whether it takes nothing from later listeners: it is beyond the limit of its namespace, or has the name of an
+    /// earlier one.
+    pub(super) is_surplus: bool,
     /// Makes `Conflicted` true, and `Accepted` false for the same reason.
     pub(in crate::translate) conflict: Option<Fault>,
     /// Makes `OverlappingTLSConfig` true.
@@ -71,6 +74,7 @@ impl<'a> ListenerDraft<'a> {
             protocol,
             kinds: Vec::new(),
             rejected: None,
+            is_surplus: false,
             conflict: None,
             overlap: None,
             unresolved: Vec::new(),
@@ -99,12 +103,6 @@ impl<'a> ListenerDraft<'a> {
     /// Returns the port that it occupies.
     pub(in crate::translate) fn port(&self) -> (u16, Transport) {
         (self.spec.port, self.protocol.transport())
-    }
-
-    /// Reports whether it is beyond the limit of its namespace. It then takes nothing from later listeners.
-    pub(super) fn is_surplus(&self) -> bool {
-        let rejected = self.rejected.as_ref();
-        rejected.is_some_and(|fault| fault.reason == Reason::TooManyListeners)
     }
 
     /// Reports whether the listener can be served. Its Gateway can still prevent that.
@@ -208,6 +206,12 @@ impl<'a> ListenerDraft<'a> {
         conditions.extend(overlapping);
         conditions.extend([programmed, resolved]);
         conditions
+    }
+
+    /// Rejects a listener that must take nothing from later ones, whatever else is wrong with it.
+    pub(super) fn exclude(&mut self, fault: Fault) {
+        self.rejected = Some(fault);
+        self.is_surplus = true;
     }
 
     pub(super) fn reject(&mut self, reason: Reason, message: String) {

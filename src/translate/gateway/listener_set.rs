@@ -40,7 +40,7 @@ pub(super) fn merge<'a>(
             for listener in &mut gateway.listeners[first..] {
                 *merged += 1;
                 if *merged > MAX_OF_NAMESPACE {
-                    listener.rejected = Some(too_many(&set.metadata.namespace));
+                    listener.exclude(too_many(&set.metadata.namespace));
                 }
             }
         }

@@ -211,6 +211,7 @@ async fn respond(
         response = response.header("x-attempts", *count);
     }
     if !value("x-slow").is_empty() {
+        // Longer than the timeout of a section.
         sleep(DELAY).await;
     }
     let body = full("text ".repeat(PAGE / 5 + 1));
