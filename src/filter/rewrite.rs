@@ -78,6 +78,7 @@ mod tests {
     use super::*;
     use crate::ir::Pattern;
     use crate::ir::filter::PathChange;
+    use crate::ir::path_normalization;
 
     fn parts(uri: &str) -> Parts {
         let request = http::Request::get(uri).header(HOST, "a.com:8080");
@@ -191,7 +192,8 @@ mod tests {
             ("/api..\\admin", None),
         ] {
             let mut request = parts(uri);
-            let changed = apply_to_path(&strip, &mut request, &mut RequestPath::default());
+            let canonical = path_normalization::normalize(uri).unwrap();
+            let changed = apply_to_path(&strip, &mut request, &mut path(&canonical));
             match expected {
                 Some(expected) => assert_eq!(request.uri, *expected, "{changed:?}"),
                 None => {

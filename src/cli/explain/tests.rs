@@ -255,7 +255,7 @@ fn shows_what_policies_require_and_the_order_of_phases() {
         "the last one in X-Forwarded-For that is not in 198.51.100.0/24 (ClientPolicy default/load-balancer)",
         "idle 120s, underscores Drop, forwarded X-Forwarded-For X-Real-IP (ClientPolicy default/load-balancer)",
         "minVersion 1.3 (ClientPolicy default/load-balancer)",
-        "escaped slashes are kept, duplicate slashes merged, dot segments resolved (ClientPolicy default/load-balancer)",
+        "escaped slashes are kept, duplicate slashes compared as one and forwarded, dot segments resolved (ClientPolicy default/load-balancer)",
     ] {
         assert!(rule.contains(line), "{rule}");
     }

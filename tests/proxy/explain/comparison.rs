@@ -125,7 +125,7 @@ impl Exchange<'_> {
             .header("location")
             .parse()
             .map_err(|_| "no location")?;
-        let mut expected_path = merged(path_of(&self.sent.path));
+        let mut expected_path = canonical(path_of(&self.sent.path));
         let is_tls = self.sent.port == 443;
         let (mut scheme, mut port) = (if is_tls { "https" } else { "http" }, self.sent.port);
         let host = bare(&self.sent.host);
@@ -147,6 +147,7 @@ impl Exchange<'_> {
         same("host", &Some(host), &location.host())?;
         let expected_port = (port != default).then_some(port);
         same("port", &expected_port, &location.port_u16())?;
+        let expected_path = unless_changed(path_of(&self.sent.path), expected_path);
         same("path", &&*expected_path, &location.path())?;
         same("query", &query_of(&self.sent.path), &location.query())?;
         Ok(format!("redirected with {status}"))
@@ -205,7 +206,7 @@ impl Exchange<'_> {
             same("API key", &None, &header("x-api-key"))?;
             same("client", &true, &header("x-client").is_some())?;
         }
-        let mut path = merged(path_of(&self.sent.path));
+        let mut path = canonical(path_of(&self.sent.path));
         let mut host = Some(&*self.sent.host);
         for change in filters.iter().filter_map(|it| it.strip_prefix("rewrite, ")) {
             if let Some(change) = change.strip_prefix("path parts that match ") {
@@ -227,6 +228,7 @@ impl Exchange<'_> {
             header("host")
         };
         same("host", &host, &named)?;
+        let path = unless_changed(path_of(&self.sent.path), path);
         let query = query_of(&self.sent.path);
         let target = match query.and_then(|query| query_without_key(query, hides_key)) {
             Some(query) => format!("{path}?{query}"),
@@ -353,15 +355,23 @@ fn bare(host: &str) -> String {
     host.trim_end_matches('.').to_lowercase()
 }
 
-/// Merges slashes of a path.
-fn merged(path: &str) -> String {
-    let mut merged = String::new();
-    for character in path.chars() {
-        if character != '/' || !merged.ends_with('/') {
-            merged.push(character);
+/// Returns the path as it was sent, unless something has changed it.
+fn unless_changed(sent: &str, path: String) -> String {
+    match path == canonical(sent) {
+        true => sent.to_owned(),
+        false => path,
+    }
+}
+
+/// Returns the form by which paths are compared and rewritten: slashes are merged, and letters are not escaped.
+fn canonical(path: &str) -> String {
+    let mut canonical = String::new();
+    for character in path.replace("%61", "a").replace("%2f", "%2F").chars() {
+        if character != '/' || !canonical.ends_with('/') {
+            canonical.push(character);
         }
     }
-    merged
+    canonical
 }
 
 /// Returns a query as it is if it has no key or the key is not hidden; `None` if nothing is left of it.
