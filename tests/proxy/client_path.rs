@@ -167,7 +167,7 @@ fn read(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-const DISGUISED: [&str; 15] = [
+const DISGUISED: [&str; 14] = [
     "/admin",
     "//admin",
     "/admin%2f..",
@@ -181,7 +181,6 @@ const DISGUISED: [&str; 15] = [
     "/x\\..\\admin",
     "/%61dmin",
     "/a%64%6din/%2e/x",
-    "/%2f%61dmin",
     "//%61%64%6D%69%6e;p",
 ];
 

@@ -150,7 +150,7 @@ fn alphabetical(one: &Route, two: &Route) -> Ordering {
 }
 
 const HOST: &str = "c.b.a";
-const PATH: &str = "/a/é/b";
+const PATH: &str = "/a/x/b";
 
 /// Returns the one request that meets all matches of [`fitting`].
 fn request() -> Request {
@@ -177,11 +177,11 @@ fn fitting() -> impl Strategy<Value = Match> {
         PathMatch::Exact(PATH.into()),
         pattern(".*"),
         pattern("/a/.*"),
-        pattern("/./é/b"),
+        pattern("/./[xé]/b"),
         // The same number of characters as the pattern before, and fewer bytes.
-        pattern("/a/./b"),
-        prefix("/a/é/b"),
-        prefix("/a/é"),
+        pattern("/a/[xz]/b"),
+        prefix("/a/x/b"),
+        prefix("/a/x"),
         prefix("/a"),
         prefix(""),
     ];
@@ -223,7 +223,7 @@ fn fitting_grpc() -> impl Strategy<Value = Match> {
     };
     let paths = vec![
         (PathMatch::Exact(PATH.into()), 1, 3),
-        (prefix("/a/é"), 3, 0),
+        (prefix("/a/x"), 3, 0),
         (prefix("/a"), 1, 0),
         (prefix(""), 0, 0),
         (pattern(), 3, 0),
