@@ -363,12 +363,23 @@ fn unless_changed(sent: &str, path: String) -> String {
     }
 }
 
-/// Returns the form by which paths are compared and rewritten: slashes are merged, and letters are not escaped.
+/// Returns the form by which paths are compared and rewritten: slashes are merged, and unreserved characters are not escaped.
 fn canonical(path: &str) -> String {
     let mut canonical = String::new();
-    for character in path.replace("%61", "a").replace("%2f", "%2F").chars() {
-        if character != '/' || !canonical.ends_with('/') {
-            canonical.push(character);
+    let mut rest = path;
+    while let Some(character) = rest.chars().next() {
+        rest = &rest[character.len_utf8()..];
+        let escaped = rest.get(..2).and_then(|it| u8::from_str_radix(it, 16).ok());
+        match (character, escaped) {
+            ('/', _) if canonical.ends_with('/') => {}
+            ('%', Some(byte)) => {
+                rest = &rest[2..];
+                match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                    true => canonical.push(byte.into()),
+                    false => canonical.push_str(&format!("%{byte:02X}")),
+                }
+            }
+            _ => canonical.push(character),
         }
     }
     canonical
