@@ -482,21 +482,19 @@ spec:
 #[test]
 fn warns_of_paths_that_a_backend_may_read_as_protected_ones() {
     let text = printed(&format!("{GATEWAY}{PROTECTED}"));
-    let warning = "warning: HTTPRoute default/app: spec.rules[0] is protected by policies that spec.rules[1] of HTTPRoute \
-                   default/app lacks, and both lead to Service default/app:80";
+    let warning = "warning: HTTPRoute default/app: spec.rules[0] is protected by policies that \
+                   spec.rules[1] of HTTPRoute default/app lacks, and both lead to Service default/app:80";
     assert!(text.contains(warning), "{text}");
-    let setting =
-        "Set path.escapedSlashes: Reject in a ClientPolicy on Gateway default/web listener http";
+    let setting = "Set path.escapedSlashes: Reject in a ClientPolicy on Gateway default/web";
     assert!(text.contains(setting), "{text}");
-    let policy = PROTECTED.rsplit_once("---").unwrap().1;
-    let policy = policy.replace("AccessPolicy", "ClientPolicy").replace(
-        "HTTPRoute, name: app, sectionName: admin",
-        "Gateway, name: web",
-    );
-    let policy = policy.replace(
-        "ipRules: {allow: [192.0.2.0/24]}",
-        "path: {escapedSlashes: Reject}",
-    );
-    let text = printed(&format!("{GATEWAY}{PROTECTED}---{policy}"));
+    let policy = "---
+apiVersion: portcullis.dev/v1alpha1
+kind: ClientPolicy
+metadata: {name: clients}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
+  path: {escapedSlashes: Reject}
+";
+    let text = printed(&format!("{GATEWAY}{PROTECTED}{policy}"));
     assert!(!text.contains("protected by policies"), "{text}");
 }
