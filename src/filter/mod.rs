@@ -1,7 +1,6 @@
 //! Filters that need only the head of a message: pure functions over `http` types, one file per filter. A request's
 //! filters also decide what happens to its response.
 
-mod alias;
 pub mod compression;
 mod cors;
 pub mod credentials;
@@ -18,7 +17,6 @@ pub mod session_cookies;
 use http::HeaderMap;
 use http::request::Parts;
 
-pub use self::alias::{has_symbol, is_alias, remove_aliases};
 pub use self::response::ResponsePhase;
 pub use crate::ir::filter::Scheme;
 
@@ -42,7 +40,7 @@ pub enum Verdict {
 /// # Errors
 /// When there is no room for a header.
 pub fn change_request(changes: &HeaderChanges, headers: &mut HeaderMap) -> Result<(), FilterError> {
-    header::apply_to_request(changes, headers)
+    header::apply(changes, headers)
 }
 
 /// Applies header changes to a response. Where there is no room for a header, the response keeps the changes before it.
@@ -72,7 +70,7 @@ pub fn request(
     phase: &mut ResponsePhase,
 ) -> Result<Verdict, FilterError> {
     match filter {
-        Filter::RequestHeaders(changes) => header::apply_to_request(changes, &mut parts.headers)?,
+        Filter::RequestHeaders(changes) => header::apply(changes, &mut parts.headers)?,
         Filter::ResponseHeaders(changes) => phase.push(level, Step::Headers(changes.clone())),
         Filter::Redirect(redirect) => {
             return redirect::response(redirect, parts, facts).map(Verdict::Respond);

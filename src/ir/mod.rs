@@ -34,6 +34,7 @@ pub mod policy;
 mod policy_servers;
 pub mod precedence;
 pub mod request_match;
+pub mod protected_headers;
 pub mod route;
 pub mod route_defaults;
 mod scheme;

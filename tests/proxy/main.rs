@@ -81,6 +81,7 @@ mod policy_churn;
 mod policy_levels;
 mod process;
 mod provider;
+mod protected_headers;
 mod proxy_protocol;
 mod proxy_protocol_out;
 mod rate_limit_policy;

@@ -20,8 +20,8 @@ use crate::ir::client::{ClientPolicies, Underscores};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
 use crate::ir::route_defaults::RouteDefaults;
+use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
-use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::Error;
@@ -29,7 +29,6 @@ use crate::proxy::request::error_response::ErrorFormat;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::{Listener, Port, RequestView, Rule, Table};
-use crate::telemetry::trace::RequestSpan;
 
 /// A normalized request and the rule that it matches.
 pub(super) struct Matched {
@@ -69,7 +68,7 @@ impl From<Error> for Refused {
 /// Matches a request against the current table.
 pub(super) fn admit(
     client: &Client,
-    parts: &mut request::Parts,
+    (parts, body): (&mut request::Parts, &mut RequestBody),
     record: &mut Record,
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
@@ -90,12 +89,10 @@ pub(super) fn admit(
         .forwarding
         .sanitize(&mut parts.headers, host_header, claims, new_id);
     record.identified(added.id());
-    let refused = |error| Refused {
-        error,
+    let refused = |error: Error| Refused {
         id: Some(added.id().clone()),
-        headers: None,
-        defaults: None,
         may_have_page: websocket.is_none(),
+        ..error.into()
     };
     if let Some(port) = place.port {
         observe(
@@ -108,14 +105,18 @@ pub(super) fn admit(
     let (rule, passed) = place
         .listener
         .and_then(|listener| {
-            let view = view(parts, &normalized.host, &added);
-            let arrival = place.arrival(listener, client);
-            let span = record.span.as_deref_mut();
-            let found = find_rule((listener, &arrival), (&view, path), &origin, span);
-            let (rule, passed) = found.inspect_err(|error| {
+            let found = find_rule(listener, (&view(parts, &normalized.host, &added), path));
+            let rule = found.inspect_err(|error| {
                 let status = error.status().as_u16();
                 listener.responses.record(client.worker.id, status);
             })?;
+            protect(listener, rule, (parts, body));
+            let passed = listener.policies(rule).map_or(Ok(None), |policies| {
+                let arrival = place.arrival(listener, client);
+                let span = record.span.as_deref_mut();
+                let view = view(parts, &normalized.host, &added);
+                policies::check((policies, rule), (&origin, &arrival), &view, span)
+            });
             Ok((table.rule(listener, rule), passed))
         })
         .map_err(|error| Refused {
@@ -126,13 +127,8 @@ pub(super) fn admit(
     if record.span.is_some() {
         record.trace(parts);
     }
-    let passed = accept(passed, parts, record, (&table, &place)).and_then(|passed| {
-        let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
-        match is_call && parts.version < Version::HTTP_2 {
-            true => Err(Box::new(Error::GrpcOverHttp1.into())),
-            false => Ok(passed),
-        }
-    });
+    let passed = accept(passed, parts, record, (&table, &place));
+    let passed = passed.and_then(|passed| check_version(&rule, parts).map(|()| passed));
     let passed = passed.map_err(|refusal| {
         let PolicyRefusal { error, headers, .. } = *refusal;
         Refused {
@@ -152,6 +148,28 @@ pub(super) fn admit(
         rule,
         passed,
     })
+}
+
+/// Refuses calls of gRPC over a version of HTTP that cannot carry them.
+fn check_version(rule: &Rule, parts: &request::Parts) -> Result<(), Box<PolicyRefusal>> {
+    let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
+    match is_call && parts.version < Version::HTTP_2 {
+        true => Err(Box::new(Error::GrpcOverHttp1.into())),
+        false => Ok(()),
+    }
+}
+
+/// Removes from a request what only the proxy may say in those of a rule, in every spelling.
+#[inline]
+fn protect(
+    listener: &Listener,
+    rule: &Rule,
+    (parts, body): (&mut request::Parts, &mut RequestBody),
+) {
+    for headers in listener.protected_headers(rule) {
+        headers.remove_aliases(&mut parts.headers);
+        body.protect(headers);
+    }
 }
 
 /// Begins the span of a request and its line of the access log, if the Gateway of a port wants them.
@@ -282,22 +300,15 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Returns the rule for a request, and whether its policies let the request pass.
+/// Returns the rule for a request.
 fn find_rule<'a>(
-    (listener, arrival): (&'a Listener, &Arrival<'_>),
+    listener: &'a Listener,
     (view, path): (&RequestView<'_>, PathState),
-    origin: &Origin,
-    span: Option<&mut RequestSpan>,
-) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
+) -> Result<&'a Arc<Rule>, Error> {
     if path.is_ambiguous {
         path::check_readings(listener, view)?;
     }
-    let rule = rule_of(listener, view)?;
-    let passed = match listener.policies(rule) {
-        None => Ok(None),
-        Some(policies) => policies::check((policies, rule), (origin, arrival), view, span),
-    };
-    Ok((rule, passed))
+    rule_of(listener, view)
 }
 
 /// Returns the rule of a listener for a normalized request.

@@ -62,7 +62,7 @@ pub(super) fn remove_forged(
 ) -> Result<(), Error> {
     match external.call.response_headers() {
         [] => Ok(()),
-        listed => copy_headers(&HeaderMap::new(), listed, headers),
+        listed => copy_headers(&HeaderMap::new(), listed, headers).map(drop),
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn authorize(
         .await
         .unwrap_or(Err(Error::AuthorizationTimeout));
     let (result, decision) = match &verdict {
-        Ok(Verdict::Allow) => (AuthResult::Allowed, Decision::Allowed),
+        Ok(Verdict::Allow(_)) => (AuthResult::Allowed, Decision::Allowed),
         Ok(Verdict::Deny(_)) => (AuthResult::Denied, Decision::Refused),
         Err(_) => (AuthResult::Failed, Decision::Failed),
     };
@@ -107,7 +107,12 @@ pub(super) async fn authorize(
     let record = &mut exchange.record;
     record.note(|| Event::external_auth(&backend.id, decision));
     match verdict? {
-        Verdict::Allow => Ok(None),
+        Verdict::Allow(protected) => {
+            if let Some(protected) = &protected {
+                exchange.body.protect(protected);
+            }
+            Ok(None)
+        }
         Verdict::Deny(response) => {
             exchange.record.denied();
             Ok(Some(response))
@@ -140,8 +145,8 @@ async fn http_verdict(
         let body = read.body.unwrap_or_default();
         return Ok(Verdict::Deny(denial(status, headers, body)));
     }
-    copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
-    Ok(Verdict::Allow)
+    let protected = copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
+    Ok(Verdict::Allow(protected))
 }
 
 /// Builds the head of the request to the server (HTTPAuthConfig): method, prefixed path, and the

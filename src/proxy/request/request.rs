@@ -253,7 +253,7 @@ impl Exchange {
         mut body: RequestBody,
         mut record: Box<Record>,
     ) -> Outcome {
-        match admit(&client, &mut parts, &mut record) {
+        match admit(&client, (&mut parts, &mut body), &mut record) {
             Ok(Matched {
                 normalized,
                 websocket,
