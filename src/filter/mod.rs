@@ -23,7 +23,6 @@ pub use crate::ir::filter::Scheme;
 pub use self::facts::{FilterError, Level, LocalResponse, RequestFacts};
 use self::response::Step;
 use crate::ir::Filter;
-use crate::ir::cors::is_preflight;
 use crate::ir::filter::{self as ir, HeaderChanges};
 
 /// What a filter decides about a request.
@@ -78,13 +77,13 @@ pub fn request(
         Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts)?,
         Filter::Cors(cors) => {
             let sharing = cors::sharing(cors, &parts.headers);
-            if is_preflight(&parts.method, &parts.headers) {
+            if facts.is_preflight {
                 return sharing.preflight(&parts.headers).map(Verdict::Respond);
             }
             phase.push(level, Step::Cors(sharing));
         }
         Filter::Preflight(cors) => {
-            if is_preflight(&parts.method, &parts.headers) {
+            if facts.is_preflight {
                 let sharing = cors::sharing(cors, &parts.headers);
                 return sharing.preflight(&parts.headers).map(Verdict::Respond);
             }

@@ -17,6 +17,7 @@ use super::view::view;
 use super::websocket::{self, Handshake};
 use crate::ir::RouteKind;
 use crate::ir::client::{ClientPolicies, Underscores};
+use crate::ir::cors::is_preflight;
 use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
 use crate::ir::route_defaults::RouteDefaults;
@@ -36,6 +37,8 @@ pub(super) struct Matched {
     pub(super) websocket: Option<Handshake>,
     pub(super) added: AddedHeaders,
     pub(super) rule: LoadedRule,
+    /// Whether it is a preflight request. Decided once: filters may remove what tells.
+    pub(super) is_preflight: bool,
     /// What policies have to do with it.
     pub(super) passed: Option<Box<Passed>>,
 }
@@ -102,6 +105,7 @@ pub(super) fn admit(
             (&normalized.host, added.id()),
         );
     }
+    let is_preflight = is_preflight(&parts.method, &parts.headers);
     let (rule, passed) = place
         .listener
         .and_then(|listener| {
@@ -115,7 +119,8 @@ pub(super) fn admit(
                 let arrival = place.arrival(listener, client);
                 let span = record.span.as_deref_mut();
                 let view = view(parts, &normalized.host, &added);
-                policies::check((policies, rule), (&origin, &arrival), &view, span)
+                let request = (&view, is_preflight);
+                policies::check((policies, rule), (&origin, &arrival), request, span)
             });
             Ok((table.rule(listener, rule), passed))
         })
@@ -146,6 +151,7 @@ pub(super) fn admit(
         websocket,
         added,
         rule,
+        is_preflight,
         passed,
     })
 }

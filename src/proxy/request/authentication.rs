@@ -40,6 +40,8 @@ pub(super) enum Credentials {
     Valid(Identity),
     /// It takes time to verify them.
     Unverified(Box<Unverified>),
+    /// It has none that are valid, and needs none if the CORS filter answers it. Else the client gets this response.
+    Waived(Box<PolicyRefusal>),
 }
 
 /// Credentials of which a password, a session or the permission of an authorization server has to be verified. What else
@@ -291,14 +293,14 @@ impl Credentials {
     pub(super) fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Valid(identity) => Some(identity),
-            Self::Unverified(_) => None,
+            Self::Unverified(_) | Self::Waived(_) => None,
         }
     }
 
     /// Reports whether it depends on a session or an authorization server whether the request passes.
     pub(super) fn have_server(&self) -> bool {
         match self {
-            Self::Valid(_) => false,
+            Self::Valid(_) | Self::Waived(_) => false,
             Self::Unverified(unverified) => unverified.has_server(),
         }
     }

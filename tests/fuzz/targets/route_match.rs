@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use http::request::Parts;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use portcullis::filter::{self, Level, RequestFacts, ResponsePhase, Scheme, Verdict};
+use portcullis::ir::cors::is_preflight;
 use portcullis::proxy::target;
 use portcullis::table::{Listener, MatchVerdict, Port, RequestView, Table};
 use portcullis_fuzz::{goldens, objects, request};
@@ -78,6 +79,7 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         scheme: Scheme::Http,
         host,
         listener_port: port.bind().port,
+        is_preflight: is_preflight(&parts.method, &parts.headers),
     };
     let mut changed = parts.clone();
     let of_backend = rule.select(rule.draw(None));
