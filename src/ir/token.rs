@@ -9,6 +9,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::claim_name::ClaimName;
 use super::key_place::KeyPlace;
 
 /// The issuers of a policy.
@@ -50,7 +51,7 @@ pub struct Provider {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimHeader {
     /// Name of the claim.
-    pub claim: Box<str>,
+    pub claim: ClaimName,
     /// Name of the header.
     pub header: HeaderName,
 }

@@ -210,3 +210,68 @@ async fn clients_say_nothing_about_the_origin_of_a_request() {
     assert_eq!(request.fields.get("x-forwarded-prefix"), Some("/app"));
     assert!(forged(&request).is_empty(), "{:?}", forged(&request));
 }
+
+#[tokio::test]
+async fn several_authorization_headers_are_no_credentials() {
+    let origin = Origin::hello();
+    let issuer = Issuer::new("one", jsonwebtoken::Algorithm::ES256);
+    let token = bearer(&issuer.token(&claims(&json!({}))));
+    let token = format!("Authorization: {token}");
+    let alice = format!("Authorization: {}", authorization("alice", "password"));
+    let key = "X-API-Key: key-of-shop";
+    let secrets = [users(&[("alice", BCRYPT)]), keys()];
+    for (spec, credentials) in [
+        (basic(), &*alice),
+        (api_key(), key),
+        (jwt(&[issuer.jwk()]), &*token),
+    ] {
+        let all = [&secrets[..], &[access("a", &gateway(), &spec)]].concat();
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]);
+        let scene = Scene::start(&all.into_iter().fold(objects, Objects::with));
+        sent(scene.at(80), &origin, &[credentials], &[]);
+        let before = origin.requests().len();
+        for others in [
+            &["Authorization: Negotiate a", credentials][..],
+            &[credentials, "Authorization: Negotiate a"],
+            &[credentials, "Authorization: Basic YTpi", "authorization: x"],
+        ] {
+            let several = [others, &["Authorization: Basic YTpi"]]
+                .concat()
+                .join("\r\n");
+            let request = format!("GET / HTTP/1.1\r\nHost: a.com\r\n{several}\r\n\r\n");
+            let response = Client::connect(scene.at(80)).round_trip(request);
+            assert_eq!(response.status, 401, "{several}");
+        }
+        assert_eq!(origin.requests().len(), before);
+    }
+}
+
+/// One cookie and one list of a header, however they are written, are one key.
+#[tokio::test]
+async fn spellings_of_a_value_count_together() {
+    let origin = Origin::hello();
+    for (kind, name, values) in [
+        (
+            "Cookie",
+            "u",
+            &["u=q", "u=\"q\"", "u= q", "u =q", "a=b; u=q "][..],
+        ),
+        ("Header", "X-Tenant", &["a,b", "a\r\nX-Tenant: b"]),
+    ] {
+        let mut rule = per_hour("one", 1);
+        rule["key"] = json!([{"type": kind, "name": name}]);
+        let policy = limits("a", &gateway(), &json!([rule]), None);
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]).with(policy);
+        let scene = Scene::start(&objects);
+        let header = if kind == "Cookie" { kind } else { name };
+        let mut statuses = Vec::new();
+        for value in values {
+            let request = format!("GET / HTTP/1.1\r\nHost: a.com\r\n{header}: {value}\r\n\r\n");
+            statuses.push(Client::connect(scene.at(80)).round_trip(request).status);
+        }
+        let over = statuses.iter().skip(1).all(|status| *status == 429);
+        assert!(statuses[0] == 200 && over, "{kind}: {statuses:?}");
+    }
+}

@@ -21,6 +21,7 @@ use self::verdict::{Verdict, copy_headers, denial};
 use super::exchange::Exchange;
 use super::original;
 use super::subrequest::{self, Subrequest};
+use crate::filter::credentials::are_several;
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::auth_call::{AuthCall, AuthProtocol, ExternalPolicy, HttpAuth};
 use crate::proxy::body::buffered::Buffered;
@@ -73,6 +74,9 @@ pub(super) async fn authorize(
     backend: &Arc<Backend>,
     level: Level,
 ) -> Result<Option<LocalResponse>, Error> {
+    if are_several(&exchange.parts.headers) {
+        return Err(Error::Unauthenticated);
+    }
     let body = match call.max_body {
         0 => Bytes::new(),
         max => {
