@@ -225,6 +225,27 @@ async fn flat_claims_and_values_with_commas_are_no_others() {
 }
 
 #[tokio::test]
+async fn type_of_a_token_is_that_of_the_policy() {
+    let origin = Origin::echo("origin").await;
+    let issuer = Issuer::new("one", Algorithm::ES256);
+    let mut spec = jwt(&[issuer.jwk()]);
+    spec["jwt"]["providers"][0]["typ"] = json!("at+jwt");
+    let scene = Scene::start(&before(&origin, &[access("a", &gateway(), &spec)]));
+    let mut client = Client::http1(scene.at(80)).await;
+    for (typ, expected) in [
+        (Some("at+jwt"), 200),
+        (Some("application/AT+JWT"), 200),
+        (Some("JWT"), 401),
+        (None, 401),
+    ] {
+        let mut header = issuer.header();
+        header.typ = typ.map(str::to_owned);
+        let token = issuer.token_with(&header, &claims(&json!({})));
+        assert_eq!(status(&mut client, &token).await, expected, "{typ:?}");
+    }
+}
+
+#[tokio::test]
 async fn tokens_can_be_in_other_places_and_of_several_issuers() {
     let origin = Origin::echo("origin").await;
     let (one, two) = (

@@ -105,10 +105,7 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
     );
     let set = remote::fetched(references, Remote::of_provider(section), &PUBLIC, place)?;
     // A provider that nobody can verify gets no secret.
-    let authorities = set.authorities.ok_or_else(|| {
-        let message = "spec.oidc.caConfigMapRef: cannot be used".to_owned();
-        Fault::new(Reason::Invalid, message)
-    })?;
+    let authorities = set.authorities.ok_or_else(unusable_authorities)?;
     let endpoints = set.discovery.as_ref().map(discovery::endpoints);
     Ok(Content::Oidc(Arc::new(ir::Oidc {
         policy: references.origin.clone(),
@@ -123,6 +120,7 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
             from: Box::default(),
             claim_headers,
             leeway: LEEWAY,
+            token_type: None,
         },
         // What was fetched was checked. A controller of another version may check less.
         endpoints: endpoints.and_then(Result::ok),
@@ -151,6 +149,11 @@ fn client_secret_of(
     references.read(reference, "spec.oidc.clientSecretRef", |secret| {
         Ok((client_secret(value(secret, SECRET)?)?, Vec::new()))
     })
+}
+
+fn unusable_authorities() -> Fault {
+    let message = "spec.oidc.caConfigMapRef: cannot be used".to_owned();
+    Fault::new(Reason::Invalid, message)
 }
 
 fn claim_headers(headers: &[api::ClaimHeader]) -> Result<Box<[ClaimHeader]>, Fault> {
