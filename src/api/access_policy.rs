@@ -183,6 +183,9 @@ pub struct JwtProvider {
     /// By how much clocks may differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leeway: Option<String>,
+    /// The header `typ` of its tokens; absent for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub typ: Option<String>,
     /// Algorithms of signatures; empty for all that the keys have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub algorithms: Vec<String>,

@@ -282,6 +282,10 @@ fn shown_provider(provider: &Provider, policy: &ObjectRef) -> String {
         true => String::new(),
         false => format!(" for {}", provider.audiences.join(" or ")),
     };
+    let typ = match &provider.token_type {
+        None => String::new(),
+        Some(typ) => format!(" with typ {typ}"),
+    };
     let places = shown_places(&provider.from);
     let keys = match &provider.key_set {
         None => format!("with one of {keys} keys"),
@@ -292,7 +296,7 @@ fn shown_provider(provider: &Provider, policy: &ObjectRef) -> String {
         None => String::new(),
         Some(policy) => format!(", fetched with TLS of {policy}"),
     };
-    format!("a token of {issuer}{audiences}, {keys}{fetched}, in {places} ({policy})")
+    format!("a token of {issuer}{audiences}{typ}, {keys}{fetched}, in {places} ({policy})")
 }
 
 fn shown_rules(authorization: &Enforced<Authorization>, values: Values) -> Vec<String> {

@@ -92,11 +92,12 @@ pub fn token<'a>(
 ) -> Option<Cow<'a, [u8]>> {
     let in_header = |name: &HeaderName| {
         let values = request.0.get_all(name).iter().map(HeaderValue::as_bytes);
-        let token = |value| match *name == AUTHORIZATION {
-            true => bearer(value),
-            false => Some(value),
-        };
-        first(values.filter_map(token).map(Cow::Borrowed))
+        match first(values.map(Cow::Borrowed))? {
+            Some(Cow::Borrowed(value)) if *name == AUTHORIZATION => {
+                bearer(value).map(|token| Some(Cow::Borrowed(token)))
+            }
+            only => Some(only),
+        }
     };
     let token = in_first_place(request, places, in_header)?;
     (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
@@ -107,6 +108,12 @@ pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     let is_bearer = scheme.eq_ignore_ascii_case(b"bearer ");
     is_bearer.then(|| token.trim_ascii_start())
+}
+
+/// Reports whether a request has several `Authorization` headers. It has no valid credentials then: the proxy would verify one,
+/// and the backend read another.
+pub fn are_several(headers: &HeaderMap) -> bool {
+    headers.get_all(AUTHORIZATION).iter().nth(1).is_some()
 }
 
 /// Returns what the first of these places has that is not empty. `None` if there are several values.
@@ -337,7 +344,9 @@ mod tests {
         for (target, values, expected) in [
             ("/", &["Bearer a.b.c"][..], Some("a.b.c")),
             ("/", &["bearer   a.b.c"], Some("a.b.c")),
-            ("/", &["Basic YTpi", "Bearer a"], Some("a")),
+            ("/", &["Basic YTpi", "Bearer a"], None),
+            ("/", &["Bearer a", "Basic YTpi"], None),
+            ("/?t=b", &["Basic YTpi", "Negotiate a"], None),
             ("/?t=b", &["Bearer a"], Some("a")),
             ("/?t=b", &["Basic YTpi"], Some("b")),
             ("/?t=b", &[], Some("b")),

@@ -18,6 +18,8 @@ pub struct RequestFacts<'a> {
     pub host: &'a str,
     /// The port that the listener declares.
     pub listener_port: u16,
+    /// Whether it was a preflight request before the first filter.
+    pub is_preflight: bool,
 }
 
 /// Why a filter cannot be applied. The client gets status 500, or 400 for a path that it would be refused for, too.

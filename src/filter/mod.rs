@@ -1,7 +1,6 @@
 //! Filters that need only the head of a message: pure functions over `http` types, one file per filter. A request's
 //! filters also decide what happens to its response.
 
-mod alias;
 pub mod compression;
 mod cors;
 pub mod credentials;
@@ -18,14 +17,12 @@ pub mod session_cookies;
 use http::HeaderMap;
 use http::request::Parts;
 
-pub use self::alias::{has_symbol, is_alias, remove_aliases};
 pub use self::response::ResponsePhase;
 pub use crate::ir::filter::Scheme;
 
 pub use self::facts::{FilterError, Level, LocalResponse, RequestFacts};
 use self::response::Step;
 use crate::ir::Filter;
-use crate::ir::cors::is_preflight;
 use crate::ir::filter::{self as ir, HeaderChanges};
 use crate::ir::request_path::RequestPath;
 
@@ -43,7 +40,7 @@ pub enum Verdict {
 /// # Errors
 /// When there is no room for a header.
 pub fn change_request(changes: &HeaderChanges, headers: &mut HeaderMap) -> Result<(), FilterError> {
-    header::apply_to_request(changes, headers)
+    header::apply(changes, headers)
 }
 
 /// Applies header changes to a response. Where there is no room for a header, the response keeps the changes before it.
@@ -73,7 +70,7 @@ pub fn request(
     phase: &mut ResponsePhase,
 ) -> Result<Verdict, FilterError> {
     match filter {
-        Filter::RequestHeaders(changes) => header::apply_to_request(changes, &mut parts.headers)?,
+        Filter::RequestHeaders(changes) => header::apply(changes, &mut parts.headers)?,
         Filter::ResponseHeaders(changes) => phase.push(level, Step::Headers(changes.clone())),
         Filter::Redirect(redirect) => {
             return redirect::response(redirect, (parts, path), facts).map(Verdict::Respond);
@@ -81,13 +78,13 @@ pub fn request(
         Filter::Rewrite(rewrite) => rewrite::apply(rewrite, parts, path)?,
         Filter::Cors(cors) => {
             let sharing = cors::sharing(cors, &parts.headers);
-            if is_preflight(&parts.method, &parts.headers) {
+            if facts.is_preflight {
                 return sharing.preflight(&parts.headers).map(Verdict::Respond);
             }
             phase.push(level, Step::Cors(sharing));
         }
         Filter::Preflight(cors) => {
-            if is_preflight(&parts.method, &parts.headers) {
+            if facts.is_preflight {
                 let sharing = cors::sharing(cors, &parts.headers);
                 return sharing.preflight(&parts.headers).map(Verdict::Respond);
             }

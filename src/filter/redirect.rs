@@ -100,6 +100,7 @@ mod tests {
         scheme: Scheme::Http,
         host: "a.com",
         listener_port: 8080,
+        is_preflight: false,
     };
 
     fn redirect(scheme: Option<Scheme>, port: Option<u16>) -> Redirect {

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
 use super::cidr::CidrSet;
+use super::claim_name::ClaimName;
 use super::request_match::Match;
 
 /// The rules of a policy. The first one that a request meets decides.
@@ -44,8 +45,8 @@ pub struct AuthorizationRule {
 /// A condition on a claim of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct ClaimCondition {
-    /// Name of the claim. Names in an object follow its own name and a dot.
-    pub name: Box<str>,
+    /// Name of the claim.
+    pub name: ClaimName,
     /// One of these is a value of the claim.
     pub values: Box<[Box<str>]>,
 }

@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::COOKIE;
 use memchr::memchr;
 
-/// Returns the values of the cookies with this name, without quotes, in the order of the headers.
+/// Returns the values of the cookies with this name, without quotes and whitespace around them, in the order of the headers.
 /// Clients send several when cookies differ in path or domain, or when HTTP/2 splits the header
 /// (RFC 9113, 8.2.3). Skips parts that are not a pair (RFC 6265, 4.2.1).
 pub fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a [u8]> {
@@ -12,8 +12,8 @@ pub fn values<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'
     headers
         .flat_map(|header| parts(header.as_bytes()))
         .filter_map(|part| {
-            let value = part.trim_ascii().strip_prefix(name.as_bytes())?;
-            Some(unquoted(value.strip_prefix(b"=")?))
+            let (own, value) = pair(part)?;
+            (own == name.as_bytes()).then_some(value)
         })
 }
 
@@ -30,14 +30,19 @@ pub fn parts(header: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Returns the name of a part that is a pair.
 pub fn name(part: &[u8]) -> Option<&[u8]> {
-    Some(part[..memchr(b'=', part)?].trim_ascii_start())
+    Some(pair(part)?.0)
 }
 
-fn unquoted(value: &[u8]) -> &[u8] {
-    match value {
+/// Returns name and value of a part that is a pair: without whitespace around them, and without the quotes of the value.
+/// Servers differ in what they leave of these, so that they must not make another cookie.
+fn pair(part: &[u8]) -> Option<(&[u8], &[u8])> {
+    let equals = memchr(b'=', part)?;
+    let (name, value) = (&part[..equals], part[equals + 1..].trim_ascii());
+    let value = match value {
         [b'"', inner @ .., b'"'] => inner,
         value => value,
-    }
+    };
+    Some((name.trim_ascii(), value))
 }
 
 #[cfg(test)]
@@ -66,11 +71,11 @@ mod tests {
             ["a", "b"]
         );
         assert_eq!(found(&[b"rel=\"a\""], "rel"), ["a"]);
+        assert_eq!(found(&[b"rel =a"], "rel"), ["a"]);
         for other in [
             "Rel=a",
             "xrel=a",
             "rel2=a",
-            "rel =a",
             "x=rel=a",
             "rel",
             "=rel",
@@ -84,7 +89,8 @@ mod tests {
     fn keeps_unusual_values_unchanged() {
         assert_eq!(found(&[b"rel="], "rel"), [""]);
         assert_eq!(found(&[b"rel=a=b"], "rel"), ["a=b"]);
-        assert_eq!(found(&[b"rel= a"], "rel"), [" a"]);
+        assert_eq!(found(&[b"rel= a"], "rel"), ["a"]);
+        assert_eq!(found(&[b" rel\t= \"a\" "], "rel"), ["a"]);
         assert_eq!(found(&[b"rel=\""], "rel"), ["\""]);
         assert_eq!(found(&[b"rel=\"\""], "rel"), [""]);
         assert_eq!(found(&[b"rel=\"a;b\""], "rel"), ["\"a"]);

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use super::ObjectRef;
 use super::authentication::Authentication;
 use super::cidr::CidrSet;
+use super::claim_name::ClaimName;
 use super::request_match::Match;
 
 /// The limits of a policy. Each counts all requests that the policy applies to, whatever its targets.
@@ -88,7 +89,7 @@ pub enum KeyPart {
         /// For IPv6, 0 to 128.
         v6: u8,
     },
-    /// The first value of a header; requests without it are counted together.
+    /// The value of a header, of which several lines are one; requests without it are counted together.
     #[serde(serialize_with = "header")]
     Header(HeaderName),
     /// The first cookie of this name; requests without it are counted together.
@@ -105,7 +106,7 @@ pub enum IdentityPart {
     Client,
     /// The issuer of the token and the values of this claim. Requests without a token, and those without the claim, are
     /// counted together.
-    Claim(Arc<str>),
+    Claim(ClaimName),
 }
 
 impl fmt::Display for IdentityPart {

@@ -78,6 +78,7 @@ impl Oidc {
                 from: Box::default(),
                 claim_headers: Box::default(),
                 leeway: 60,
+                token_type: None,
             },
             endpoints: None,
             authorities: Authorities::System,

@@ -9,6 +9,7 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::claim_name::ClaimName;
 use super::key_place::KeyPlace;
 
 /// The issuers of a policy.
@@ -44,13 +45,42 @@ pub struct Provider {
     pub claim_headers: Box<[ClaimHeader]>,
     /// By how much clocks may differ, in seconds.
     pub leeway: u64,
+    /// The type that tokens have; `None` for any.
+    #[serde(rename = "typ", skip_serializing_if = "Option::is_none")]
+    pub token_type: Option<TokenType>,
+}
+
+/// The type of a token: a media type, which a token may have without `application/` (RFC 7515, 4.1.9).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct TokenType(Box<str>);
+
+impl TokenType {
+    /// Reads a type. Types are the same whatever the case of their letters (RFC 2045, 5.1).
+    pub fn new(text: &str) -> Self {
+        let text = text.to_ascii_lowercase();
+        let short = text.strip_prefix("application/");
+        let short = short.filter(|short| !short.contains('/'));
+        Self(short.unwrap_or(&text).into())
+    }
+
+    /// Reports whether the header `typ` of a token, if it has one, is this type.
+    pub fn is_that_of(&self, typ: Option<&str>) -> bool {
+        typ.is_some_and(|typ| Self::new(typ) == *self)
+    }
+}
+
+impl fmt::Display for TokenType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// A header with a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimHeader {
     /// Name of the claim.
-    pub claim: Box<str>,
+    pub claim: ClaimName,
     /// Name of the header.
     pub header: HeaderName,
 }
@@ -130,6 +160,26 @@ impl fmt::Debug for KeyMaterial {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn types_of_tokens_are_media_types() {
+        for (wanted, typ, expected) in [
+            ("at+jwt", Some("at+jwt"), true),
+            ("at+jwt", Some("AT+JWT"), true),
+            ("at+jwt", Some("application/at+jwt"), true),
+            ("Application/AT+JWT", Some("at+jwt"), true),
+            ("at+jwt", Some("JWT"), false),
+            ("at+jwt", Some(""), false),
+            ("at+jwt", Some("text/at+jwt"), false),
+            ("at+jwt", Some("application/application/at+jwt"), false),
+            ("at+jwt", None, false),
+            ("example/at", Some("application/example/at"), false),
+            ("example/at", Some("example/AT"), true),
+        ] {
+            let found = TokenType::new(wanted).is_that_of(typ);
+            assert_eq!(found, expected, "{wanted} {typ:?}");
+        }
+    }
 
     #[test]
     fn prints_no_shared_key() {

@@ -4,6 +4,7 @@
 pub(super) mod client_address;
 pub(super) mod client_certificate;
 pub(super) mod forwarding;
+pub(super) mod forwarding_names;
 pub(super) mod forwarding_rules;
 pub(super) mod host;
 pub(super) mod injection;
@@ -142,9 +143,6 @@ impl Client {
             is_known: false,
             ..Origin::direct(peer)
         };
-        if clients.is_some_and(|clients| clients.unknown_protocol.is_some()) {
-            return unknown();
-        }
         let source = match clients.and_then(|clients| clients.address.as_ref()) {
             None => &self.worker.address_source,
             Some(Enforced::Valid(address)) => {
@@ -153,10 +151,11 @@ impl Client {
             }
             Some(Enforced::Broken(_)) => return unknown(),
         };
-        if *source == AddressSource::Connection {
-            return Origin::direct(peer);
-        }
-        let origin = client_address::origin(source, peer, headers);
+        let origin = match source {
+            _ if clients.is_some_and(|clients| clients.unknown_protocol.is_some()) => unknown(),
+            AddressSource::Connection => return Origin::direct(peer),
+            source => client_address::origin(source, peer, headers),
+        };
         if let AddressSource::Header { name, .. } = source
             && !origin.is_trusted
         {

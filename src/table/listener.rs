@@ -13,6 +13,7 @@ use super::hostname::HostIndex;
 use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
 use super::node::same_nodes;
 use super::policies::{Policies, PolicyStates};
+use super::protected;
 use super::route::{Route, RouteNode};
 use super::router::{Candidate, MadeRouters, Router};
 use super::rule::Rule;
@@ -20,6 +21,7 @@ use crate::ir;
 use crate::ir::client::{ClientPolicies, ConnectionSettings, ProxyMode, ProxyProtocol};
 use crate::ir::object_map::ObjectMap;
 use crate::ir::policy::Verdict;
+use crate::ir::protected_headers::ProtectedHeaders;
 use crate::ir::{Bind, Hostname, ObjectRef, PortProtocol};
 use crate::tls::Server;
 
@@ -187,6 +189,8 @@ pub struct Listener {
     routers: HostIndex<Router>,
     /// What policies require of its requests.
     policies: Option<Arc<Policies>>,
+    /// The header with the address of the client, if there is one.
+    protected: Option<Arc<ProtectedHeaders>>,
     /// Responses to its requests. Survives table swaps while the listener exists.
     pub responses: Arc<ClassCounts>,
 }
@@ -225,6 +229,7 @@ impl Listener {
         };
         Self {
             policies: (ir.policies.as_ref()).map(|it| Policies::new(it, states)),
+            protected: protected::of_clients(ir.clients.as_ref()),
             responses: old.map(|old| old.responses.clone()).unwrap_or_default(),
             routers: known.with(edits.into_iter().map(router)),
             ir,
@@ -271,6 +276,18 @@ impl Listener {
     #[inline]
     pub fn policies<'a>(&'a self, rule: &'a Rule) -> Option<&'a Arc<Policies>> {
         rule.policies().or(self.policies.as_ref())
+    }
+
+    /// The headers that only the proxy may say in requests of one of its rules, or that it decides by.
+    #[inline]
+    pub fn protected_headers<'a>(
+        &'a self,
+        rule: &'a Rule,
+    ) -> impl Iterator<Item = &'a Arc<ProtectedHeaders>> {
+        let policies = self.policies(rule);
+        let of_policies = policies.and_then(|policies| policies.protected.as_ref());
+        let all = [self.protected.as_ref(), of_policies, rule.protected()];
+        all.into_iter().flatten()
     }
 
     /// What policies require of requests that match none of its rules.

@@ -27,6 +27,7 @@ mod node;
 mod outcomes;
 mod path_map;
 mod policies;
+mod protected;
 mod releases;
 mod request_stats;
 mod retry_budget;

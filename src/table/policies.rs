@@ -6,9 +6,11 @@ use std::sync::Arc;
 use super::authentication::{Authentication, Authenticators};
 use super::authorization::{self, AuthorizedRequest};
 use super::limits::{CountedLimits, LimitPhase, LimitedRequest, Limiters, OverLimit, WithinLimits};
+use super::protected;
 use crate::ir::authorization::Action;
 use crate::ir::limit::Limits;
 use crate::ir::policy::{Enforced, Policies as IrPolicies};
+use crate::ir::protected_headers::ProtectedHeaders;
 use crate::runtime::monotonic;
 
 /// The state of all policies in service.
@@ -25,6 +27,8 @@ pub struct Policies {
     pub ir: Arc<IrPolicies>,
     limits: Option<CountedLimits>,
     authentication: Option<Authentication>,
+    /// The headers that only the proxy may say, or that it decides by.
+    pub(super) protected: Option<Arc<ProtectedHeaders>>,
 }
 
 /// Why a request is refused.
@@ -47,6 +51,7 @@ impl Policies {
         let authentication = valid(ir.authentication.as_ref());
         let authentication = authentication.map(|it| states.authenticators.get(it));
         Arc::new(Self {
+            protected: protected::of_policies(ir, authentication.as_ref()),
             limits,
             authentication,
             ir: ir.clone(),

@@ -11,11 +11,13 @@ use super::backends::Backends;
 use super::filter::{Filters, Targets};
 use super::matcher::RequestView;
 use super::policies::{Policies, PolicyStates};
+use super::protected;
 use super::request_stats::RuleStats;
 use super::target::BackendTarget;
 use crate::ir;
 use crate::ir::Time;
 use crate::ir::cors::is_preflight;
+use crate::ir::protected_headers::ProtectedHeaders;
 use crate::ir::route::Action;
 use crate::ir::{Precedence, RouteKind};
 
@@ -30,6 +32,8 @@ pub struct Rule {
     filter_targets: Targets,
     /// What policies require of its requests, if they target its route.
     policies: Option<Arc<Policies>>,
+    /// The headers that its filters decide about.
+    protected: Option<Arc<ProtectedHeaders>>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
     created: Option<Time>,
@@ -128,6 +132,8 @@ impl Rule {
             all.push(WeightedBackend::new(reference, backends));
         }
         let filter_targets = Targets::new(&ir.filters, backends);
+        let of_backends = references(&ir).iter().flat_map(|it| &it.filters);
+        let protected = protected::of_rule(&ir, of_backends);
         let backends = match all.pop() {
             Some(only) if all.is_empty() && only.has_weight => WeightedBackends::One(only),
             last => WeightedBackends::Other(Box::new(Shares {
@@ -141,6 +147,7 @@ impl Rule {
             backends,
             filter_targets,
             policies: policies(route, index).map(|ir| Policies::new(ir, states)),
+            protected,
             kind: route.kind,
             created: route.created,
             priority: route.priority,
@@ -235,6 +242,11 @@ impl Rule {
     /// What policies require of its requests on every listener, if they target its route.
     pub(super) fn policies(&self) -> Option<&Arc<Policies>> {
         self.policies.as_ref()
+    }
+
+    /// The headers that its filters decide about.
+    pub(super) fn protected(&self) -> Option<&Arc<ProtectedHeaders>> {
+        self.protected.as_ref()
     }
 
     /// Its filters, with the backends that they refer to.

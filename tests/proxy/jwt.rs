@@ -199,6 +199,53 @@ async fn rules_decide_by_claims() {
 }
 
 #[tokio::test]
+async fn flat_claims_and_values_with_commas_are_no_others() {
+    let origin = Origin::echo("origin").await;
+    let issuer = Issuer::new("one", Algorithm::ES256);
+    let mut spec = jwt(&[issuer.jwk()]);
+    let clerks = json!([{"name": "realm_access.roles", "values": ["clerk"]}]);
+    spec["authorization"] = json!({"rules": [
+        {"name": "clerks", "action": "Allow", "match": {"claims": clerks}},
+    ]});
+    let scene = Scene::start(&before(&origin, &[access("a", &gateway(), &spec)]));
+    let mut client = Client::http1(scene.at(80)).await;
+    let flat = json!({"realm_access": null, "realm_access.roles": ["clerk"]});
+    let token = issuer.token(&claims(&flat));
+    assert_eq!(status(&mut client, &token).await, 403);
+    for (groups, expected) in [
+        (json!(["a,admin", "staff"]), Some("staff")),
+        (json!("a,admin"), None),
+    ] {
+        let token = issuer.token(&claims(&json!({"groups": groups})));
+        let value = bearer(&token);
+        let headers = [("authorization", &*value), ("x-groups", "root")];
+        let received = client.get_with("a.com", "/", &headers).await.received();
+        assert_eq!(received["headers"]["x-groups"].as_str(), expected);
+    }
+}
+
+#[tokio::test]
+async fn type_of_a_token_is_that_of_the_policy() {
+    let origin = Origin::echo("origin").await;
+    let issuer = Issuer::new("one", Algorithm::ES256);
+    let mut spec = jwt(&[issuer.jwk()]);
+    spec["jwt"]["providers"][0]["typ"] = json!("at+jwt");
+    let scene = Scene::start(&before(&origin, &[access("a", &gateway(), &spec)]));
+    let mut client = Client::http1(scene.at(80)).await;
+    for (typ, expected) in [
+        (Some("at+jwt"), 200),
+        (Some("application/AT+JWT"), 200),
+        (Some("JWT"), 401),
+        (None, 401),
+    ] {
+        let mut header = issuer.header();
+        header.typ = typ.map(str::to_owned);
+        let token = issuer.token_with(&header, &claims(&json!({})));
+        assert_eq!(status(&mut client, &token).await, expected, "{typ:?}");
+    }
+}
+
+#[tokio::test]
 async fn tokens_can_be_in_other_places_and_of_several_issuers() {
     let origin = Origin::echo("origin").await;
     let (one, two) = (

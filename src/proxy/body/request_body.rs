@@ -5,18 +5,22 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use thin_vec::ThinVec;
 
 use super::body_copy::{BodyCopy, Copies, CopyPermit};
 use super::incoming::Incoming;
 use super::trailers;
 use crate::byte_chain::ByteChain;
 use crate::ir::grpc::WebFormat;
+use crate::ir::protected_headers::ProtectedHeaders;
 use crate::proxy::activity::Activity;
+use crate::proxy::client::forwarding_names;
 use crate::proxy::error::Error;
 use crate::proxy::grpc_web;
 use crate::proxy::worker_state::budget::{Held, Share, size_of_headers};
@@ -42,6 +46,8 @@ pub(crate) struct ClientBody {
     is_ended: bool,
     /// Number of bytes that may follow.
     room: u64,
+    /// Headers that a client must not say in trailers.
+    protected: ThinVec<Arc<ProtectedHeaders>>,
     kept: ReplayBuffer,
     copies: Copies,
 }
@@ -58,9 +64,20 @@ impl RequestBody {
             activity: activity.clone(),
             is_ended: false,
             room: u64::MAX,
+            protected: ThinVec::new(),
             kept: ReplayBuffer::new(share),
             copies: Copies::default(),
         }))
+    }
+
+    /// Removes headers from the trailers, also from those that are buffered.
+    pub(in crate::proxy) fn protect(&mut self, headers: &Arc<ProtectedHeaders>) {
+        if let Self::Client(body) = self {
+            if let Some(trailers) = &mut body.kept.trailers {
+                headers.remove_all(trailers);
+            }
+            body.protected.push(headers.clone());
+        }
     }
 
     /// Limits the number of bytes, if `max` says it. The body fails before the first frame with more.
@@ -230,7 +247,10 @@ impl ClientBody {
         self.room = room;
         if let Some(trailers) = frame.trailers_mut() {
             trailers::remove_head_only(trailers);
-            trailers::remove_claims(trailers);
+            forwarding_names::remove_all(trailers);
+            for headers in &self.protected {
+                headers.remove_all(trailers);
+            }
         }
         self.activity.on_body(length);
         if self.incoming.is_end_stream() {

@@ -5,20 +5,13 @@ use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
 use super::client_address::Origin;
-pub(in crate::proxy) use super::client_address::X_FORWARDED_FOR;
+use super::forwarding_names::remove_claims;
+pub(in crate::proxy) use super::forwarding_names::{
+    X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT,
+    X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID,
+};
 use super::forwarding_rules::ForwardingRules;
 use crate::ir::client::ForwardingHeader;
-
-pub(in crate::proxy) const X_FORWARDED_PROTO: HeaderName =
-    HeaderName::from_static("x-forwarded-proto");
-pub(in crate::proxy) const X_FORWARDED_HOST: HeaderName =
-    HeaderName::from_static("x-forwarded-host");
-pub(in crate::proxy) const X_FORWARDED_PORT: HeaderName =
-    HeaderName::from_static("x-forwarded-port");
-pub(in crate::proxy) const X_FORWARDED_CLIENT_CERT: HeaderName =
-    HeaderName::from_static("x-forwarded-client-cert");
-pub(in crate::proxy) const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-pub(in crate::proxy) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Headers whose values are those of the proxy and not of the client.
 pub(in crate::proxy) const SET_BY_PROXY: [HeaderName; 5] = [
@@ -262,14 +255,7 @@ impl Claims {
                 id,
             };
         }
-        for name in [
-            FORWARDED,
-            X_REAL_IP,
-            X_FORWARDED_PORT,
-            X_FORWARDED_CLIENT_CERT,
-        ] {
-            headers.remove(name);
-        }
+        remove_claims(headers);
         Self {
             id,
             ..Self::default()

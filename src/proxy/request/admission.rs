@@ -17,12 +17,13 @@ use super::view::view;
 use super::websocket::{self, Handshake};
 use crate::ir::RouteKind;
 use crate::ir::client::{ClientPolicies, Underscores};
+use crate::ir::cors::is_preflight;
 use crate::ir::grpc::is_grpc;
 use crate::ir::hex;
 use crate::ir::request_path::RequestPath;
 use crate::ir::route_defaults::RouteDefaults;
+use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
-use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::Error;
@@ -30,7 +31,6 @@ use crate::proxy::request::error_response::ErrorFormat;
 use crate::proxy::response::record::Record;
 use crate::proxy::worker_state::current_table::LoadedRule;
 use crate::table::{Listener, Port, RequestView, Rule, Table};
-use crate::telemetry::trace::RequestSpan;
 
 /// A normalized request and the rule that it matches.
 pub(super) struct Matched {
@@ -39,6 +39,8 @@ pub(super) struct Matched {
     pub(super) path: RequestPath,
     pub(super) added: AddedHeaders,
     pub(super) rule: LoadedRule,
+    /// Whether it is a preflight request. Decided once: filters may remove what tells.
+    pub(super) is_preflight: bool,
     /// What policies have to do with it.
     pub(super) passed: Option<Box<Passed>>,
 }
@@ -71,7 +73,7 @@ impl From<Error> for Refused {
 /// Matches a request against the current table.
 pub(super) fn admit(
     client: &Client,
-    parts: &mut request::Parts,
+    (parts, body): (&mut request::Parts, &mut RequestBody),
     record: &mut Record,
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
@@ -99,42 +101,40 @@ pub(super) fn admit(
         defaults: None,
         may_have_page: websocket.is_none(),
     };
+    let seen = (&normalized.host, added.id());
     if let Some(port) = place.port {
-        observe(
-            record,
-            (&table, port),
-            parts,
-            (&normalized.host, added.id()),
-        );
+        observe(record, (&table, port), parts, seen);
     }
+    let is_preflight = is_preflight(&parts.method, &parts.headers);
     let (rule, passed) = place
         .listener
         .and_then(|listener| {
-            let view = view((parts, &path), &normalized.host, &added);
-            let arrival = place.arrival(listener, client);
-            let span = record.span.as_deref_mut();
-            let found = find_rule((listener, &arrival), (&view, state), &origin, span);
-            let (rule, passed) = found.inspect_err(|error| {
+            let unprotected = view((parts, &path), &normalized.host, &added);
+            let found = find_rule(listener, (&unprotected, state));
+            let rule = found.inspect_err(|error| {
                 let status = error.status().as_u16();
                 listener.responses.record(client.worker.id, status);
             })?;
+            protect(listener, rule, (parts, body));
+            let passed = listener.policies(rule).map_or(Ok(None), |policies| {
+                let arrival = place.arrival(listener, client);
+                let span = record.span.as_deref_mut();
+                let view = view((parts, &path), &normalized.host, &added);
+                let request = (&view, is_preflight);
+                policies::check((policies, rule), (&origin, &arrival), request, span)
+            });
             Ok((table.rule(listener, rule), passed))
         })
         .map_err(|error| Refused {
             defaults: place.defaults_of_unmatched(),
             ..refused(error)
         })?;
-    record.matched(&rule, parts, (&normalized.host, added.id()));
+    record.matched(&rule, parts, seen);
     if record.span.is_some() {
         record.trace(parts, &path);
     }
-    let passed = accept(passed, parts, record, (&table, &place)).and_then(|passed| {
-        let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
-        match is_call && parts.version < Version::HTTP_2 {
-            true => Err(Box::new(Error::GrpcOverHttp1.into())),
-            false => Ok(passed),
-        }
-    });
+    let passed = accept(passed, parts, record, (&table, &place));
+    let passed = passed.and_then(|passed| carries(&rule, parts).map(|()| passed));
     let passed = passed.map_err(|refusal| {
         let PolicyRefusal { error, headers, .. } = *refusal;
         Refused {
@@ -153,8 +153,31 @@ pub(super) fn admit(
         path,
         added,
         rule,
+        is_preflight,
         passed,
     })
+}
+
+/// Refuses calls of gRPC over a version of HTTP that does not carry them.
+fn carries(rule: &Rule, parts: &request::Parts) -> Result<(), Box<PolicyRefusal>> {
+    let is_call = rule.kind() == RouteKind::Grpc && is_grpc(&parts.headers);
+    match is_call && parts.version < Version::HTTP_2 {
+        true => Err(Box::new(Error::GrpcOverHttp1.into())),
+        false => Ok(()),
+    }
+}
+
+/// Removes from a request what only the proxy may say in those of a rule, in every spelling.
+#[inline]
+fn protect(
+    listener: &Listener,
+    rule: &Rule,
+    (parts, body): (&mut request::Parts, &mut RequestBody),
+) {
+    for headers in listener.protected_headers(rule) {
+        headers.remove_aliases(&mut parts.headers);
+        body.protect(headers);
+    }
 }
 
 /// Begins the span of a request and its line of the access log, if the Gateway of a port wants them.
@@ -285,22 +308,15 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Returns the rule for a request, and whether its policies let the request pass.
+/// Returns the rule for a request.
 fn find_rule<'a>(
-    (listener, arrival): (&'a Listener, &Arrival<'_>),
+    listener: &'a Listener,
     (view, state): (&RequestView<'_>, PathState),
-    origin: &Origin,
-    span: Option<&mut RequestSpan>,
-) -> Result<(&'a Arc<Rule>, PolicyResult), Error> {
+) -> Result<&'a Arc<Rule>, Error> {
     if state.is_ambiguous {
         path::check_readings(listener, view)?;
     }
-    let rule = rule_of(listener, view)?;
-    let passed = match listener.policies(rule) {
-        None => Ok(None),
-        Some(policies) => policies::check((policies, rule), (origin, arrival), view, span),
-    };
-    Ok((rule, passed))
+    rule_of(listener, view)
 }
 
 /// Returns the rule of a listener for a normalized request.

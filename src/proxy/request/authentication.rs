@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::identity::{Identity, authorize, broken};
 use super::policy_refusal::PolicyRefusal;
-use crate::filter::credentials::{BasicCredentials, api_key, token};
+use crate::filter::credentials::{BasicCredentials, api_key, are_several, token};
 use crate::filter::session_cookies;
 use crate::ir::ObjectRef;
 use crate::ir::authentication::Require;
@@ -40,6 +40,8 @@ pub(super) enum Credentials {
     Valid(Identity),
     /// It takes time to verify them.
     Unverified(Box<Unverified>),
+    /// It has none that are valid, and needs none if the CORS filter answers it. Else the client gets this response.
+    Waived(Box<PolicyRefusal>),
 }
 
 /// Credentials of which a password, a session or the permission of an authorization server has to be verified. What else
@@ -98,6 +100,18 @@ pub(super) struct Lacking {
     session: bool,
 }
 
+impl Lacking {
+    /// Returns all credentials that policies ask for.
+    fn all(authentication: &Authentication) -> Self {
+        Self {
+            user: authentication.users.is_some(),
+            key: authentication.clients.is_some(),
+            token: authentication.tokens.is_some().then_some(NoToken::Invalid),
+            session: authentication.oidc.is_some(),
+        }
+    }
+}
+
 /// Why a request has no valid token.
 #[derive(Clone, Copy)]
 pub(super) enum NoToken {
@@ -139,6 +153,9 @@ fn credentials(
         require,
         identity_headers: _,
     } = authentication;
+    if are_several(view.headers) {
+        return Err(refusal(authentication, Lacking::all(authentication)));
+    }
     let key = clients.as_ref().map(|clients| {
         let key = api_key((view.headers, view.query), &clients.ir.from);
         key.and_then(|key| clients.find(&key))
@@ -291,14 +308,14 @@ impl Credentials {
     pub(super) fn identity(&self) -> Option<&Identity> {
         match self {
             Self::Valid(identity) => Some(identity),
-            Self::Unverified(_) => None,
+            Self::Unverified(_) | Self::Waived(_) => None,
         }
     }
 
     /// Reports whether it depends on a session or an authorization server whether the request passes.
     pub(super) fn have_server(&self) -> bool {
         match self {
-            Self::Valid(_) => false,
+            Self::Valid(_) | Self::Waived(_) => false,
             Self::Unverified(unverified) => unverified.has_server(),
         }
     }

@@ -51,6 +51,8 @@ pub(in crate::proxy) struct Exchange {
     pub(super) negotiated: Option<Negotiated>,
     /// What decides about an error page, if a policy has some.
     pub(super) page: Option<WantedPage>,
+    /// Whether it is a preflight request, whatever filters make of it.
+    pub(super) is_preflight: bool,
     /// Modifications of the response by filters.
     pub(in crate::proxy) response_phase: ResponsePhase,
     /// Whether copies were sent to the mirrors of the selected backendRef.

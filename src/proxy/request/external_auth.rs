@@ -20,6 +20,7 @@ use self::verdict::{Verdict, copy_headers, denial};
 use super::exchange::Exchange;
 use super::original;
 use super::subrequest::{self, Subrequest};
+use crate::filter::credentials::are_several;
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::auth_call::{AuthCall, AuthProtocol, ExternalPolicy, HttpAuth};
 use crate::ir::request_path::RequestPath;
@@ -62,7 +63,7 @@ pub(super) fn remove_forged(
 ) -> Result<(), Error> {
     match external.call.response_headers() {
         [] => Ok(()),
-        listed => copy_headers(&HeaderMap::new(), listed, headers),
+        listed => copy_headers(&HeaderMap::new(), listed, headers).map(drop),
     }
 }
 
@@ -73,6 +74,9 @@ pub(super) async fn authorize(
     backend: &Arc<Backend>,
     level: Level,
 ) -> Result<Option<LocalResponse>, Error> {
+    if are_several(&exchange.parts.headers) {
+        return Err(Error::Unauthenticated);
+    }
     let body = match call.max_body {
         0 => Bytes::new(),
         max => {
@@ -100,7 +104,7 @@ pub(super) async fn authorize(
         .await
         .unwrap_or(Err(Error::AuthorizationTimeout));
     let (result, decision) = match &verdict {
-        Ok(Verdict::Allow) => (AuthResult::Allowed, Decision::Allowed),
+        Ok(Verdict::Allow(_)) => (AuthResult::Allowed, Decision::Allowed),
         Ok(Verdict::Deny(_)) => (AuthResult::Denied, Decision::Refused),
         Err(_) => (AuthResult::Failed, Decision::Failed),
     };
@@ -108,7 +112,12 @@ pub(super) async fn authorize(
     let record = &mut exchange.record;
     record.note(|| Event::external_auth(&backend.id, decision));
     match verdict? {
-        Verdict::Allow => Ok(None),
+        Verdict::Allow(protected) => {
+            if let Some(protected) = &protected {
+                exchange.body.protect(protected);
+            }
+            Ok(None)
+        }
         Verdict::Deny(response) => {
             exchange.record.denied();
             Ok(Some(response))
@@ -141,8 +150,8 @@ async fn http_verdict(
         let body = read.body.unwrap_or_default();
         return Ok(Verdict::Deny(denial(status, headers, body)));
     }
-    copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
-    Ok(Verdict::Allow)
+    let protected = copy_headers(&headers, &http.response_headers, &mut parts.headers)?;
+    Ok(Verdict::Allow(protected))
 }
 
 /// Builds the head of the request to the server (HTTPAuthConfig): method, prefixed path, and the

@@ -26,6 +26,24 @@ pub(super) fn change_request(exchange: &mut Exchange) -> Result<(), Error> {
     filter::change_request(changes, &mut parts.headers).map_err(|_| Error::Filter)
 }
 
+/// Applies a filter that needs only the head of the request of `exchange`.
+#[inline]
+pub(super) fn apply(
+    filter: &Filter,
+    level: Level,
+    exchange: &mut Exchange,
+) -> Result<Verdict, Error> {
+    let facts = RequestFacts {
+        scheme: exchange.client.scheme(),
+        host: exchange.host.as_str(),
+        listener_port: exchange.client.port.number(),
+        is_preflight: exchange.is_preflight,
+    };
+    let head = (&mut exchange.parts, &mut exchange.path);
+    let phase = &mut exchange.response_phase;
+    filter::request(filter, level, head, &facts, phase).map_err(error)
+}
+
 /// Applies `filters` to the request of `exchange`. Returns the response of a filter, if any. Without filters, a call has
 /// no effect and its future costs more than to look.
 pub(in crate::proxy) async fn run(
@@ -60,15 +78,7 @@ pub(in crate::proxy) async fn run(
             }
             continue;
         }
-        let facts = RequestFacts {
-            scheme: exchange.client.scheme(),
-            host: exchange.host.as_str(),
-            listener_port: exchange.client.port.number(),
-        };
-        let head = (&mut exchange.parts, &mut exchange.path);
-        let phase = &mut exchange.response_phase;
-        let verdict = filter::request(filter, level, head, &facts, phase);
-        if let Verdict::Respond(response) = verdict.map_err(error)? {
+        if let Verdict::Respond(response) = apply(filter, level, exchange)? {
             return Ok(Some(response));
         }
     }

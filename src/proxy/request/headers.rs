@@ -2,34 +2,21 @@
 //! request's host once, for both matching and forwarding.
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, TE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, TE,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 
-use super::spelling;
 use crate::ir::hop_by_hop::{HTTP2_SETTINGS, KEEP_ALIVE, PROXY_CONNECTION};
-use crate::proxy::client::forwarding::{
-    X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP,
-    X_REQUEST_ID,
+use crate::ir::protected_headers::has_symbol;
+use crate::proxy::client::forwarding_names::{
+    OTHERS, X_REQUEST_ID, is_about_origin, remove_aliases,
 };
 use crate::proxy::client::host::{Host, HostHeader, LastHost};
 use crate::proxy::error::Error;
 
-/// Headers that a client cannot remove by naming them in `Connection`.
-const PROTECTED: [HeaderName; 11] = [
-    HOST,
-    AUTHORIZATION,
-    COOKIE,
-    CONTENT_LENGTH,
-    FORWARDED,
-    X_FORWARDED_FOR,
-    X_FORWARDED_PROTO,
-    X_FORWARDED_HOST,
-    X_FORWARDED_CLIENT_CERT,
-    X_REAL_IP,
-    X_REQUEST_ID,
-];
+/// Headers that a client cannot remove by naming them in `Connection`, besides those about the origin of the request.
+const PROTECTED: [HeaderName; 5] = [HOST, AUTHORIZATION, COOKIE, CONTENT_LENGTH, X_REQUEST_ID];
 
 /// Presence of each header that the proxy acts on. Found in one pass, so that the usual request
 /// needs no look-ups.
@@ -70,23 +57,17 @@ impl HeaderPresence {
                 "content-length" => present.content_length = true,
                 "cookie" => present.cookie = true,
                 "host" => present.host = true,
-                "forwarded"
-                | "x-real-ip"
-                | "x-forwarded-port"
-                | "x-forwarded-for"
-                | "x-forwarded-proto"
-                | "x-forwarded-host"
-                | "x-forwarded-client-cert"
-                | "x-request-id" => present.forwarding = true,
-                other => present.aliases |= spelling::may_be_alias(other),
+                "x-request-id" => present.forwarding = true,
+                other if has_symbol(other) => present.aliases = true,
+                other => present.forwarding |= is_about_origin(other),
             }
         }
         present
     }
 }
 
-/// The headers that [`HeaderPresence`] has a field for.
-const ACTED_ON: [&str; 19] = [
+/// The headers that [`HeaderPresence`] has a field for, without those about the origin of the request.
+const ACTED_ON: [&str; 12] = [
     "connection",
     "transfer-encoding",
     "upgrade",
@@ -98,37 +79,43 @@ const ACTED_ON: [&str; 19] = [
     "content-length",
     "cookie",
     "host",
-    "forwarded",
-    "x-real-ip",
-    "x-forwarded-port",
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-forwarded-host",
-    "x-forwarded-client-cert",
     "x-request-id",
 ];
 
-/// For each length of a name, the first letters of the names in [`ACTED_ON`] that have it: one bit for each letter.
+/// The bit of `x`, with which `x-forwarded-*` begins.
+const X: u32 = 1 << (b'x' - b'a');
+
+/// For each length of a name, the first letters of the names in [`ACTED_ON`] and about the origin of a request that have it:
+/// one bit for each letter.
 const FIRST_LETTERS: [u32; 32] = {
-    let mut letters = [0; 32];
-    let mut index = 0;
-    while index < ACTED_ON.len() {
-        let name = ACTED_ON[index].as_bytes();
-        letters[name.len()] |= 1 << (name[0] - b'a');
-        index += 1;
+    let mut letters = with_first_letters(&OTHERS, with_first_letters(&ACTED_ON, [0; 32]));
+    let mut length = "x-forwarded-".len();
+    while length < letters.len() {
+        letters[length] |= X;
+        length += 1;
     }
     letters
 };
 
-/// Reports whether a name is, by its length and its first letter, neither one in [`ACTED_ON`] nor another spelling of
-/// one. Excludes most names, since every header of every request is looked at.
+const fn with_first_letters(names: &[&str], mut letters: [u32; 32]) -> [u32; 32] {
+    let mut index = 0;
+    while index < names.len() {
+        let name = names[index].as_bytes();
+        letters[name.len()] |= 1 << (name[0] - b'a');
+        index += 1;
+    }
+    letters
+}
+
+/// Reports whether a name is, by its length and its first letter, neither one that is acted on nor another spelling of one.
+/// Excludes most names, since every header of every request is looked at.
 #[inline]
 fn is_ordinary(name: &str) -> bool {
     let letter = name
         .as_bytes()
         .first()
         .map_or(0, |byte| byte.wrapping_sub(b'a'));
-    let letters = FIRST_LETTERS.get(name.len()).copied().unwrap_or(0);
+    let letters = FIRST_LETTERS.get(name.len()).copied().unwrap_or(X);
     letter > 25 || letters >> letter & 1 == 0
 }
 
@@ -168,7 +155,7 @@ pub(crate) fn normalize(
     }
     let present = HeaderPresence::of(&parts.headers);
     if present.aliases {
-        spelling::remove_aliases(&mut parts.headers);
+        remove_aliases(&mut parts.headers);
     }
     if parts.version == Version::HTTP_2 {
         check_http2(parts, present)?;
@@ -355,9 +342,9 @@ fn remove_connection(headers: &mut HeaderMap) -> bool {
                 && !option.eq_ignore_ascii_case(b"close")
             {
                 named.extend(
-                    HeaderName::from_bytes(option)
-                        .ok()
-                        .filter(|name| !PROTECTED.contains(name)),
+                    HeaderName::from_bytes(option).ok().filter(|name| {
+                        !PROTECTED.contains(name) && !is_about_origin(name.as_str())
+                    }),
                 );
             }
         }

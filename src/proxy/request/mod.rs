@@ -19,6 +19,7 @@ mod path;
 mod permission;
 mod policies;
 mod policy_refusal;
+mod preflight;
 pub mod preview;
 pub(super) mod request;
 mod retries;

@@ -12,7 +12,6 @@ use super::authentication::{self, Arrival, Credentials};
 use super::identity::Identity;
 use super::policy_refusal::PolicyRefusal;
 use crate::filter::answer_preflight;
-use crate::ir::cors::is_preflight;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::{Cost, Limits};
 use crate::ir::policy::Verdict;
@@ -53,7 +52,7 @@ pub(super) type PolicyResult = Result<Option<Box<Passed>>, Box<PolicyRefusal>>;
 pub(super) fn check(
     (policies, rule): (&Arc<Policies>, &Rule),
     (origin, arrival): (&Origin, &Arrival<'_>),
-    view: &RequestView<'_>,
+    (view, is_preflight): (&RequestView<'_>, bool),
     mut span: Option<&mut RequestSpan>,
 ) -> PolicyResult {
     let refused = |error: Error| Err(Box::new(error.into()));
@@ -85,20 +84,26 @@ pub(super) fn check(
         let refusal = Box::new(Error::BodyTooLarge.into());
         return Err(with(refusal, policies, within));
     }
-    let is_answered =
-        || is_preflight(view.method, view.headers) && answer_preflight(&rule.ir.filters);
-    let mut credentials = match authentication::check(policies, (client, arrival), view) {
-        // A preflight request never has credentials.
-        Ok(Some(credentials)) if credentials.have_server() && is_answered() => None,
-        Ok(credentials) => Some(credentials),
-        Err(refusal) if refusal.error != Error::BrokenPolicy && is_answered() => None,
+    // A preflight request never has credentials. It needs none if a filter answers it.
+    let is_answered = || is_preflight && answer_preflight(&rule.ir.filters);
+    let credentials = match authentication::check(policies, (client, arrival), view) {
+        Ok(Some(credentials)) if credentials.have_server() && is_answered() => {
+            Some(Credentials::Waived(Box::new(Error::Unauthenticated.into())))
+        }
+        Ok(credentials) => credentials,
+        Err(refusal) if refusal.error != Error::BrokenPolicy && is_answered() => {
+            Some(Credentials::Waived(refusal))
+        }
         Err(refusal) => return Err(with(refusal, policies, within)),
     };
-    match &mut credentials {
+    let credentials = match credentials {
         // No backend gets the preflight request.
-        None => {}
-        Some(Some(Credentials::Unverified(unverified))) => unverified.remaining = within.remaining,
-        Some(credentials) => {
+        Some(Credentials::Waived(refusal)) => Some(Credentials::Waived(refusal)),
+        Some(Credentials::Unverified(mut unverified)) => {
+            unverified.remaining = within.remaining;
+            Some(Credentials::Unverified(unverified))
+        }
+        credentials => {
             let identity = credentials.as_ref().and_then(Credentials::identity);
             if let (Some(span), Some(identity)) = (span.as_deref_mut(), identity) {
                 span.note(identity.event());
@@ -108,9 +113,9 @@ pub(super) fn check(
                 let phase = LimitPhase::Identified(&client);
                 admit(policies, (&request, phase), &mut within, span)?;
             }
+            credentials
         }
-    }
-    let credentials = credentials.flatten();
+    };
     let headers = announced(policies, &within);
     let counted = within.counted;
     let defaults = defaults.cloned();

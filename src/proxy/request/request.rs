@@ -20,7 +20,7 @@ use super::error_pages::fetch;
 use super::negotiation::{Negotiated, wanted_page};
 use super::policy_refusal::PolicyRefusal;
 use super::websocket::Handshake;
-use super::{error_pages, filters, permission};
+use super::{error_pages, filters, permission, preflight};
 use crate::filter::{Level, ResponsePhase, change_response};
 use crate::ir::RouteKind;
 use crate::ir::error_page::Responder;
@@ -56,6 +56,8 @@ enum Outcome {
     Forward(Box<Exchange>),
     /// Its credentials have to be verified.
     Verify(Box<(Box<Exchange>, Box<Unverified>)>),
+    /// It is a preflight request without credentials: a filter answers it, or it is refused.
+    Preflight(Box<(Box<Exchange>, Box<PolicyRefusal>)>),
     /// It is refused.
     Refuse(Box<ErrorResponse>),
 }
@@ -90,6 +92,10 @@ impl Admitted {
             },
             // Few requests: their future takes memory of its own.
             Outcome::Verify(exchange) => Box::pin(verify(*exchange, &self.activity)).await,
+            Outcome::Preflight(waived) => {
+                let (exchange, answer) = preflight::answer(*waived);
+                Box::pin(complete(exchange, answer)).await
+            }
         };
         if self.closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let headers = response.headers_mut();
@@ -123,6 +129,11 @@ async fn verify(
             Answer::Refusal(*refusal)
         }
     };
+    complete(exchange, answer).await
+}
+
+/// Gives a response, and its error page if it needs one.
+async fn complete(exchange: Box<Exchange>, answer: Answer) -> Response<ResponseBody> {
     match fetch::is_needed(&exchange, answer.status()) {
         false => exchange.give(answer),
         true => give_with_page(exchange, answer).await,
@@ -253,13 +264,14 @@ impl Exchange {
         mut body: RequestBody,
         mut record: Box<Record>,
     ) -> Outcome {
-        match admit(&client, &mut parts, &mut record) {
+        match admit(&client, (&mut parts, &mut body), &mut record) {
             Ok(Matched {
                 normalized,
                 websocket,
                 path,
                 added,
                 rule,
+                is_preflight,
                 passed,
             }) => {
                 let defaults = passed.as_ref().and_then(|it| it.defaults.clone());
@@ -291,6 +303,7 @@ impl Exchange {
                         None => normalized.upgrade,
                     },
                     websocket,
+                    is_preflight,
                     response_phase: ResponsePhase::default(),
                     is_mirrored: false,
                     interim,
@@ -315,7 +328,10 @@ impl Exchange {
                             Some(Credentials::Unverified(unverified)) => {
                                 Outcome::Verify(Box::new((exchange, unverified)))
                             }
-                            _ => Outcome::Forward(exchange),
+                            Some(Credentials::Waived(refusal)) => {
+                                Outcome::Preflight(Box::new((exchange, refusal)))
+                            }
+                            Some(Credentials::Valid(_)) | None => Outcome::Forward(exchange),
                         }
                     }
                 }

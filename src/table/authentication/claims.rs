@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value};
 
+use crate::ir::claim_name::{ClaimName, within};
+
 /// Maximum number of values of a token.
 const MAX_VALUES: usize = 256;
 /// Maximum depth of objects in each other.
 const MAX_DEPTH: usize = 8;
 
-/// Claims with their values. A list has several. The name of a claim in an object follows that of the object and a dot.
+/// Claims by their [paths](ClaimName), with their values. A list has several.
 #[derive(Debug, Default)]
 pub struct Claims(Box<[(Box<str>, Box<str>)]>);
 
@@ -15,25 +17,27 @@ impl Claims {
     /// Returns the claims of a token; `None` if there are too many. Objects in lists have no name and are left out.
     pub(in crate::table) fn new(claims: &Map<String, Value>) -> Option<Self> {
         let mut found = Vec::new();
-        add_object("", claims, MAX_DEPTH, &mut found)?;
+        add_object(None, claims, MAX_DEPTH, &mut found)?;
         Some(Self(found.into()))
     }
 
-    /// Returns the values of a claim, in the order of the token.
-    pub(in crate::table) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        let named = self.0.iter().filter(move |(claim, _)| **claim == *name);
+    /// Returns the values of the claim with this path, in the order of the token.
+    pub(in crate::table) fn values<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a str> {
+        let named = self.0.iter().filter(move |(claim, _)| **claim == *path);
         named.map(|(_, value)| &**value)
     }
 
     /// Reports whether a claim has one of these values.
-    pub fn has(&self, name: &str, values: &[Box<str>]) -> bool {
-        let mut own = self.values(name);
+    pub fn has(&self, name: &ClaimName, values: &[Box<str>]) -> bool {
+        let mut own = self.values(name.as_str());
         own.any(|own| values.iter().any(|value| **value == *own))
     }
 
-    /// Returns a claim as text: its values, with commas between those of a list.
-    pub(super) fn text(&self, name: &str) -> Option<String> {
-        let values: Vec<_> = self.values(name).collect();
+    /// Returns a claim as the value of a header: its values, with commas between those of a list. A value that a reader of
+    /// the header would take for two, or for another one, is left out.
+    pub(super) fn text(&self, name: &ClaimName) -> Option<String> {
+        let is_one = |value: &&str| !value.contains(',') && value.trim_ascii() == *value;
+        let values: Vec<_> = self.values(name.as_str()).filter(is_one).collect();
         (!values.is_empty()).then(|| values.join(","))
     }
 }
@@ -41,19 +45,16 @@ impl Claims {
 type Found = Vec<(Box<str>, Box<str>)>;
 
 fn add_object(
-    prefix: &str,
+    path: Option<&str>,
     object: &Map<String, Value>,
     depth: usize,
     found: &mut Found,
 ) -> Option<()> {
     let depth = depth.checked_sub(1)?;
     for (name, value) in object {
-        let name = match prefix {
-            "" => name.clone(),
-            prefix => format!("{prefix}.{name}"),
-        };
+        let name = within(path, name);
         match value {
-            Value::Object(object) => add_object(&name, object, depth, found)?,
+            Value::Object(object) => add_object(Some(&name), object, depth, found)?,
             Value::Array(values) => values
                 .iter()
                 .try_for_each(|value| add_value(&name, value, found))?,
@@ -109,15 +110,58 @@ mod tests {
             ("https://example.com/team", "one", true),
         ] {
             assert_eq!(
-                claims.has(name, &[value.into()]),
+                claims.has(&name.into(), &[value.into()]),
                 expected,
                 "{name} {value}"
             );
         }
-        assert!(claims.has("groups", &["other".into(), "staff".into()]));
-        assert!(!claims.has("groups", &[]));
-        assert_eq!(claims.text("groups").unwrap(), "staff,shop");
-        assert_eq!(claims.text("other"), None);
+        let groups = "groups".into();
+        assert!(claims.has(&groups, &["other".into(), "staff".into()]));
+        assert!(!claims.has(&groups, &[]));
+        assert_eq!(claims.text(&groups).unwrap(), "staff,shop");
+        assert_eq!(claims.text(&"other".into()), None);
+    }
+
+    #[test]
+    fn name_with_dots_is_never_that_of_a_claim_in_an_object() {
+        let flat = claims(&json!({"realm.roles": "admin"})).unwrap();
+        let nested = claims(&json!({"realm": {"roles": "admin"}})).unwrap();
+        let mixed = claims(&json!({"a.b": {"c": "admin"}, "": {"x": "admin"}})).unwrap();
+        for (claims, name, expected) in [
+            (&flat, "realm.roles", false),
+            (&flat, r"realm\.roles", true),
+            (&nested, "realm.roles", true),
+            (&nested, r"realm\.roles", false),
+            (&mixed, "a.b.c", false),
+            (&mixed, r"a\.b.c", true),
+            (&mixed, r"a\.b\.c", false),
+            // An object without a name is not the token itself.
+            (&mixed, "x", false),
+        ] {
+            assert_eq!(
+                claims.has(&name.into(), &["admin".into()]),
+                expected,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn value_in_a_header_never_becomes_two_or_another_one() {
+        for (value, expected) in [
+            (json!(["staff", "a,admin"]), Some("staff")),
+            (json!(["a,admin"]), None),
+            (json!("a,admin"), None),
+            (
+                json!([" admin", "admin\t", "staff", "two words"]),
+                Some("staff,two words"),
+            ),
+            (json!(["jürgen"]), Some("jürgen")),
+        ] {
+            let claims = claims(&json!({"groups": value})).unwrap();
+            let text = claims.text(&"groups".into());
+            assert_eq!(text.as_deref(), expected, "{value}");
+        }
     }
 
     #[test]

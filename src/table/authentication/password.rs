@@ -8,11 +8,16 @@ use sha_crypt::{PasswordVerifier, ShaCrypt};
 
 use crate::ir::authentication::{HashScheme, PasswordHash};
 
+/// Number of bytes of a password that bcrypt reads: all longer ones with the same beginning have the same hash.
+const MAX_BCRYPT: usize = 72;
+
 /// Reports whether a password has this hash.
 pub(super) fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
     let text = hash.secret_text();
     match hash.scheme {
-        HashScheme::Bcrypt => bcrypt::verify(password, text).unwrap_or(false),
+        HashScheme::Bcrypt => {
+            password.len() <= MAX_BCRYPT && bcrypt::verify(password, text).unwrap_or(false)
+        }
         HashScheme::ShaCrypt => ShaCrypt::default().verify_password(password, text).is_ok(),
         HashScheme::Sha1 => {
             let expected = text.strip_prefix("{SHA}");
@@ -35,6 +40,17 @@ mod tests {
         "$6$rounds=1500$saltstring$nXwm0RLUhOhqefv/A5QKRBuClPyZD5TILD.W/VDd..PGVAINRy10jEUzdAyRq07oiEEEAOigj4KZmiaTGj6Ht/",
         "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=",
     ];
+
+    #[test]
+    fn password_that_bcrypt_does_not_read_to_its_end_is_refused() {
+        let longest = [b'a'; MAX_BCRYPT];
+        let hash = bcrypt::hash(longest, 4).unwrap();
+        let hash: PasswordHash = hash.parse().unwrap();
+        assert!(verify(&hash, &longest));
+        for further in [&b"b"[..], b"\0", &[b'a'; 100]] {
+            assert!(!verify(&hash, &[&longest[..], further].concat()));
+        }
+    }
 
     #[test]
     fn verifies_hashes_of_other_programs() {

@@ -229,6 +229,11 @@ impl Verifier {
         if header.crit.is_some() || header.enc.is_some() {
             return None;
         }
+        // RFC 8725, 3.11: a token of another kind that the issuer signs is none of these.
+        let typ = header.typ.as_deref();
+        if ir.token_type.as_ref().is_some_and(|it| !it.is_that_of(typ)) {
+            return None;
+        }
         // Unverified: only to spare signatures that cannot fit.
         let claimed: Issued = insecure_decode_claims(token).ok()?;
         (*claimed.iss == *ir.issuer).then_some(header)
@@ -273,7 +278,7 @@ mod tests {
 
     use super::*;
     use crate::ir::ObjectRef;
-    use crate::ir::token::{ClaimHeader, VerificationKey};
+    use crate::ir::token::{ClaimHeader, TokenType, VerificationKey};
 
     const KEY: &[u8] = b"a key of more than thirty-two bytes";
 
@@ -302,6 +307,7 @@ mod tests {
                 from: Box::default(),
                 claim_headers: [header("sub", "x-user"), header("note", "x-note")].into(),
                 leeway: 30,
+                token_type: None,
             }]
             .into(),
         }
@@ -333,6 +339,27 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &again));
         assert!(valid(now() + 131).is_err());
         assert!(tokens.verify(1, &token).is_err());
+    }
+
+    #[test]
+    fn token_of_another_type_is_not_valid() {
+        let mut ir = ir();
+        ir.providers[0].token_type = Some(TokenType::new("at+jwt"));
+        let tokens = Tokens::new(&Arc::new(ir), &Arc::default());
+        let claims = json!({"iss": "issuer", "exp": now() + 100});
+        for (typ, expected) in [
+            (Some("at+jwt"), true),
+            (Some("application/AT+jwt"), true),
+            (Some("JWT"), false),
+            (Some("logout+jwt"), false),
+            (None, false),
+        ] {
+            let mut header = Header::new(Algorithm::HS256);
+            header.typ = typ.map(str::to_owned);
+            let token = encode(&header, &claims, &EncodingKey::from_secret(KEY)).unwrap();
+            let is_valid = tokens.verify(0, token.as_bytes()).is_ok();
+            assert_eq!(is_valid, expected, "{typ:?}");
+        }
     }
 
     #[test]

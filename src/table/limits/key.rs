@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use crate::ir::cookie;
 use crate::ir::limit::{IdentityPart, KeyPart, Limit};
 use crate::table::authentication::Claims;
@@ -58,7 +60,7 @@ pub(super) fn hash(
             }
             (IdentityPart::Claim(name), _, Some(token)) => {
                 hasher.write_u8(2);
-                write_claim(&mut hasher, token, name);
+                write_claim(&mut hasher, token, name.as_str());
             }
             (IdentityPart::Client | IdentityPart::Claim(_), ..) => hasher.write_u8(0),
         }
@@ -95,7 +97,10 @@ pub(in crate::table) fn write(
                 write_network(hasher, request.client, (*v4, *v6));
                 None
             }
-            KeyPart::Header(name) => request.view.headers.get(name).map(|it| it.as_bytes()),
+            KeyPart::Header(name) => {
+                has_all &= write_header(hasher, request.view.headers, name);
+                continue;
+            }
             KeyPart::Cookie(name) => cookie::values(request.view.headers, name).next(),
             KeyPart::Hostname => Some(request.view.host.as_bytes()),
         };
@@ -105,6 +110,20 @@ pub(in crate::table) fn write(
         hasher.write(value.unwrap_or_default());
     }
     has_all
+}
+
+/// Writes the value of a header. Several lines are one value, as for conditions. Returns whether there is any.
+fn write_header(hasher: &mut impl Hasher, headers: &HeaderMap, name: &HeaderName) -> bool {
+    let lines = || headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    // With the length of each line and of what separates it from the next one.
+    hasher.write_usize(lines().map(|line| line.len() + 1).sum());
+    for (index, line) in lines().enumerate() {
+        if index > 0 {
+            hasher.write(b",");
+        }
+        hasher.write(line);
+    }
+    lines().next().is_some()
 }
 
 /// Writes the network of a client, with these lengths of the prefix.

@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use prost::Message;
 
 use super::message::{CheckResponse, HeaderValueOption, HttpResponse};
-use super::verdict::{Verdict, denial, is_independent};
-use crate::filter::{is_alias, remove_aliases};
+use super::verdict::{Verdict, denial, is_independent, protect};
 use crate::ir::filter::HeaderChanges;
+use crate::ir::protected_headers::{ProtectedHeaders, Protection};
 use crate::proxy::error::Error;
 
 /// A message in gRPC begins with a flag of compression and its length.
@@ -37,7 +37,7 @@ pub(super) fn verdict(
     // An absent status is the default of its type, whose code is OK.
     let is_allowed = response.status.is_none_or(|status| status.code == 0);
     match (is_allowed, response.http_response) {
-        (true, None) => Ok(Verdict::Allow),
+        (true, None) => Ok(Verdict::Allow(None)),
         (true, Some(HttpResponse::Ok(ok))) => {
             let removed: Vec<_> = names(&ok.headers_to_remove).collect();
             for name in &removed {
@@ -47,10 +47,11 @@ pub(super) fn verdict(
                 .headers
                 .iter()
                 .filter_map(|option| option.header.as_ref());
-            let set: Vec<_> = names(set.map(|header| &header.key)).collect();
-            remove_aliases(request, |alias| {
-                removed.iter().chain(&set).any(|name| is_alias(alias, name))
-            });
+            let set = names(set.map(|header| &header.key));
+            let set = set.map(|name| (name, Protection::Set));
+            let removed = removed.into_iter();
+            let removed = removed.map(|name| (name, Protection::Removed));
+            let protected = protect(ProtectedHeaders::new(set.chain(removed)), request);
             apply(&ok.headers, request)?;
             for option in &ok.response_headers_to_add {
                 if let Some((name, value, is_appended)) = header(option) {
@@ -61,7 +62,7 @@ pub(super) fn verdict(
                     list.push((name, value));
                 }
             }
-            Ok(Verdict::Allow)
+            Ok(Verdict::Allow(protected))
         }
         (false, Some(HttpResponse::Denied(denied))) => {
             let code = denied.status.map_or(0, |status| status.code);

@@ -1,5 +1,7 @@
 //! What the response of an authorization server means for the request and its client. Does no I/O.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_RANGE,
@@ -7,8 +9,9 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
-use crate::filter::{LocalResponse, is_alias, remove_aliases};
+use crate::filter::LocalResponse;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::ir::protected_headers::ProtectedHeaders;
 use crate::proxy::client::forwarding::SET_BY_PROXY;
 use crate::proxy::error::Error;
 
@@ -27,8 +30,8 @@ const DESCRIBING: [HeaderName; 8] = [
 
 /// The verdict of an authorization server.
 pub(super) enum Verdict {
-    /// The request goes on.
-    Allow,
+    /// The request goes on, without what the client says in these headers.
+    Allow(Option<Arc<ProtectedHeaders>>),
     /// The client gets this response.
     Deny(LocalResponse),
 }
@@ -40,12 +43,12 @@ pub(super) fn is_independent(name: &HeaderName) -> bool {
 
 /// Replaces the listed headers of a request by those of the server's response. A listed header that
 /// the response lacks is removed, because the client's is not the server's word. Without a list,
-/// replaces all headers that the response has.
+/// replaces all headers that the response has. Returns what the client must not say.
 pub(super) fn copy_headers(
     from: &HeaderMap,
     listed: &[HeaderName],
     request: &mut HeaderMap,
-) -> Result<(), Error> {
+) -> Result<Option<Arc<ProtectedHeaders>>, Error> {
     let may_change = |name: &&HeaderName| **name != HOST && is_independent(name);
     let is_listed = |name: &&HeaderName| listed.is_empty() || listed.contains(name);
     let copied = || from.keys().filter(may_change).filter(is_listed);
@@ -54,10 +57,8 @@ pub(super) fn copy_headers(
             request.remove(name);
         }
     }
-    remove_aliases(request, |alias| {
-        let names = listed.iter().filter(may_change).chain(copied());
-        names.into_iter().any(|name| is_alias(alias, name))
-    });
+    let said = listed.iter().filter(may_change).chain(copied());
+    let protected = protect(ProtectedHeaders::set(said.cloned()), request);
     for name in copied() {
         request.remove(name);
         for value in from.get_all(name) {
@@ -65,7 +66,17 @@ pub(super) fn copy_headers(
             appended.map_err(|_| Error::Filter)?;
         }
     }
-    Ok(())
+    Ok(protected)
+}
+
+/// Removes other spellings of headers that the server decides about from the head of a request.
+pub(super) fn protect(
+    protected: Option<ProtectedHeaders>,
+    request: &mut HeaderMap,
+) -> Option<Arc<ProtectedHeaders>> {
+    let protected = protected?;
+    protected.remove_aliases(request);
+    Some(Arc::new(protected))
 }
 
 /// The response to a client whose request is denied: that of the server, unless its status would

@@ -1,12 +1,16 @@
 //! Tests of header handling, one per rule.
 
 use http::Request;
+use http::header::FORWARDED;
 
 use super::super::path;
 use super::*;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::proxy::client::client_address::Origin;
-use crate::proxy::client::forwarding::Forwarding;
+use crate::proxy::client::forwarding::{
+    Forwarding, X_FORWARDED_CLIENT_CERT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO,
+    X_REAL_IP,
+};
 
 fn parts(version: Version, target: &str, fields: &[(&str, &str)]) -> request::Parts {
     let mut builder = Request::builder().version(version).uri(target);
@@ -85,14 +89,23 @@ fn recognizes_every_hop_by_hop_request_header() {
 
 #[test]
 fn no_header_that_is_acted_on_is_ordinary() {
-    for name in ACTED_ON {
+    let long = format!("x-forwarded-{}", "a".repeat(64));
+    let family = ["x-forwarded-ssl", "x-forwarded-client-cert", &long];
+    for name in ACTED_ON.into_iter().chain(OTHERS).chain(family) {
         let mut headers = HeaderMap::new();
-        headers.insert(name, HeaderValue::from_static("x"));
+        let header = HeaderName::try_from(name).unwrap();
+        headers.insert(header, HeaderValue::from_static("x"));
         let present = HeaderPresence::of(&headers);
         assert_ne!(present, HeaderPresence::default(), "{name}");
-        assert!(!is_ordinary(&name.replace('-', "_")), "{name}");
+        let alias = name.replace('-', "_");
+        assert!(!is_ordinary(&alias), "{name}");
+        if alias != name {
+            let alias = HeaderName::try_from(alias).unwrap();
+            let headers = HeaderMap::from_iter([(alias, HeaderValue::from_static("x"))]);
+            assert!(HeaderPresence::of(&headers).aliases, "{name}");
+        }
     }
-    for name in ["accept", "user-agent", "_x", "x-header-1", &"x".repeat(64)] {
+    for name in ["accept", "user-agent", "_x", "x-header-1", &"y".repeat(64)] {
         assert!(is_ordinary(name), "{name}");
     }
 }

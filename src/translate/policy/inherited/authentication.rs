@@ -109,6 +109,7 @@ fn is_no_looser(one: &Provider, other: &Provider) -> bool {
     one.issuer == other.issuer
         && (audiences.is_empty() || has_audiences)
         && one.leeway <= other.leeway
+        && (other.token_type.is_none() || one.token_type == other.token_type)
         && one.keys.iter().all(verifies)
 }
 

@@ -6,6 +6,8 @@ mod client_address;
 mod client_certificate;
 #[path = "../../../../src/proxy/client/forwarding.rs"]
 pub(super) mod forwarding;
+#[path = "../../../../src/proxy/client/forwarding_names.rs"]
+pub(super) mod forwarding_names;
 #[path = "../../../../src/proxy/client/forwarding_rules.rs"]
 mod forwarding_rules;
 #[path = "../../../../src/proxy/client/host.rs"]

@@ -47,7 +47,7 @@ fn check_response(response: CheckResponse) {
     let is_permission = response.status.as_ref().is_none_or(|it| it.code == 0)
         && !matches!(response.http_response, Some(HttpResponse::Denied(_)));
     match check_response::verdict(response, &mut request, &mut changes) {
-        Ok(Verdict::Allow) => assert!(is_permission, "{shown}"),
+        Ok(Verdict::Allow(_)) => assert!(is_permission, "{shown}"),
         Ok(Verdict::Deny(denial)) => {
             assert!(!is_permission, "{shown}");
             let status = denial.status();

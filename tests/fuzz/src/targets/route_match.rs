@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use http::request::Parts;
 use portcullis::filter::{self, Level, RequestFacts, ResponsePhase, Scheme, Verdict};
 use portcullis::ir::canonical_path::CanonicalPath;
+use portcullis::ir::cors::is_preflight;
 use portcullis::ir::path_normalization as target;
 use portcullis::ir::request_path::RequestPath;
 use portcullis::table::{Listener, MatchVerdict, Port, RequestView, Table};
@@ -82,6 +83,7 @@ fn try_path(port: &Port, listener: &Listener, parts: &Parts, host: &str, path: &
         scheme: Scheme::Http,
         host,
         listener_port: port.bind().port,
+        is_preflight: is_preflight(&parts.method, &parts.headers),
     };
     let (mut changed, mut known) = (parts.clone(), RequestPath::default());
     let of_backend = rule.select(rule.draw(None));

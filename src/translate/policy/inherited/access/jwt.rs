@@ -12,7 +12,7 @@ use crate::api::core::{ConfigMap, Secret};
 use crate::api::reference::{ConfigMapRef, SecretRef};
 use crate::ir::ObjectRef;
 use crate::ir::authentication::KeyPlace;
-use crate::ir::token::{ClaimHeader, KeyMaterial, Provider, Tokens, VerificationKey};
+use crate::ir::token::{ClaimHeader, KeyMaterial, Provider, TokenType, Tokens, VerificationKey};
 
 use super::super::policy::Content;
 use super::api_key::place;
@@ -73,6 +73,7 @@ fn provider(
         from,
         claim_to_headers,
         leeway,
+        typ,
         algorithms,
     } = provider;
     let leeway = leeway.as_deref().map_or(Ok(LEEWAY), |text| {
@@ -110,6 +111,7 @@ fn provider(
         from: from.into(),
         claim_headers,
         leeway: leeway.as_secs(),
+        token_type: typ.as_deref().map(TokenType::new),
     })
 }
 

@@ -105,10 +105,9 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
     );
     let set = remote::fetched(references, Remote::of_provider(section), &PUBLIC, place)?;
     // A provider that nobody can verify gets no secret.
-    let authorities = set.authorities.ok_or_else(|| {
-        let message = "spec.oidc.caConfigMapRef: cannot be used".to_owned();
-        Fault::new(Reason::Invalid, message)
-    })?;
+    let unusable = "spec.oidc.caConfigMapRef: cannot be used";
+    let authorities = set.authorities;
+    let authorities = authorities.ok_or_else(|| Fault::new(Reason::Invalid, unusable))?;
     let endpoints = set.discovery.as_ref().map(discovery::endpoints);
     Ok(Content::Oidc(Arc::new(ir::Oidc {
         policy: references.origin.clone(),
@@ -123,6 +122,7 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
             from: Box::default(),
             claim_headers,
             leeway: LEEWAY,
+            token_type: None,
         },
         // What was fetched was checked. A controller of another version may check less.
         endpoints: endpoints.and_then(Result::ok),

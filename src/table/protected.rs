@@ -1,0 +1,133 @@
+//! Lists the headers that only the proxy may say in the requests of a listener or a rule, or that it decides by. Must not know
+//! how they are removed.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+use http::header::HOST;
+
+use super::authentication::Authentication;
+use crate::ir;
+use crate::ir::Filter;
+use crate::ir::auth_call::AuthCall;
+use crate::ir::authentication::KeyPlace;
+use crate::ir::client::{AddressSource, ClientPolicies};
+use crate::ir::filter::HeaderChanges;
+use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::ir::limit::KeyPart;
+use crate::ir::policy::{Enforced, Policies};
+use crate::ir::protected_headers::{ProtectedHeaders, Protection};
+use crate::ir::request_match::Match;
+
+type Headers = Vec<(HeaderName, Protection)>;
+
+/// Returns the headers that policies on the clients of a listener protect: the one with the address.
+pub(super) fn of_clients(clients: Option<&Arc<ClientPolicies>>) -> Option<Arc<ProtectedHeaders>> {
+    let address = match clients?.address.as_ref()? {
+        Enforced::Valid(address) => address,
+        Enforced::Broken(_) => return None,
+    };
+    match &address.source {
+        AddressSource::Header { name, .. } => list(vec![(name.clone(), Protection::Set)]),
+        AddressSource::Connection | AddressSource::Hops(_) | AddressSource::Proxies(_) => None,
+    }
+}
+
+/// Returns the headers that policies on requests protect.
+pub(super) fn of_policies(
+    ir: &Policies,
+    authentication: Option<&Authentication>,
+) -> Option<Arc<ProtectedHeaders>> {
+    let mut headers = Headers::new();
+    if let Some(authentication) = authentication {
+        let said = authentication.identity_headers.iter().cloned();
+        headers.extend(said.map(|name| (name, Protection::Set)));
+        if let Some(external) = &authentication.external {
+            add_call(&external.call, &mut headers);
+        }
+        let keys = authentication.clients.iter().flat_map(|it| &it.ir.from);
+        let tokens = authentication.tokens.iter();
+        let tokens = tokens.flat_map(|it| &it.ir.providers);
+        let places = keys.chain(tokens.flat_map(|it| &it.from));
+        let read = places.filter_map(|place| match place {
+            KeyPlace::Header(name) => Some((name.clone(), Protection::Read)),
+            KeyPlace::Query(_) | KeyPlace::Cookie(_) => None,
+        });
+        headers.extend(read);
+    }
+    if let Some(Enforced::Valid(authorization)) = &ir.authorization {
+        let rules = authorization.rules.iter();
+        let matches = rules.flat_map(|rule| rule.requests.matches.iter().flatten());
+        add_matches(matches, &mut headers);
+    }
+    if let Some(Enforced::Valid(limits)) = &ir.limits {
+        for limit in &limits.limits {
+            add_matches(limit.condition.iter(), &mut headers);
+            let keys = limit.key.iter().filter_map(|part| match part {
+                KeyPart::Header(name) => Some((name.clone(), Protection::Read)),
+                KeyPart::ClientIp { .. } | KeyPart::Cookie(_) | KeyPart::Hostname => None,
+            });
+            headers.extend(keys);
+        }
+    }
+    let defaults = ir.route.as_ref();
+    if let Some(changes) = defaults.and_then(|it| it.request_headers.as_ref()) {
+        add_changes(changes, &mut headers);
+    }
+    list(headers)
+}
+
+/// Returns the headers that filters of a rule and of its backendRefs protect.
+pub(super) fn of_rule<'a>(
+    ir: &'a ir::Rule,
+    of_backends: impl Iterator<Item = &'a Filter>,
+) -> Option<Arc<ProtectedHeaders>> {
+    let mut headers = Headers::new();
+    for filter in ir.filters.iter().chain(of_backends) {
+        match filter {
+            Filter::RequestHeaders(changes) => add_changes(changes, &mut headers),
+            Filter::ExternalAuth(auth) => add_call(&auth.call, &mut headers),
+            Filter::ResponseHeaders(_)
+            | Filter::Redirect(_)
+            | Filter::Rewrite(_)
+            | Filter::Cors(_)
+            | Filter::Preflight(_)
+            | Filter::Mirror(_)
+            | Filter::RewritePath(_)
+            | Filter::Respond(_) => {}
+        }
+    }
+    list(headers)
+}
+
+fn list(headers: Headers) -> Option<Arc<ProtectedHeaders>> {
+    ProtectedHeaders::new(headers).map(Arc::new)
+}
+
+/// Adds the headers that only an authorization server says. Without a list, these are known with its response.
+fn add_call(call: &AuthCall, headers: &mut Headers) {
+    let names = call.response_headers().iter();
+    let names = names.filter(|name| **name != HOST && !HOP_BY_HOP.contains(name));
+    headers.extend(names.map(|name| (name.clone(), Protection::Set)));
+}
+
+/// Adds the headers that are set or removed. To one that is added, the client may say something, too.
+fn add_changes(changes: &HeaderChanges, headers: &mut Headers) {
+    let HeaderChanges {
+        set,
+        add: _,
+        remove,
+    } = changes;
+    headers.extend(set.iter().map(|(name, _)| (name.clone(), Protection::Set)));
+    headers.extend(
+        remove
+            .iter()
+            .map(|name| (name.clone(), Protection::Removed)),
+    );
+}
+
+fn add_matches<'a>(matches: impl Iterator<Item = &'a Match>, headers: &mut Headers) {
+    let conditions = matches.flat_map(|condition| &condition.others.headers);
+    let read = conditions.map(|condition| (condition.name.clone(), Protection::Read));
+    headers.extend(read);
+}

@@ -1,0 +1,277 @@
+//! Headers that only the proxy may say, in every spelling and place: what a client says of them reaches no backend.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::access_policy::{access, gateway, of_route};
+use crate::client_policy::clients;
+use crate::credentials::{BCRYPT, api_key, authorization, basic, keys, users};
+use crate::harness::client::Client;
+use crate::harness::origin::{Origin, Request};
+use crate::issuer::{Issuer, bearer, claims, jwt};
+use crate::mirror::with_filters;
+use crate::rate_limit_policy::{limits, per_hour};
+use crate::route_policy::policy as defaults;
+use crate::scene::{Objects, Scene, to};
+
+/// Sends a request with these lines in its head and in its trailers, as they are written, and returns what the backend got.
+fn sent(address: SocketAddr, origin: &Origin, head: &[&str], trailers: &[&str]) -> Request {
+    let lines = |lines: &[&str]| {
+        lines
+            .iter()
+            .map(|line| format!("{line}\r\n"))
+            .collect::<String>()
+    };
+    let (head, trailers) = (lines(head), lines(trailers));
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: a.com\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n{head}\r\n1\r\na\r\n0\r\n{trailers}\r\n"
+    );
+    let response = Client::connect(address).round_trip(request);
+    assert_eq!(response.status, 200, "{head}");
+    origin.until("the body", |origin| origin.last().body.complete);
+    origin.last()
+}
+
+/// The names of lines with the value `forged` in head and trailers.
+fn forged(request: &Request) -> Vec<String> {
+    let lines = request.fields.0.iter().chain(&request.body.trailers.0);
+    let lines = lines.filter(|(_, value)| value.contains("forged"));
+    lines.map(|(name, _)| name.to_ascii_lowercase()).collect()
+}
+
+/// A line for each spelling of a header.
+fn spellings(name: &str) -> Vec<String> {
+    let names = ["-", "_", ".", "!", "~"].map(|symbol| name.replace('-', symbol));
+    let upper = names.clone().map(|name| name.to_ascii_uppercase());
+    let names = names.into_iter().chain(upper);
+    names.map(|name| format!("{name}: forged")).collect()
+}
+
+/// Serves objects, and checks that no spelling of a header reaches the backend of a request with these credentials.
+fn check(case: &str, origin: &Origin, objects: &Objects, (name, credentials): (&str, &[&str])) {
+    let scene = Scene::start(objects);
+    let (own, other) = (spellings(name), spellings("X-Other"));
+    let lines: Vec<&str> = own.iter().chain(&other).map(String::as_str).collect();
+    let request = sent(
+        scene.at(80),
+        origin,
+        &[&lines[..], credentials].concat(),
+        &lines,
+    );
+    let found = forged(&request);
+    let is_other = |found: &String| found.starts_with("x") && found.ends_with("other");
+    assert!(found.iter().all(is_other), "{case}: {found:?}");
+    // Names that the proxy does not say are those of the application.
+    assert!(found.contains(&"x_other".to_owned()), "{case}: {found:?}");
+    assert!(!request.body.trailers.all("x.other").is_empty(), "{case}");
+}
+
+fn modifier(changes: &Value) -> Value {
+    json!({"type": "RequestHeaderModifier", "requestHeaderModifier": changes})
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_header_that_the_proxy_says_reaches_a_backend() {
+    let origin = Origin::hello();
+    let policy = |spec: &Value, others: &[String]| {
+        let policy = access("a", &gateway(), spec);
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]).with(policy);
+        others.iter().cloned().fold(objects, Objects::with)
+    };
+    let alice = format!("Authorization: {}", authorization("alice", "password"));
+    let users = users(&[("alice", BCRYPT)]);
+    let objects = policy(&basic(), &[users]);
+    check("basic", &origin, &objects, ("X-User", &[&alice]));
+    let key = "X-API-Key: key-of-shop";
+    let objects = policy(&api_key(), &[keys()]);
+    check("apiKey", &origin, &objects, ("X-Client", &[key]));
+    let issuer = Issuer::new("one", jsonwebtoken::Algorithm::ES256);
+    let token = bearer(&issuer.token(&claims(&json!({}))));
+    let token = format!("Authorization: {token}");
+    let objects = policy(&jwt(&[issuer.jwk()]), &[]);
+    for name in ["X-User", "X-Groups", "X-Roles"] {
+        check("jwt", &origin, &objects, (name, &[&token]));
+    }
+    for changes in [
+        json!({"set": [{"name": "X-User", "value": "fixed"}]}),
+        json!({"remove": ["X-User"]}),
+    ] {
+        let rules = [with_filters("/", "origin", &[modifier(&changes)])];
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &rules);
+        check("filter", &origin, &objects, ("X-User", &[]));
+        let mut rule = to("origin");
+        rule["backendRefs"][0]["filters"] = json!([modifier(&changes)]);
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[rule]);
+        check("filter of a backendRef", &origin, &objects, ("X-User", &[]));
+        let spec = json!({"requestHeaders": changes});
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]);
+        let objects = objects.with(defaults("a", &gateway(), &spec));
+        check("RoutePolicy", &origin, &objects, ("X-User", &[]));
+    }
+}
+
+#[tokio::test]
+async fn header_with_the_address_has_one_spelling() {
+    let origin = Origin::hello();
+    for cidr in ["127.0.0.0/8", "10.0.0.0/8"] {
+        let header = json!({"name": "CF-Connecting-IP", "trustedCIDRs": [cidr]});
+        let policy = clients("a", &gateway(), &json!({"clientIP": {"header": header}}));
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]).with(policy);
+        let scene = Scene::start(&objects);
+        let lines = ["CF_Connecting_IP: forged", "cf.connecting-ip: forged"];
+        let head = ["CF-Connecting-IP: 192.0.2.1", lines[0], lines[1]];
+        let trailers = ["CF-Connecting-IP: forged", lines[0], lines[1]];
+        let request = sent(scene.at(80), &origin, &head, &trailers);
+        assert!(
+            forged(&request).is_empty(),
+            "{cidr}: {:?}",
+            forged(&request)
+        );
+        let is_trusted = cidr == "127.0.0.0/8";
+        let address = request.fields.get("cf-connecting-ip");
+        assert_eq!(address.is_some(), is_trusted, "{cidr}");
+    }
+}
+
+/// A backend must not read another value than the one that was verified or counted.
+#[tokio::test]
+async fn headers_that_policies_decide_by_have_one_spelling() {
+    let origin = Origin::hello();
+    let mut keep = api_key();
+    keep["apiKey"]["keep"] = json!(true);
+    let mut rule = per_hour("tenant", 100);
+    rule["key"] = json!([{"type": "Header", "name": "X-Tenant"}]);
+    let debug = json!({"name": "debug", "action": "Deny", "match": {"headers": [{"name": "X-Debug", "value": "1"}]}});
+    keep["authorization"] = json!({"default": "Allow", "rules": [debug]});
+    let objects = Objects::http().service("origin", &[origin.address]);
+    let objects = objects.route("route", &[to("origin")]).with(keys());
+    let objects = objects.with(access("a", &gateway(), &keep));
+    let objects = objects.with(limits("l", &of_route(), &json!([rule]), None));
+    let scene = Scene::start(&objects);
+    let others = ["X_API_Key: forged", "X.Tenant: forged", "x_debug: forged"];
+    let own = ["X-API-Key: key-of-shop", "X-Tenant: one"];
+    let request = sent(scene.at(80), &origin, &[&own[..], &others].concat(), &[]);
+    assert!(forged(&request).is_empty(), "{:?}", forged(&request));
+    assert_eq!(request.fields.get("x-api-key"), Some("key-of-shop"));
+    assert_eq!(request.fields.get("x-tenant"), Some("one"));
+}
+
+#[tokio::test]
+async fn clients_say_nothing_about_the_origin_of_a_request() {
+    let origin = Origin::hello();
+    let names = [
+        "X-Forwarded-Prefix",
+        "X-Forwarded-Ssl",
+        "X-Forwarded-Scheme",
+        "X-Forwarded-Server",
+        "X-Forwarded-Uri",
+        "X-Forwarded-Path",
+        "X-Forwarded-Method",
+        "X-Forwarded-User",
+        "X-Forwarded-A-Name-That-Is-Longer-Than-All",
+        "X-Forwarded",
+        "Forwarded-For",
+        "X-Client-IP",
+        "X-Cluster-Client-IP",
+        "Client-IP",
+        "X-Real-IP",
+        "X-Original-URL",
+        "X-Rewrite-URL",
+        "X-Scheme",
+        "X-Script-Name",
+        "Front-End-Https",
+    ];
+    let lines: Vec<_> = names.iter().flat_map(|name| spellings(name)).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let objects = Objects::http().service("origin", &[origin.address]);
+    let objects = objects.route("route", &[to("origin")]);
+    let scene = Scene::start(&objects);
+    for lines in lines.chunks(50) {
+        let request = sent(scene.at(80), &origin, lines, lines);
+        assert!(forged(&request).is_empty(), "{:?}", forged(&request));
+    }
+    // A trusted proxy says them, in one spelling, and no client takes that away.
+    let proxies = json!({"xForwardedFor": {"trustedCIDRs": ["127.0.0.0/8"]}});
+    let policy = clients("a", &gateway(), &json!({"clientIP": proxies}));
+    let scene = Scene::start(&objects.with(policy));
+    let connection = "Connection: X-Forwarded-Prefix, close";
+    let head = [
+        "X-Forwarded-Prefix: /app",
+        "X_Forwarded_Prefix: forged",
+        connection,
+    ];
+    let request = sent(scene.at(80), &origin, &head, &[]);
+    assert_eq!(request.fields.get("x-forwarded-prefix"), Some("/app"));
+    assert!(forged(&request).is_empty(), "{:?}", forged(&request));
+}
+
+#[tokio::test]
+async fn several_authorization_headers_are_no_credentials() {
+    let origin = Origin::hello();
+    let issuer = Issuer::new("one", jsonwebtoken::Algorithm::ES256);
+    let token = bearer(&issuer.token(&claims(&json!({}))));
+    let token = format!("Authorization: {token}");
+    let alice = format!("Authorization: {}", authorization("alice", "password"));
+    let key = "X-API-Key: key-of-shop";
+    let secrets = [users(&[("alice", BCRYPT)]), keys()];
+    for (spec, credentials) in [
+        (basic(), &*alice),
+        (api_key(), key),
+        (jwt(&[issuer.jwk()]), &*token),
+    ] {
+        let all = [&secrets[..], &[access("a", &gateway(), &spec)]].concat();
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]);
+        let scene = Scene::start(&all.into_iter().fold(objects, Objects::with));
+        sent(scene.at(80), &origin, &[credentials], &[]);
+        let before = origin.requests().len();
+        for others in [
+            &["Authorization: Negotiate a", credentials][..],
+            &[credentials, "Authorization: Negotiate a"],
+            &[credentials, "Authorization: Basic YTpi", "authorization: x"],
+        ] {
+            let several = [others, &["Authorization: Basic YTpi"]]
+                .concat()
+                .join("\r\n");
+            let request = format!("GET / HTTP/1.1\r\nHost: a.com\r\n{several}\r\n\r\n");
+            let response = Client::connect(scene.at(80)).round_trip(request);
+            assert_eq!(response.status, 401, "{several}");
+        }
+        assert_eq!(origin.requests().len(), before);
+    }
+}
+
+/// One cookie and one list of a header, however they are written, are one key.
+#[tokio::test]
+async fn spellings_of_a_value_count_together() {
+    let origin = Origin::hello();
+    for (kind, name, values) in [
+        (
+            "Cookie",
+            "u",
+            &["u=q", "u=\"q\"", "u= q", "u =q", "a=b; u=q "][..],
+        ),
+        ("Header", "X-Tenant", &["a,b", "a\r\nX-Tenant: b"]),
+    ] {
+        let mut rule = per_hour("one", 1);
+        rule["key"] = json!([{"type": kind, "name": name}]);
+        let policy = limits("a", &gateway(), &json!([rule]), None);
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]).with(policy);
+        let scene = Scene::start(&objects);
+        let header = if kind == "Cookie" { kind } else { name };
+        let mut statuses = Vec::new();
+        for value in values {
+            let request = format!("GET / HTTP/1.1\r\nHost: a.com\r\n{header}: {value}\r\n\r\n");
+            statuses.push(Client::connect(scene.at(80)).round_trip(request).status);
+        }
+        let over = statuses.iter().skip(1).all(|status| *status == 429);
+        assert!(statuses[0] == 200 && over, "{kind}: {statuses:?}");
+    }
+}
