@@ -235,7 +235,7 @@ fn explain_http(
     };
     let view = preview.view();
     if *view.path != *preview.forwarded_path() {
-        explanation.line("path", format!("{} decides", view.path.as_str()));
+        explanation.line("canonical", view.path.as_str());
     }
     let listener = match found {
         Ok(listener) => listener,
