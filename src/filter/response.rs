@@ -6,9 +6,10 @@ use std::sync::Arc;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-use super::cors::Sharing;
+use super::cors::{self, Sharing};
 use super::facts::Level;
 use super::header;
+use crate::ir::Filter;
 use crate::ir::filter::HeaderChanges;
 
 /// The steps for a response: those of the backendRef that served the request, then those of the rule, each in the
@@ -62,6 +63,18 @@ impl ResponsePhase {
                 Step::Headers(changes) => drop(header::apply(changes, headers)),
                 Step::Cors(sharing) => sharing.apply(headers),
                 Step::Cookies(cookies) => set_cookies(cookies, headers),
+            }
+        }
+    }
+
+    /// Adds the CORS filters of a rule if none has run: without them a page cannot read even the status of a refusal.
+    pub fn share(&mut self, filters: &[Filter], request: &HeaderMap) {
+        if self.rule.iter().any(|step| matches!(step, Step::Cors(_))) {
+            return;
+        }
+        for filter in filters {
+            if let Filter::Cors(cors) = filter {
+                self.push(Level::Rule, Step::Cors(cors::sharing(cors, request)));
             }
         }
     }

@@ -22,8 +22,6 @@ pub enum Carrier {
     Cookie {
         /// Name of the cookie.
         name: Arc<str>,
-        /// Attribute `Path`: the longest path that all requests of the rule share, `/` for a backend.
-        path: Arc<str>,
         /// Whether the cookie lasts until the session ends. Otherwise it lasts until the browser closes.
         is_permanent: bool,
     },

@@ -47,6 +47,9 @@ pub struct Backend {
     endpoints: ArcSwap<Endpoints>,
 }
 
+/// The name of HTTP/1.1 in ALPN (RFC 7301, 6).
+const HTTP1: &[u8] = b"http/1.1";
+
 /// The transport below the protocol of a backend.
 #[derive(Clone, Debug)]
 pub enum Transport {
@@ -63,12 +66,18 @@ impl Transport {
     pub(super) fn new(tls: Option<&Arc<ir::ClientTls>>) -> Self {
         match tls.map(|tls| client_config(tls)) {
             None => Self::Plain,
-            Some(Ok(config)) => Self::Tls(Arc::new(ClientTls {
-                config: config.config,
-                server_name: config.server_name,
-                identity: TlsIdentity::unique(),
-            })),
+            Some(Ok(config)) => {
+                Self::Tls(Arc::new(ClientTls::new(config.config, config.server_name)))
+            }
             Some(Err(_)) => Self::Unusable,
+        }
+    }
+
+    /// Returns the transport for requests that upgrade their connection, which HTTP/2 does not (RFC 9113, 8.6).
+    pub fn for_upgrades(&self) -> &Self {
+        match self {
+            Self::Tls(tls) => tls.for_upgrades.as_deref().unwrap_or(self),
+            Self::Plain | Self::Unusable => self,
         }
     }
 
@@ -91,6 +100,29 @@ pub struct ClientTls {
     pub server_name: ServerName<'static>,
     /// Differs between any two values of `config` or `server_name`.
     pub identity: TlsIdentity,
+    /// Where ALPN offers HTTP/2 and HTTP/1.1: the settings that offer HTTP/1.1 alone.
+    pub for_upgrades: Option<Box<Transport>>,
+}
+
+impl ClientTls {
+    fn new(config: Arc<rustls::ClientConfig>, server_name: ServerName<'static>) -> Self {
+        let offered = &config.alpn_protocols;
+        let for_upgrades = match offered.iter().any(|name| name == HTTP1) && offered.len() > 1 {
+            true => {
+                let mut config = rustls::ClientConfig::clone(&config);
+                config.alpn_protocols = vec![HTTP1.to_vec()];
+                let own = Self::new(Arc::new(config), server_name.clone());
+                Some(Box::new(Transport::Tls(Arc::new(own))))
+            }
+            false => None,
+        };
+        Self {
+            config,
+            server_name,
+            identity: TlsIdentity::unique(),
+            for_upgrades,
+        }
+    }
 }
 
 /// Identifies TLS settings, so that a connection is used only under the settings that it was opened with. The default

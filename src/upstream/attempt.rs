@@ -95,8 +95,7 @@ impl<'a, B: Replay> State<'a, B> {
         if attempts.admit(backend).is_err() {
             return Self::overloaded((backend, attempts), request, SendError::OVERLOADED, body);
         }
-        let Some(in_flight) = attempts.select(pool, backend, affinity, &request.parts.headers)
-        else {
+        let Some(in_flight) = attempts.select(pool, backend, affinity, request) else {
             let last = attempts.failed.as_ref().and_then(|failed| failed.last);
             if attempts.are_endpoints_full(backend) {
                 let error = SendError::ENDPOINT_FULL;
@@ -116,8 +115,9 @@ impl<'a, B: Replay> State<'a, B> {
                 resend: Resend::Never,
             });
         };
+        let upgrades = request.upgrade.is_some();
         match pool.take(
-            Connector::key_of(backend, in_flight.endpoint()),
+            Connector::key_of(backend, in_flight.endpoint(), upgrades),
             attempts.avoid(),
         ) {
             Some(ready) => Self::begin(pool, backend, attempts, request, (ready, in_flight), body),
@@ -127,7 +127,7 @@ impl<'a, B: Replay> State<'a, B> {
                     let error = SendError::OVERLOADED;
                     return Self::overloaded((backend, attempts), request, error, body);
                 };
-                let restrictions = attempts.restrictions();
+                let restrictions = attempts.restrictions(upgrades);
                 let connecting = connect(pool.clone(), backend, in_flight, restrictions);
                 match slot.flatten() {
                     None => Self::Connecting(Box::pin(connecting), body),
@@ -270,7 +270,11 @@ impl<B: Replay> Attempt<'_, B> {
                 stats.responded(self.pool.worker, head.status.as_u16(), response_time);
                 self.attempts
                     .on_response(self.backend, in_flight.endpoint());
-                let key = Connector::key_of(self.backend, in_flight.endpoint());
+                let key = Connector::key_of(
+                    self.backend,
+                    in_flight.endpoint(),
+                    self.request.upgrade.is_some(),
+                );
                 Ok(Response::new(
                     head,
                     exchange,

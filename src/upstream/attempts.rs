@@ -6,13 +6,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 
 use super::balance::{self, Choice};
 use super::connector::Connector;
 use super::ejections::Ejections;
 use super::health;
 use super::in_flight::{InFlight, WorkerEndpoints};
+use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::release::{self, SelectedRelease, candidates};
 use super::restrictions::{Avoid, Restrictions};
@@ -259,11 +260,12 @@ impl Attempts {
             .map_or_else(Avoid::default, |failed| failed.avoid)
     }
 
-    pub(super) fn restrictions(&self) -> Restrictions {
+    pub(super) fn restrictions(&self, upgrades: bool) -> Restrictions {
         Restrictions {
             release: self.selected_release().cloned(),
             excluded: self.excluded(),
             avoid: self.avoid(),
+            upgrades,
         }
     }
 
@@ -272,10 +274,11 @@ impl Attempts {
         pool: &Pool,
         backend: &Backend,
         affinity: Option<u64>,
-        headers: &HeaderMap,
+        request: &Outgoing<'_>,
     ) -> Option<InFlight> {
         let (worker, endpoints) = (&pool.endpoints, backend.endpoints());
-        let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it));
+        let upgrades = request.upgrade.is_some();
+        let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it, upgrades));
         let room = backend.settings.as_deref();
         let room = room.and_then(|settings| Room::of(settings, Some(&has_open)));
         if let Some(preferred) = self.select_preferred(worker, &endpoints, room) {
@@ -288,7 +291,8 @@ impl Attempts {
                 &endpoints
             }
             Some(releases) => {
-                self.release = release::select(releases, self.release.take(), headers);
+                self.release =
+                    release::select(releases, self.release.take(), &request.parts.headers);
                 &*self.release.as_ref()?.release.endpoints
             }
         };

@@ -52,10 +52,11 @@ async fn first_connection(
         release,
         excluded,
         avoid,
+        upgrades,
     } = restrictions;
     let release = release.as_deref();
     let delay = hedge_delay(&backend.stats);
-    let connector = Connector::new(backend, selected.endpoint());
+    let connector = Connector::for_requests(backend, selected.endpoint(), upgrades);
     let mut first = pin!(pool.ready(&connector, avoid));
     // Endpoints that are out of date may all have ended, so that a slow one is hedged with what answers for them.
     let fallback = release.is_none().then(|| backend.fallback()).flatten();
@@ -69,7 +70,7 @@ async fn first_connection(
     }
     let id = selected.endpoint().id;
     let excluded = excluded.map(|it| if it == 0 { id } else { it });
-    let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it));
+    let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it, upgrades));
     let endpoints = backend.endpoints();
     let choice = Choice::of(backend, pool.worker, None, None).with_open(&has_open);
     let choice = choice.with_near(endpoints.near());
@@ -93,7 +94,7 @@ async fn first_connection(
         backend.fell_back();
     }
     let hedge_begin = Instant::now();
-    let hedge_connector = Connector::new(backend, hedge.endpoint());
+    let hedge_connector = Connector::for_requests(backend, hedge.endpoint(), upgrades);
     let mut second = pin!(pool.ready(&hedge_connector, avoid));
     tokio::select! {
         biased;

@@ -47,9 +47,22 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(backend: &Backend, endpoint: &Arc<Endpoint>) -> Self {
+        Self::with(&backend.transport, backend, endpoint)
+    }
+
+    /// Connects for requests with these needs.
+    pub(super) fn for_requests(
+        backend: &Backend,
+        endpoint: &Arc<Endpoint>,
+        upgrades: bool,
+    ) -> Self {
+        Self::with(transport(backend, upgrades), backend, endpoint)
+    }
+
+    fn with(transport: &Transport, backend: &Backend, endpoint: &Arc<Endpoint>) -> Self {
         Self {
             endpoint: endpoint.clone(),
-            transport: backend.transport.clone(),
+            transport: transport.clone(),
             declared: backend.protocol,
             stats: backend.stats.clone(),
             settings: backend.settings.clone(),
@@ -78,11 +91,11 @@ impl Connector {
         }
     }
 
-    /// Returns the pool key of the backend's connections to an endpoint.
-    pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint) -> ConnectionKey {
+    /// Returns the pool key of the backend's connections to an endpoint, for requests that upgrade theirs or not.
+    pub(super) fn key_of(backend: &Backend, endpoint: &Endpoint, upgrades: bool) -> ConnectionKey {
         ConnectionKey {
             endpoint: endpoint.id,
-            identity: backend.transport.identity(),
+            identity: transport(backend, upgrades).identity(),
         }
     }
 
@@ -198,6 +211,13 @@ impl Connector {
                 ))
             }
         }
+    }
+}
+
+fn transport(backend: &Backend, upgrades: bool) -> &Transport {
+    match upgrades {
+        true => backend.transport.for_upgrades(),
+        false => &backend.transport,
     }
 }
 

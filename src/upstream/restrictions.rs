@@ -18,6 +18,8 @@ pub(super) struct Restrictions {
     pub(super) excluded: [u64; EXCLUDED],
     /// Connections that must not be used.
     pub(super) avoid: Avoid,
+    /// Whether the request upgrades its connection.
+    pub(super) upgrades: bool,
 }
 
 /// Connections that a request must not use.

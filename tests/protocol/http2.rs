@@ -420,6 +420,43 @@ fn joins_cookie_crumbs_in_order() {
     );
 }
 
+/// The limit of headers counts them as over HTTP/1.1, where they are one.
+#[test]
+fn cookies_in_many_fields_are_one_header() {
+    let fixture = Fixture::new(Origin::hello());
+    let cookies: Vec<_> = (0..120).map(|index| format!("c{index}=v")).collect();
+    let fields: Vec<_> = cookies.iter().map(|it| ("cookie", it.as_str())).collect();
+    let mut raw = Raw::open(&fixture, &[]);
+    raw.request(1, &get(&fields), true);
+    assert_eq!(raw.outcome(1), Outcome::Status(200));
+    let request = fixture.origin.last();
+    assert_eq!(request.fields.all("cookie"), [cookies.join("; ")]);
+}
+
+/// RFC 9110, 8.6: the length of content is said for methods that have some.
+#[test]
+fn methods_with_content_say_that_there_is_none() {
+    let fixture = Fixture::new(Origin::hello());
+    let mut raw = Raw::open(&fixture, &[]);
+    let cases = [
+        ("POST", Some("0")),
+        ("PUT", Some("0")),
+        ("PATCH", Some("0")),
+        ("GET", None),
+        ("DELETE", None),
+        ("OPTIONS", None),
+    ];
+    for (stream, (method, length)) in (1..).step_by(2).zip(cases) {
+        let mut fields = get(&[]);
+        fields[0] = (":method", method);
+        raw.request(stream, &fields, true);
+        assert_eq!(raw.outcome(stream), Outcome::Status(200));
+        let request = fixture.origin.last();
+        assert_eq!(request.fields.get("content-length"), length, "{method}");
+        assert_eq!(request.fields.get("transfer-encoding"), None, "{method}");
+    }
+}
+
 #[test]
 fn truncated_response_resets_the_stream() {
     for answer in [

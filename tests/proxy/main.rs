@@ -41,6 +41,7 @@ mod compression;
 mod connections;
 mod cors;
 mod cors_conformance;
+mod cors_of_refusals;
 mod credentials;
 mod duration_labels;
 mod ejection;

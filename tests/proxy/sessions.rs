@@ -86,7 +86,7 @@ async fn header_keeps_a_client_at_its_endpoint() {
 }
 
 #[tokio::test]
-async fn permanent_cookie_has_an_age_and_the_path_of_its_rule() {
+async fn permanent_cookie_has_an_age_and_is_for_all_paths() {
     let origins = origins().await;
     let persistence = json!({
         "sessionName": "s", "absoluteTimeout": "1h", "cookieConfig": {"lifetimeType": "Permanent"},
@@ -99,7 +99,7 @@ async fn permanent_cookie_has_an_age_and_the_path_of_its_rule() {
     let mut client = Client::http2(scene.at(80)).await;
     let answer = client.get("a.com", "/cart/x").await;
     let set = answer.header("set-cookie");
-    let attributes = "; Path=/cart; HttpOnly; SameSite=Lax; Max-Age=3600";
+    let attributes = "; Path=/; HttpOnly; SameSite=Lax; Max-Age=3600";
     assert!(set.starts_with("s=") && set.ends_with(attributes), "{set}");
 }
 

@@ -8,11 +8,13 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::backend_tls::{NAME, authorities, policy, trust};
 use crate::client::{connect, get, handshake, read_all, read_until, write_text};
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
+use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
 pub(crate) const REQUEST: &str = "GET /chat HTTP/1.1\r\nHost: a.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
@@ -64,6 +66,44 @@ async fn relays_both_directions_to_the_last_byte() {
         .await
         .expect("a handshake");
     talk(&mut secure).await;
+}
+
+/// Backends such as nginx upgrade connections of HTTP/1.1 alone (RFC 9113, 8.6).
+#[tokio::test]
+async fn upgrades_at_a_backend_that_prefers_http2_use_http1() {
+    let authority = Authority::new();
+    let asks = Asks {
+        protocols: &["h2", "http/1.1"],
+        ..Asks::default()
+    };
+    let certificate = authority.issue(&[NAME]);
+    let chat = Origin::raw(chat).await;
+    let relay = TlsOrigin::relaying(&certificate, asks, chat.address).await;
+    let pages = TlsOrigin::asking(&certificate, asks).await;
+    let alpn = json!({"portcullis.dev/alpn": "h2,http/1.1"});
+    let objects = Objects::http()
+        .service("chat", &[relay.address])
+        .service("pages", &[pages.address])
+        .route("route", &[prefix("/chat", "chat"), prefix("/", "pages")])
+        .with(policy("chat", &trust(NAME), &alpn))
+        .with(policy("pages", &trust(NAME), &alpn))
+        .with(authorities("ca", &authority.pem));
+    let scene = Scene::with(&objects, |settings| settings.workers = 1);
+    talk(&mut connect(scene.at(80)).await).await;
+
+    for _ in 0..2 {
+        assert_eq!(get(scene.at(80), "a.com", "/page").await.status, 200);
+        let mut client = connect(scene.at(80)).await;
+        write_text(&mut client, REQUEST.replace("/chat", "/page")).await;
+        let head = read_until(&mut client, "\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    }
+    let protocols: Vec<_> = pages
+        .handshakes()
+        .into_iter()
+        .map(|it| it.protocol)
+        .collect();
+    assert_eq!(protocols, ["h2", "http/1.1"].map(|it| Some(it.to_owned())));
 }
 
 async fn talk<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(stream: &mut S) {

@@ -109,6 +109,7 @@ fn tls(certificate: &Certificate, name: &str, alpn: &[&str], identity: u64) -> T
         config: Arc::new(config),
         server_name: ServerName::try_from(name.to_owned()).expect("a name"),
         identity: TlsIdentity(identity),
+        for_upgrades: None,
     }))
 }
 

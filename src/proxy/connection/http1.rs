@@ -180,6 +180,10 @@ async fn respond(
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    if version == Version::HTTP_10 && response.headers().contains_key(CONNECTION) {
+        // hyper would add `keep-alive` for clients that asked for it.
+        *response.version_mut() = Version::HTTP_10;
+    }
     Ok(response)
 }
 

@@ -15,6 +15,7 @@ use super::policy_refusal::PolicyRefusal;
 use super::spelling;
 use super::view::view;
 use super::websocket::{self, Handshake};
+use crate::filter::ResponsePhase;
 use crate::ir::RouteKind;
 use crate::ir::client::{ClientPolicies, Underscores};
 use crate::ir::cors::is_preflight;
@@ -54,6 +55,8 @@ pub(super) struct Refused {
     pub(super) headers: Option<Box<HeaderMap>>,
     /// What policies say about the response.
     pub(super) defaults: Option<Arc<RouteDefaults>>,
+    /// What filters say about the response.
+    pub(super) phase: ResponsePhase,
     /// Whether its client may get a page: 200 would open the tunnel of a WebSocket over HTTP/2.
     pub(super) may_have_page: bool,
 }
@@ -65,6 +68,7 @@ impl From<Error> for Refused {
             id: None,
             headers: None,
             defaults: None,
+            phase: ResponsePhase::default(),
             may_have_page: false,
         }
     }
@@ -94,12 +98,10 @@ pub(super) fn admit(
         .forwarding
         .sanitize(&mut parts.headers, host_header, claims, new_id);
     record.identified(added.id());
-    let refused = |error| Refused {
-        error,
+    let refused = |error: Error| Refused {
         id: Some(added.id().clone()),
-        headers: None,
-        defaults: None,
         may_have_page: websocket.is_none(),
+        ..error.into()
     };
     let seen = (&normalized.host, added.id());
     if let Some(port) = place.port {
@@ -137,7 +139,10 @@ pub(super) fn admit(
     let passed = passed.and_then(|passed| carries(&rule, parts).map(|()| passed));
     let passed = passed.map_err(|refusal| {
         let PolicyRefusal { error, headers, .. } = *refusal;
+        let mut phase = ResponsePhase::default();
+        phase.share(rule.filters().all, &parts.headers);
         Refused {
+            phase,
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
             defaults: place.defaults(&rule),
             ..refused(error)

@@ -19,6 +19,17 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    /// Reports whether it is an error that no backend has responded with.
+    pub(super) fn is_own_error(&self) -> bool {
+        match self {
+            Self::Backend(_) => false,
+            Self::Local(response) => {
+                response.status().is_client_error() || response.status().is_server_error()
+            }
+            Self::Refusal(_) => true,
+        }
+    }
+
     /// Returns its status and who gives it, as far as pages may replace it: a local response with a body is a page itself.
     pub(super) fn status(&self) -> (StatusCode, Responder) {
         match self {

@@ -7,7 +7,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, response};
 
 use super::wanted_page::WantedPage;
-use crate::filter::change_response;
+use crate::filter::{ResponsePhase, change_response};
 use crate::ir::error_page::Responder;
 use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::route_defaults::RouteDefaults;
@@ -66,6 +66,7 @@ pub(in crate::proxy) struct ErrorResponse {
     headers: Option<Box<HeaderMap>>,
     defaults: Option<Arc<RouteDefaults>>,
     page: Option<WantedPage>,
+    phase: ResponsePhase,
 }
 
 impl ErrorResponse {
@@ -83,6 +84,7 @@ impl ErrorResponse {
             headers: None,
             defaults: None,
             page: None,
+            phase: ResponsePhase::default(),
         }
     }
 
@@ -102,6 +104,11 @@ impl ErrorResponse {
             page,
             ..self
         }
+    }
+
+    /// Applies what filters do to error responses.
+    pub(in crate::proxy) fn with_phase(self, phase: ResponsePhase) -> Self {
+        Self { phase, ..self }
     }
 
     /// Returns what an error page is fetched with, if the response may have one.
@@ -132,6 +139,7 @@ impl ErrorResponse {
             headers: others,
             defaults,
             page,
+            phase,
         } = self;
         record.refused(error);
         let message = error.message();
@@ -178,6 +186,7 @@ impl ErrorResponse {
                 *response.body_mut() = body;
             }
         }
+        phase.apply_to_error(response.headers_mut());
         record.log_response(response.headers());
         (response, record)
     }

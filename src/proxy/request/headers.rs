@@ -150,7 +150,7 @@ pub(crate) fn normalize(
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Error::MethodNotAllowed);
     }
-    if parts.headers.len() > max_headers {
+    if parts.headers.len() > max_headers && lines(parts) > max_headers {
         return Err(Error::TooManyHeaders);
     }
     let present = HeaderPresence::of(&parts.headers);
@@ -176,6 +176,16 @@ pub(crate) fn normalize(
         expects_continue,
         has_forwarding: present.forwarding,
     })
+}
+
+/// Returns the number of headers, of which the cookies of HTTP/2 are one in as many fields as the client likes (RFC 9113, 8.2.3).
+#[cold]
+fn lines(parts: &request::Parts) -> usize {
+    let more_cookies = match parts.version {
+        Version::HTTP_2 => parts.headers.get_all(COOKIE).iter().skip(1).count(),
+        _ => 0,
+    };
+    parts.headers.len() - more_cookies
 }
 
 /// Checks of RFC 9113, 8.2 and 8.3 that h2 leaves to its caller: blanks around values and duplicate

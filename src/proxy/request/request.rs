@@ -202,6 +202,7 @@ fn refuse_unmatched(refused: Refused, parts: &request::Parts, mut record: Box<Re
         id,
         headers,
         defaults,
+        phase,
         may_have_page,
     } = refused;
     let format = ErrorFormat::of(&parts.headers);
@@ -215,7 +216,7 @@ fn refuse_unmatched(refused: Refused, parts: &request::Parts, mut record: Box<Re
         false => None,
     };
     let response = ErrorResponse::new(error, format, id, record);
-    let response = response.with_headers(headers);
+    let response = response.with_headers(headers).with_phase(phase);
     Outcome::Refuse(Box::new(response.with_defaults(defaults, page)))
 }
 
@@ -341,7 +342,11 @@ impl Exchange {
     }
 
     /// Gives the client a response.
-    fn give(self: Box<Self>, answer: Answer) -> Response<ResponseBody> {
+    fn give(mut self: Box<Self>, answer: Answer) -> Response<ResponseBody> {
+        if answer.is_own_error() {
+            let phase = &mut self.response_phase;
+            phase.share(self.rule.filters().all, &self.parts.headers);
+        }
         match answer {
             Answer::Backend(response) => self.respond(response),
             Answer::Local(response) => self.respond_locally(*response),
@@ -358,9 +363,7 @@ impl Exchange {
         let headers = (!headers.is_empty()).then(|| Box::new(headers));
         let refused = refused.with_headers(headers);
         let refused = refused.with_defaults(self.defaults, self.page);
-        let mut response = with_record(refused.respond());
-        self.response_phase.apply_to_error(response.headers_mut());
-        response
+        with_record(refused.with_phase(self.response_phase).respond())
     }
 
     /// Reports whether the request is a gRPC call.

@@ -164,12 +164,9 @@ impl NewSession<'_> {
                 response.remove(name);
                 (name, value)
             }
-            Carrier::Cookie {
-                name,
-                path,
-                is_permanent,
-            } => {
-                let mut cookie = format!("{name}={value}; Path={path}; HttpOnly; SameSite=Lax");
+            Carrier::Cookie { name, is_permanent } => {
+                // GEP-1619: a rewrite before or behind the Gateway changes no session.
+                let mut cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax");
                 let timeout = self.policy.absolute_timeout;
                 if let Some(timeout) = timeout.filter(|_| *is_permanent) {
                     cookie += &format!("; Max-Age={}", timeout.as_secs().max(1));

@@ -6,6 +6,8 @@ use crate::ir::claim_name::{ClaimName, within};
 
 /// Maximum number of values of a token.
 const MAX_VALUES: usize = 256;
+/// Claims with the scopes of a token: one text of words (RFC 8693, 4.2), or a list.
+const SCOPES: [&str; 2] = ["scope", "scp"];
 /// Maximum depth of objects in each other.
 const MAX_DEPTH: usize = 8;
 
@@ -27,10 +29,12 @@ impl Claims {
         named.map(|(_, value)| &**value)
     }
 
-    /// Reports whether a claim has one of these values.
+    /// Reports whether a claim has one of these values. Each word of [`SCOPES`] is a value.
     pub fn has(&self, name: &ClaimName, values: &[Box<str>]) -> bool {
-        let mut own = self.values(name.as_str());
-        own.any(|own| values.iter().any(|value| **value == *own))
+        let is_value = |own: &str| values.iter().any(|value| **value == *own);
+        let has_words = SCOPES.contains(&name.as_str());
+        self.values(name.as_str())
+            .any(|own| is_value(own) || has_words && own.split(' ').any(is_value))
     }
 
     /// Returns a claim as the value of a header: its values, with commas between those of a list. A value that a reader of
@@ -94,6 +98,7 @@ mod tests {
             "sub": "alice", "admin": true, "level": 3, "none": null,
             "groups": ["staff", "shop", ["nested"], {"a": "b"}],
             "realm_access": {"roles": ["reader"]}, "https://example.com/team": "one",
+            "scope": "openid orders:read", "scp": ["a b", "profile"], "title": "chief clerk",
         }))
         .unwrap();
         for (name, value, expected) in [
@@ -108,6 +113,12 @@ mod tests {
             ("realm_access.roles", "reader", true),
             ("realm_access", "reader", false),
             ("https://example.com/team", "one", true),
+            ("scope", "orders:read", true),
+            ("scope", "openid orders:read", true),
+            ("scope", "orders", false),
+            ("scope", "", false),
+            ("scp", "profile", true),
+            ("title", "chief", false),
         ] {
             assert_eq!(
                 claims.has(&name.into(), &[value.into()]),

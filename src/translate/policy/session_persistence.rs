@@ -6,7 +6,6 @@ use http::HeaderName;
 use crate::api::session_persistence::SessionPersistence as Spec;
 use crate::ir::hex;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
-use crate::ir::route::{Match, PathMatch};
 use crate::ir::session::{Carrier, SessionPersistence};
 use crate::ir::{ObjectRef, RuleId};
 
@@ -29,37 +28,24 @@ const RESERVED: [HeaderName; 6] = [
 /// one host and path, and the cookie of one would replace that of the other.
 pub(in crate::translate) fn of_rule(
     spec: &Spec,
-    matches: &[Match],
     rule: &RuleId,
     field: &str,
 ) -> Result<SessionPersistence, Fault> {
-    let defaults = Defaults {
-        name: &default_name(&rule.session_scope()),
-        path: &common_path(matches),
-    };
-    translate(spec, &defaults, &format!("{field}.sessionPersistence"))
+    let name = default_name(&rule.session_scope());
+    translate(spec, &name, &format!("{field}.sessionPersistence"))
 }
 
-/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. Rules of any path send requests
-/// to the target, so the path of its cookie is `/`. The default name depends on the backend: sessions at two backends
+/// Translates the `spec.sessionPersistence` of a traffic policy for one of its targets. The default name depends on the backend: sessions at two backends
 /// of one host need two cookies.
 pub(in crate::translate) fn of_backend(
     spec: &Spec,
     backend: &ObjectRef,
 ) -> Result<SessionPersistence, Fault> {
-    let defaults = Defaults {
-        name: &default_name(&backend.to_string()),
-        path: "/",
-    };
-    translate(spec, &defaults, "spec.sessionPersistence")
-}
-
-/// What depends on the owner of the sessions: a rule or a backend.
-struct Defaults<'a> {
-    /// Default of `sessionName`.
-    name: &'a str,
-    /// Path of a cookie.
-    path: &'a str,
+    translate(
+        spec,
+        &default_name(&backend.to_string()),
+        "spec.sessionPersistence",
+    )
 }
 
 /// Returns [`DEFAULT_NAME`] with the first 8 hexadecimal digits of SHA-256 over the owner's name, which are equal in
@@ -70,11 +56,7 @@ fn default_name(owner: &str) -> String {
 }
 
 /// Translates the `sessionPersistence` at `field`.
-fn translate(
-    spec: &Spec,
-    defaults: &Defaults<'_>,
-    field: &str,
-) -> Result<SessionPersistence, Fault> {
+fn translate(spec: &Spec, default_name: &str, field: &str) -> Result<SessionPersistence, Fault> {
     let refused = |message: String| Err(Fault::new(Reason::UnsupportedValue, message));
     let absolute_timeout = spec.absolute_timeout.as_deref();
     let absolute_timeout = absolute_timeout
@@ -86,7 +68,7 @@ fn translate(
     let lifetime = spec.cookie_config.as_ref();
     let lifetime = lifetime.and_then(|config| config.lifetime_type.as_deref());
     let name = spec.session_name.as_deref().filter(|name| !name.is_empty());
-    let name = name.unwrap_or(defaults.name);
+    let name = name.unwrap_or(default_name);
     let Ok(header) = name.parse::<HeaderName>() else {
         return refused(format!(
             "{field}.sessionName: {name:?} is not a token of letters, digits and !#$%&'*+-.^_`|~"
@@ -100,7 +82,6 @@ fn translate(
         }
         (None | Some("Cookie"), None | Some("Session" | "Permanent")) => Carrier::Cookie {
             name: name.into(),
-            path: defaults.path.into(),
             is_permanent: lifetime == Some("Permanent"),
         },
         (Some("Header"), None) if RESERVED.contains(&header) || HOP_BY_HOP.contains(&header) => {
@@ -127,58 +108,4 @@ fn translate(
         carrier,
         absolute_timeout,
     })
-}
-
-/// Returns the longest path of whole elements that all matches share, for a cookie's `Path` (RFC 6265, 5.1.4).
-fn common_path(matches: &[Match]) -> String {
-    let mut paths = matches.iter().map(|one| match &one.path {
-        PathMatch::Exact(path) | PathMatch::Prefix(path) => path.trim_end_matches('/'),
-        PathMatch::Regex(_) | PathMatch::Call(_) => "",
-    });
-    let first = paths.next().unwrap_or_default();
-    let mut common: Vec<&str> = first.split('/').collect();
-    for path in paths {
-        let equal = common.iter().zip(path.split('/'));
-        let equal = equal.take_while(|(one, other)| *one == other).count();
-        common.truncate(equal);
-    }
-    // A semicolon would end the attribute.
-    let expressible = common.iter().take_while(|element| !element.contains(';'));
-    let path = common[..expressible.count()].join("/");
-    if path.is_empty() {
-        "/".to_owned()
-    } else {
-        path
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn path(paths: &[PathMatch]) -> String {
-        let matches: Vec<_> = paths.iter().map(|path| path.clone().into()).collect();
-        common_path(&matches)
-    }
-
-    fn exact(path: &str) -> PathMatch {
-        PathMatch::Exact(path.into())
-    }
-
-    fn prefix(path: &str) -> PathMatch {
-        PathMatch::Prefix(path.into())
-    }
-
-    #[test]
-    fn cookie_path_is_the_longest_common_path() {
-        assert_eq!(path(&[prefix("")]), "/");
-        assert_eq!(path(&[exact("/")]), "/");
-        assert_eq!(path(&[prefix("/cart")]), "/cart");
-        assert_eq!(path(&[exact("/cart/")]), "/cart");
-        assert_eq!(path(&[prefix("/a/b"), exact("/a/b/c")]), "/a/b");
-        assert_eq!(path(&[prefix("/a/b"), exact("/a/bc")]), "/a");
-        assert_eq!(path(&[prefix("/a"), prefix("/b")]), "/");
-        assert_eq!(path(&[prefix("/a;b/c")]), "/");
-        assert_eq!(path(&[prefix("/a/b;c/d")]), "/a");
-    }
 }

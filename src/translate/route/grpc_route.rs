@@ -64,7 +64,7 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &GrpcRule) -> Option
     };
     let forward = builder.forward(&spec.backend_refs, &field, name, of_share);
     let id = builder.rule_id(index, name);
-    let mut settings = settings(builder, spec, &id, &matches, &field);
+    let mut settings = settings(builder, spec, &id, &field);
     if let Ok(RuleSettings { filters, .. }) = &mut settings
         && let Some(cors) = preflight(filters)
     {
@@ -82,7 +82,6 @@ fn settings(
     builder: &mut RouteBuilder<'_>,
     spec: &GrpcRule,
     id: &RuleId,
-    matches: &[Match],
     field: &str,
 ) -> Result<RuleSettings, Fault> {
     let GrpcRule {
@@ -93,7 +92,7 @@ fn settings(
         backend_refs: _,
     } = spec;
     let session = session_persistence.as_ref();
-    let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
+    let session = session.map(|spec| session_persistence::of_rule(spec, id, field));
     Ok(RuleSettings {
         filters: filters(builder, list, field, name.as_deref())?,
         options: RuleOptions {

@@ -86,7 +86,7 @@ fn settings(
     let timeouts = timeouts.as_ref();
     let timeouts = timeouts.map(|spec| timeouts::translate(spec, &format!("{field}.timeouts")));
     let session = session_persistence.as_ref();
-    let session = session.map(|spec| session_persistence::of_rule(spec, matches, id, field));
+    let session = session.map(|spec| session_persistence::of_rule(spec, id, field));
     let extensions = extension::resolve(builder, filters, field)?;
     let resolve = &mut |reference: &_, field: &_, requests| {
         builder.resolve(reference, field, name.as_deref(), requests)

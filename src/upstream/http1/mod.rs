@@ -14,8 +14,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode};
-use http_body::Frame;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, StatusCode, request};
+use http_body::{Body, Frame};
 use tokio::io::AsyncReadExt;
 use tokio::time::{Sleep, sleep};
 
@@ -114,6 +115,21 @@ pub(super) struct Exchange<B> {
     head_done: bool,
 }
 
+/// Decides how a request body is framed. A backend may wait for the content of a method that has some, so that its length
+/// is said even if it is 0 (RFC 9110, 8.6). Otherwise a present but empty body is framed as the client framed it.
+fn framing_of(parts: &request::Parts, body: &impl Body) -> RequestFraming {
+    let has_content = || matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
+    match body.size_hint().exact() {
+        Some(0) if !has_content() && !parts.headers.contains_key(CONTENT_LENGTH) => {
+            RequestFraming::None
+        }
+        Some(length) => RequestFraming::Length(length),
+        None if !body.is_end_stream() => RequestFraming::Chunked,
+        None if has_content() => RequestFraming::Length(0),
+        None => RequestFraming::None,
+    }
+}
+
 impl<B: Replay> Exchange<B> {
     /// Creates an exchange that has written nothing. The request must have end-to-end headers only.
     pub(super) fn new(
@@ -124,15 +140,7 @@ impl<B: Replay> Exchange<B> {
     ) -> Self {
         let parts = request.parts;
         let ended = body.is_end_stream();
-        let framing = match body.size_hint().exact() {
-            // A present but empty body is framed as the client framed it.
-            Some(0) if !parts.headers.contains_key(http::header::CONTENT_LENGTH) => {
-                RequestFraming::None
-            }
-            Some(length) => RequestFraming::Length(length),
-            None if ended => RequestFraming::None,
-            None => RequestFraming::Chunked,
-        };
+        let framing = framing_of(parts, &body);
         let expects = request.expect_continue && framing.announces_body();
         Self {
             connection: Some(connection),
