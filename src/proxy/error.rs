@@ -167,6 +167,8 @@ impl Error {
             }
             // The same call would fail again, so UNAVAILABLE would invite useless retries.
             Self::GrpcOverHttp1 => GrpcStatus::Unimplemented,
+            // Whatever the status of the policy for other requests is.
+            Self::LimitExceeded(_) => GrpcStatus::ResourceExhausted,
             _ => self.status().into(),
         }
     }
@@ -240,6 +242,10 @@ mod tests {
             (Error::MethodNotAllowed, GrpcStatus::Unimplemented),
             (Error::BadRequest("bad"), GrpcStatus::Internal),
             (Error::TooManyHeaders, GrpcStatus::ResourceExhausted),
+            (
+                Error::LimitExceeded(StatusCode::SERVICE_UNAVAILABLE),
+                GrpcStatus::ResourceExhausted,
+            ),
             (Error::Misdirected, GrpcStatus::Unavailable),
             (Error::AddressRefused, GrpcStatus::PermissionDenied),
             (Error::Unauthenticated, GrpcStatus::Unauthenticated),

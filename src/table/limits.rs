@@ -1,5 +1,6 @@
 //! Limits of requests at run time: counters that all workers share, and that survive configuration changes. Must not know requests apart from what makes a key.
 
+mod admission;
 mod counters;
 mod exchange;
 mod group;
@@ -16,7 +17,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use rustc_hash::FxHashMap;
 
-use self::counters::{Counters, add_debt, check_debt, release, take_slot, take_token};
+pub use self::admission::{LimitPhase, OverLimit, Remaining, TakenTokens, WithinLimits};
+use self::counters::{Counters, add_debt, check_debt, give_token, release, take_slot, take_token};
 pub use self::exchange::{Ask, Grant, LimitIndex, PendingAsk};
 use self::group::Owner;
 pub use self::group::{Group, LeaseCounts, Pod, View};
@@ -27,7 +29,6 @@ pub use self::usage::{KeyUsage, Usage};
 use crate::ir;
 use crate::ir::limit::{Cost, Limit, Limits as IrLimits, Rate, Scope};
 use crate::runtime::monotonic;
-use crate::table::matcher::fits;
 
 /// Keys of a limit.
 const KEYS: usize = 65_536;
@@ -176,46 +177,6 @@ fn number(value: &HeaderValue) -> Option<u64> {
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// When limits count a request.
-#[derive(Clone, Copy, Debug)]
-pub enum LimitPhase<'a> {
-    /// Before authentication: limits without an identity.
-    Before,
-    /// Once the identity of the client is known: limits by it.
-    Identified(&'a ClientIdentity<'a>),
-}
-
-/// A request that limits admit.
-#[derive(Debug, Default)]
-pub struct WithinLimits<'a> {
-    /// What the request counts as, if that is anything.
-    pub counted: Option<Box<CountedRequest>>,
-    /// The limit that it is closest to, if that is one of requests in a time.
-    pub remaining: Option<Remaining>,
-    /// A limit that it is over, but that only counts.
-    pub audited: Option<&'a Limiter>,
-}
-
-/// A request over a limit.
-#[derive(Clone, Copy, Debug)]
-pub struct OverLimit<'a> {
-    /// The limit.
-    pub limiter: &'a Limiter,
-    /// The time after which the request may be sent again.
-    pub after: Duration,
-}
-
-/// The state of the limit that a request is closest to.
-#[derive(Clone, Copy, Debug)]
-pub struct Remaining {
-    /// The index of the limit in its policy.
-    pub limit: usize,
-    /// Requests that are still admitted now.
-    pub requests: u64,
-    /// The time until all of the burst is admitted again.
-    pub reset: Duration,
-}
-
 impl Limiters {
     /// Returns the limit of a policy. Its counters are those of before if its rate is.
     fn get(&self, policy: &ir::ObjectRef, limit: &Arc<Limit>) -> Arc<Limiter> {
@@ -260,58 +221,6 @@ impl CountedLimits {
             need_identity: ir.limits.iter().any(|limit| limit.needs_identity()),
             ir: ir.clone(),
         }
-    }
-
-    /// Counts a request at `now`, in nanoseconds, by the limits of a phase. Adds that to what it counts as by those before.
-    ///
-    /// # Errors
-    /// When it is over a limit.
-    pub(super) fn admit<'a>(
-        &'a self,
-        request: &LimitedRequest<'_>,
-        phase: LimitPhase<'_>,
-        now: u64,
-        within: &mut WithinLimits<'a>,
-    ) -> Result<(), OverLimit<'a>> {
-        let none = ClientIdentity::default();
-        let (identity, is_identified) = match phase {
-            LimitPhase::Before => (&none, false),
-            LimitPhase::Identified(identity) => (identity, true),
-        };
-        for (index, limiter) in self.limits.iter().enumerate() {
-            let limit = &*limiter.ir;
-            if limit.needs_identity() != is_identified {
-                continue;
-            }
-            let condition = limit.condition.as_ref();
-            if condition.is_some_and(|condition| !fits(condition, &request.view))
-                || limit.exempt.contains(request.client)
-            {
-                continue;
-            }
-            let key = limiter.key(request, identity);
-            match limiter.admit(key, now, &mut within.counted) {
-                Ok(remaining) => {
-                    let known = within.remaining;
-                    let remaining = remaining.map(|(requests, reset)| Remaining {
-                        limit: index,
-                        requests,
-                        reset,
-                    });
-                    let is_closer =
-                        |it: &Remaining| known.is_none_or(|known| it.requests < known.requests);
-                    within.remaining = remaining.filter(is_closer).or(known);
-                }
-                Err(after) => {
-                    limiter.exceeded.fetch_add(1, Relaxed);
-                    if !limit.is_audit {
-                        return Err(OverLimit { limiter, after });
-                    }
-                    within.audited.get_or_insert(limiter);
-                }
-            }
-        }
-        Ok(())
     }
 }
 
@@ -438,6 +347,17 @@ impl Limiter {
                 let used = rate.burst.saturating_sub(left);
                 Ok((left, full.time_of(used)))
             }
+        }
+    }
+
+    /// Gives back the token that [`Self::admit`] has taken.
+    fn give_back(&self, key: u64, now: u64) {
+        let Some(rate) = self.ir.rate.as_ref().filter(|_| self.ir.cost.is_request()) else {
+            return;
+        };
+        match self.counting(rate, key) {
+            Counting::Here { pace, .. } => give_token(&self.arrivals, key, now, pace.interval()),
+            Counting::Borrowed { leases, .. } => leases.give_back(key),
         }
     }
 

@@ -65,7 +65,7 @@ pub use filter::{Filters, draw};
 pub use limits::{
     Ask, BodySizes, ClientIdentity, CountedRequest, Grant, Group, KeyUsage, LeaseCounts,
     LimitIndex, LimitPhase, LimitedRequest, Limiter, OverLimit, PendingAsk, Pod, Remaining,
-    TokenIdentity, Usage, View, WithinLimits,
+    TakenTokens, TokenIdentity, Usage, View, WithinLimits,
 };
 pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections};
 pub use matcher::{Mismatch, RequestView};

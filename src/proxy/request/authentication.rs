@@ -20,7 +20,7 @@ use crate::proxy::passwords::PasswordThreads;
 use crate::settings::session_key::SessionKey;
 use crate::table::{
     Authentication, Backend, BrokenPolicy, Listener, Oidc, Policies, Port, Remaining, RequestView,
-    Session, Table, TokenFault, Tokens, Users, VerifiedToken,
+    Session, Table, TakenTokens, TokenFault, Tokens, Users, VerifiedToken,
 };
 use crate::token_endpoint::now;
 
@@ -52,6 +52,8 @@ pub(super) struct Unverified {
     password: Option<Box<BasicCredentials>>,
     /// The state of the limits that have counted the request.
     pub(super) remaining: Option<Remaining>,
+    /// What the request has taken of these limits.
+    pub(super) taken: TakenTokens,
     /// The authorization server, if a policy names one that can be used.
     pub(super) server: Option<Arc<Backend>>,
     /// The listener that has got the request, if a policy asks for sessions.
@@ -190,6 +192,7 @@ fn credentials(
             identity,
             password,
             remaining: None,
+            taken: TakenTokens::default(),
             server: None,
             place: oidc.as_ref().and_then(|_| arrival.place()),
             lacking,

@@ -10,7 +10,7 @@ use super::view::view;
 use super::{external_auth, policies, sign_in};
 use crate::filter::{Level, LocalResponse};
 use crate::proxy::error::Error;
-use crate::table::{LimitedRequest, Remaining};
+use crate::table::{LimitedRequest, Remaining, TakenTokens};
 
 /// Verifies the credentials of a request. Returns the response to the client if there is one before that of a
 /// backend: of the authorization server, or for a sign-in.
@@ -26,6 +26,7 @@ pub(super) async fn verify(
     let Unverified {
         mut identity,
         remaining,
+        taken,
         server,
         place,
         lacking,
@@ -57,7 +58,7 @@ pub(super) async fn verify(
     if !identity.is_unknown() {
         exchange.record.note(|| identity.event());
     }
-    count(exchange, &identity, remaining)?;
+    count(exchange, &identity, (remaining, taken))?;
     if external.is_none() {
         identity.apply(&mut exchange.parts)?;
     }
@@ -68,7 +69,7 @@ pub(super) async fn verify(
 fn count(
     exchange: &mut Exchange,
     identity: &Identity,
-    remaining: Option<Remaining>,
+    before: (Option<Remaining>, TakenTokens),
 ) -> Result<(), Box<PolicyRefusal>> {
     let head = (&exchange.parts, &exchange.path);
     let view = view(head, &exchange.host, &exchange.added);
@@ -77,7 +78,7 @@ fn count(
         view,
     };
     let span = exchange.record.span.as_deref_mut();
-    let (counted, headers) = policies::identified(identity, &request, remaining, span)?;
+    let (counted, headers) = policies::identified(identity, &request, before, span)?;
     if let Some(counted) = counted {
         exchange.record.counts_as(counted);
     }

@@ -19,8 +19,8 @@ use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::client::client_address::Origin;
 use crate::proxy::error::Error;
 use crate::table::{
-    CountedRequest, LimitPhase, LimitRefusal, LimitedRequest, Limiter, Policies, Remaining,
-    RequestView, Rule, WithinLimits,
+    CountedRequest, LimitPhase, LimitRefusal, LimitedRequest, Limiter, OverLimit, Policies,
+    Remaining, RequestView, Rule, TakenTokens, WithinLimits,
 };
 use crate::telemetry::trace::{Decision, Event, RequestSpan};
 
@@ -100,7 +100,7 @@ pub(super) fn check(
         // No backend gets the preflight request.
         Some(Credentials::Waived(refusal)) => Some(Credentials::Waived(refusal)),
         Some(Credentials::Unverified(mut unverified)) => {
-            unverified.remaining = within.remaining;
+            (unverified.remaining, unverified.taken) = (within.remaining, within.taken);
             Some(Credentials::Unverified(unverified))
         }
         credentials => {
@@ -131,16 +131,17 @@ pub(super) fn check(
 }
 
 /// Counts a request by the identity of its client that was established after [`check`]. `remaining` is the state of the
-/// limits that have counted it. Returns what it counts as, and headers of its response.
+/// limits that have counted it, and `taken` what it has of them. Returns what it counts as, and headers of its response.
 pub(super) fn identified(
     identity: &Identity,
     request: &LimitedRequest<'_>,
-    remaining: Option<Remaining>,
+    (remaining, taken): (Option<Remaining>, TakenTokens),
     span: Option<&mut RequestSpan>,
 ) -> Result<Counted, Box<PolicyRefusal>> {
     let policies = identity.policies();
     let mut within = WithinLimits {
         remaining,
+        taken,
         ..WithinLimits::default()
     };
     let phase = LimitPhase::Identified(&identity.client());
@@ -181,7 +182,7 @@ fn admit<'a>(
         }
         (Err(LimitRefusal::Exceeded(over)), Some(limits)) => {
             note(over.limiter, Decision::Refused);
-            Err(Box::new(exceeded(limits, over.after)))
+            Err(Box::new(exceeded(limits, &over)))
         }
         (Err(_), _) => Err(Box::new(Error::BrokenPolicy.into())),
     }
@@ -207,11 +208,22 @@ fn with(
     refusal
 }
 
-fn exceeded(limits: &Limits, after: Duration) -> PolicyRefusal {
+fn exceeded(limits: &Limits, over: &OverLimit<'_>) -> PolicyRefusal {
+    let (limit, after) = (over.index, over.after);
+    let rate = over
+        .limiter
+        .ir
+        .rate
+        .filter(|_| over.limiter.ir.cost.is_request());
+    let remaining = rate.map(|_| Remaining {
+        limit,
+        requests: 0,
+        reset: after,
+    });
     let mut headers = HeaderMap::new();
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds(after)));
     if limits.has_headers {
-        for (name, value) in draft_headers(limits, None).set {
+        for (name, value) in draft_headers(limits, remaining).set {
             headers.insert(name, value);
         }
     }

@@ -120,6 +120,15 @@ pub(super) fn take_token(
     }
 }
 
+/// Gives back a token of GCRA at `now`, if its key was not evicted meanwhile.
+pub(super) fn give_token(counters: &Counters, key: u64, now: u64, interval: u64) {
+    if let Some(arrival) = counters.get(key) {
+        // Nothing is left to give back once its time has passed.
+        let give = |known: u64| (known > now).then(|| known.saturating_sub(interval));
+        let _ = arrival.fetch_update(Relaxed, Relaxed, give);
+    }
+}
+
 /// Takes up to `wanted` tokens of GCRA at `now`. `tokens` of a time, and `time` of tokens, are those of its rate. Returns how
 /// many, and how far the next theoretical arrival is ahead.
 pub(super) fn take_tokens(

@@ -123,6 +123,14 @@ impl Leases {
         (entry, taken.ok().map(|spent| reserve - spent - 1))
     }
 
+    /// Gives back a token of a key, unless a lease has replaced it meanwhile.
+    pub(super) fn give_back(&self, key: u64) {
+        if let Some(entry) = self.get(key) {
+            let give = |spent: u64| spent.checked_sub(1);
+            let _ = entry.spent.fetch_update(SeqCst, Relaxed, give);
+        }
+    }
+
     /// Takes an amount from a key, however large, until `max` is used.
     pub(super) fn charge(&self, key: u64, now: u64, amount: u64, max: u64, evicted: &AtomicU64) {
         let place = self.place(key, now, evicted);

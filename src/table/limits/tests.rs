@@ -18,6 +18,7 @@ use crate::table::matcher::RequestView;
 mod costs;
 mod pods;
 mod simulation;
+mod together;
 
 const SECOND: u64 = 1_000_000_000;
 /// A time long after the start.
