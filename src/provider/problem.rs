@@ -37,6 +37,9 @@ pub struct Problem {
     /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is
     /// sufficient.
     pub rule: String,
+    /// Whether requests that the object protects are served without it, since nothing says which ones they are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_open: bool,
 }
 
 impl Problem {
@@ -56,6 +59,7 @@ impl Problem {
             field: String::new(),
             message: message.into(),
             rule: String::new(),
+            leaves_open: false,
         }
     }
 
