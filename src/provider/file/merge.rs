@@ -344,11 +344,13 @@ struct FileProblems<'m, 'd, 'a> {
 
 impl FileProblems<'_, '_, '_> {
     fn all(&mut self, path: &Path, entry: &Entry) {
-        if let Some(failure) = entry.failure() {
-            self.problems
-                .push(Problem::of_file(Severity::Error, path, failure));
-        }
         let keeps_previous = entry.keeps_previous();
+        if let Some(failure) = entry.failure() {
+            self.problems.push(Problem {
+                leaves_open: !keeps_previous,
+                ..Problem::of_file(Severity::Error, path, failure)
+            });
+        }
         let mut number = 0;
         for (index, document) in entry.documents.iter().enumerate() {
             let location = Location::new(path, index, document);

@@ -92,6 +92,21 @@ fn policy_without_readable_targets_is_an_error_of_its_own() {
     }
 }
 
+#[test]
+fn file_that_cannot_be_read_says_nothing_of_what_it_protects() {
+    let directory = directory(&[]);
+    let file = directory.path().join("a.yaml");
+    fs::write(&file, [0xff, 0xfe, 0xff]).unwrap();
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    let load = provider.load().unwrap();
+    assert_eq!(open(&load), 1, "{:?}", load.problems);
+    write(directory.path(), "a.yaml", &policy(TARGETS, VALID));
+    assert_eq!(open(&provider.load().unwrap()), 0);
+    fs::write(&file, [0xff, 0xfe, 0xff]).unwrap();
+    let load = provider.load().unwrap();
+    assert_eq!((open(&load), refuses(&load)), (0, Some(false)));
+}
+
 /// Returns the number of problems that leave requests without protection.
 fn open(load: &Load) -> usize {
     let problems = load.problems.iter();
