@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use thin_vec::ThinVec;
 
 use super::object::{Kind, Object};
-use super::{legacy, parameters, schema, unreadable};
+use super::unreadable::{self, Outcome};
+use super::{legacy, parameters, schema};
 use crate::api::finding::{Finding, Severity};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
@@ -25,17 +26,46 @@ pub struct Admission {
     /// What takes the place of an invalid object that has no earlier valid version; `None` if nothing does. Boxed, since few
     /// have it.
     pub stand_in: Option<Box<Object>>,
+    /// Whether the object protects requests, is not valid, and does not say which ones they are: these are served without it.
+    pub leaves_open: bool,
     /// Errors and warnings.
     pub findings: ThinVec<Finding>,
 }
 
 impl Admission {
-    fn refused(id: Option<ObjectRef>, finding: Finding) -> Self {
+    fn refused(id: Option<ObjectRef>, findings: Vec<Finding>) -> Self {
         Self {
             id,
             object: None,
             stand_in: None,
-            findings: [finding].into(),
+            leaves_open: false,
+            findings: cut(findings),
+        }
+    }
+
+    /// An object of a kind that is not valid. `written` is the object as its author wrote it.
+    fn invalid(
+        kind: &Kind,
+        id: Option<ObjectRef>,
+        written: &Value,
+        findings: Vec<Finding>,
+    ) -> Self {
+        let outcome = match unreadable::protects(kind) {
+            true => unreadable::outcome(kind, id.as_ref(), written, &findings),
+            false => Outcome::Nothing,
+        };
+        let refused = Self::refused(id, findings);
+        match outcome {
+            Outcome::Nothing => refused,
+            Outcome::Unknown => Self {
+                leaves_open: true,
+                ..refused
+            },
+            Outcome::Replaced(stand_in) => Self {
+                leaves_open: stand_in.is_without_targets(),
+                stand_in: Some(stand_in),
+                ..refused
+            },
         }
     }
 
@@ -63,10 +93,8 @@ pub fn admit_at(place: &str, value: Value) -> Admission {
 /// Admits one object. `value` is the object as its author wrote it.
 pub fn admit(value: Value) -> Admission {
     let Value::Object(mut value) = value else {
-        return Admission::refused(
-            None,
-            Finding::error("", "must be an object with apiVersion, kind and metadata"),
-        );
+        let finding = Finding::error("", "must be an object with apiVersion, kind and metadata");
+        return Admission::refused(None, vec![finding]);
     };
     let api_version = text(&value, "apiVersion");
     let kind_name = text(&value, "kind");
@@ -76,22 +104,27 @@ pub fn admit(value: Value) -> Admission {
         } else {
             "apiVersion"
         };
-        return Admission::refused(None, Finding::error(field, "Required value"));
+        let finding = Finding::error(field, "Required value");
+        return unnamed(value, (&api_version, &kind_name), finding);
     }
     for (field, text) in [("apiVersion", &api_version), ("kind", &kind_name)] {
         if !is_word(text) {
             let message =
                 "Invalid value: must be letters, digits, '.', '-' and '/', and not too long";
-            return Admission::refused(None, Finding::error(field, message));
+            let finding = Finding::error(field, message);
+            return unnamed(value, (&api_version, &kind_name), finding);
         }
     }
     let Some(kind) = Kind::find(&api_version, &kind_name) else {
-        return unwatched(&value, &api_version, &kind_name);
+        return unwatched(value, &api_version, &kind_name);
     };
     let advice = read_as_released(kind, &kind_name, &mut value);
     let id = identify(kind, &mut value);
     // The schema removes what it does not know.
-    let written = unreadable::protects(kind).then(|| Value::Object(value.clone()));
+    let written = match unreadable::protects(kind) {
+        true => Value::Object(value.clone()),
+        false => Value::Null,
+    };
     // First: the schema rejects these shapes as well, but without naming the released ones.
     let mut findings = legacy::shapes(kind, &value);
     if findings.is_empty() {
@@ -99,22 +132,33 @@ pub fn admit(value: Value) -> Admission {
     }
     findings.extend(advice);
     let is_error = |finding: &Finding| finding.severity == Severity::Error;
-    let mut object = None;
     if !findings.iter().any(is_error) {
         match kind.decode(&Value::Object(value)) {
-            Ok(read) => object = Some(read),
+            Ok(object) => {
+                return Admission {
+                    object: Some(object),
+                    ..Admission::refused(id, findings)
+                };
+            }
             Err(error) => findings.push(Finding::error("", format!("cannot be read: {error}"))),
         }
     }
-    let stand_in = match (&object, &id, written) {
-        (None, Some(id), Some(written)) => unreadable::stand_in(id, &written, &findings),
-        _ => None,
-    };
-    Admission {
-        id,
-        object,
-        stand_in: stand_in.map(Box::new),
-        findings: cut(findings),
+    Admission::invalid(kind, id, &written, findings)
+}
+
+/// Admits an object without a valid `apiVersion` or `kind`.
+fn unnamed(
+    mut value: Map<String, Value>,
+    (api_version, kind): (&str, &str),
+    finding: Finding,
+) -> Admission {
+    let (group, _) = group_and_version(api_version);
+    match meant(group, kind).filter(|kind| unreadable::protects(kind)) {
+        Some(kind) => {
+            let id = identify(kind, &mut value);
+            Admission::invalid(kind, id, &Value::Object(value), vec![finding])
+        }
+        None => Admission::refused(None, vec![finding]),
     }
 }
 
@@ -151,54 +195,77 @@ fn cut(mut findings: Vec<Finding>) -> ThinVec<Finding> {
 }
 
 /// Admits an object of a kind that is not watched: either a former kind of the API, or a foreign one.
-fn unwatched(value: &Map<String, Value>, api_version: &str, kind: &str) -> Admission {
+fn unwatched(mut value: Map<String, Value>, api_version: &str, kind: &str) -> Admission {
+    let (group, _) = group_and_version(api_version);
+    let mut findings = legacy::kind(api_version, kind, &value);
+    let known = meant(group, kind);
+    if findings.is_empty() {
+        findings.push(unknown(group, (api_version, kind), known));
+    }
+    if let Some(known) = known.filter(|known| unreadable::protects(known)) {
+        let id = identify(known, &mut value);
+        return Admission::invalid(known, id, &Value::Object(value), findings);
+    }
     let metadata = value.get("metadata").and_then(Value::as_object);
     let part = |key| {
         metadata
             .map(|metadata| text(metadata, key))
             .unwrap_or_default()
     };
-    let (group, _) = group_and_version(api_version);
     let name = part("name");
     let id = ObjectRef::new(group, kind, &part("namespace"), &name);
-    let mut findings = legacy::kind(api_version, kind, value);
-    if findings.is_empty() {
-        findings.push(unknown(group, api_version, kind));
-    }
-    Admission {
-        id: (!name.is_empty()).then_some(id),
-        object: None,
-        stand_in: None,
-        findings: cut(findings),
-    }
+    Admission::refused((!name.is_empty()).then_some(id), findings)
 }
 
-/// Returns a finding on an unknown kind: an error if it looks like a misspelled kind of ours, else a warning.
-fn unknown(group: &str, api_version: &str, kind: &str) -> Finding {
-    if (group, kind) == ("", "List") {
-        return Finding::error("items", "Invalid value: must be a list of objects");
-    }
+/// Returns the kind that the author of an object of an unknown kind or version means.
+fn meant(group: &str, kind: &str) -> Option<&'static Kind> {
     let same = |known: &&Kind| known.kind.eq_ignore_ascii_case(kind);
     // A frequent mistake for the group of the Gateway API. The kinds of other groups may have the same names.
     let is_kubernetes = group == "networking.k8s.io";
     let ours = |known: &&Kind| {
         known.group == group || group.is_empty() || is_kubernetes && known.group == GATEWAY_GROUP
     };
-    match Kind::all().iter().filter(ours).find(same) {
-        Some(known) => {
+    let resembles = || {
+        let is_ours = [GATEWAY_GROUP, parameters::GROUP].contains(&group) && kind.len() <= MAX_WORD;
+        let known = Kind::all().iter().filter(ours).filter(|_| is_ours);
+        let nearest = schema::nearest(kind, known.map(|known| known.kind))?;
+        Kind::all()
+            .iter()
+            .filter(ours)
+            .find(|it| it.kind == nearest)
+    };
+    Kind::all()
+        .iter()
+        .filter(ours)
+        .find(same)
+        .or_else(resembles)
+}
+
+/// Returns a finding on an unknown kind: an error if it looks like a misspelled kind of ours, else a warning. `known` is the
+/// kind that is meant.
+fn unknown(
+    group: &str,
+    (api_version, kind): (&str, &str),
+    known: Option<&'static Kind>,
+) -> Finding {
+    if (group, kind) == ("", "List") {
+        return Finding::error("items", "Invalid value: must be a list of objects");
+    }
+    match known {
+        Some(known) if known.kind.eq_ignore_ascii_case(kind) => {
             let (today, kind_today) = (known.api_version(), known.kind);
             let message = format!(
                 "no {kind} in {api_version}; write apiVersion: {today}, kind: {kind_today}"
             );
             Finding::error("apiVersion", message)
         }
-        None if [GATEWAY_GROUP, parameters::GROUP].contains(&group) => {
-            let known = Kind::all().iter().filter(ours).map(|known| known.kind);
-            let mut message = format!("there is no {kind} in {api_version}");
-            if let Some(nearest) = schema::nearest(kind, known) {
-                message.push_str(&format!("; did you mean {nearest}?"));
-            }
+        Some(known) => {
+            let nearest = known.kind;
+            let message = format!("there is no {kind} in {api_version}; did you mean {nearest}?");
             Finding::error("kind", message)
+        }
+        None if [GATEWAY_GROUP, parameters::GROUP].contains(&group) => {
+            Finding::error("kind", format!("there is no {kind} in {api_version}"))
         }
         None => {
             let mut message =

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::inherited_policy::Unreadable;
 use super::meta::{ObjectMeta, resource};
 use super::parameters::GROUP;
 use super::policy::{BackendTlsSpec, TlsPolicy};
@@ -15,11 +16,18 @@ pub struct BackendTlsOverride {
     /// Spec.
     #[serde(default)]
     pub spec: BackendTlsSpec,
+    /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<Box<Unreadable>>,
 }
 resource!(BackendTlsOverride, GROUP, "BackendTLSOverride");
 
 impl TlsPolicy for BackendTlsOverride {
     fn spec(&self) -> &BackendTlsSpec {
         &self.spec
+    }
+
+    fn unreadable(&self) -> Option<&Unreadable> {
+        self.unreadable.as_deref()
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::inherited_policy::Unreadable;
 use super::meta::{ObjectMeta, Resource, resource};
 use super::reference::LocalObjectReference;
 use crate::ir::ObjectRef;
@@ -18,6 +19,9 @@ pub struct BackendTlsPolicy {
     /// Spec.
     #[serde(default)]
     pub spec: BackendTlsSpec,
+    /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<Box<Unreadable>>,
 }
 resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 
@@ -25,11 +29,18 @@ resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 pub trait TlsPolicy: Resource + Eq {
     /// Returns the spec.
     fn spec(&self) -> &BackendTlsSpec;
+
+    /// Returns why it is not valid; `None` if it is.
+    fn unreadable(&self) -> Option<&Unreadable>;
 }
 
 impl TlsPolicy for BackendTlsPolicy {
     fn spec(&self) -> &BackendTlsSpec {
         &self.spec
+    }
+
+    fn unreadable(&self) -> Option<&Unreadable> {
+        self.unreadable.as_deref()
     }
 }
 

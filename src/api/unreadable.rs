@@ -1,27 +1,35 @@
 //! A policy that protects requests and is not valid: what can be read of it, so that its requests are refused rather than
-//! served without it. Must not know what sections mean.
+//! served without it. Must not know what sections mean, except that rules of mode Audit refuse nothing.
 
+use std::collections::BTreeSet;
 use std::slice;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::access_policy::{AccessPolicy, AccessSpec};
+use super::backend_tls_override::BackendTlsOverride;
 use super::client_policy::{ClientPolicy, ClientSpec};
+use super::core::Service;
 use super::finding::{Finding, Severity};
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};
 use super::meta::{ObjectMeta, Resource};
 use super::object::{Kind, Object};
 use super::parameters::GROUP;
+use super::policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
+use super::schema;
+use super::service_import::ServiceImport;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The kinds of policies that protect requests, or say what others decide by.
-const PROTECTING: [&str; 3] = [
+const PROTECTING: [&str; 5] = [
     AccessPolicy::KIND,
     RateLimitPolicy::KIND,
     ClientPolicy::KIND,
+    BackendTlsPolicy::KIND,
+    BackendTlsOverride::KIND,
 ];
 /// Maximum number of targets that are read. A valid policy has 16.
 const MAX_TARGETS: usize = 256;
@@ -42,6 +50,11 @@ const TARGETS: [&str; 7] = [
     "TCPRoute",
     "UDPRoute",
 ];
+/// Groups and kinds that policies on TLS to Services target.
+const BACKENDS: [(&str, &str); 2] = [
+    ("", Service::KIND),
+    (ServiceImport::GROUP, ServiceImport::KIND),
+];
 /// Number of the kinds that have HTTP requests.
 const HTTP_TARGETS: usize = 4;
 /// Number of the kinds that have listeners.
@@ -56,6 +69,8 @@ impl Object {
             Self::AccessPolicy(policy) => policy.unreadable.as_deref(),
             Self::ClientPolicy(policy) => policy.unreadable.as_deref(),
             Self::RateLimitPolicy(policy) => policy.unreadable.as_deref(),
+            Self::BackendTlsPolicy(policy) => policy.unreadable.as_deref(),
+            Self::BackendTlsOverride(policy) => policy.unreadable.as_deref(),
             _ => None,
         }
     }
@@ -66,6 +81,8 @@ impl Object {
             Self::AccessPolicy(policy) => policy.spec.target_refs.is_empty(),
             Self::ClientPolicy(policy) => policy.spec.target_refs.is_empty(),
             Self::RateLimitPolicy(policy) => policy.spec.target_refs.is_empty(),
+            Self::BackendTlsPolicy(policy) => policy.spec.target_refs.is_empty(),
+            Self::BackendTlsOverride(policy) => policy.spec.target_refs.is_empty(),
             _ => true,
         }
     }
@@ -76,6 +93,9 @@ impl Object {
             Self::ClientPolicy(_) => {
                 "requests to its targets that IP rules, limits or authorization by address apply to get 500"
             }
+            Self::RateLimitPolicy(policy) if !policy.spec.rules.is_empty() => {
+                "its rules of mode Audit that are not valid are left out"
+            }
             _ => "requests to its targets get 500",
         }
     }
@@ -83,7 +103,7 @@ impl Object {
 
 /// Reports whether objects of a kind protect requests, or say what others decide by.
 pub(super) fn protects(kind: &Kind) -> bool {
-    kind.group == GROUP && PROTECTING.contains(&kind.kind)
+    [GROUP, GATEWAY_GROUP].contains(&kind.group) && PROTECTING.contains(&kind.kind)
 }
 
 /// Returns a kind of policies that protect requests and that a text names.
@@ -91,12 +111,27 @@ pub fn protecting_kind(text: &str) -> Option<&'static str> {
     PROTECTING.into_iter().find(|kind| text.contains(kind))
 }
 
-/// Returns what takes the place of an object that protects requests and is not valid: a policy that refuses the requests of
-/// its targets. `None` if there is nothing to refuse.
-pub(super) fn stand_in(id: &ObjectRef, written: &Value, findings: &[Finding]) -> Option<Object> {
-    if !is_key(&id.namespace) || !is_key(&id.name) {
-        return None;
-    }
+/// What becomes of an object that protects requests and is not valid.
+pub(super) enum Outcome {
+    /// A policy takes its place that refuses the requests of its targets.
+    Replaced(Box<Object>),
+    /// Nothing says what it protects.
+    Unknown,
+    /// It would refuse nothing.
+    Nothing,
+}
+
+/// Returns what becomes of an object of a kind that protects requests and is not valid. `written` is the object as its author
+/// wrote it.
+pub(super) fn outcome(
+    kind: &Kind,
+    id: Option<&ObjectRef>,
+    written: &Value,
+    findings: &[Finding],
+) -> Outcome {
+    let Some(id) = id.filter(|id| is_key(&id.namespace) && is_key(&id.name)) else {
+        return Outcome::Unknown;
+    };
     let none = Map::new();
     let spec = written["spec"].as_object().unwrap_or(&none);
     let sections = sections(spec);
@@ -107,40 +142,92 @@ pub(super) fn stand_in(id: &ObjectRef, written: &Value, findings: &[Finding]) ->
         sections,
     }));
     let (metadata, strategy) = (metadata(id, &written["metadata"]), strategy(spec));
-    if id.kind == *AccessPolicy::KIND {
-        let policy = AccessPolicy {
-            metadata,
-            spec: AccessSpec {
+    let object = match kind.kind {
+        AccessPolicy::KIND => {
+            let spec = AccessSpec {
                 target_refs: targets(spec, &TARGETS),
                 strategy,
                 ..AccessSpec::default()
-            },
-            unreadable,
-        };
-        return Some(Object::AccessPolicy(policy.into()));
-    }
-    if id.kind == *ClientPolicy::KIND {
-        let policy = ClientPolicy {
-            metadata,
-            spec: ClientSpec {
+            };
+            let policy = AccessPolicy {
+                metadata,
+                spec,
+                unreadable,
+            };
+            Object::AccessPolicy(policy.into())
+        }
+        ClientPolicy::KIND if needs_no_address => return Outcome::Nothing,
+        ClientPolicy::KIND => {
+            let spec = ClientSpec {
                 target_refs: targets(spec, &TARGETS[..LISTENER_TARGETS]),
                 strategy,
                 ..ClientSpec::default()
-            },
-            unreadable,
-        };
-        return (!needs_no_address).then(|| Object::ClientPolicy(policy.into()));
-    }
-    let policy = RateLimitPolicy {
-        metadata,
-        spec: RateLimitSpec {
-            target_refs: targets(spec, &TARGETS[..HTTP_TARGETS]),
-            strategy,
-            ..RateLimitSpec::default()
-        },
-        unreadable,
+            };
+            let policy = ClientPolicy {
+                metadata,
+                spec,
+                unreadable,
+            };
+            Object::ClientPolicy(policy.into())
+        }
+        BackendTlsPolicy::KIND => {
+            let policy = BackendTlsPolicy {
+                metadata,
+                spec: backend_tls(spec),
+                unreadable,
+            };
+            Object::BackendTlsPolicy(policy.into())
+        }
+        BackendTlsOverride::KIND => {
+            let policy = BackendTlsOverride {
+                metadata,
+                spec: backend_tls(spec),
+                unreadable,
+            };
+            Object::BackendTlsOverride(policy.into())
+        }
+        _ if is_audit(spec) => return Outcome::Nothing,
+        _ => {
+            let broken = || RateLimitSpec {
+                target_refs: targets(spec, &TARGETS[..HTTP_TARGETS]),
+                strategy,
+                ..RateLimitSpec::default()
+            };
+            let policy = RateLimitPolicy {
+                metadata,
+                spec: without_audit(kind, written, findings).unwrap_or_else(broken),
+                unreadable,
+            };
+            Object::RateLimitPolicy(policy.into())
+        }
     };
-    (!is_audit(spec)).then(|| Object::RateLimitPolicy(policy.into()))
+    Outcome::Replaced(Box::new(object))
+}
+
+/// Returns the limits without the rules of mode Audit that are not valid, if nothing else of the policy is not valid.
+fn without_audit(kind: &Kind, written: &Value, findings: &[Finding]) -> Option<RateLimitSpec> {
+    let errors = findings.iter();
+    let errors = errors.filter(|finding| finding.severity == Severity::Error);
+    let faulty: Option<BTreeSet<usize>> = errors.map(|error| rule_of(&error.field)).collect();
+    let (faulty, mut rest) = (faulty?, written.as_object()?.clone());
+    let rules = rest.get_mut("spec")?.get_mut("rules")?.as_array_mut()?;
+    for index in faulty.into_iter().rev() {
+        (rules.get(index)?["mode"] == "Audit").then(|| rules.remove(index))?;
+    }
+    let findings = schema::apply(kind, &mut rest);
+    let mut severities = findings.iter().map(|finding| finding.severity);
+    match kind.decode(&Value::Object(rest)) {
+        Ok(Object::RateLimitPolicy(policy)) if !severities.any(|it| it == Severity::Error) => {
+            Some(policy.spec.clone())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the index of the rule that a field is in.
+fn rule_of(field: &str) -> Option<usize> {
+    let (index, _) = field.strip_prefix("spec.rules[")?.split_once(']')?;
+    index.parse().ok()
 }
 
 /// Reports whether text can be a part of the key of an object: with a slash, the keys of two namespaces could be equal.
@@ -193,30 +280,45 @@ fn is_audit(spec: &Map<String, Value>) -> bool {
     rules.is_some_and(|rules| !rules.is_empty() && rules.iter().all(|rule| rule["mode"] == "Audit"))
 }
 
-/// Reads the targets that have a name. A single one need not be in a list. One whose kind is not among `kinds` stands for the
-/// objects of all of them with its name, and one whose section is not text for its whole object.
-fn targets(spec: &Map<String, Value>, kinds: &[&str]) -> Vec<SectionTargetRef> {
+/// Returns the targets as they are written. A single one need not be in a list.
+fn written_targets(spec: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     let lists = ["targetRefs", "targetRef"].into_iter();
     let targets = lists.filter_map(|field| spec.get(field));
     let targets = targets.flat_map(|value| match value {
         Value::Array(targets) => targets.as_slice(),
         other => slice::from_ref(other),
     });
+    targets.take(MAX_TARGETS)
+}
+
+/// Returns a field that is text, and not too long or empty.
+fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
+    let is_name = |text: &&str| (1..=MAX_NAME).contains(&text.len());
+    value[field].as_str().filter(is_name)
+}
+
+/// Returns the kinds that a target names: the one of `kinds`, or else all of them.
+fn named<'a, T>(target: &Value, kinds: &'a [T], name: impl Fn(&T) -> &str) -> &'a [T] {
+    let kind = text(target, "kind").unwrap_or_default();
+    let mut known = kinds.iter();
+    let known = known.find(|it| name(it).eq_ignore_ascii_case(kind));
+    known.map_or(kinds, slice::from_ref)
+}
+
+/// Reads the targets that have a name. One whose kind is not among `kinds` stands for the objects of all of them with its
+/// name, and one whose section is not text for its whole object.
+fn targets(spec: &Map<String, Value>, kinds: &[&str]) -> Vec<SectionTargetRef> {
     let mut read: Vec<SectionTargetRef> = Vec::new();
-    for target in targets.take(MAX_TARGETS) {
-        let text = |field: &str| target[field].as_str().filter(|text| text.len() <= MAX_NAME);
-        let Some(name) = text("name").filter(|name| !name.is_empty()) else {
+    for target in written_targets(spec) {
+        let Some(name) = text(target, "name") else {
             continue;
         };
-        let kind = text("kind").unwrap_or_default();
-        let mut known = kinds.iter().filter(|it| it.eq_ignore_ascii_case(kind));
-        let named = known.next().map_or(kinds, slice::from_ref);
-        for kind in named {
+        for kind in named(target, kinds, |kind| kind) {
             let target = SectionTargetRef {
                 group: GATEWAY_GROUP.to_owned(),
                 kind: (*kind).to_owned(),
                 name: name.to_owned(),
-                section_name: text("sectionName").map(str::to_owned),
+                section_name: text(target, "sectionName").map(str::to_owned),
             };
             if !read.contains(&target) {
                 read.push(target);
@@ -226,168 +328,32 @@ fn targets(spec: &Map<String, Value>, kinds: &[&str]) -> Vec<SectionTargetRef> {
     read
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::super::admit;
-    use super::*;
-
-    fn stand_in(kind: &str, spec: &Value) -> Option<Object> {
-        let admission = admit(json!({
-            "apiVersion": "portcullis.dev/v1alpha1", "kind": kind,
-            "metadata": {"name": "a", "namespace": "team", "labels": {"b": "c"}}, "spec": spec,
-        }));
-        assert!(admission.object.is_none(), "{spec}");
-        admission.stand_in.map(|object| *object)
-    }
-
-    fn access(spec: &Value) -> AccessPolicy {
-        match stand_in("AccessPolicy", spec) {
-            Some(Object::AccessPolicy(policy)) => AccessPolicy::clone(&policy),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// Returns the targets of a policy as text.
-    fn targets_of(target_refs: &Value) -> Vec<String> {
-        let policy = access(&json!({"targetRefs": target_refs, "ipRules": {"allow": [7]}}));
-        let targets = policy.spec.target_refs.iter();
-        let text = |it: &SectionTargetRef| {
-            assert_eq!(it.group, GATEWAY_GROUP);
-            let section = it.section_name.as_deref().unwrap_or("*");
-            format!("{} {} {section}", it.kind, it.name)
+/// Reads the targets of a policy on TLS to Services in the same way. One whose sender cannot be read is for all senders.
+fn backend_tls(spec: &Map<String, Value>) -> BackendTlsSpec {
+    let mut target_refs: Vec<PolicyTargetRef> = Vec::new();
+    for target in written_targets(spec) {
+        let Some(name) = text(target, "name") else {
+            continue;
         };
-        targets.map(text).collect()
-    }
-
-    #[test]
-    fn targets_are_read_as_far_as_they_have_a_name() {
-        let group = GATEWAY_GROUP;
-        let all: Vec<_> = TARGETS.iter().map(|kind| format!("{kind} b *")).collect();
-        let all: Vec<_> = all.iter().map(String::as_str).collect();
-        for (targets, expected) in [
-            (
-                json!([{"group": group, "kind": "HTTPRoute", "name": "b", "sectionName": "c"}]),
-                vec!["HTTPRoute b c"],
-            ),
-            (
-                json!([{"kind": "HttpRoute", "name": "b"}]),
-                vec!["HTTPRoute b *"],
-            ),
-            (
-                json!([{"kind": "TCPRoute", "name": "b", "sectionName": 7}]),
-                vec!["TCPRoute b *"],
-            ),
-            (json!({"kind": "Gateway", "name": "b"}), vec!["Gateway b *"]),
-            (json!([{"group": group, "name": "b"}]), all.clone()),
-            (
-                json!([{"kind": "Service", "name": "b"}, {"name": "b"}]),
-                all,
-            ),
-            (
-                json!([{"kind": "Gateway"}, "b", null, {"kind": "Gateway", "name": 7}, {"kind": "Gateway", "name": "b"}]),
-                vec!["Gateway b *"],
-            ),
-            (json!("b"), vec![]),
-            (
-                json!([{"kind": "Gateway", "name": "b".repeat(254)}]),
-                vec![],
-            ),
-        ] {
-            assert_eq!(targets_of(&targets), expected, "{targets}");
-        }
-        let many: Vec<_> = (0..10_000)
-            .map(|at| json!({"name": at.to_string()}))
-            .collect();
-        let read = targets_of(&many.into());
-        assert_eq!(read.len(), MAX_TARGETS * TARGETS.len());
-    }
-
-    #[test]
-    fn sections_and_strategy_are_read_as_they_are_written() {
-        let target = json!([{"group": GATEWAY_GROUP, "kind": "Gateway", "name": "b"}]);
-        for (strategy, expected) in [
-            (Value::Null, Strategy::Defaults),
-            (json!("Defaults"), Strategy::Defaults),
-            (json!("Overrides"), Strategy::Overrides),
-            (json!("Override"), Strategy::Overrides),
-            (json!(7), Strategy::Overrides),
-        ] {
-            let policy = access(&json!({
-                "targetRefs": target, "strategy": strategy, "basic": {}, "jwks": 7, "oidc": null,
-            }));
-            assert_eq!(policy.spec.strategy, expected, "{strategy}");
-            let unreadable = policy.unreadable.unwrap();
-            assert_eq!(unreadable.sections, ["basic", "jwks"]);
-            assert!(unreadable.reason.starts_with("spec."), "{unreadable:?}");
-            assert_eq!(policy.metadata.labels.keys().collect::<Vec<_>>(), ["b"]);
-        }
-        assert!(access(&Value::Null).spec.target_refs.is_empty());
-    }
-
-    #[test]
-    fn only_policies_that_refuse_requests_have_stand_ins() {
-        let target = json!([{"group": GATEWAY_GROUP, "kind": "TCPRoute", "name": "b"}]);
-        let limits = |modes: &[&str]| {
-            let rules = modes.iter().map(|mode| json!({"name": "A", "mode": mode}));
-            let spec = json!({"targetRefs": target, "rules": rules.collect::<Vec<_>>()});
-            stand_in("RateLimitPolicy", &spec)
-        };
-        let Some(Object::RateLimitPolicy(policy)) = limits(&["Audit", "Enforce"]) else {
-            panic!("no limits");
-        };
-        let kinds: Vec<_> = policy.spec.target_refs.iter().map(|it| &*it.kind).collect();
-        assert_eq!(kinds, TARGETS[..HTTP_TARGETS]);
-        assert!(limits(&[]).is_some());
-        assert_eq!(limits(&["Audit", "Audit"]), None);
-        for other in ["RoutePolicy", "TelemetryPolicy"] {
-            assert_eq!(stand_in(other, &json!({"targetRefs": 7})), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn client_policies_have_stand_ins_if_they_may_say_where_addresses_come_from() {
-        let target = json!([{"group": GATEWAY_GROUP, "kind": "HTTPRoute", "name": "b"}]);
-        for (sections, expected) in [
-            (json!({"clientIP": 7}), true),
-            (json!({"proxyProtocol": {}}), true),
-            (json!({"timeouts": 7, "clientIP": {}}), true),
-            (json!({"clientIp": {}}), true),
-            (json!({}), true),
-            (json!({"timeouts": 7}), false),
-            (json!({"timeouts": 7, "tls": {}, "clientIP": null}), false),
-        ] {
-            let mut spec = sections.clone();
-            spec["targetRefs"] = target.clone();
-            let found = stand_in("ClientPolicy", &spec);
-            assert_eq!(found.is_some(), expected, "{sections}");
-            let Some(found) = found else { continue };
-            assert!(found.refused().contains("IP rules") && found.unreadable().is_some());
-            let Object::ClientPolicy(policy) = found else {
-                panic!("{found:?}");
+        for (group, kind) in named(target, &BACKENDS, |(_, kind)| kind) {
+            let target = PolicyTargetRef {
+                group: (*group).to_owned(),
+                kind: (*kind).to_owned(),
+                namespace: text(target, "namespace").map(str::to_owned),
+                name: name.to_owned(),
+                section_name: text(target, "sectionName").map(str::to_owned),
+                from: FromRef::deserialize(&target["from"]).ok(),
             };
-            let kinds: Vec<_> = policy.spec.target_refs.iter().map(|it| &*it.kind).collect();
-            assert_eq!(kinds, ["Gateway", "ListenerSet"]);
+            if !target_refs.contains(&target) {
+                target_refs.push(target);
+            }
         }
     }
-
-    #[test]
-    fn names_that_could_be_those_of_another_namespace_have_no_stand_in() {
-        for (namespace, name, expected) in [
-            ("team", "Office_1", true),
-            ("team", "a/b", false),
-            ("team/a", "b", false),
-            ("team", "a b", false),
-        ] {
-            let admission = admit(json!({
-                "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
-                "metadata": {"name": name, "namespace": namespace, "labels": 7},
-            }));
-            let stand_in = admission.stand_in.as_deref();
-            assert_eq!(stand_in.is_some(), expected, "{namespace} {name}");
-            let meta = stand_in.map(Object::meta);
-            assert!(meta.is_none_or(|it| it.name == *name && it.namespace == *namespace));
-        }
+    BackendTlsSpec {
+        target_refs,
+        ..BackendTlsSpec::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

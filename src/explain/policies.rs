@@ -358,7 +358,12 @@ fn shown_limits(
     authentication: Option<&Enforced<Authentication>>,
     values: Values,
 ) -> Vec<String> {
-    let Limits { policy, limits, .. } = match limits {
+    let Limits {
+        policy,
+        limits,
+        left_out,
+        ..
+    } = match limits {
         Enforced::Valid(limits) => &**limits,
         Enforced::Broken(why) => return vec![format!("every request gets 500: {why}")],
     };
@@ -376,13 +381,14 @@ fn shown_limits(
             None => "",
         }
     };
-    let limits = limits.iter();
-    limits
-        .map(|limit| {
-            let text = shown_limit(limit, values);
-            format!("{text}{} ({policy})", lacking(limit))
-        })
-        .collect()
+    let left_out = left_out.iter();
+    let left_out =
+        left_out.map(|why| format!("a rule of mode Audit is left out: {why} ({policy})"));
+    let limits = limits.iter().map(|limit| {
+        let text = shown_limit(limit, values);
+        format!("{text}{} ({policy})", lacking(limit))
+    });
+    limits.chain(left_out).collect()
 }
 
 fn shown_limit(limit: &Limit, values: Values) -> String {

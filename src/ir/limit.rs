@@ -20,6 +20,9 @@ pub struct Limits {
     pub policy: ObjectRef,
     /// Limits, in order. A request must meet all of them.
     pub limits: Vec<Arc<Limit>>,
+    /// Why rules that would refuse nothing are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Box<str>>,
     /// The status of refused requests.
     #[serde(serialize_with = "status")]
     pub status: StatusCode,

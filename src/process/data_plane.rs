@@ -305,7 +305,8 @@ impl Control {
                 state.report.store(served.report.clone());
                 state.files.store(Arc::new(unread(&served.load)));
                 state.stats.config.loaded(served.generation, problems);
-                let unready = readiness.follow(&served.binds, &state.table.load().ir.ports);
+                let ports = &state.table.load().ir.ports;
+                let unready = readiness.follow(&served.binds, ports, &served.load.problems);
                 state.ready.store(unready.is_none(), Release);
                 state.waiting.store(unready.map(Arc::new));
                 report.send_replace(serves(&served));

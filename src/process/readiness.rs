@@ -1,14 +1,15 @@
-//! Decides from the results of binding whether the process is ready. Before it is ready for the first
-//! time, every port of a Gateway must be bound: a rollout must not replace a pod that serves a port by
-//! one that does not. Afterwards one bound port suffices: a later mistake of one team must not take
+//! Decides from the results of binding and from the problems of objects whether the process is ready. Before it is ready for
+//! the first time, every port of a Gateway must be bound, and no policy that protects requests may be without effect because
+//! nothing says which ones: a rollout must not replace a pod by one that serves less, or more than it should. Afterwards one bound port suffices: a later mistake of one team must not take
 //! the process away from the others. For the same reason ports that only ListenerSets declare never
 //! count, unless no port is bound at all.
 
 use std::sync::Arc;
 
 use crate::ir::{Bind, BindReport, Port};
+use crate::provider::Problem;
 
-/// Maximum number of ports that the reason names.
+/// Maximum number of ports, and of objects, that the reason names.
 const MAX_NAMED: usize = 8;
 
 /// Whether the process has been ready.
@@ -19,7 +20,12 @@ pub(super) struct Readiness {
 
 impl Readiness {
     /// Returns why the process is not ready with these results; `None` if it is.
-    pub(super) fn follow(&mut self, binds: &BindReport, ports: &[Arc<Port>]) -> Option<String> {
+    pub(super) fn follow(
+        &mut self,
+        binds: &BindReport,
+        ports: &[Arc<Port>],
+        problems: &[Problem],
+    ) -> Option<String> {
         let any_bound = binds.is_empty() || binds.values().any(Result::is_ok);
         let missing = |bind: &Bind| match (any_bound, self.was_ready) {
             (true, true) => false,
@@ -30,18 +36,24 @@ impl Readiness {
         let failed: Vec<_> = failed
             .filter_map(|(bind, result)| Some(describe(*bind, result.as_ref().err()?)))
             .collect();
-        self.was_ready |= failed.is_empty();
-        if failed.is_empty() {
-            return None;
-        }
-        let more = failed.len().saturating_sub(MAX_NAMED);
-        let named = failed[..failed.len() - more].join("; ");
-        let more = if more > 0 {
-            format!("; and {more} more ports")
-        } else {
-            String::new()
-        };
-        Some(format!("{named}{more}"))
+        let open = problems.iter().filter(|problem| problem.leaves_open);
+        let open = open.filter(|_| !self.was_ready);
+        let open: Vec<_> = open.map(ToString::to_string).collect();
+        let reasons = [listed(&failed, "ports"), listed(&open, "objects")];
+        let reasons: Vec<_> = reasons.into_iter().flatten().collect();
+        self.was_ready |= reasons.is_empty();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+/// Returns the first reasons, and how many more of them there are; `None` if there are none.
+fn listed(reasons: &[String], what: &str) -> Option<String> {
+    let more = reasons.len().saturating_sub(MAX_NAMED);
+    let named = reasons[..reasons.len() - more].join("; ");
+    match more {
+        _ if reasons.is_empty() => None,
+        0 => Some(named),
+        _ => Some(format!("{named}; and {more} more {what}")),
     }
 }
 
@@ -65,6 +77,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
+    use crate::api::Severity;
     use crate::ir::{Hostname, Listener, ListenerKey, ObjectRef, Protocol};
 
     /// A port with one listener, of the Gateway or of a ListenerSet.
@@ -102,13 +115,13 @@ mod tests {
     fn first_configuration_needs_all_ports_of_gateways() {
         let mut readiness = Readiness::default();
         let ports = [port(80, "Gateway"), port(443, "Gateway")];
-        let reason = readiness.follow(&binds(&[(80, false), (443, true)]), &ports);
+        let reason = readiness.follow(&binds(&[(80, false), (443, true)]), &ports, &[]);
         assert_eq!(
             reason.as_deref(),
             Some("port 80 is not bound: permission denied")
         );
         assert_eq!(
-            readiness.follow(&binds(&[(80, true), (443, true)]), &ports),
+            readiness.follow(&binds(&[(80, true), (443, true)]), &ports, &[]),
             None
         );
     }
@@ -117,20 +130,24 @@ mod tests {
     fn later_configurations_need_one_port() {
         let mut readiness = Readiness::default();
         let ports = [port(80, "Gateway"), port(443, "Gateway")];
-        assert_eq!(readiness.follow(&binds(&[(80, true)]), &ports[..1]), None);
         assert_eq!(
-            readiness.follow(&binds(&[(80, true), (443, false)]), &ports),
+            readiness.follow(&binds(&[(80, true)]), &ports[..1], &[]),
             None
         );
-        let reason = readiness.follow(&binds(&[(80, false), (443, false)]), &ports);
+        assert_eq!(
+            readiness.follow(&binds(&[(80, true), (443, false)]), &ports, &[]),
+            None
+        );
+        let reason = readiness.follow(&binds(&[(80, false), (443, false)]), &ports, &[]);
         assert!(reason.is_some_and(|it| it.contains("port 80") && it.contains("port 443")));
-        assert_eq!(readiness.follow(&binds(&[]), &[]), None);
+        assert_eq!(readiness.follow(&binds(&[]), &[], &[]), None);
     }
 
     #[test]
     fn ports_of_listener_sets_count_only_when_no_port_is_bound() {
         let ports = [port(80, "Gateway"), port(8443, "ListenerSet")];
-        let follow = |results: &[(u16, bool)]| Readiness::default().follow(&binds(results), &ports);
+        let follow =
+            |results: &[(u16, bool)]| Readiness::default().follow(&binds(results), &ports, &[]);
         assert_eq!(follow(&[(80, true), (8443, false)]), None);
         assert!(follow(&[(80, false), (8443, false)]).is_some());
     }
@@ -138,7 +155,24 @@ mod tests {
     #[test]
     fn names_a_bounded_number_of_ports() {
         let failed: Vec<_> = (1..=20).map(|port| (port, false)).collect();
-        let reason = Readiness::default().follow(&binds(&failed), &[]).unwrap();
+        let reason = Readiness::default()
+            .follow(&binds(&failed), &[], &[])
+            .unwrap();
         assert!(reason.ends_with("and 12 more ports"), "{reason}");
+    }
+
+    #[test]
+    fn unreadable_policies_keep_a_process_from_becoming_ready() {
+        let open = Problem {
+            leaves_open: true,
+            ..Problem::of_file(Severity::Error, "a.yaml", "no target of it can be read")
+        };
+        let other = Problem::of_file(Severity::Error, "b.yaml", "is empty");
+        let mut readiness = Readiness::default();
+        let reason = readiness.follow(&binds(&[]), &[], &[other.clone(), open.clone()]);
+        assert_eq!(reason, Some(open.to_string()));
+        assert_eq!(readiness.follow(&binds(&[]), &[], &[other]), None);
+        // A later mistake does not take the process from others.
+        assert_eq!(readiness.follow(&binds(&[]), &[], &[open]), None);
     }
 }

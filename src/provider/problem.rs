@@ -37,6 +37,9 @@ pub struct Problem {
     /// The violated rule, such as `maxLength: 253` or a CEL expression; empty if the message is
     /// sufficient.
     pub rule: String,
+    /// Whether requests that the object protects are served without it, since nothing says which ones they are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_open: bool,
 }
 
 impl Problem {
@@ -56,6 +59,7 @@ impl Problem {
             field: String::new(),
             message: message.into(),
             rule: String::new(),
+            leaves_open: false,
         }
     }
 
@@ -107,14 +111,31 @@ pub(super) struct Unparsed {
     pub(super) reason: String,
     /// What takes its place if there is no previous version.
     stand_in: Option<Object>,
+    /// Whether nothing says what it protects.
+    leaves_open: bool,
 }
 
 impl Unparsed {
     /// Puts what takes the place of the object into service, unless it has a previous version. Returns whether the objects
-    /// change, and the message of the problem.
-    pub(super) fn serve(self, name: &ObjectRef, snapshot: &mut Snapshot) -> (bool, String) {
-        let Self { reason, stand_in } = self;
-        let (changes, outcome) = match stand_in.filter(|_| !snapshot.has_valid(name)) {
+    /// change, and the problem.
+    pub(super) fn serve(
+        self,
+        name: &ObjectRef,
+        generation: i64,
+        snapshot: &mut Snapshot,
+    ) -> (bool, Problem) {
+        let Self {
+            reason,
+            stand_in,
+            leaves_open,
+        } = self;
+        let has_valid = snapshot.has_valid(name);
+        let leaves_open = leaves_open && !has_valid;
+        let (changes, outcome) = match stand_in.filter(|_| !has_valid) {
+            Some(object) if leaves_open => {
+                let outcome = "no target of it can be read, and the requests that it protects are served without it";
+                (snapshot.insert(object), outcome.to_owned())
+            }
             None => {
                 let outcome = "its previous version, if any, stays in service";
                 (false, outcome.to_owned())
@@ -124,7 +145,12 @@ impl Unparsed {
                 (snapshot.insert(object), outcome)
             }
         };
-        (changes, format!("cannot be read: {reason}; {outcome}"))
+        let message = format!("cannot be read: {reason}; {outcome}");
+        let problem = Problem {
+            leaves_open,
+            ..Problem::of_object(name.clone(), generation, message)
+        };
+        (changes, problem)
     }
 }
 
@@ -136,6 +162,7 @@ pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> Unparsed {
         return Unparsed {
             reason: "a field has the wrong type for a Secret".to_owned(),
             stand_in: None,
+            leaves_open: false,
         };
     }
     let admission = admit(value);
@@ -145,6 +172,7 @@ pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> Unparsed {
     Unparsed {
         reason,
         stand_in: admission.stand_in.map(|object| *object),
+        leaves_open: admission.leaves_open,
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::access_policy::{access, before, gateway};
 use crate::admin::metric;
-use crate::client::{Answer, Client};
+use crate::client::{Answer, Client, get};
 use crate::grpc::grpc_route;
 use crate::origin::{Origin, full};
 use crate::scene::{Objects, Scene, to};
@@ -211,4 +211,26 @@ async fn limit_is_for_the_requests_that_its_condition_selects() {
         let answer = client.get_with("a.com", path, fields).await;
         assert_eq!(answer.status, expected, "{path} {fields:?}");
     }
+}
+
+#[tokio::test]
+async fn broken_audit_rule_refuses_nothing_beside_an_enforced_one() {
+    let origin = Origin::echo("origin").await;
+    let mut tried = per_hour("tried", 1);
+    tried["exempt"] = json!({"cidrs": ["10.0.0.0/99"]});
+    let with = |mode: &str| {
+        let mut tried = tried.clone();
+        tried["mode"] = json!(mode);
+        let rules = json!([tried, per_hour("held", 2)]);
+        before(&origin, &[limits("a", &gateway(), &rules, None)])
+    };
+    let mut scene = Scene::start(&with("Audit"));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(statuses(&mut client, "/", 3).await, [200, 200, 429]);
+    let page = "/explain?request=http://a.com/";
+    let explained = get(scene.admin_address(), "localhost", page).await;
+    let expected = "a rule of mode Audit is left out: spec.rules[0].exempt.cidrs[0]";
+    assert!(explained.text().contains(expected), "{}", explained.text());
+    scene.replace(&with("Enforce")).await;
+    assert_eq!(statuses(&mut client, "/", 1).await, [500]);
 }

@@ -184,3 +184,66 @@ async fn is_closed(address: SocketAddr) -> bool {
     let read = stream.read_to_end(&mut response).await;
     sent.is_err() || read.is_err() || response.is_empty()
 }
+
+/// A policy whose targets cannot be read protects requests that nobody knows. A process that starts with it does not become
+/// ready; one that serves already stays ready.
+#[tokio::test]
+async fn policies_without_readable_targets_keep_a_process_from_becoming_ready() {
+    let origin = Origin::echo("origin").await;
+    let rules = ip_rules(&["127.0.0.0/8"], &[]);
+    let valid = routes(&origin).with(access("access", &rule_of("one"), &rules));
+    let policy = json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
+        "metadata": {"name": "access"}, "spec": {"targetRefs": 7, "ipRules": {"allow": ["127.0.0.0/8"]}},
+    });
+    let broken = routes(&origin).with(policy.to_string());
+    let mut scene = Scene::start(&broken);
+    let readiness = async |scene: &Scene| {
+        let answer = get(scene.admin_address(), "admin", "/readyz").await;
+        (answer.status, answer.text().to_owned())
+    };
+    let (status, reason) = readiness(&scene).await;
+    assert_eq!(status, 503, "{reason}");
+    let expected = "AccessPolicy default/access: is invalid, and no target of it can be read";
+    assert!(reason.contains(expected), "{reason}");
+    scene.replace(&valid).await;
+    assert_eq!(readiness(&scene).await.0, 200);
+    // The last valid version stays in service.
+    let text = broken.text();
+    let outcome = scene
+        .change(|folder| crate::scene::write(folder, "objects.yaml", &text))
+        .await;
+    assert!(!outcome.load.problems.is_empty());
+    assert_eq!(readiness(&scene).await.0, 200);
+}
+
+/// A policy on TLS to a Service that violates its schema refuses requests to the Service, which would get them in plain text.
+#[tokio::test]
+async fn policies_on_tls_that_violate_their_schema_refuse_requests_to_their_service() {
+    let origin = Origin::echo("origin").await;
+    let objects = routes(&origin);
+    let of = |hostname: &Value, group: &str, kind: &str| {
+        let policy = json!({
+            "apiVersion": group, "kind": kind, "metadata": {"name": "tls"},
+            "spec": {
+                "targetRefs": [{"group": "", "kind": "Service", "name": "origin"}],
+                "validation": {"hostname": hostname, "wellKnownCACertificates": "System"},
+            },
+        });
+        objects.clone().with(policy.to_string())
+    };
+    for (group, kind) in [
+        ("gateway.networking.k8s.io/v1", "BackendTLSPolicy"),
+        ("portcullis.dev/v1alpha1", "BackendTLSOverride"),
+    ] {
+        let mut scene = Scene::start(&of(&json!(7), group, kind));
+        assert_eq!(statuses(&scene).await, [[500; 2]; 3], "{kind}");
+        let problems = scene.last().load.problems.clone();
+        let expected = "requests to its targets get 500";
+        let mut messages = problems.iter().map(|problem| &problem.message);
+        assert!(messages.any(|it| it.contains(expected)), "{problems:?}");
+        // Without the policy, they are sent in plain text.
+        scene.replace(&objects).await;
+        assert_eq!(statuses(&scene).await, [[200; 2]; 3], "{kind}");
+    }
+}

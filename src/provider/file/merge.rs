@@ -134,6 +134,7 @@ impl<'a> Location<'a> {
             field: finding.field.clone(),
             message: finding.message.clone(),
             rule: finding.rule.clone(),
+            leaves_open: false,
         }
     }
 }
@@ -315,6 +316,10 @@ impl Merged {
     }
 }
 
+/// What follows for requests from a policy that protects, of which nothing says which ones they are.
+const WITHOUT_TARGETS: &str = "is invalid, and no target of it can be read; the requests that it protects are served without it, \
+    and a process that starts does not become ready";
+
 /// What follows for requests from an invalid object, of which this version is in service.
 fn consequence(served: &Object) -> Finding {
     match (served.unreadable(), served.is_without_targets()) {
@@ -326,10 +331,7 @@ fn consequence(served: &Object) -> Finding {
             let refused = served.refused();
             Finding::warning("", format!("is invalid; {refused} until it is valid"))
         }
-        (Some(_), true) => Finding::error(
-            "",
-            "is invalid, and no target of it can be read; the requests that it protects are served without it",
-        ),
+        (Some(_), true) => Finding::error("", WITHOUT_TARGETS),
     }
 }
 
@@ -342,11 +344,13 @@ struct FileProblems<'m, 'd, 'a> {
 
 impl FileProblems<'_, '_, '_> {
     fn all(&mut self, path: &Path, entry: &Entry) {
-        if let Some(failure) = entry.failure() {
-            self.problems
-                .push(Problem::of_file(Severity::Error, path, failure));
-        }
         let keeps_previous = entry.keeps_previous();
+        if let Some(failure) = entry.failure() {
+            self.problems.push(Problem {
+                leaves_open: !keeps_previous,
+                ..Problem::of_file(Severity::Error, path, failure)
+            });
+        }
         let mut number = 0;
         for (index, document) in entry.documents.iter().enumerate() {
             let location = Location::new(path, index, document);
@@ -366,7 +370,8 @@ impl FileProblems<'_, '_, '_> {
     /// Reduces the problems to [`MAX_PROBLEMS`]. Drops warnings first.
     fn limit(&mut self, path: &Path) {
         if self.problems.len() > MAX_PROBLEMS {
-            self.problems.sort_by_key(|problem| problem.severity);
+            let rank = |problem: &Problem| (!problem.leaves_open, problem.severity);
+            self.problems.sort_by_key(rank);
             let (worst, more) = (
                 self.problems[MAX_PROBLEMS].severity,
                 self.problems.len() - MAX_PROBLEMS,
@@ -384,13 +389,17 @@ impl FileProblems<'_, '_, '_> {
             (false, None) => "the document is ignored".to_owned(),
             (false, Some(kind)) => format!(
                 "the document is ignored; it names {kind}: if it has such a policy, the requests of the policy are served \
-                 without it, since nothing says which ones these are"
+                 without it, since nothing says which ones these are, and a process that starts does not become ready"
             ),
         };
+        let leaves_open = !keeps_previous && error.names.is_some();
         let line = location.line + error.line.saturating_sub(1);
         let message = format!("{}; {consequence}", error.message);
-        self.problems
-            .push(Location { line, ..location }.problem(None, &Finding::error("", message)));
+        let location = Location { line, ..location };
+        self.problems.push(Problem {
+            leaves_open,
+            ..location.problem(None, &Finding::error("", message))
+        });
     }
 
     fn object(&mut self, location: Location<'_>, number: usize, admission: &Admission) {
@@ -420,14 +429,21 @@ impl FileProblems<'_, '_, '_> {
         let findings = admission.findings.iter();
         self.problems
             .extend(findings.map(|finding| location.problem(id, finding)));
-        let counts = first.filter(|(_, first)| place(first).is_eq());
-        if let Some((id, _)) = counts
-            && admission.object.is_none()
-            && let Some(served) = self.merged.snapshot.object(id)
-        {
-            self.problems
-                .push(location.problem(Some(id), &consequence(&served)));
+        if admission.object.is_some() {
+            return;
         }
+        let served = first.and_then(|(id, _)| self.merged.snapshot.object(id));
+        let is_valid = |served: &Object| served.unreadable().is_none();
+        let leaves_open = admission.leaves_open && !served.as_ref().is_some_and(is_valid);
+        let follows = match &served {
+            Some(served) => consequence(served),
+            None if leaves_open => Finding::error("", WITHOUT_TARGETS),
+            None => return,
+        };
+        self.problems.push(Problem {
+            leaves_open,
+            ..location.problem(id, &follows)
+        });
     }
 }
 

@@ -156,8 +156,7 @@ impl Collected {
         match parsed.content.parse() {
             Ok(object) => drop(self.snapshot.insert(object)),
             Err(unparsed) => {
-                let (_, message) = unparsed.serve(&name, &mut self.snapshot);
-                let problem = Problem::of_object(name, parsed.generation, message);
+                let (_, problem) = unparsed.serve(&name, parsed.generation, &mut self.snapshot);
                 self.problems.push(problem);
             }
         }

@@ -398,8 +398,8 @@ impl Store {
                 self.replace_version(name, object) | was_unreadable
             }
             Err(unparsed) => {
-                let (is_changed, message) = unparsed.serve(&name, &mut self.snapshot);
-                let problem = Problem::of_object(name.clone(), parsed.generation, message);
+                let generation = parsed.generation;
+                let (is_changed, problem) = unparsed.serve(&name, generation, &mut self.snapshot);
                 let previous = self.problems.insert(name, problem.clone());
                 is_changed | (previous.as_ref() != Some(&problem))
             }

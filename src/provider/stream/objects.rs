@@ -181,8 +181,7 @@ impl GatewayObjects {
             Err(error) => {
                 let generation = metadata["generation"].as_i64().unwrap_or_default();
                 let unparsed = unreadable(value.clone(), &error);
-                let (_, message) = unparsed.serve(&name, &mut self.snapshot);
-                let problem = Problem::of_object(name.clone(), generation, message);
+                let (_, problem) = unparsed.serve(&name, generation, &mut self.snapshot);
                 let unreadable = Unreadable {
                     value: Arc::new(value),
                     problem: Some(problem),

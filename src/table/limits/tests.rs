@@ -48,6 +48,7 @@ fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<CountedLimits> {
     let limits = IrLimits {
         policy,
         limits: limits.iter().cloned().map(Arc::new).collect(),
+        left_out: Vec::new(),
         status: StatusCode::TOO_MANY_REQUESTS,
         has_headers: false,
     };

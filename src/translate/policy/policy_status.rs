@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::api::inherited_policy::Unreadable;
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
 use crate::status::merge::MAX_ANCESTORS;
@@ -76,6 +77,12 @@ fn entries(
         conditions,
     };
     of_gateways.into_iter().map(entry).collect()
+}
+
+/// Returns the fault of each part of a policy that is not valid.
+pub(in crate::translate) fn unreadable_fault(unreadable: &Unreadable) -> Fault {
+    let message = format!("the policy is not valid: {}", unreadable.reason);
+    Fault::new(Reason::Invalid, message)
 }
 
 /// Returns the condition `Accepted` of a policy for a Gateway that sends requests to `targets` of its targets. It is

@@ -64,14 +64,136 @@ fn policy_without_a_valid_version_refuses_its_targets() {
 
 #[test]
 fn policy_without_readable_targets_is_an_error_of_its_own() {
-    let directory = directory(&[("a.yaml", &policy("[{kind: Gateway}]", VALID))]);
-    let load = FileProvider::new(directory.path().to_owned())
-        .load()
-        .unwrap();
-    let (severity, message) = consequence(&load);
-    assert_eq!(severity, Severity::Error);
-    let expected = "is invalid, and no target of it can be read; the requests that it protects are served without it";
-    assert_eq!(message, expected);
+    let nameless = policy(TARGETS, VALID).replace("{name: a}", "{}");
+    let slash = policy(TARGETS, VALID).replace("{name: a}", "{name: a/b}");
+    let wrong_version = policy("7", VALID).replace("v1alpha1", "v2");
+    let misspelled = policy("7", VALID).replace("AccessPolicy", "AcessPolicy");
+    let unnamed = policy("7", VALID).replace("apiVersion: portcullis.dev/v1alpha1\n", "");
+    let without_targets = policy("[{kind: Gateway}]", VALID);
+    for text in [
+        without_targets,
+        nameless,
+        slash,
+        wrong_version,
+        misspelled,
+        unnamed,
+    ] {
+        let directory = directory(&[("a.yaml", &text)]);
+        let mut provider = FileProvider::new(directory.path().to_owned());
+        let load = provider.load().unwrap();
+        let (severity, message) = consequence(&load);
+        assert_eq!(severity, Severity::Error, "{text}");
+        let expected = "is invalid, and no target of it can be read; the requests that it protects are served without it";
+        assert!(message.starts_with(expected), "{text}: {message}");
+        assert_eq!(open(&load), 1, "{text}: {:?}", load.problems);
+        write(directory.path(), "a.yaml", &policy(TARGETS, VALID));
+        let load = provider.load().unwrap();
+        assert_eq!((refuses(&load), open(&load)), (Some(false), 0));
+    }
+}
+
+#[test]
+fn file_that_cannot_be_read_says_nothing_of_what_it_protects() {
+    let directory = directory(&[]);
+    let file = directory.path().join("a.yaml");
+    fs::write(&file, [0xff, 0xfe, 0xff]).unwrap();
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    let load = provider.load().unwrap();
+    assert_eq!(open(&load), 1, "{:?}", load.problems);
+    write(directory.path(), "a.yaml", &policy(TARGETS, VALID));
+    assert_eq!(open(&provider.load().unwrap()), 0);
+    fs::write(&file, [0xff, 0xfe, 0xff]).unwrap();
+    let load = provider.load().unwrap();
+    assert_eq!((open(&load), refuses(&load)), (0, Some(false)));
+}
+
+/// Returns the number of problems that leave requests without protection.
+fn open(load: &Load) -> usize {
+    let problems = load.problems.iter();
+    problems.filter(|problem| problem.leaves_open).count()
+}
+
+#[test]
+fn policies_of_every_protecting_kind_have_targets_that_are_refused() {
+    let service = "[{group: '', kind: Service, name: b}]";
+    for (kind, targets, section, leaves_open) in [
+        ("AccessPolicy", TARGETS, "ipRules: {deny: [x]}", false),
+        ("AccessPolicy", TARGETS, "later: {}", false),
+        (
+            "AccessPolicy",
+            TARGETS,
+            "authorization: {rules: [{name: a, action: Permit}]}",
+            false,
+        ),
+        ("RateLimitPolicy", TARGETS, "rules: 7", false),
+        ("ClientPolicy", "[{name: b}]", "clientIP: 7", false),
+        ("BackendTLSPolicy", service, "validation: 7", false),
+        ("BackendTLSOverride", service, "validation: 7", false),
+        ("BackendTLSPolicy", "7", "validation: {}", true),
+        ("BackendTLSOverride", "7", "validation: {}", true),
+        ("RateLimitPolicy", "7", "rules: []", true),
+        (
+            "RateLimitPolicy",
+            "7",
+            "rules: [{name: a, mode: Audit}]",
+            false,
+        ),
+        ("ClientPolicy", "7", "clientIP: {}", true),
+        ("ClientPolicy", "7", "timeouts: {}", false),
+        ("RoutePolicy", "7", "retry: {}", false),
+    ] {
+        let group = match kind {
+            "BackendTLSPolicy" => "gateway.networking.k8s.io/v1",
+            _ => "portcullis.dev/v1alpha1",
+        };
+        let text = format!(
+            "apiVersion: {group}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{targetRefs: {targets}, {section}}}\n"
+        );
+        let directory = directory(&[("a.yaml", &text)]);
+        let load = FileProvider::new(directory.path().to_owned())
+            .load()
+            .unwrap();
+        assert_eq!(open(&load) > 0, leaves_open, "{text}: {:?}", load.problems);
+        let refused = load
+            .problems
+            .iter()
+            .any(|it| it.message.contains("get 500"));
+        assert_eq!(refused, targets != "7", "{text}: {:?}", load.problems);
+    }
+}
+
+#[test]
+fn limits_without_their_broken_audit_rules_are_enforced() {
+    let limits = |requests: &str, per: &str| {
+        let rules = format!(
+            "[{{name: tried, limit: {{requests: {requests}, per: Hour}}, mode: Audit}}, \
+             {{name: held, limit: {{requests: 10, per: {per}}}}}]"
+        );
+        policy(TARGETS, VALID)
+            .replace("AccessPolicy", "RateLimitPolicy")
+            .replace(&format!("ipRules: {VALID}"), &format!("rules: {rules}"))
+    };
+    let rules = |load: &Load| {
+        let policy = load.snapshot.rate_limit_policies.get("default", "a")?;
+        let names = policy.spec.rules.iter().map(|rule| rule.name.clone());
+        Some((policy.unreadable.is_some(), names.collect::<Vec<_>>()))
+    };
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let directory = directory(&[("a.yaml", &limits("many", "Hour"))]);
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    let load = provider.load().unwrap();
+    assert_eq!(rules(&load), Some((true, names(&["held"]))));
+    let left_out =
+        "is invalid; its rules of mode Audit that are not valid are left out until it is valid";
+    assert_eq!(consequence(&load), (Severity::Warning, left_out));
+    // An enforced rule that is not valid refuses all.
+    write(directory.path(), "a.yaml", &limits("many", "Fortnight"));
+    assert_eq!(rules(&provider.load().unwrap()), Some((true, names(&[]))));
+    write(directory.path(), "a.yaml", &limits("1", "Hour"));
+    let valid = Some((false, names(&["tried", "held"])));
+    assert_eq!(rules(&provider.load().unwrap()), valid);
+    write(directory.path(), "a.yaml", &limits("many", "Hour"));
+    assert_eq!(rules(&provider.load().unwrap()), valid);
 }
 
 #[test]
@@ -81,6 +203,7 @@ fn text_that_is_no_yaml_says_which_requests_are_unprotected() {
     let directory = directory(&[("a.yaml", &text), ("b.yaml", other)]);
     let mut provider = FileProvider::new(directory.path().to_owned());
     let load = provider.load().unwrap();
+    assert_eq!(open(&load), 1, "{:?}", load.problems);
     let messages: Vec<_> = load.problems.iter().map(|it| &*it.message).collect();
     let expected = "the document is ignored; it names AccessPolicy: if it has such a policy";
     assert!(messages[0].contains(expected), "{messages:?}");
@@ -99,6 +222,7 @@ fn text_that_is_no_yaml_says_which_requests_are_unprotected() {
     write(directory.path(), "a.yaml", &text);
     let load = provider.load().unwrap();
     assert_eq!(refuses(&load), Some(false));
+    assert_eq!(open(&load), 0, "{:?}", load.problems);
     let message = &load.problems[0].message;
     assert!(
         message.ends_with("retain their previous version"),

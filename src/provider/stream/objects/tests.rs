@@ -285,9 +285,10 @@ fn unreadable_policy_refuses_its_targets() {
     };
     let stand_in = served(&state).unwrap();
     assert!(stand_in.unreadable().is_some() && !stand_in.is_without_targets());
-    let message = state.load().problems[0].message.clone();
+    let problem = state.load().problems[0].clone();
+    let message = problem.message;
     assert!(
-        message.contains("requests to its targets get 500"),
+        message.contains("requests to its targets get 500") && !problem.leaves_open,
         "{message}"
     );
     let mut copy = GatewayObjects::default();
@@ -300,6 +301,16 @@ fn unreadable_policy_refuses_its_targets() {
     let valid = policy(&json!({"deny": ["192.0.2.1"]}));
     take_all(&mut state, [begin("a", Some(1)), valid, broken, commit(2)]).unwrap();
     assert!(served(&state).unwrap().unreadable().is_none());
+    let mut without_targets = GatewayObjects::default();
+    let Update::Put(mut object) = policy(&json!({})) else {
+        panic!("no object");
+    };
+    object["spec"]["targetRefs"] = json!(7);
+    let put = Update::Put(object);
+    take_all(&mut without_targets, [begin("a", None), put, commit(1)]).unwrap();
+    let problem = without_targets.load().problems[0].clone();
+    let expected = "no target of it can be read";
+    assert!(problem.leaves_open && problem.message.contains(expected));
 }
 
 #[test]

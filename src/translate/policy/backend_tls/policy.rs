@@ -12,9 +12,10 @@ use crate::ir::{ListenerKey, ObjectRef};
 use crate::settings::permissions::PolicyLevel;
 
 use super::criterion::Criterion;
-use super::settings::{self, Settings, Weakening};
+use super::settings::{self, ReadSettings, Settings, Weakening};
 use crate::translate::input::Input;
 use crate::translate::policy::index::TargetPolicy;
+use crate::translate::policy::policy_status::unreadable_fault;
 use crate::translate::reason::{Fault, Reason};
 use crate::translate::source::Source;
 
@@ -153,7 +154,13 @@ impl Policy {
             from: target.from.as_ref().map(|from| From::new(namespace, from)),
         });
         let targets = targets.collect();
-        let read = settings::read(input, namespace, spec);
+        let read = match object.unreadable() {
+            None => settings::read(input, namespace, spec),
+            Some(unreadable) => ReadSettings {
+                settings: Err(unreadable_fault(unreadable)),
+                unresolved: None,
+            },
+        };
         Self {
             name: object.object_ref(),
             generation: *generation,

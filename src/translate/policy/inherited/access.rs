@@ -23,7 +23,8 @@ use crate::ir::authentication::Require;
 
 pub(super) use self::ip_rules::cidrs;
 use self::secret::References;
-use super::policy::{Content, Policy, Section, unreadable_fault};
+use super::super::policy_status::unreadable_fault;
+use super::policy::{Content, Policy, Section};
 use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason};
 

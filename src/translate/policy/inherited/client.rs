@@ -20,8 +20,9 @@ use crate::ir::ObjectRef;
 use crate::ir::client::{self, AddressSource, ClientAddress, ConnectionSettings, ProxyMode};
 
 use super::access::cidrs;
-use super::policy::{Content, Policy, Section, invalid, unreadable_fault};
+use super::policy::{Content, Policy, Section, invalid};
 use crate::translate::duration;
+use crate::translate::policy::policy_status::unreadable_fault;
 use crate::translate::policy::windows::windows;
 use crate::translate::reason::{ConditionType, Fault};
 

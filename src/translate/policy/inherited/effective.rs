@@ -40,10 +40,11 @@ fn enforced<T>(
     })
 }
 
-/// Denied addresses accumulate. The list of permitted addresses is that of the most specific policy.
+/// Denied addresses accumulate. The list of permitted addresses is that of the most specific policy. Names the policies that
+/// these are of.
 fn ip_rules(applied: &[OnLevel<'_>]) -> Result<IpRules, String> {
-    let (mut allow, mut deny) = (None, CidrSet::default());
-    for policy in applied {
+    let (mut allow, mut deny, mut policies) = (None, CidrSet::default(), Vec::new());
+    for (place, policy) in applied.iter().enumerate() {
         let Content::IpRules {
             allow: own,
             deny: denied,
@@ -53,12 +54,14 @@ fn ip_rules(applied: &[OnLevel<'_>]) -> Result<IpRules, String> {
         };
         allow.clone_from(own);
         deny = deny.union(denied);
+        if !denied.is_empty() || place + 1 == applied.len() {
+            policies.push(policy.policy.name.clone());
+        }
     }
-    let policies = applied.iter().map(|it| it.policy.name.clone());
     Ok(IpRules {
         allow,
         deny,
-        policies: policies.collect(),
+        policies: policies.into(),
     })
 }
 
@@ -247,34 +250,5 @@ fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> Connection
         request_id: request_id.or(section.request_id),
         forwarded: forwarded.or_else(|| section.forwarded.clone()),
         policies,
-    }
-}
-
-/// Returns how a section of a policy permits more than what it replaces; `None` if it does not. `inherited` is what has
-/// an effect above it.
-pub(super) fn loosened(inherited: &OnLevel<'_>, policy: &OnLevel<'_>) -> Option<String> {
-    let of = |it: &OnLevel<'_>| match it.content() {
-        Ok(Content::IpRules { allow, .. }) => Some(allow.clone()),
-        _ => None,
-    };
-    if let (Ok(Content::Authorization(above)), Ok(Content::Authorization(own))) =
-        (inherited.content(), policy.content())
-    {
-        let is_same = (&above.rules, above.default) == (&own.rules, own.default);
-        let name = &inherited.policy.name;
-        let is_stricter = own.denies_all();
-        return (!is_same && !is_stricter)
-            .then(|| format!("spec.authorization replaces the rules of {name}"));
-    }
-    let (Some(above), Some(own)) = (of(inherited), of(policy)) else {
-        return authentication::loosened(inherited, policy);
-    };
-    let name = &inherited.policy.name;
-    match (above?, own) {
-        (_, None) => Some(format!("spec.ipRules removes allow of {name}")),
-        (above, Some(own)) if !above.contains_all(&own) => Some(format!(
-            "spec.ipRules.allow permits addresses that {name} does not permit"
-        )),
-        (_, Some(_)) => None,
     }
 }

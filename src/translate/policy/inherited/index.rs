@@ -83,26 +83,22 @@ impl OnTarget {
     fn add(&mut self, policy: &Arc<Policy>) {
         let at = self.policies.partition_point(|it| it.age() < policy.age());
         self.policies.insert(at, policy.clone());
-        self.choose(policy);
+        for section in policy.counting() {
+            let oldest = self.oldest.entry(section);
+            let oldest = oldest.or_insert_with(|| policy.clone());
+            if policy.age() < oldest.age() {
+                *oldest = policy.clone();
+            }
+        }
     }
 
     fn remove(&mut self, name: &ObjectRef) {
         self.policies.retain(|known| known.name != *name);
-        self.oldest.clear();
-        for policy in self.policies.clone() {
-            self.choose(&policy);
-        }
-    }
-
-    fn choose(&mut self, policy: &Arc<Policy>) {
-        let counting = policy.sections.keys().filter(|it| policy.counts(**it));
-        for section in counting {
-            let oldest = self
-                .oldest
-                .entry(*section)
-                .or_insert_with(|| policy.clone());
-            if policy.age() < oldest.age() {
-                *oldest = policy.clone();
+        self.oldest.retain(|_, known| known.name != *name);
+        for policy in &self.policies {
+            for section in policy.counting() {
+                let oldest = self.oldest.entry(section);
+                oldest.or_insert_with(|| policy.clone());
             }
         }
     }

@@ -12,6 +12,7 @@ mod effective;
 mod error_pages;
 mod identity;
 mod index;
+mod loosened;
 mod merge;
 mod path;
 mod policy;

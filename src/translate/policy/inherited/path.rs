@@ -148,6 +148,24 @@ impl<'a> Levels<'a> {
         self.0.push(level.collect());
     }
 
+    /// Returns the levels above that of a target.
+    pub(super) fn above(&self, target: &Target) -> Self {
+        Self(self.0[..self.place_of(target)].to_vec())
+    }
+
+    /// Returns the levels from the first one to that of a target.
+    pub(super) fn through(&self, target: &Target) -> Self {
+        let levels = self.0.iter().take(self.place_of(target) + 1);
+        Self(levels.cloned().collect())
+    }
+
+    /// Returns the place of the level of a target, or the end if no policy on it is here.
+    fn place_of(&self, target: &Target) -> usize {
+        let has = |level: &Level<OnLevel<'_>>| level.iter().any(|it| it.target == target);
+        let mut levels = self.0.iter();
+        levels.position(has).unwrap_or(self.0.len())
+    }
+
     /// Returns what distinguishes these policies from all others: all that the merge looks at.
     pub(super) fn combination(&self) -> Combination {
         let target = |it: &OnLevel<'_>| it.is_missing.then(|| std::ptr::from_ref(it.target).addr());

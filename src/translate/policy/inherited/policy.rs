@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::api::inherited_policy::{InheritedPolicy, Unreadable};
+use crate::api::inherited_policy::InheritedPolicy;
 use crate::api::reference::BackendObjectRef;
 use crate::ir::ObjectRef;
 use crate::ir::Time;
@@ -289,21 +289,23 @@ impl Policy {
         self.protects && !self.is_audit
     }
 
-    /// Reports whether a section takes part in the merge: if it can be used, or if requests fail because it cannot.
-    /// Others are left out, so that they neither replace nor lock anything.
-    pub(super) fn counts(&self, section: Section) -> bool {
-        match self.sections.get(&section) {
-            Some(Ok(_)) => true,
-            // Addresses of clients are not known without these sections, so that what depends on them fails.
-            Some(Err(_)) => {
-                self.fails_closed() || matches!(section, Section::ClientIp | Section::ProxyProtocol)
-            }
-            None => false,
-        }
+    /// Returns the sections that take part in the merge: those that can be used, and those whose requests fail because they
+    /// cannot. Others are left out, so that they neither replace nor lock anything.
+    pub(super) fn counting(&self) -> impl Iterator<Item = Section> {
+        // Addresses of clients are not known without these sections, so that what depends on them fails.
+        let is_of_addresses =
+            |section| matches!(section, Section::ClientIp | Section::ProxyProtocol);
+        let counts = move |section, is_usable: bool| {
+            is_usable || self.fails_closed() || is_of_addresses(section)
+        };
+        let all = self.sections.iter();
+        all.filter_map(move |(section, content)| {
+            counts(*section, content.is_ok()).then_some(*section)
+        })
     }
 
     /// Returns what happens where a section of it cannot be used.
-    pub(super) fn outcome_of_broken(&self, section: Section) -> &'static str {
+    fn outcome_of_broken(&self, section: Section) -> &'static str {
         match section {
             Section::ClientIp | Section::ProxyProtocol => {
                 "requests to which IP rules or limits apply get 500"
@@ -311,6 +313,30 @@ impl Policy {
             _ if self.fails_closed() => "its requests get 500",
             _ => "the section is left out",
         }
+    }
+
+    /// Returns what of it cannot be used, with what follows from that.
+    pub(super) fn unusable(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (section, content) in &self.sections {
+            match content {
+                Err(fault) => {
+                    let outcome = self.outcome_of_broken(*section);
+                    let message = format!("{}; {outcome}", fault.message);
+                    faults.push(Fault::new(fault.reason, message));
+                }
+                Ok(Content::Limits(limits)) => {
+                    let left_out = limits.left_out.iter();
+                    faults.extend(left_out.map(|why| {
+                        let message =
+                            format!("{why}; the rule, which refuses nothing, is left out");
+                        Fault::new(Reason::Invalid, message)
+                    }));
+                }
+                Ok(_) => {}
+            }
+        }
+        faults
     }
 
     /// Returns the backends that it names, and whether keys are fetched from them rather than requests sent.
@@ -335,12 +361,6 @@ impl Policy {
 /// The fault of a section that cannot be used.
 pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
     Err(Fault::new(Reason::Invalid, message))
-}
-
-/// The fault of each section of a policy that is not valid.
-pub(super) fn unreadable_fault(unreadable: &Unreadable) -> Fault {
-    let message = format!("the policy is not valid: {}", unreadable.reason);
-    Fault::new(Reason::Invalid, message)
 }
 
 impl fmt::Display for Target {

@@ -15,10 +15,11 @@ use crate::ir::ObjectRef;
 use crate::ir::cidr::CidrSet;
 use crate::ir::limit::{Cost, IdentityPart, KeyPart, Limit, Limits, Rate, Scope};
 
+use super::super::policy_status::unreadable_fault;
 use super::access::cidrs;
 use super::condition;
-use super::policy::{Content, Policy, Section, unreadable_fault};
-use crate::translate::reason::{ConditionType, Fault, Reason};
+use super::policy::{Content, Policy, Section};
+use crate::translate::reason::{ConditionType, Fault, Reason, merge};
 
 /// Length of the prefix of IPv6 addresses by default: a client has that many at least.
 const V6_PREFIX: u8 = 64;
@@ -26,10 +27,13 @@ const V6_PREFIX: u8 = 64;
 /// Parses a policy.
 pub(super) fn read(object: &RateLimitPolicy) -> Policy {
     let spec = &object.spec;
-    let is_audit = |rule: &LimitRule| rule.mode.as_deref() == Some("Audit");
     let limits = match &object.unreadable {
         None => limits(&object.object_ref(), spec),
-        Some(unreadable) => Err(unreadable_fault(unreadable)),
+        Some(unreadable) if spec.rules.is_empty() => Err(unreadable_fault(unreadable)),
+        Some(unreadable) => limits(&object.object_ref(), spec).map(|mut limits| {
+            limits.left_out.push(unreadable.reason.as_str().into());
+            limits
+        }),
     };
     let limits = limits.map(|limits| Content::Limits(Arc::new(limits)));
     let sections = BTreeMap::from([(Section::Limits, limits)]);
@@ -42,6 +46,11 @@ fn invalid<T>(message: String) -> Result<T, Fault> {
     Err(Fault::new(Reason::Invalid, message))
 }
 
+fn is_audit(rule: &LimitRule) -> bool {
+    rule.mode.as_deref() == Some("Audit")
+}
+
+/// Translates the rules of a policy. Those of mode Audit that cannot be used are left out, unless no other rule remains.
 fn limits(policy: &ObjectRef, spec: &RateLimitSpec) -> Result<Limits, Fault> {
     // Destructured, so that a new field fails to compile until it is handled here.
     let RateLimitSpec {
@@ -50,14 +59,27 @@ fn limits(policy: &ObjectRef, spec: &RateLimitSpec) -> Result<Limits, Fault> {
         rules,
         response,
     } = spec;
+    let enforced = rules.iter().filter(|rule| !is_audit(rule));
+    let enforced: Vec<_> = enforced.map(|rule| &rule.name).collect();
     let mut names = BTreeSet::new();
-    let mut translated = Vec::with_capacity(rules.len());
+    let (mut translated, mut left_out) = (Vec::with_capacity(rules.len()), Vec::new());
     for (index, rule) in rules.iter().enumerate() {
         let field = format!("spec.rules[{index}]");
-        if !names.insert(&rule.name) {
-            return invalid(format!("{field}.name: {:?} is not unique", rule.name));
+        let is_taken = is_audit(rule) && enforced.contains(&&rule.name);
+        let limit = match is_taken || !names.insert(&rule.name) {
+            true => invalid(format!("{field}.name: {:?} is not unique", rule.name)),
+            false => limit(rule, &field),
+        };
+        match limit {
+            Ok(limit) => translated.push(Arc::new(limit)),
+            Err(fault) if is_audit(rule) => left_out.push(fault),
+            Err(fault) => return Err(fault),
         }
-        translated.push(Arc::new(limit(rule, &field)?));
+    }
+    if translated.is_empty()
+        && let Some(fault) = merge(&left_out)
+    {
+        return Err(fault);
     }
     let LimitResponse { status, headers } = response.clone().unwrap_or_default();
     let status = status.unwrap_or(429);
@@ -68,6 +90,7 @@ fn limits(policy: &ObjectRef, spec: &RateLimitSpec) -> Result<Limits, Fault> {
     Ok(Limits {
         policy: policy.clone(),
         limits: translated,
+        left_out: left_out.into_iter().map(|it| it.message.into()).collect(),
         status,
         has_headers: match headers.as_deref() {
             None | Some("None") => false,

@@ -1,5 +1,5 @@
 //! Status of inherited policies: one entry per Gateway whose requests they apply to. Must not know what sections say,
-//! except for what they loosen.
+//! nor what they loosen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,18 +9,17 @@ use crate::ir::{ListenerKey, ObjectRef};
 use crate::status::Condition;
 
 use super::super::affected::listed;
-use super::super::policy_status::{self, PolicyStatuses};
+use super::super::policy_status::PolicyStatuses;
 use super::attachments::Attachments;
-use super::authentication;
-use super::effective;
 use super::index::{self, Index};
+use super::loosened::loosened;
 use super::merge::Obstacle;
 use super::path::{Levels, Path, Sections};
 use super::policy::{Policy, Section, Target};
 use super::{InheritedPolicies, identity, is_route};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
-use crate::translate::reason::{ConditionType, Fault, Reason, judge};
+use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::Report;
 use crate::translate::source::Source;
 
@@ -59,8 +58,6 @@ impl Statuses {
 /// The effect of a policy on one Gateway.
 #[derive(Default)]
 struct OnGateway {
-    /// Number of its targets.
-    targets: usize,
     faults: Vec<Fault>,
     /// Number of sections on paths that have an effect.
     effective: usize,
@@ -111,7 +108,6 @@ fn of_gateways(
         let of_gateways: BTreeSet<_> = listeners.iter().map(|(gateway, _)| gateway).collect();
         for gateway in of_gateways {
             let on_gateway = gateways.entry(gateway.clone()).or_default();
-            on_gateway.targets += 1;
             on_gateway.faults.extend(missing.map(|_| {
                 let outcome = match policy.fails_closed() {
                     true => format!(
@@ -198,36 +194,24 @@ impl OnGateway {
                 self.without_identity
                     .extend(identity::lacking(levels, policy, target));
             }
-            if policy.protects {
-                let needless = authentication::made_needless(levels, *section, policy);
-                self.loosened.extend(needless);
-                let applied = levels.applied(*section);
-                let pairs = applied.iter().zip(applied.iter().skip(1));
-                let mut own = pairs.filter(|(_, own)| own.policy.name == policy.name);
-                let loosened = own
-                    .next()
-                    .map(|(above, own)| effective::loosened(above, own));
-                self.loosened.extend(loosened.flatten());
-            }
+            let loosened = loosened((path, levels), *section, (policy, target));
+            self.loosened.extend(loosened);
         }
     }
 
     fn conditions(&self, policy: &Policy, of_servers: &[Fault]) -> Vec<Condition> {
         let generation = policy.generation;
-        let broken = policy.sections.iter();
-        let broken = broken.filter_map(|(section, it)| Some((section, it.as_ref().err()?)));
-        let broken = broken.map(|(section, fault)| {
-            let outcome = policy.outcome_of_broken(*section);
-            let message = format!("{}; {outcome}", fault.message);
-            Fault::new(fault.reason, message)
-        });
-        let broken: Vec<_> = broken.collect();
-        let unusable = crate::translate::reason::merge(&broken);
-        let accepted =
-            policy_status::accepted(unusable.as_ref(), &self.faults, self.targets, generation);
+        let faults = [policy.unusable().as_slice(), &self.faults].concat();
+        let unusable = merge(&faults);
+        let accepted = judge(
+            ConditionType::Accepted,
+            Reason::Accepted,
+            unusable.as_ref(),
+            generation,
+        );
         let unresolved = policy.unresolved.iter().chain(of_servers);
         let unresolved: Vec<_> = unresolved.cloned().collect();
-        let unresolved = crate::translate::reason::merge(&unresolved);
+        let unresolved = merge(&unresolved);
         let resolved = judge(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
