@@ -1,0 +1,247 @@
+//! No publication is less protected since what an object refers to is not known yet. The tests fetch nothing unless they
+//! say so.
+
+use serde_json::{Value, json};
+
+use super::super::super::references::can_reference;
+use super::*;
+
+/// Objects with a reference to the Secret or ConfigMap `NAME`. What is absent is published at once, unless its absence
+/// refuses requests.
+fn cases() -> Vec<(&'static str, bool, Value)> {
+    let target =
+        json!([{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "shop"}]);
+    let service = json!([{"group": "", "kind": "Service", "name": "shop"}]);
+    let access = |section: &str, value: Value| json!({"targetRefs": target, section: value});
+    let jwt = |jwks: Value| {
+        let provider = json!({"issuer": "https://a.example", "jwks": jwks});
+        access("jwt", json!({"providers": [provider]}))
+    };
+    let authority = json!([{"group": "", "kind": "ConfigMap", "name": "NAME"}]);
+    let tls = json!({
+        "targetRefs": service,
+        "validation": {"hostname": "a.example", "caCertificateRefs": authority},
+    });
+    let map = json!({"name": "NAME", "key": "a", "keys": [{"key": "a", "mediaType": "text/html"}]});
+    let listeners = json!([{
+        "name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "NAME"}]},
+    }]);
+    let validation = json!({"validation": {"caCertificateRefs": authority}});
+    let remote = json!({"uri": "https://a.example/keys", "caConfigMapRef": {"name": "NAME"}});
+    let oidc = json!({
+        "issuer": "https://a.example", "clientID": "a", "clientSecretRef": {"name": "NAME"},
+    });
+    vec![
+        (
+            "AccessPolicy",
+            true,
+            access("basic", json!({"secretRef": {"name": "NAME"}})),
+        ),
+        (
+            "AccessPolicy",
+            true,
+            access(
+                "apiKey",
+                json!({"secretRefs": [{"name": "NAME"}], "from": [{"type": "Header", "name": "key"}]}),
+            ),
+        ),
+        (
+            "AccessPolicy",
+            true,
+            jwt(json!({"configMapRef": {"name": "NAME"}})),
+        ),
+        (
+            "AccessPolicy",
+            true,
+            jwt(json!({"secretRef": {"name": "NAME"}})),
+        ),
+        ("AccessPolicy", true, jwt(json!({"remote": remote}))),
+        ("AccessPolicy", true, access("oidc", oidc)),
+        ("BackendTLSPolicy", true, tls.clone()),
+        ("BackendTLSOverride", true, tls.clone()),
+        (
+            "RoutePolicy",
+            true,
+            json!({
+                "targetRefs": target, "requestBody": {"maxSize": "1Ki"},
+                "errorPages": [{"codes": [500], "configMapRef": map}],
+            }),
+        ),
+        (
+            "RouteFilter",
+            false,
+            json!({"directResponse": {"status": 403, "configMapRef": map}}),
+        ),
+        (
+            "XBackend",
+            false,
+            json!({
+                "type": "ExternalHostname", "port": {"port": 443},
+                "tls": {"mode": "ServerOnly", "validation": tls["validation"]},
+            }),
+        ),
+        (
+            "Gateway",
+            false,
+            json!({"gatewayClassName": "c", "listeners": listeners}),
+        ),
+        (
+            "Gateway",
+            false,
+            json!({
+                "gatewayClassName": "c", "listeners": [{"name": "l", "port": 443, "protocol": "HTTPS"}],
+                "tls": {"frontend": {"default": validation}},
+            }),
+        ),
+        (
+            "ListenerSet",
+            false,
+            json!({"parentRef": {"name": "parent"}, "listeners": listeners}),
+        ),
+    ]
+}
+
+/// Returns a store that has published a configuration with the parent of ListenerSets.
+fn published() -> Store {
+    let mut store = listed();
+    let parent = json!({"gatewayClassName": "c", "listeners": []});
+    let parent = Change::Applied(parsed("Gateway", "parent", &parent));
+    assert!(store.apply(index("Gateway"), parent));
+    store.published();
+    store
+}
+
+/// Applies an object `a` that refers to a name. Returns whether it is published at once.
+fn apply(store: &mut Store, kind: &str, spec: &Value, reference: &str) -> bool {
+    let spec = spec.to_string().replace("NAME", reference);
+    let spec = serde_json::from_str(&spec).unwrap();
+    let change = Change::Applied(parsed(kind, "a", &spec));
+    let is_published = store.apply(index(kind), change);
+    assert!(store.problems.is_empty(), "{:?}", store.problems);
+    is_published
+}
+
+/// Fetches everything that is wanted: nothing of it exists.
+fn fetch_nothing(store: &mut Store) {
+    store.referenced.recheck();
+    for (name, _) in store.take_wanted() {
+        store.apply_message(Message::Fetched(name, None));
+    }
+    store.release(Instant::now());
+}
+
+/// Returns the published object `a` as JSON.
+fn served(store: &Store, kind: &str) -> Option<String> {
+    let kind = Kind::all().iter().find(|known| known.kind == kind)?;
+    let snapshot = store.load().unwrap().snapshot;
+    let object = snapshot.object(&kind.object_ref("default", "a"))?;
+    Some(object.to_value().unwrap().to_string())
+}
+
+#[test]
+fn every_kind_that_refers_to_secrets_has_a_case() {
+    let kinds: BTreeSet<_> = cases().into_iter().map(|(kind, ..)| kind).collect();
+    let known = Kind::all().iter().filter(|kind| can_reference(kind));
+    assert_eq!(kinds, known.map(|kind| kind.kind).collect());
+}
+
+#[test]
+fn new_policy_is_published_before_what_it_refers_to_is_known() {
+    for (kind, is_policy, spec) in cases() {
+        let mut store = published();
+        assert_eq!(apply(&mut store, kind, &spec, "one"), is_policy, "{spec}");
+        assert_eq!(served(&store, kind).is_some(), is_policy, "{spec}");
+        fetch_nothing(&mut store);
+        assert!(served(&store, kind).is_some(), "{spec}");
+    }
+}
+
+#[test]
+fn policy_that_takes_the_place_of_another_one_is_published_before_the_other_is_deleted() {
+    for (kind, _, spec) in cases().into_iter().filter(|(_, is_policy, _)| *is_policy) {
+        let mut store = published();
+        let other = spec.to_string().replace("NAME", "known");
+        let other = parsed(kind, "other", &serde_json::from_str(&other).unwrap());
+        store.apply(index(kind), Change::Applied(other));
+        fetch_nothing(&mut store);
+        apply(&mut store, kind, &spec, "new");
+        store.apply(index(kind), deleted("other"));
+        assert!(served(&store, kind).is_some(), "{spec}");
+    }
+}
+
+#[test]
+fn previous_version_is_published_while_only_references_differ() {
+    for (kind, _, spec) in cases() {
+        let mut store = published();
+        apply(&mut store, kind, &spec, "one");
+        fetch_nothing(&mut store);
+        let before = served(&store, kind);
+        assert!(!apply(&mut store, kind, &spec, "two"), "{spec}");
+        assert_eq!(served(&store, kind), before);
+        fetch_nothing(&mut store);
+        assert!(served(&store, kind).unwrap().contains(r#""two""#), "{spec}");
+    }
+}
+
+/// Versions that protect less than a later one.
+#[test]
+fn version_that_protects_differently_does_not_wait() {
+    for (kind, _, spec) in cases() {
+        let mut weaker = spec.clone();
+        match kind {
+            "AccessPolicy" => {
+                let sections = weaker.as_object_mut().unwrap();
+                sections.retain(|section, _| section == "targetRefs");
+                weaker["ipRules"] = json!({"deny": ["192.0.2.1"]});
+            }
+            "BackendTLSPolicy" | "BackendTLSOverride" | "RoutePolicy" => {
+                weaker["targetRefs"][0]["name"] = json!("other");
+            }
+            "RouteFilter" => weaker = json!({"regexRewrite": {"pattern": "a", "replacement": "b"}}),
+            "XBackend" => weaker["tls"] = Value::Null,
+            "Gateway" if weaker["tls"].is_object() => weaker["tls"] = Value::Null,
+            "Gateway" | "ListenerSet" => {
+                let everywhere = json!({"namespaces": {"from": "All"}});
+                weaker["listeners"][0]["allowedRoutes"] = everywhere;
+            }
+            other => panic!("{other}"),
+        }
+        let mut store = published();
+        apply(&mut store, kind, &weaker, "one");
+        fetch_nothing(&mut store);
+        assert!(apply(&mut store, kind, &spec, "two"), "{spec}");
+        assert!(served(&store, kind).unwrap().contains(r#""two""#), "{spec}");
+        // Even if a version that differs in references alone waits already.
+        let mut store = published();
+        apply(&mut store, kind, &weaker, "one");
+        fetch_nothing(&mut store);
+        apply(&mut store, kind, &weaker, "two");
+        assert!(apply(&mut store, kind, &spec, "three"), "{spec}");
+        assert!(
+            served(&store, kind).unwrap().contains(r#""three""#),
+            "{spec}"
+        );
+        assert!(store.next_release().is_none());
+    }
+}
+
+#[test]
+fn new_listener_waits_for_its_certificate() {
+    let mut store = published();
+    let listener = |name: &str| {
+        let tls = json!({"certificateRefs": [{"name": name}]});
+        json!({"name": name, "port": 443, "protocol": "HTTPS", "tls": tls})
+    };
+    let gateway = |listeners: &[Value]| json!({"gatewayClassName": "c", "listeners": listeners});
+    apply(
+        &mut store,
+        "Gateway",
+        &gateway(&[listener("one")]),
+        "unused",
+    );
+    fetch_nothing(&mut store);
+    let both = gateway(&[listener("one"), listener("two")]);
+    assert!(!apply(&mut store, "Gateway", &both, "unused"));
+    assert!(!served(&store, "Gateway").unwrap().contains(r#""two""#));
+}
