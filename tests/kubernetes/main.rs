@@ -12,6 +12,7 @@
 //! | repeated events, updates without changes | `order::publishes_repeated_events_once`, `secrets::unreferenced_secrets_*` |
 //! | objects in any order, revoked grants | `order` |
 //! | Secrets and ConfigMaps of objects that protect, which are not fetched yet | `protecting` |
+//! | kinds of policies that disappear | `protecting::policies_stay_in_force_*` |
 //! | stale lists and events, lists that lack most objects, kinds that disappear | the last seven of `faults` |
 //! | events that are large, invalid, of unknown objects or without an object | `events` |
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |

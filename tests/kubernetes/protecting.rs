@@ -1,5 +1,5 @@
-//! Objects that protect requests, while what they refer to is not fetched yet: the API server holds back the response. No
-//! request passes that they would not let pass.
+//! Objects that protect requests, while what they refer to is not fetched yet: the API server holds back the response, or
+//! does not know their kind. No request passes that they would not let pass.
 
 use crate::api::Api;
 use crate::harness::origin::Origin;
@@ -130,6 +130,27 @@ fn replaced_policy_protects_until_the_secret_of_the_new_one_is_fetched() {
     );
     api.hold("Secret", false);
     plane.wait_for("a.example", "401");
+}
+
+#[test]
+fn policies_stay_in_force_while_the_api_server_does_not_serve_their_kind() {
+    let (api, plane) = start();
+    api.hold("Secret", false);
+    api.apply(&passwords("policy", "a", "one"));
+    api.apply(&route("a", "one"));
+    plane.wait_for("a.example", "401");
+    api.set_served("AccessPolicy", false);
+    // Ends the watch.
+    api.fail("AccessPolicy", None);
+    let is_logged = || plane.log("no longer serves AccessPolicy").len();
+    eventually(is_logged, |lines| *lines == 1);
+    api.apply(&route("marker", "one"));
+    plane.wait_for("marker.example", "https://one/");
+    assert_eq!(plane.answer("a.example").as_deref(), Some("401"));
+    // What was deleted meanwhile is removed as soon as the kind is served.
+    api.delete("AccessPolicy", "default", "policy");
+    api.set_served("AccessPolicy", true);
+    plane.wait_for("a.example", "https://one/");
 }
 
 /// Returns a BackendTLSPolicy of the Service `a` with the authorities of a ConfigMap.

@@ -2,33 +2,30 @@
 //! less protected meanwhile. Must not know what is known.
 
 use crate::api::access_policy::AccessSpec;
+use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::{GatewaySpec, Listener};
 use crate::api::policy::BackendTlsSpec;
 use crate::api::route_filter::RouteFilterSpec;
 use crate::api::route_policy::RouteSpec;
 use crate::api::xbackend::XBackendSpec;
-use crate::api::{Kind, Object, Text};
+use crate::api::{Kind, Object, Resource, Text};
 
 /// Reports whether the published version of an object, or its absence, may take the place of the new version. Otherwise, the
 /// new one is published although what it refers to is not known, and requests that need that are refused.
 pub(super) fn may_wait(published: Option<&Object>, new: &Object) -> bool {
     match published {
-        None => is_refused_when_absent(new.kind()),
+        None => !is_policy(new.kind()),
         Some(published) => protects_alike(published, new),
     }
 }
 
-/// Reports whether requests that need an object of a kind are refused while there is none. Those of a policy are served
-/// without it.
-fn is_refused_when_absent(kind: &Kind) -> bool {
-    matches!(
-        kind.kind,
-        "Gateway" | "ListenerSet" | "XBackend" | "RouteFilter"
-    )
+/// Reports whether requests are served without objects of a kind. Without one of another kind, those that need it are refused.
+pub(super) fn is_policy(kind: &Kind) -> bool {
+    kind.kind.ends_with("Policy") || kind.kind == BackendTlsOverride::KIND
 }
 
 /// Reports whether two versions protect the same in the same way, and differ in nothing but the Secrets and ConfigMaps of
-/// it, and in what protects nothing.
+/// it, and in what protects nothing. A change of the first kind is as if the Secret changed, which takes effect later too.
 fn protects_alike(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::AccessPolicy(one), Object::AccessPolicy(other)) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deferral::may_wait;
+use super::deferral::{is_policy, may_wait};
 use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
 use super::pods;
@@ -173,7 +173,10 @@ impl Store {
             Change::Deleted(key, version) => self.remove(kind, &key, version),
             Change::Absent => {
                 self.staged.remove(&number);
-                self.replace(number, BTreeMap::new()) | self.awaited.remove(&number)
+                // An API server that starts may not know the kind yet. Whoever deletes a CRD deletes its objects first, each
+                // with an event.
+                let is_changed = !is_policy(kind) && self.replace(number, BTreeMap::new());
+                is_changed | self.awaited.remove(&number)
             }
         };
         if is_listed && is_held_by_reference(kind) {

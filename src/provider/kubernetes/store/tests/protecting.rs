@@ -245,3 +245,19 @@ fn new_listener_waits_for_its_certificate() {
     assert!(!apply(&mut store, "Gateway", &both, "unused"));
     assert!(!served(&store, "Gateway").unwrap().contains(r#""two""#));
 }
+
+#[test]
+fn policies_stay_while_their_kind_is_not_served() {
+    for kind in Kind::all().iter().filter(|kind| is_policy(kind)) {
+        let mut store = published();
+        let policy = parsed(kind.kind, "a", &json!({"targetRefs": []}));
+        assert!(store.apply(index(kind.kind), Change::Applied(policy)));
+        assert!(!store.apply(index(kind.kind), Change::Absent));
+        assert!(served(&store, kind.kind).is_some(), "{}", kind.kind);
+        store.apply(index(kind.kind), Change::Listing);
+        assert!(store.apply(index(kind.kind), Change::Complete));
+        assert!(served(&store, kind.kind).is_none(), "{}", kind.kind);
+    }
+    let kinds = Kind::all().iter().filter(|kind| is_policy(kind));
+    assert!(kinds.count() >= 8);
+}
