@@ -6,98 +6,83 @@ use serde_json::{Value, json};
 use super::super::super::references::can_reference;
 use super::*;
 
-/// Objects with a reference to the Secret or ConfigMap `NAME`. What is absent is published at once, unless its absence
-/// refuses requests.
+/// Returns objects with a reference to the Secret or ConfigMap `NAME`, each with whether it is a policy.
 fn cases() -> Vec<(&'static str, bool, Value)> {
-    let target =
-        json!([{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "shop"}]);
-    let service = json!([{"group": "", "kind": "Service", "name": "shop"}]);
-    let access = |section: &str, value: Value| json!({"targetRefs": target, section: value});
+    let access = access_policies().into_iter();
+    let access = access.map(|spec| ("AccessPolicy", true, spec));
+    let map = json!({"name": "NAME", "key": "a", "keys": [{"key": "a", "mediaType": "text/html"}]});
+    let route_policy = json!({
+        "targetRefs": target(), "requestBody": {"maxSize": "1Ki"},
+        "errorPages": [{"codes": [500], "configMapRef": map}],
+    });
+    let tls = json!({
+        "targetRefs": [{"group": "", "kind": "Service", "name": "shop"}],
+        "validation": {"hostname": "a.example", "caCertificateRefs": authority()},
+    });
+    let policies = [
+        ("BackendTLSPolicy", true, tls.clone()),
+        ("BackendTLSOverride", true, tls.clone()),
+        ("RoutePolicy", true, route_policy),
+    ];
+    let xbackend = json!({
+        "type": "ExternalHostname", "port": {"port": 443},
+        "tls": {"mode": "ServerOnly", "validation": tls["validation"]},
+    });
+    let filter = json!({"directResponse": {"status": 403, "configMapRef": map}});
+    let others = [
+        ("RouteFilter", false, filter),
+        ("XBackend", false, xbackend),
+    ];
+    let all = access.chain(policies).chain(others);
+    all.chain(with_listeners()).collect()
+}
+
+fn target() -> Value {
+    json!([{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "shop"}])
+}
+
+fn authority() -> Value {
+    json!([{"group": "", "kind": "ConfigMap", "name": "NAME"}])
+}
+
+fn access_policies() -> Vec<Value> {
+    let access = |section: &str, value: Value| json!({"targetRefs": target(), section: value});
     let jwt = |jwks: Value| {
         let provider = json!({"issuer": "https://a.example", "jwks": jwks});
         access("jwt", json!({"providers": [provider]}))
     };
-    let authority = json!([{"group": "", "kind": "ConfigMap", "name": "NAME"}]);
-    let tls = json!({
-        "targetRefs": service,
-        "validation": {"hostname": "a.example", "caCertificateRefs": authority},
-    });
-    let map = json!({"name": "NAME", "key": "a", "keys": [{"key": "a", "mediaType": "text/html"}]});
-    let listeners = json!([{
-        "name": "l", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "NAME"}]},
-    }]);
-    let validation = json!({"validation": {"caCertificateRefs": authority}});
-    let remote = json!({"uri": "https://a.example/keys", "caConfigMapRef": {"name": "NAME"}});
+    let from = json!([{"type": "Header", "name": "key"}]);
     let oidc = json!({
         "issuer": "https://a.example", "clientID": "a", "clientSecretRef": {"name": "NAME"},
     });
+    let remote = json!({"uri": "https://a.example/keys", "caConfigMapRef": {"name": "NAME"}});
     vec![
-        (
-            "AccessPolicy",
-            true,
-            access("basic", json!({"secretRef": {"name": "NAME"}})),
+        access("basic", json!({"secretRef": {"name": "NAME"}})),
+        access(
+            "apiKey",
+            json!({"secretRefs": [{"name": "NAME"}], "from": from}),
         ),
-        (
-            "AccessPolicy",
-            true,
-            access(
-                "apiKey",
-                json!({"secretRefs": [{"name": "NAME"}], "from": [{"type": "Header", "name": "key"}]}),
-            ),
-        ),
-        (
-            "AccessPolicy",
-            true,
-            jwt(json!({"configMapRef": {"name": "NAME"}})),
-        ),
-        (
-            "AccessPolicy",
-            true,
-            jwt(json!({"secretRef": {"name": "NAME"}})),
-        ),
-        ("AccessPolicy", true, jwt(json!({"remote": remote}))),
-        ("AccessPolicy", true, access("oidc", oidc)),
-        ("BackendTLSPolicy", true, tls.clone()),
-        ("BackendTLSOverride", true, tls.clone()),
-        (
-            "RoutePolicy",
-            true,
-            json!({
-                "targetRefs": target, "requestBody": {"maxSize": "1Ki"},
-                "errorPages": [{"codes": [500], "configMapRef": map}],
-            }),
-        ),
-        (
-            "RouteFilter",
-            false,
-            json!({"directResponse": {"status": 403, "configMapRef": map}}),
-        ),
-        (
-            "XBackend",
-            false,
-            json!({
-                "type": "ExternalHostname", "port": {"port": 443},
-                "tls": {"mode": "ServerOnly", "validation": tls["validation"]},
-            }),
-        ),
-        (
-            "Gateway",
-            false,
-            json!({"gatewayClassName": "c", "listeners": listeners}),
-        ),
-        (
-            "Gateway",
-            false,
-            json!({
-                "gatewayClassName": "c", "listeners": [{"name": "l", "port": 443, "protocol": "HTTPS"}],
-                "tls": {"frontend": {"default": validation}},
-            }),
-        ),
-        (
-            "ListenerSet",
-            false,
-            json!({"parentRef": {"name": "parent"}, "listeners": listeners}),
-        ),
+        jwt(json!({"configMapRef": {"name": "NAME"}})),
+        jwt(json!({"secretRef": {"name": "NAME"}})),
+        jwt(json!({"remote": remote})),
+        access("oidc", oidc),
+    ]
+}
+
+fn with_listeners() -> [(&'static str, bool, Value); 3] {
+    let listener =
+        |tls: Value| json!([{"name": "l", "port": 443, "protocol": "HTTPS", "tls": tls}]);
+    let listeners = listener(json!({"certificateRefs": [{"name": "NAME"}]}));
+    let certificates = json!({"gatewayClassName": "c", "listeners": listeners});
+    let clients = json!({
+        "gatewayClassName": "c", "listeners": listener(Value::Null),
+        "tls": {"frontend": {"default": {"validation": {"caCertificateRefs": authority()}}}},
+    });
+    let set = json!({"parentRef": {"name": "parent"}, "listeners": listeners});
+    [
+        ("Gateway", false, certificates),
+        ("Gateway", false, clients),
+        ("ListenerSet", false, set),
     ]
 }
 
