@@ -4,6 +4,7 @@
 
 pub mod bundle;
 mod client;
+mod deferral;
 mod events;
 mod fetch;
 mod head;

@@ -186,7 +186,11 @@ impl Api {
     }
 
     fn get(&self, request: &ParsedRequest<'_>) -> (u16, Value) {
-        match self.state().objects.get(&request.key()) {
+        let mut state = self.state();
+        while state.held.contains(request.kind.name) {
+            state = self.wait(state, TEST_TIMEOUT);
+        }
+        match state.objects.get(&request.key()) {
             Some(object) => (200, object.clone()),
             None => (404, failure(404)),
         }

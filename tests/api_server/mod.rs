@@ -85,6 +85,8 @@ struct State {
     missing: BTreeSet<String>,
     /// Kinds whose lists hang after this many pages.
     hanging: BTreeMap<String, usize>,
+    /// Kinds whose objects have no response when they are requested by name.
+    held: BTreeSet<String>,
     /// Number of further continue tokens to expire.
     expired: usize,
     /// Remaining objects of lists by continue token.
@@ -339,6 +341,14 @@ impl Api {
             if let Some(pages) = after {
                 state.hanging.insert(kind.to_owned(), pages);
             }
+        });
+    }
+
+    /// Holds back the responses to requests for single objects of a kind, or sends them.
+    pub(crate) fn hold(&self, kind: &str, is_held: bool) {
+        self.change(|state| match is_held {
+            true => state.held.insert(kind.to_owned()),
+            false => state.held.remove(kind),
         });
     }
 

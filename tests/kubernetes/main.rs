@@ -1,5 +1,5 @@
 //! A data plane that watches a cluster: the program, an API server with every kind of failure, and a client of the data
-//! plane. `serving`, `order` and `invalid` test the program. `events`, `faults`, `namespaces` and `secrets` test
+//! plane. `serving`, `order`, `protecting` and `invalid` test the program. `events`, `faults`, `namespaces` and `secrets` test
 //! what the provider publishes. `backend_kinds` tests both.
 //! | fault | tests |
 //! |---|---|
@@ -11,6 +11,8 @@
 //! | 401 and a new token, 403 for one kind | `serving::reloads_rotated_token_*` (takes most of a minute), `faults::forbidden_kind_*`, `serving::forbidden_kind_*` |
 //! | repeated events, updates without changes | `order::publishes_repeated_events_once`, `secrets::unreferenced_secrets_*` |
 //! | objects in any order, revoked grants | `order` |
+//! | Secrets and ConfigMaps of objects that protect, which are not fetched yet | `protecting` |
+//! | kinds of policies that disappear | `protecting::policies_stay_in_force_*` |
 //! | stale lists and events, lists that lack most objects, kinds that disappear | the last seven of `faults` |
 //! | events that are large, invalid, of unknown objects or without an object | `events` |
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
@@ -36,6 +38,7 @@ mod once;
 mod order;
 mod plane;
 mod pods;
+mod protecting;
 mod secrets;
 mod serving;
 mod watching;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::deferral::{is_policy, may_wait};
 use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
 use super::pods;
@@ -172,7 +173,10 @@ impl Store {
             Change::Deleted(key, version) => self.remove(kind, &key, version),
             Change::Absent => {
                 self.staged.remove(&number);
-                self.replace(number, BTreeMap::new()) | self.awaited.remove(&number)
+                // An API server that starts may not know the kind yet. Whoever deletes a CRD deletes its objects first, each
+                // with an event.
+                let is_changed = !is_policy(kind) && self.replace(number, BTreeMap::new());
+                is_changed | self.awaited.remove(&number)
             }
         };
         if is_listed && is_held_by_reference(kind) {
@@ -414,14 +418,17 @@ impl Store {
         let own = References::of(&object);
         let previous = self.snapshot.object(&name);
         let is_new = previous.is_none();
-        if !self.snapshot.insert(object) {
+        if !self.snapshot.insert(object.clone()) {
             return false;
         }
         // A new Gateway brings the references of its ListenerSets.
         let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
         let references: Vec<_> = std::iter::once(&own).chain(of_sets).cloned().collect();
         let known = count_known(&self.referenced, &references, 0);
-        let is_deferred = self.is_published && known < count(&references);
+        let deferred = self.deferred.get(&name);
+        let published = deferred.map_or(previous.as_ref(), |it| it.previous.as_ref());
+        let is_deferred =
+            self.is_published && known < count(&references) && may_wait(published, &object);
         let keeps_previous = is_deferred && !self.deferred.contains_key(&name);
         self.referenced.replace(&name, own, keeps_previous);
         if !is_deferred {

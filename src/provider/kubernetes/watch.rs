@@ -10,6 +10,7 @@ use kube::core::Request;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::deferral::is_policy;
 use super::events::{Event, EventType, Events};
 use super::lister::{Lister, Served, page_size};
 use super::parsed::{self, ParsedObject};
@@ -177,7 +178,11 @@ impl Watch {
             return Ok(());
         }
         if progress.is_missing {
-            tracing::warn!("the cluster no longer serves {}", self.scope);
+            let outcome = match is_policy(self.scope.kind) {
+                true => "the known objects stay in force until it does, or until a restart",
+                false => "its objects are removed",
+            };
+            tracing::warn!("the cluster no longer serves {}: {outcome}", self.scope);
         }
         *progress = Progress::default();
         self.send(Change::Absent).await?;

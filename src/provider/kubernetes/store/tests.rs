@@ -9,6 +9,8 @@ use super::super::parsed::Content;
 use super::*;
 use crate::provider::problem::unreadable;
 
+mod protecting;
+
 fn kinds() -> Vec<&'static Kind> {
     Kind::all().iter().collect()
 }

@@ -1,0 +1,211 @@
+//! Objects that protect requests, while what they refer to is not fetched yet: the API server holds back the response, or
+//! does not know their kind. No request passes that they would not let pass.
+
+use crate::api::Api;
+use crate::harness::origin::Origin;
+use crate::plane::DataPlane;
+use crate::{eventually, route, route_with};
+
+/// Returns an AccessPolicy on the route `host`.
+fn access(name: &str, host: &str, section: &str) -> String {
+    format!(
+        "
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {{name: {name}, namespace: default}}
+spec:
+  targetRefs: [{{group: gateway.networking.k8s.io, kind: HTTPRoute, name: {host}}}]
+  {section}
+"
+    )
+}
+
+/// Returns an AccessPolicy on the route `host` with the passwords of a Secret.
+fn passwords(name: &str, host: &str, secret: &str) -> String {
+    access(
+        name,
+        host,
+        &format!("basic: {{secretRef: {{name: {secret}}}}}"),
+    )
+}
+
+/// Returns a Secret with the passwords of a user.
+fn users(name: &str) -> String {
+    // The SHA-1 of "a".
+    format!(
+        "{{apiVersion: v1, kind: Secret, metadata: {{name: {name}, namespace: default}}, type: Opaque, \
+         stringData: {{auth: 'a:{{SHA}}hvfkN/qlp/zhXR3cuerq6jd2Z7g='}}}}"
+    )
+}
+
+/// Starts a data plane whose API server has Secrets that nothing refers to.
+fn start() -> (Api, DataPlane) {
+    let api = Api::start();
+    for name in ["one", "two"] {
+        api.apply(&users(name));
+    }
+    let plane = DataPlane::start(&api);
+    plane.wait_for("nothing.example", "404");
+    api.hold("Secret", true);
+    api.hold("ConfigMap", true);
+    (api, plane)
+}
+
+/// Waits until a Secret or ConfigMap is requested, so that the object that refers to it has been read.
+fn wait_until_requested(api: &Api, name: &str) {
+    api.wait_for_requests(1, "GET", &format!("/{name}"));
+}
+
+/// Returns the first response for a host that says more than that there is no route.
+fn first_answer(plane: &DataPlane, host: &str) -> String {
+    let is_served = |answer: &Option<String>| answer.as_deref().is_some_and(|it| it != "404");
+    let answer = std::cell::RefCell::new(None);
+    eventually(
+        || {
+            let seen = plane.answer(host);
+            answer.borrow_mut().clone_from(&seen);
+            seen
+        },
+        is_served,
+    );
+    answer.into_inner().unwrap()
+}
+
+#[test]
+fn new_access_policy_refuses_requests_until_its_secret_is_fetched() {
+    let (api, plane) = start();
+    api.apply(&passwords("policy", "a", "one"));
+    wait_until_requested(&api, "one");
+    api.apply(&route("a", "one"));
+    assert_eq!(first_answer(&plane, "a.example"), "500");
+    api.hold("Secret", false);
+    plane.wait_for("a.example", "401");
+}
+
+#[test]
+fn new_access_policy_refuses_requests_while_its_secret_does_not_exist() {
+    let (api, plane) = start();
+    api.apply(&passwords("policy", "a", "missing"));
+    wait_until_requested(&api, "missing");
+    api.apply(&route("a", "one"));
+    assert_eq!(first_answer(&plane, "a.example"), "500");
+    api.hold("Secret", false);
+    api.apply(&route("marker", "one"));
+    plane.wait_for("marker.example", "https://one/");
+    assert_eq!(plane.answer("a.example").as_deref(), Some("500"));
+    api.apply(&users("missing"));
+    plane.wait_for("a.example", "401");
+}
+
+#[test]
+fn new_credentials_of_a_policy_take_effect_before_their_secret_is_fetched() {
+    let (api, plane) = start();
+    api.apply(&access("policy", "a", "ipRules: {deny: [192.0.2.1]}"));
+    api.apply(&route("a", "one"));
+    plane.wait_for("a.example", "https://one/");
+    api.apply(&passwords("policy", "a", "one"));
+    wait_until_requested(&api, "one");
+    api.apply(&route("marker", "one"));
+    plane.wait_for("marker.example", "https://one/");
+    assert_eq!(plane.answer("a.example").as_deref(), Some("500"));
+}
+
+#[test]
+fn replaced_policy_protects_until_the_secret_of_the_new_one_is_fetched() {
+    let (api, plane) = start();
+    api.hold("Secret", false);
+    api.apply(&passwords("old", "a", "one"));
+    api.apply(&route("a", "one"));
+    plane.wait_for("a.example", "401");
+    api.hold("Secret", true);
+    api.apply(&passwords("new", "a", "two"));
+    wait_until_requested(&api, "two");
+    api.delete("AccessPolicy", "default", "old");
+    eventually(
+        || plane.answer("a.example"),
+        |answer| match answer.as_deref() {
+            Some("401") => false,
+            other => other == Some("500") || panic!("{other:?}"),
+        },
+    );
+    api.hold("Secret", false);
+    plane.wait_for("a.example", "401");
+}
+
+#[test]
+fn policies_stay_in_force_while_the_api_server_does_not_serve_their_kind() {
+    let (api, plane) = start();
+    api.hold("Secret", false);
+    api.apply(&passwords("policy", "a", "one"));
+    api.apply(&route("a", "one"));
+    plane.wait_for("a.example", "401");
+    api.set_served("AccessPolicy", false);
+    // Ends the watch.
+    api.fail("AccessPolicy", None);
+    let is_logged = || plane.log("no longer serves AccessPolicy").len();
+    eventually(is_logged, |lines| *lines == 1);
+    api.apply(&route("marker", "one"));
+    plane.wait_for("marker.example", "https://one/");
+    assert_eq!(plane.answer("a.example").as_deref(), Some("401"));
+    // What was deleted meanwhile is removed as soon as the kind is served.
+    api.delete("AccessPolicy", "default", "policy");
+    api.set_served("AccessPolicy", true);
+    plane.wait_for("a.example", "https://one/");
+}
+
+/// Returns a BackendTLSPolicy of the Service `a` with the authorities of a ConfigMap.
+fn tls(name: &str, map: &str) -> String {
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{name: {name}, namespace: default}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: a}}]
+  validation: {{hostname: a.example, caCertificateRefs: [{{group: '', kind: ConfigMap, name: {map}}}]}}
+"
+    )
+}
+
+/// Applies a Service of an origin and its route.
+fn serve(api: &Api, origin: &Origin) {
+    let port = origin.address.port();
+    api.apply(&format!(
+        "
+apiVersion: v1
+kind: Service
+metadata: {{name: a, namespace: default}}
+spec: {{ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: a-1, namespace: default, labels: {{kubernetes.io/service-name: a}}}}
+addressType: IPv4
+endpoints: [{{addresses: [127.0.0.1]}}]
+ports: [{{port: {port}}}]
+"
+    ));
+    api.apply(&route_with("a", "{backendRefs: [{name: a, port: 80}]}"));
+}
+
+#[test]
+fn nothing_is_sent_in_plain_text_before_the_authorities_of_a_policy_are_fetched() {
+    let (api, plane) = start();
+    let origin = Origin::hello();
+    for (name, map) in [("old", "first"), ("new", "second")] {
+        api.apply(&tls(name, map));
+        wait_until_requested(&api, map);
+        serve(&api, &origin);
+        eventually(
+            || plane.answer("a.example"),
+            |answer| answer.as_deref() == Some("500"),
+        );
+        if name == "new" {
+            api.delete("BackendTLSPolicy", "default", "old");
+            api.apply(&route("marker", "one"));
+            plane.wait_for("marker.example", "https://one/");
+            assert_eq!(plane.answer("a.example").as_deref(), Some("500"));
+        }
+    }
+    assert!(origin.requests().is_empty());
+}
