@@ -56,7 +56,7 @@ pub(super) struct Refused {
     /// What policies say about the response.
     pub(super) defaults: Option<Arc<RouteDefaults>>,
     /// What filters say about the response.
-    pub(super) phase: ResponsePhase,
+    pub(super) phase: Option<Box<ResponsePhase>>,
     /// Whether its client may get a page: 200 would open the tunnel of a WebSocket over HTTP/2.
     pub(super) may_have_page: bool,
 }
@@ -68,7 +68,7 @@ impl From<Error> for Refused {
             id: None,
             headers: None,
             defaults: None,
-            phase: ResponsePhase::default(),
+            phase: None,
             may_have_page: false,
         }
     }
@@ -139,10 +139,10 @@ pub(super) fn admit(
     let passed = passed.and_then(|passed| carries(&rule, parts).map(|()| passed));
     let passed = passed.map_err(|refusal| {
         let PolicyRefusal { error, headers, .. } = *refusal;
-        let mut phase = ResponsePhase::default();
+        let mut phase = Box::<ResponsePhase>::default();
         phase.share(rule.filters().all, &parts.headers);
         Refused {
-            phase,
+            phase: Some(phase),
             headers: (!headers.is_empty()).then(|| Box::new(headers)),
             defaults: place.defaults(&rule),
             ..refused(error)

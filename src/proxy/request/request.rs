@@ -216,7 +216,9 @@ fn refuse_unmatched(refused: Refused, parts: &request::Parts, mut record: Box<Re
         false => None,
     };
     let response = ErrorResponse::new(error, format, id, record);
-    let response = response.with_headers(headers).with_phase(phase);
+    let response = response
+        .with_headers(headers)
+        .with_phase(phase.map(|it| *it).unwrap_or_default());
     Outcome::Refuse(Box::new(response.with_defaults(defaults, page)))
 }
 
