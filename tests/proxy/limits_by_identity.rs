@@ -87,7 +87,12 @@ async fn limit_without_identity_counts_before_and_one_with_it_after_authenticati
         "the closest"
     );
     // What the limit of the client refuses does not count for the other one.
-    let rest = [("none", 401), ("key-of-shop", 429), ("none", 401), ("none", 429)];
+    let rest = [
+        ("none", 401),
+        ("key-of-shop", 429),
+        ("none", 401),
+        ("none", 429),
+    ];
     for (key, expected) in rest {
         let answer = get(&mut client, &[("x-api-key", key)]).await;
         assert_eq!(answer.status, expected, "{key}");
