@@ -326,6 +326,7 @@ impl<B: Replay> Attempt<'_, B> {
         let is_retryable = exchange.is_retryable_elsewhere(cause)
             && attempts.has_other_endpoint(backend, in_flight);
         let is_reused = exchange.is_reused();
+        let has_written = exchange.has_written();
         let connection = exchange.connection();
         let body = exchange.into_body();
         let error = SendError::from(cause);
@@ -351,7 +352,10 @@ impl<B: Replay> Attempt<'_, B> {
                 let is_stale = is_reused && !matches!(cause, ExchangeError::Protocol(_));
                 if is_stale && is_replayable && tried.total.try_stale_resend() {
                     tried.avoid.idle = true;
-                    resend = Resend::AtOnce;
+                    resend = match has_written {
+                        true => Resend::Stale,
+                        false => Resend::AtOnce,
+                    };
                 } else if is_retryable && tried.total.try_repeat() {
                     resend = Resend::AsRetry;
                 }
@@ -364,7 +368,7 @@ impl<B: Replay> Attempt<'_, B> {
             }
             ExchangeError::Reset | ExchangeError::RequestBody => {}
         }
-        if resend == Resend::AtOnce {
+        if matches!(resend, Resend::AtOnce | Resend::Stale) {
             tried.total.charge(backend);
         }
         let body = body.and_then(rewound);

@@ -40,6 +40,9 @@ pub enum Resend {
     /// At once: there was no connection, the backend reports that it did not process the request, or a reused
     /// connection closed. Bounded per request.
     AtOnce,
+    /// At once, unless the rule says how often the request is sent: a reused connection closed after a part of the request
+    /// was written, and the method is idempotent. Once per request.
+    Stale,
     /// As a retry, once per request and within the retry budget of the backend: the backend may have processed the
     /// request, but its method is safe, and there is another endpoint.
     AsRetry,
@@ -196,6 +199,11 @@ impl Attempts {
         let failed = self.failed.get_or_insert_default();
         let unreachable = failed.unreachable.into_iter().rev().find(|id| *id != 0);
         **failed = FailedAttempts {
+            // What made one idle connection stale may have closed all.
+            avoid: Avoid {
+                idle: failed.avoid.idle,
+                ..Avoid::default()
+            },
             refused: endpoint.or(unreachable).or(failed.refused),
             last: failed.last,
             total: mem::take(&mut failed.total),

@@ -24,6 +24,13 @@ use crate::upstream::io::{Io, Terms};
 use crate::upstream::proxy_header;
 use crate::upstream::send_error::SendError;
 
+/// Time after which the host asks the peer of a quiet HTTP/2 connection whether it is there, and between such questions.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for which what was sent on an HTTP/2 connection may stay unacknowledged before the connection ends (RFC 5482).
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+
 /// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
@@ -191,10 +198,8 @@ impl Connector {
             let written = io.write_all(&header).await;
             written.map_err(|error| connect_error(&error))?;
         }
-        if let Some(idle) = settings.and_then(|it| it.ir.connection.keepalive) {
-            let keepalive = TcpKeepalive::new().with_time(idle).with_interval(idle);
-            let _ = SockRef::from(&io).set_tcp_keepalive(&keepalive);
-        }
+        let keepalive = settings.and_then(|it| it.ir.connection.keepalive);
+        watch_peer(&io, keepalive, self.protocol() != Some(Protocol::Http1));
         let Transport::Tls(tls) = &self.transport else {
             return Ok(Io::plain(io, descriptor));
         };
@@ -211,6 +216,28 @@ impl Connector {
                 ))
             }
         }
+    }
+}
+
+/// Lets the host find out whether the peer is there, without traffic that it would see. A socket that does not support it still
+/// works.
+fn watch_peer(io: &TcpStream, keepalive: Option<Duration>, is_shared: bool) {
+    let socket = SockRef::from(io);
+    let keepalive = match keepalive {
+        Some(idle) => Some(TcpKeepalive::new().with_time(idle).with_interval(idle)),
+        None if is_shared => Some(
+            TcpKeepalive::new()
+                .with_time(KEEPALIVE_AFTER)
+                .with_interval(KEEPALIVE_INTERVAL),
+        ),
+        None => None,
+    };
+    if let Some(keepalive) = keepalive {
+        let _ = socket.set_tcp_keepalive(&keepalive);
+    }
+    #[cfg(target_os = "linux")]
+    if is_shared {
+        let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     }
 }
 

@@ -40,6 +40,14 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
+    /// Reports whether a part of the request was sent.
+    pub(super) fn has_written(&self) -> bool {
+        match self {
+            Self::Http1(exchange) => exchange.has_written(),
+            Self::Http2(_) => true,
+        }
+    }
+
     /// Reports whether a retry at another endpoint is safe after `cause`: no part of the response
     /// has arrived, and the method is safe, so that the client did not request any effect even if
     /// the backend processed the request (RFC 9110, 9.2.1).

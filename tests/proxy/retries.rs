@@ -104,6 +104,30 @@ async fn request_with_a_safe_method_is_sent_as_often_as_the_rule_allows() {
     }
 }
 
+/// The first of these attempts is on a connection that has carried a request before.
+#[tokio::test]
+async fn attempts_of_a_rule_count_those_on_reused_connections() {
+    let seen = Arc::<AtomicUsize>::default();
+    let requests = seen.clone();
+    let origin = Origin::raw(move |mut stream| {
+        let seen = seen.clone();
+        async move {
+            read_until(&mut stream, "\r\n\r\n").await;
+            if seen.fetch_add(1, SeqCst) == 0 {
+                write_text(&mut stream, OK).await;
+                read_until(&mut stream, "\r\n\r\n").await;
+                seen.fetch_add(1, SeqCst);
+            }
+        }
+    })
+    .await;
+    let scene = before(&origin, json!({"attempts": 3, "backoff": "1ms"}));
+    let mut client = Client::http1(scene.at(80)).await;
+    assert_eq!(client.get("a.com", "/").await.status, 200);
+    assert_eq!(client.get("a.com", "/").await.status, 502);
+    assert_eq!(requests.load(SeqCst), 1 + 4);
+}
+
 #[tokio::test]
 async fn retries_add_a_fifth_to_an_outage_at_most() {
     for (method, most) in [(Method::GET, 120), (Method::PUT, 100)] {

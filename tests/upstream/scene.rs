@@ -155,7 +155,7 @@ impl Worker {
                     retries -= 1;
                     attempts.begin_retry(None);
                 }
-                Resend::AsRetry | Resend::AtOnce => {}
+                Resend::AsRetry | Resend::AtOnce | Resend::Stale => {}
             }
             body = again;
         }

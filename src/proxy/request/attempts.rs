@@ -121,7 +121,8 @@ fn after_failure(
         let is_of_rule = allowed.are_of_rule();
         let is_retried = allowed.allow_error(error, &exchange.parts.method);
         match resend {
-            Resend::AtOnce => {
+            Resend::Stale if is_of_rule => {}
+            Resend::AtOnce | Resend::Stale => {
                 exchange.record.note_retry(true);
                 return Ok(Next::Resend(body));
             }

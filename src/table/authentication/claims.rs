@@ -29,7 +29,7 @@ impl Claims {
         named.map(|(_, value)| &**value)
     }
 
-    /// Reports whether a claim has one of these values. Each word of [`SCOPES`] is a value.
+    /// Reports whether a claim has one of these values. Each word of `scope` and `scp` is a value.
     pub fn has(&self, name: &ClaimName, values: &[Box<str>]) -> bool {
         let is_value = |own: &str| values.iter().any(|value| **value == *own);
         let has_words = SCOPES.contains(&name.as_str());

@@ -248,6 +248,11 @@ impl<B: Replay> Exchange<B> {
             && (!self.queue.wrote() || self.semantics != Semantics::Other)
     }
 
+    /// Reports whether a byte of the request was written.
+    pub(super) fn has_written(&self) -> bool {
+        self.queue.wrote()
+    }
+
     /// Reports whether the request is safe and no byte of a response has arrived.
     pub(super) fn is_safe_without_response(&self) -> bool {
         self.semantics == Semantics::Safe && !self.read_any

@@ -16,6 +16,7 @@ use h2::{Ping, PingPong, Reason, RecvStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
+use super::silence::{PING_AFTER, PING_TIMEOUT, Silence, Verdict};
 use crate::http2::{AMPLE_WINDOW, Bodies, Body, EmptyFrames, FRAME_BUDGET, Windows, Wire};
 use crate::ir::http2::Http2Windows;
 use crate::runtime::clock::{Clock, Deadline};
@@ -48,11 +49,6 @@ const MALFORMED_RESPONSES: u32 = 256;
 /// Empty DATA frames, counted by h2, after which a connection gets no new requests. h2 ends it
 /// after 100.
 const EMPTY_FRAMES: u32 = 32;
-/// Idle time of a connection with requests before a PING.
-const PING_AFTER: Duration = Duration::from_secs(30);
-/// Timeout of a PING response.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Maximum time that a new connection waits for the peer's SETTINGS.
 const SETTINGS_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -120,10 +116,12 @@ impl Http2Connection {
         let (max_streams, own) = io.http2();
         let counts = io.counts().cloned().collect();
         let last_read = Rc::new(Cell::new(clock.now()));
+        let last_written = Rc::new(Cell::new(clock.now()));
         let io = WatchedIo {
             io,
             clock: clock.clone(),
             last_read: last_read.clone(),
+            last_written: last_written.clone(),
             is_broken: false,
         };
         let bodies = Bodies::new(windows(own), false);
@@ -147,13 +145,18 @@ impl Http2Connection {
             let has_responded = learn_settings(&mut connection, &mut pings).await?;
             let deadline = clock.deadline();
             deadline.set(PING_AFTER);
+            let silence = Silence {
+                awaits_pong: !has_responded,
+                last_read,
+                last_written,
+                next_ping: 0,
+            };
             tokio::task::spawn_local(Driver {
                 connection,
                 pings,
-                awaits_pong: !has_responded,
+                silence,
                 deadline,
                 clock: clock.clone(),
-                last_read,
                 load: load.clone(),
                 bodies: bodies.clone(),
             });
@@ -286,10 +289,9 @@ impl Drop for Slot {
 struct Driver {
     connection: client::Connection<Wire<WatchedIo>, Bytes>,
     pings: PingPong,
-    awaits_pong: bool,
+    silence: Silence,
     deadline: Deadline,
     clock: Rc<Clock>,
-    last_read: Rc<Cell<u64>>,
     load: Rc<Load>,
     bodies: Rc<Bodies>,
 }
@@ -297,16 +299,13 @@ struct Driver {
 impl Driver {
     /// Handles the deadline. Returns false if the peer has not responded to a PING.
     fn on_deadline(&mut self) -> bool {
-        let silent = Duration::from_millis(self.clock.now().saturating_sub(self.last_read.get()));
-        if self.load.streams.get() == 0 || silent < PING_TIMEOUT {
-            self.deadline.set(PING_AFTER);
-        } else if silent < PING_AFTER {
-            self.deadline.set(PING_AFTER - silent);
-        } else if self.awaits_pong || self.pings.send_ping(Ping::opaque()).is_err() {
-            return false;
-        } else {
-            self.awaits_pong = true;
-            self.deadline.set(PING_TIMEOUT);
+        let has_streams = self.load.streams.get() > 0;
+        match self.silence.judge(self.clock.now(), has_streams) {
+            Verdict::Wait(time) => self.deadline.set(time),
+            Verdict::Ping if self.pings.send_ping(Ping::opaque()).is_ok() => {
+                self.deadline.set(PING_TIMEOUT);
+            }
+            Verdict::Ping | Verdict::Dead => return false,
         }
         true
     }
@@ -329,8 +328,8 @@ impl Future for Driver {
             if this.bodies.on_driven(resize) {
                 cx.waker().wake_by_ref();
             }
-            if this.awaits_pong && this.pings.poll_pong(cx).is_ready() {
-                this.awaits_pong = false;
+            if this.silence.awaits_pong && this.pings.poll_pong(cx).is_ready() {
+                this.silence.awaits_pong = false;
                 this.deadline.set(PING_AFTER);
             }
             ready!(this.deadline.poll_due(cx));
@@ -363,18 +362,20 @@ async fn learn_settings(
     timeout(SETTINGS_TIMEOUT, pong).await.unwrap_or(Ok(false))
 }
 
-/// A stream that records the time of the last read, and whose writes never fail. After the peer has
+/// A stream that records the times of the last read and write, and whose writes never fail. After the peer has
 /// closed the connection, its GOAWAY may still be unread, and that frame states which streams were
 /// not processed.
 struct WatchedIo {
     io: Io,
     clock: Rc<Clock>,
     last_read: Rc<Cell<u64>>,
+    last_written: Rc<Cell<u64>>,
     is_broken: bool,
 }
 
 impl WatchedIo {
     fn written(&mut self, outcome: io::Result<usize>, length: usize) -> io::Result<usize> {
+        self.last_written.set(self.clock.now());
         if outcome.is_err() {
             self.is_broken = true;
         }

@@ -2,6 +2,7 @@
 //! the request body until the response head arrives, so that an unprocessed request can be retried.
 
 mod connection;
+mod silence;
 
 use std::future::Future;
 use std::mem;
