@@ -1,6 +1,6 @@
 //! `portcullis completions`: prints a script that completes the command line in a shell.
 
-use std::io;
+use std::io::{self, Write};
 
 use clap_complete::Shell;
 
@@ -20,6 +20,15 @@ pub struct Args {
 }
 
 /// Prints the script.
-pub fn run(args: &Args, mut command: clap::Command) {
-    clap_complete::generate(args.shell, &mut command, "portcullis", &mut io::stdout());
+///
+/// # Errors
+/// When standard output cannot be written, unless its reader has seen enough of it.
+pub fn run(args: &Args, mut command: clap::Command) -> io::Result<()> {
+    let mut script = Vec::new();
+    // clap_complete panics when it cannot write.
+    clap_complete::generate(args.shell, &mut command, "portcullis", &mut script);
+    match io::stdout().write_all(&script) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        Err(_) | Ok(()) => Ok(()),
+    }
 }

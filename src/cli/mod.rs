@@ -104,10 +104,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::LogLevel(args) => log_level::run(args).map(|()| ExitCode::SUCCESS),
         Command::Shift(args) => shift::run(args, command()),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Completions(args) => {
-            completions::run(args, command());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions(args) => completions::run(args, command())
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
     };
     let code = result.unwrap_or_else(|error| {
         log::write_line(&format!("portcullis: {error:#}"));

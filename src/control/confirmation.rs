@@ -17,15 +17,23 @@ pub(super) const START_HOLD: Duration = Duration::from_secs(10);
 /// State of a Gateway's data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// All ready replicas serve the latest revision, except for these ports, which could not be
-    /// bound.
-    Confirmed(BTreeMap<u16, String>),
+    /// All ready replicas serve the latest revision, as far as they can.
+    Confirmed(Shortfall),
     /// Replicas are expected to confirm before this deadline.
     Awaited(Instant),
     /// Some replicas have not confirmed in time. Names them.
     Lagging(String),
     /// There is no ready replica. Those that are not ready could not bind these ports.
     Absent(BTreeMap<u16, String>),
+}
+
+/// What replicas that have the latest revision do not serve of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shortfall {
+    /// Ports that could not be bound, with the error.
+    pub(super) unbound: BTreeMap<u16, String>,
+    /// Objects that a replica of another version cannot read: which replica, and what is wrong with the first one.
+    pub(super) unread: Option<String>,
 }
 
 impl Verdict {
@@ -84,17 +92,20 @@ impl Confirmations {
             *state = State::default();
             return Verdict::Absent(BTreeMap::new());
         }
-        let current: Vec<&PodReport> = replicas
+        let current: Vec<(&Replica, &PodReport)> = replicas
             .iter()
-            .filter_map(|(_, report)| *report)
-            .filter(|report| report.revision >= Some(wanted))
+            .filter_map(|(replica, report)| Some((*replica, (*report)?)))
+            .filter(|(_, report)| report.revision >= Some(wanted))
             .collect();
         if current.len() == replicas.len() {
             state.confirmed = Some(wanted);
         }
         if state.confirmed >= Some(wanted) {
             state.awaited = None;
-            return Verdict::Confirmed(unbound(current));
+            return Verdict::Confirmed(Shortfall {
+                unread: unread(&current),
+                unbound: unbound(current.into_iter().map(|(_, report)| report)),
+            });
         }
         // Replicas that are one change behind in a series of changes do not lag.
         let has = |revision| {
@@ -131,6 +142,16 @@ fn lag_reason(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Opt
         Some(None) => Some(format!("{replica} has not reported yet")),
         Some(revision) => (revision < Some(wanted)).then(|| format!("{replica} is behind")),
     }
+}
+
+/// Names a replica that cannot read all objects of its Gateway. Requests that need them are refused there.
+fn unread(reports: &[(&Replica, &PodReport)]) -> Option<String> {
+    let (replica, problem) = reports
+        .iter()
+        .find_map(|(replica, report)| Some((replica, report.problems.first()?)))?;
+    Some(format!(
+        "{replica} cannot read all objects of the Gateway, so give it an image of the controller's version: {problem}"
+    ))
 }
 
 /// Returns the ports that some replica could not bind, with the error of one of them.
@@ -198,8 +219,36 @@ mod tests {
             let verdict = fixture.evaluate(0, &revisions);
             assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
         }
-        let confirmed = Verdict::Confirmed(BTreeMap::new());
+        let confirmed = Verdict::Confirmed(Shortfall::default());
         assert_eq!(fixture.evaluate(2, &[WANTED, WANTED + 1]), confirmed);
+    }
+
+    #[test]
+    fn replica_that_cannot_read_an_object_is_named() {
+        let replica = |pod: &str| Replica {
+            pod: pod.to_owned(),
+            address: [10, 0, 0, 1].into(),
+        };
+        let replicas = [replica("edge-0"), replica("edge-1")];
+        let mut reports = [WANTED, WANTED + 1].map(PodReport::of_revision);
+        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let unread = |reports: &[PodReport; 2]| {
+            let replicas: Vec<_> = replicas.iter().zip(reports.iter().map(Some)).collect();
+            let now = Instant::now();
+            let verdict = Confirmations::new(now).evaluate(&gateway, WANTED, &replicas, now);
+            let Verdict::Confirmed(shortfall) = verdict else {
+                panic!("{verdict:?}");
+            };
+            shortfall.unread
+        };
+        assert_eq!(unread(&reports), None);
+        reports[1].problems = vec!["spec.later: unknown field".to_owned()];
+        let message = unread(&reports).unwrap();
+        assert!(message.starts_with("pod edge-1 "), "{message}");
+        assert!(
+            message.ends_with(": spec.later: unknown field"),
+            "{message}"
+        );
     }
 
     #[test]

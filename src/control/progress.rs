@@ -10,7 +10,7 @@ use imbl::{OrdMap, OrdSet};
 
 use super::addresses;
 use super::cluster_state::ClusterState;
-use super::confirmation::{self, Confirmations, START_HOLD, Verdict};
+use super::confirmation::{self, Confirmations, START_HOLD, Shortfall, Verdict};
 use super::services::Replica;
 use crate::ir::ObjectRef;
 use crate::provision::{Failure, FailureReason, Failures};
@@ -209,8 +209,9 @@ fn with_verdict(
         .filter(|_| failure.is_some_and(is_taken))
         .map(|message| (Reason::NameTaken, message));
     match verdict {
-        Verdict::Confirmed(unbound) => {
+        Verdict::Confirmed(Shortfall { unbound, unread }) => {
             state.unbound.clone_from(unbound);
+            state.unread.clone_from(unread);
             state.notice = message;
         }
         Verdict::Awaited(_) => {}

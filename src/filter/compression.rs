@@ -10,6 +10,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use super::list::{DIGESTS, add_vary, elements, parameters};
 use crate::ir::compression::{Compression, Encoding};
 
+/// What a compressed response depends on. Caches have to know it, for responses that are sent as they are, too.
+const VARIES_BY: HeaderValue = HeaderValue::from_static("Accept-Encoding");
+
 /// What a client accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
@@ -87,9 +90,7 @@ pub fn prepare(
     if !is_eligible(compression, facts, headers) {
         return None;
     }
-    // Caches have to know what decides, for responses that are sent as they are, too.
-    let name = HeaderValue::from_static("Accept-Encoding");
-    add_vary(headers, &ACCEPT_ENCODING, name);
+    add_vary(headers, &ACCEPT_ENCODING, VARIES_BY);
     match accepted {
         Accepted::Encoding(encoding) => Some(encoding),
         Accepted::Identity | Accepted::NoTransform => None,
@@ -104,9 +105,10 @@ pub fn apply(encoding: Encoding, headers: &mut HeaderMap) {
     weaken_etag(headers);
 }
 
-/// Makes the ETag of a 304 weak, if that is what the client asked for: it has the compressed response, whose ETag is weak,
-/// and a strong one would not refer to it (RFC 9111, 4.3.4).
+/// Adds the `Vary` of its 200 to a 304 (RFC 9110, 15.4.5). Makes its ETag weak, if that is what the client asked for: it has the
+/// compressed response, whose ETag is weak, and a strong one would not refer to it (RFC 9111, 4.3.4).
 pub fn apply_to_not_modified(request: &HeaderMap, headers: &mut HeaderMap) {
+    add_vary(headers, &ACCEPT_ENCODING, VARIES_BY);
     let asked = request.get_all(IF_NONE_MATCH).into_iter();
     let is_weak = headers.get(ETAG).is_some_and(|etag| {
         let mut asked = asked.filter_map(|it| it.to_str().ok());

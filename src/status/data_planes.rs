@@ -23,6 +23,8 @@ pub struct DataPlaneState {
     pub notice: Option<String>,
     /// Ports that replicas could not bind, as listeners declare them, with the error.
     pub unbound: BTreeMap<u16, String>,
+    /// Why replicas do not serve all objects that they have.
+    pub unread: Option<String>,
 }
 
 /// Applies the state of a data plane to the status of its Gateway.
@@ -30,7 +32,9 @@ pub(super) fn confirm_gateway(gateway: &mut GatewayStatus, state: &DataPlaneStat
     gateway.addresses.clone_from(&state.addresses);
     set_listeners_programmed(&mut gateway.listeners, state);
     let fault = state.fault.clone().or_else(|| unbound(&gateway.listeners));
+    let unread = state.unread.clone().map(|why| (Reason::Pending, why));
     let fault = fault.as_ref().or(state.address_fault.as_ref());
+    let fault = fault.or(unread.as_ref());
     set_false(&mut gateway.conditions, ConditionType::Programmed, fault);
     let refusal = state.refusal.as_ref();
     set_false(&mut gateway.conditions, ConditionType::Accepted, refusal);
@@ -212,6 +216,17 @@ mod tests {
             .map(|condition| condition.reason)
             .collect();
         reasons.try_into().unwrap()
+    }
+
+    /// Its listeners are served, and other objects.
+    #[test]
+    fn gateway_with_objects_that_a_replica_cannot_read_is_not_programmed() {
+        use Reason::{Pending, Programmed};
+        let state = DataPlaneState {
+            unread: Some("why".to_owned()),
+            ..DataPlaneState::default()
+        };
+        assert_eq!(reasons(&state), [Pending, Programmed, Programmed]);
     }
 
     #[test]

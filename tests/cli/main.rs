@@ -46,6 +46,17 @@ fn subcommands() -> Vec<String> {
     names.filter(|name| name != "help").collect()
 }
 
+/// As before `head -1`, which ends once it has a line.
+#[test]
+fn completions_end_quietly_without_a_reader() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut completions = portcullis(&["completions", "bash"]);
+    let output = completions.stdout(writer).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
 #[test]
 fn every_command_has_help_with_an_example_and_exit_codes() {
     let names = "quickstart run controller check explain migrate status config top tap log-level shift echo completions";

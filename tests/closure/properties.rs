@@ -155,7 +155,9 @@ impl Part {
         let ports = ir.ports.iter().filter(|port| port.gateway == name);
         let ports: Vec<_> = ports.cloned().collect();
         let class = ObjectRef::gateway_api("GatewayClass", "", &gateway.spec.gateway_class_name);
-        let is_set = |(set, _): &(&ObjectRef, &Arc<ListenerSetStatus>)| sets.contains(*set);
+        let is_set = |(set, status): &(&ObjectRef, &Arc<ListenerSetStatus>)| {
+            sets.contains(*set) && is_admitted(status)
+        };
         let listener_sets = report.listener_sets.iter().filter(is_set);
         Self {
             backends: backends(&ports, ir),
@@ -184,6 +186,14 @@ impl Part {
             data_plane: data_planes.get(&name).cloned(),
         }
     }
+}
+
+/// Reports whether a Gateway admits a ListenerSet, of which no listener may be valid. A closure does not contain others.
+fn is_admitted(set: &ListenerSetStatus) -> bool {
+    use Reason::{Invalid, NotAllowed, ParentNotAccepted};
+    let mut accepted = set.conditions.iter();
+    let accepted = accepted.find(|it| it.kind == ConditionType::Accepted);
+    accepted.is_none_or(|it| !matches!(it.reason, Invalid | NotAllowed | ParentNotAccepted))
 }
 
 /// Removes the verdict on the references of listeners that are not accepted. A closure does not contain what these name.

@@ -1,9 +1,11 @@
-//! A closure contains nothing of routes that the Gateway refuses.
+//! A closure contains nothing of routes and ListenerSets that the Gateway refuses.
 
 use portcullis::translate::{Mode, Options, translate};
 use serde_json::{Value, json};
 
-use crate::contents::{Followed, class, gateway, http, namespace, object, route, service};
+use crate::contents::{
+    Followed, class, gateway, http, https, namespace, object, route, secret, service,
+};
 
 fn external() -> Value {
     json!({"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "x"})
@@ -232,4 +234,33 @@ fn sorted(change: &str) -> String {
     let mut parts: Vec<_> = change.split([':', '+', '-']).map(str::trim).collect();
     parts.sort_unstable();
     parts.join(", ")
+}
+
+/// What a namespace that a Gateway does not admit writes reaches no pod.
+#[test]
+fn refused_listener_set_brings_nothing() {
+    let parent = json!({"name": "g", "namespace": "infra"});
+    let spec = json!({"parentRef": parent, "listeners": https("key", None)});
+    let target =
+        json!({"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": "set"});
+    let users = json!({"targetRefs": [target], "basic": {"secretRef": {"name": "users"}}});
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        object("ListenerSet", "team", "set", spec),
+        secret("team", "key"),
+        secret("team", "users"),
+        object("AccessPolicy", "team", "p", users),
+    ]);
+    assert_eq!(followed.of("g"), [""; 0]);
+    let mut gateway = http("g");
+    gateway["spec"]["allowedListeners"] = json!({"namespaces": {"from": "All"}});
+    let all = followed.put(&gateway).join(" ");
+    for name in [
+        "ListenerSet team/set",
+        "AccessPolicy team/p",
+        "Secret team/users",
+    ] {
+        assert!(all.contains(&format!("+{name}")), "{all}");
+    }
 }

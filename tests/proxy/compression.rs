@@ -211,6 +211,7 @@ async fn head_has_the_headers_of_get_and_304_the_etag_that_was_asked_for() {
         let same = of_method(Method::GET, "/same").await;
         assert_eq!((same.status, same.header("etag")), (304, "W/\"1\""));
         assert_eq!(same.header("content-encoding"), "");
+        assert_eq!(same.header("vary"), "Accept-Encoding");
     }
 }
 

@@ -19,6 +19,9 @@ const DIRECTORIES: [&str; 2] = ["/var/run/portcullis/controller", "/var/lib/port
 /// The mounts of that container.
 const MOUNTS: &str = "spec.template.spec.containers[portcullis].volumeMounts[";
 
+/// The volumes of pods.
+const VOLUMES: &str = "spec.template.spec.volumes[";
+
 /// Fields of workloads that patches must not set, nor anything below, and why.
 const OF_WORKLOADS: &[(&str, &str)] = &[
     ("apiVersion", OWNED),
@@ -187,6 +190,10 @@ impl Walk {
         match (value, self.patched.keys(field)) {
             (Value::Array(elements), Some(keys)) => self.list(path, keys, elements),
             (Value::Object(map), None) => self.map(path, map),
+            (value, _) if path.starts_with(VOLUMES) && has_token(value) => {
+                let wrong = format!("{path} has a token of the ServiceAccount that {OWNED}");
+                self.wrong.push(wrong);
+            }
             (value, keys) => {
                 if keys.is_some() && !value.is_null() {
                     self.wrong.push(format!("{path} must be a list"));
@@ -290,6 +297,17 @@ impl Walk {
         rules
             .find(|(field, _)| is_below(field))
             .map(|(_, why)| *why)
+    }
+}
+
+/// Reports whether sources of a volume have a token, with which any container could be a pod of the Gateway.
+fn has_token(sources: &Value) -> bool {
+    match sources {
+        Value::Object(source) => {
+            source.contains_key("serviceAccountToken") || source.values().any(has_token)
+        }
+        Value::Array(sources) => sources.iter().any(has_token),
+        _ => false,
     }
 }
 

@@ -66,7 +66,7 @@ fn patches_the_ports_that_listeners_have() {
 }
 
 /// Each is a patch of `spec.template.spec`, and what its message begins with.
-const REFUSED_OF_PODS: [(&str, &str); 30] = [
+const REFUSED_OF_PODS: [(&str, &str); 31] = [
     (
         "{serviceAccountName: admin}",
         ".serviceAccountName belongs to the controller",
@@ -164,6 +164,10 @@ const REFUSED_OF_PODS: [(&str, &str); 30] = [
     (
         "{volumes: [{name: state, $patch: delete}]}",
         ".volumes[state] belongs to the controller",
+    ),
+    (
+        "{volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: token}}]}}]}",
+        ".volumes[a].projected.sources has a token of the ServiceAccount that belongs to the controller",
     ),
     (
         "{volumes: [{name: controller, hostPath: {path: /}}]}",

@@ -2,12 +2,14 @@
 //! source sent is passed on before this waits for more of it, so that events arrive when they are sent.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::Frame;
+use tokio::task::yield_now;
 
 use super::encoder::{Encoder, EncoderFailure, Operation};
 use crate::ir::compression::{Encoding, Level};
@@ -116,8 +118,8 @@ impl<S: Frames> CompressedBody<S> {
             }
             if self.turn >= TURN {
                 self.turn = 0;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+                // A waker alone would not let the runtime look at sockets.
+                return pin!(yield_now()).poll(cx).map(|()| None);
             }
             if self.input.is_empty() && self.operation == Operation::Process {
                 match self.source.poll_frame(cx) {

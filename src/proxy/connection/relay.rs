@@ -4,11 +4,12 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::yield_now;
 
 use super::splice::{Failure, MaybeSocket, Moved, poll_move};
 
@@ -240,7 +241,8 @@ where
                 }
             }
         }
-        cx.waker().wake_by_ref();
+        // A waker alone would not let the runtime look at sockets.
+        ready!(pin!(yield_now()).poll(cx));
         Poll::Pending
     }
 

@@ -82,40 +82,49 @@ const ACTED_ON: [&str; 12] = [
     "x-request-id",
 ];
 
-/// The bit of `x`, with which `x-forwarded-*` begins.
-const X: u32 = 1 << (b'x' - b'a');
+/// The bit of `f`, which `x-forwarded-*` has after `x-`.
+const F: u32 = 1 << (b'f' - b'a');
 
 /// For each length of a name, the first letters of the names in [`ACTED_ON`] and about the origin of a request that have it:
-/// one bit for each letter.
-const FIRST_LETTERS: [u32; 32] = {
-    let mut letters = with_first_letters(&OTHERS, with_first_letters(&ACTED_ON, [0; 32]));
+/// one bit for each letter. Names that begin with `x-` are in [`LETTERS_AFTER_X`].
+const FIRST_LETTERS: [u32; 32] =
+    with_letters(&OTHERS, false, with_letters(&ACTED_ON, false, [0; 32]));
+
+/// The same for the letters after `x-`, since many headers begin with that.
+const LETTERS_AFTER_X: [u32; 32] = {
+    let mut letters = with_letters(&OTHERS, true, with_letters(&ACTED_ON, true, [0; 32]));
     let mut length = "x-forwarded-".len();
     while length < letters.len() {
-        letters[length] |= X;
+        letters[length] |= F;
         length += 1;
     }
     letters
 };
 
-const fn with_first_letters(names: &[&str], mut letters: [u32; 32]) -> [u32; 32] {
+const fn with_letters(names: &[&str], after_x: bool, mut letters: [u32; 32]) -> [u32; 32] {
     let mut index = 0;
     while index < names.len() {
         let name = names[index].as_bytes();
-        letters[name.len()] |= 1 << (name[0] - b'a');
+        if (name[0] == b'x') == after_x {
+            let letter = if after_x { name[2] } else { name[0] };
+            letters[name.len()] |= 1 << (letter - b'a');
+        }
         index += 1;
     }
     letters
 }
 
-/// Reports whether a name is, by its length and its first letter, neither one that is acted on nor another spelling of one.
-/// Excludes most names, since every header of every request is looked at.
+/// Reports whether a name is, by its length and a letter, neither one that is acted on nor another spelling of one. Excludes most
+/// names, since every header of every request is looked at.
 #[inline]
 fn is_ordinary(name: &str) -> bool {
-    let letter = name
-        .as_bytes()
-        .first()
-        .map_or(0, |byte| byte.wrapping_sub(b'a'));
-    let letters = FIRST_LETTERS.get(name.len()).copied().unwrap_or(X);
+    let (letters, longer, letter) = match name.as_bytes() {
+        [b'x', _, letter, ..] => (&LETTERS_AFTER_X, F, letter),
+        [letter, ..] => (&FIRST_LETTERS, 0, letter),
+        [] => return true,
+    };
+    let letter = letter.wrapping_sub(b'a');
+    let letters = letters.get(name.len()).copied().unwrap_or(longer);
     letter > 25 || letters >> letter & 1 == 0
 }
 

@@ -142,7 +142,7 @@ impl ByKind<'_> {
         }
     }
 
-    /// Collects the links of a ListenerSet.
+    /// Collects the links of a ListenerSet: it belongs to its Gateway if that admits it.
     fn listener_set(&mut self, set: &ListenerSet) {
         let parent = &set.spec.parent_ref;
         if parent.group != GATEWAY_GROUP || parent.kind != Gateway::KIND {
@@ -151,7 +151,9 @@ impl ByKind<'_> {
         let parent = parent_name(parent, &self.collector.name.namespace);
         self.collector.refers_to_own_namespace();
         self.listeners(&set.spec.listeners);
-        self.collector.links.belongs_to.push(parent);
+        if self.acceptance.uses(self.collector.name).is_some() {
+            self.collector.links.belongs_to.push(parent);
+        }
     }
 
     fn route<R: RouteObject>(&mut self, route: &R) {
@@ -352,7 +354,7 @@ impl ByKind<'_> {
         }
     }
 
-    /// Collects the links of an inherited policy: it belongs to its targets.
+    /// Collects the links of an inherited policy: it belongs to its targets. A ListenerSet that is refused brings nothing.
     fn inherited_policy<P: InheritedPolicy>(&mut self, policy: &P) {
         let namespace = &*self.collector.name.namespace;
         let targets = policy.target_refs().iter();

@@ -80,7 +80,8 @@ pub(super) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_symbol)
 }
 
-/// Adds the keys of a Secret, in which each has the name of its client. Returns the problems of those that are left out.
+/// Adds the keys of a Secret, in which each has the name of its client. Returns how many of them are left out, as a problem. Who may
+/// write policies may not read Secrets, so that it names no client, and does not say which keys are equal.
 fn add_keys(
     secret: &Secret,
     keys: &mut BTreeMap<Box<[u8]>, Box<str>>,
@@ -89,34 +90,24 @@ fn add_keys(
     names.extend(secret.string_data.keys());
     names.sort();
     names.dedup();
-    let mut problems = Vec::new();
-    let mut found = 0;
-    for client in names {
-        let value = value(secret, client).map_err(|problem| format!("it {problem}"));
-        let added = value.and_then(|value| {
-            let key = value.trim_ascii_end();
-            if !(1..=MAX_KEY).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
-                return Err(format!(
-                    "the key of {client} is not up to {MAX_KEY} visible characters"
-                ));
-            }
-            let known = keys.entry(key.into()).or_insert_with(|| client.into());
-            match **known == *client {
-                true => Ok(()),
-                false => Err(format!("the key of {client} is that of {known}")),
-            }
-        });
-        match added {
-            Ok(()) => found += 1,
-            Err(problem) => problems.push(problem),
+    let mut add = |client: &str| {
+        let value = value(secret, client).ok()?;
+        let key = value.trim_ascii_end();
+        let is_key = (1..=MAX_KEY).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
+        let known = is_key.then(|| keys.entry(key.into()).or_insert_with(|| client.into()))?;
+        (**known == *client).then_some(())
+    };
+    let all = names.len();
+    let found = names.into_iter().filter_map(&mut add).count();
+    let rule = format!("a key has up to {MAX_KEY} visible characters, and one client");
+    match (found, all - found) {
+        (0, 0) => Err("has no key".to_owned()),
+        (0, _) => Err(format!("has no key that can be used: {rule}")),
+        (_, 0) => Ok(((), Vec::new())),
+        (_, unusable) => {
+            let problem = format!("{unusable} of {all} keys cannot be used: {rule}");
+            Ok(((), vec![problem]))
         }
-    }
-    match found {
-        0 => {
-            let why = problems.first().map(|it| format!(": {it}"));
-            Err(format!("has no key{}", why.unwrap_or_default()))
-        }
-        _ => Ok(((), problems)),
     }
 }
 
@@ -154,13 +145,10 @@ mod tests {
         let secrets = [json!({"one": "1234", "two": "1234", "three": "1 2", "four": "\n"})];
         let (clients, problems) = read(&secrets).unwrap();
         assert_eq!(clients, ["one"]);
-        let expected = [
-            "the key of four is not up to 1024 visible characters",
-            "the key of three is not up to 1024 visible characters",
-            "the key of two is that of one",
-        ];
-        assert_eq!(problems, expected);
-        assert!(read(&[json!({"three": "1 2"})]).is_err());
+        let rule = "a key has up to 1024 visible characters, and one client";
+        assert_eq!(problems, [format!("3 of 4 keys cannot be used: {rule}")]);
+        let unusable = Err(format!("has no key that can be used: {rule}"));
+        assert_eq!(read(&[json!({"three": "1 2"})]), unusable);
         assert_eq!(read(&[json!({})]), Err("has no key".to_owned()));
     }
 }
