@@ -268,10 +268,10 @@ async fn logs_the_timeout_that_ended_a_response() {
     .await;
     let (objects, address) = objects(&origin);
     let mut limited = prefix("/limited", "echo");
-    limited["timeouts"] = json!({"request": "300ms"});
+    limited["timeouts"] = json!({"request": "1500ms"});
     let objects = objects.route("limited", &[limited]);
     // Far apart, so that only one of them can expire.
-    let limits = ["--stream-idle-timeout", "2s", "--write-timeout", "500ms"];
+    let limits = ["--stream-idle-timeout", "4s", "--write-timeout", "500ms"];
     let program = tokio::task::spawn_blocking(move || Program::start_with(&objects, &limits))
         .await
         .expect("no panic");

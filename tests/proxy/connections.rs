@@ -114,7 +114,7 @@ async fn parked_connections_close_after_the_keep_alive_timeout() {
     let origin = origin().await;
     let scene = scene(&origin, |settings| {
         settings.limits.idle_buffer_timeout = Duration::from_millis(100);
-        settings.limits.keep_alive_timeout = Duration::from_millis(500);
+        settings.limits.keep_alive_timeout = Duration::from_secs(2);
     })
     .await;
     let mut clients = vec![

@@ -152,7 +152,7 @@ async fn request_timeout_of_the_rule_bounds_copies() {
         .service("echo", &[echo.address])
         .service("silent", &[silent.address]);
     let mut rule = with_filters("/", "echo", &[mirror("silent")]);
-    rule["timeouts"] = json!({"request": "300ms"});
+    rule["timeouts"] = json!({"request": "2s"});
     let scene = Scene::start(&objects.route("route", &[rule]));
     let answer = crate::client::get(scene.at(80), "a.com", "/").await;
     assert_eq!(answer.name(), "echo");

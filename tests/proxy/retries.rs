@@ -242,7 +242,7 @@ async fn timeout_of_an_attempt_is_retried() {
     })
     .await;
     let mut rule = retrying("app", json!({"attempts": 2, "backoff": "1ms"}));
-    rule["timeouts"] = json!({"backendRequest": "200ms"});
+    rule["timeouts"] = json!({"backendRequest": "1s"});
     let objects = Objects::http()
         .service("app", &[origin.address])
         .route("route", &[rule]);
@@ -262,7 +262,7 @@ async fn request_timeout_ends_the_wait_before_a_retry() {
         "app",
         json!({"codes": [503], "attempts": 9, "backoff": "1h"}),
     );
-    rule["timeouts"] = json!({"request": "300ms"});
+    rule["timeouts"] = json!({"request": "2s"});
     let objects = Objects::http()
         .service("app", &[origin.address])
         .route("route", &[rule]);

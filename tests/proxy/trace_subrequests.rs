@@ -81,7 +81,7 @@ async fn question_to_an_authorization_server_has_a_span() {
     let rule = |path: &str, service: &str| with_filters(path, json!([auth(service)]));
     let silent = Origin::new(|_| std::future::pending()).await;
     let mut given_up = rule("/silent", "silent");
-    given_up["timeouts"] = json!({"request": "200ms"});
+    given_up["timeouts"] = json!({"request": "1s"});
     let objects = traced(&collector)
         .service("app", &[app.address])
         .service("auth", &[server.address])

@@ -1,6 +1,7 @@
 //! A pair of policies: its objects, and the checks of requests and conditions. Must not know the sections.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use portcullis::control::data_plane::ServedConfiguration;
 use portcullis::status::Condition;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::sections::{CERTIFICATE, Destination, Effect, Section};
 use super::specification::{Entry, Level, Method, Placed, Probe, Rule, Selected, conditions, met};
-use crate::harness::yaml;
+use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::scene::{Objects, Scene, prefix, to};
 
 /// The first port.
@@ -163,14 +164,21 @@ impl Case<'_> {
                 Selected::OtherRule => ("a.com", "/"),
                 Selected::OtherRoute => ("other.com", "/"),
             };
+            let expected = self.expected(probe);
+            // All of it passes where no policy has a timeout.
+            let patience = match expected.is_empty() {
+                true => Duration::from_millis(500),
+                false => TEST_TIMEOUT,
+            };
             let destination = Destination {
                 address: scene.at(self.port(probe.entry)),
                 host,
                 path,
                 tokens,
+                patience,
             };
             let found = destination.met(self.section.effect).await;
-            assert_eq!(found, self.expected(probe), "{probe:?} {:#?}", self.pair);
+            assert_eq!(found, expected, "{probe:?} {:#?}", self.pair);
         }
     }
 

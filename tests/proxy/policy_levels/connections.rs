@@ -2,21 +2,17 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::version::TLS12;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::sections::{Destination, description, exclusive};
-use crate::client::{connect, handshake, read_until, write_text};
-use crate::harness::tls;
+use crate::client::{connect, handshake, read_all};
+use crate::harness::{TEST_TIMEOUT, tls};
 use crate::lifecycle::Frames;
-
-/// Longer than the timeouts of policies, and shorter than those without a policy.
-const QUIET: Duration = Duration::from_secs(1);
 
 static TLS_1_2: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| tls::client_of(&[&TLS12], &[]));
 static ANY: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| tls::client(&["h2", "http/1.1"]));
@@ -30,22 +26,28 @@ pub(super) async fn tls(to: &Destination<'_>) -> String {
     exclusive((old.is_err(), is_http1))
 }
 
-/// Reports whether a connection ends while nothing is sent.
-async fn ends(stream: &mut TcpStream) -> bool {
-    let mut rest = Vec::new();
-    timeout(QUIET, stream.read_to_end(&mut rest)).await.is_ok()
+/// `a` ends connections that do not complete a request, and `b` those without a request: what ends first is the sign.
+pub(super) async fn timeouts(to: &Destination<'_>) -> String {
+    let mut incomplete = served(to, "GET / HT").await;
+    let mut idle = served(to, "").await;
+    tokio::select! {
+        biased;
+        _ = read_all(&mut incomplete) => "a",
+        _ = read_all(&mut idle) => "b",
+        // Nothing tells that both stay.
+        () = sleep(to.patience) => "",
+    }
+    .to_owned()
 }
 
-/// `a` ends connections that do not complete a request, and `b` those without a request.
-pub(super) async fn timeouts(to: &Destination<'_>) -> String {
-    let mut incomplete = connect(to.address).await;
-    write_text(&mut incomplete, "GET / HT").await;
-    let mut idle = connect(to.address).await;
-    write_text(&mut idle, request(to)).await;
-    // The end of the body of every response.
-    read_until(&mut idle, "text text ").await;
-    let (incomplete, idle) = tokio::join!(ends(&mut incomplete), ends(&mut idle));
-    exclusive((incomplete, idle))
+/// Returns a connection on which a request was served, and behind that `rest` was sent. A client that is slower than the
+/// timeouts connects again.
+async fn served(to: &Destination<'_>, rest: &str) -> TcpStream {
+    loop {
+        if let (true, stream) = serves(to.address, &format!("{}{rest}", request(to))).await {
+            return stream;
+        }
+    }
 }
 
 /// Concurrent streams of a connection: 7 with `a`, and 9 with `b`.
@@ -64,8 +66,8 @@ pub(super) async fn streams(to: &Destination<'_>) -> String {
 /// `a` needs the header of the PROXY protocol, and `b` permits it.
 pub(super) async fn proxy_header(to: &Destination<'_>) -> String {
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 4660 80\r\n";
-    let plain = is_served(to.address, &request(to)).await;
-    let proxied = is_served(to.address, &format!("{header}{}", request(to))).await;
+    let (plain, _) = serves(to.address, &request(to)).await;
+    let (proxied, _) = serves(to.address, &format!("{header}{}", request(to))).await;
     match (plain, proxied) {
         (false, true) => "a",
         (true, true) => "b",
@@ -75,13 +77,15 @@ pub(super) async fn proxy_header(to: &Destination<'_>) -> String {
     .to_owned()
 }
 
-async fn is_served(address: SocketAddr, request: &str) -> bool {
+/// Reports whether a new connection is served.
+async fn serves(address: SocketAddr, request: &str) -> (bool, TcpStream) {
     let mut stream = connect(address).await;
     let mut start = [0; 12];
     // The connection may be reset.
     let _ = stream.write_all(request.as_bytes()).await;
-    let read = timeout(QUIET, stream.read_exact(&mut start)).await;
-    matches!(read, Ok(Ok(_))) && start == *b"HTTP/1.1 200"
+    let read = timeout(TEST_TIMEOUT, stream.read_exact(&mut start)).await;
+    let read = read.expect("a response or an end in time");
+    (read.is_ok() && start == *b"HTTP/1.1 200", stream)
 }
 
 fn request(to: &Destination<'_>) -> String {

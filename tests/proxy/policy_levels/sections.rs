@@ -140,8 +140,6 @@ pub(super) struct Backends {
 
 /// More than the least size of a response that is compressed.
 const PAGE: usize = 2048;
-/// The time that a slow response takes.
-const DELAY: Duration = Duration::from_millis(500);
 /// The Secret of HTTPS listeners.
 pub(super) const CERTIFICATE: &str = "certificate";
 /// Numbers of requests that are counted, and of addresses.
@@ -210,9 +208,9 @@ async fn respond(
         *count += 1;
         response = response.header("x-attempts", *count);
     }
-    if !value("x-slow").is_empty() {
-        // Longer than the timeout of a section.
-        sleep(DELAY).await;
+    if let Ok(delay) = value("x-slow").parse() {
+        // The backend is slow.
+        sleep(Duration::from_millis(delay)).await;
     }
     let body = full("text ".repeat(PAGE / 5 + 1));
     response.body(body).expect("a response")
@@ -236,6 +234,8 @@ pub(super) struct Destination<'a> {
     pub(super) path: &'a str,
     /// A token of each client.
     pub(super) tokens: &'a [(char, String)],
+    /// How long to wait for the sign of a timeout.
+    pub(super) patience: Duration,
 }
 
 /// Returns a token of each client.
@@ -329,10 +329,13 @@ impl Destination<'_> {
                     false => exclusive((false, ends().await)),
                 }
             }
-            Effect::Deadline(short) => match self.get("", &[("x-slow", "1")]).await.status {
-                504 => short.to_string(),
-                status => description(status == 200, status),
-            },
+            Effect::Deadline(short) => {
+                let delay = self.patience.as_millis().to_string();
+                match self.get("", &[("x-slow", &delay)]).await.status {
+                    504 => short.to_string(),
+                    status => description(status == 200, status),
+                }
+            }
             Effect::Attempts => {
                 let id = NUMBER.fetch_add(1, Relaxed).to_string();
                 let headers = [("x-status", "418"), ("x-counted", &*id)];
