@@ -22,6 +22,14 @@ mod ports;
 /// How long any step may take on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A busy machine takes longer for the steps of a test than the timeouts that end connections and streams.
+const UNREACHED: [&str; 4] = [
+    "--header-timeout=1h",
+    "--body-timeout=1h",
+    "--write-timeout=1h",
+    "--keep-alive-timeout=1h",
+];
+
 const MIB: u64 = 1024 * 1024;
 
 /// A Gateway.
@@ -57,6 +65,7 @@ impl Running {
     fn start_with(directory: &Path, workers: &str) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"))
             .args(["run", "--workers", workers, "--access-log", "off"])
+            .args(UNREACHED)
             .args(["--admin", "127.0.0.1:0", "--config-dir"])
             .arg(directory)
             .stdout(Stdio::null())

@@ -195,10 +195,10 @@ fn small_frames_of_a_hundred_connections() {
     const WINDOW: usize = 64 * 1024;
     let (route, _) = origin(refuse_bodies);
     let mut idle = Idle::start(&route);
-    let mut clients: Vec<_> = (0..CONNECTIONS)
-        .map(|_| open(idle.port, "POST", 4))
-        .collect();
-    for client in &mut clients {
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        // Not sooner: it does not respond to the pings that a quiet connection gets.
+        let mut client = open(idle.port, "POST", 4);
         // Without an acknowledgement of SETTINGS, no window becomes smaller.
         let mut reset = HashSet::new();
         let mut sent = 0;
@@ -211,12 +211,13 @@ fn small_frames_of_a_hundred_connections() {
         }
         client.write_all(&frame(PING, 0, 0, &[1; 8])).unwrap();
         loop {
-            match next(client).expect("the connection stays open") {
+            match next(&mut client).expect("the connection stays open") {
                 (PING, 1, ..) => break,
                 (3, _, stream, _) => drop(reset.insert(stream)),
                 _ => {}
             }
         }
+        clients.push(client);
         idle.measure();
     }
     idle.check();

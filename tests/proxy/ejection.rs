@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Instant;
 
 use crate::admin::{metric, service_labels};
 use crate::client::{Client, read_until, write_text};
@@ -97,12 +98,18 @@ async fn steady_failures_of_one_client_eject_no_endpoint() {
 
 #[tokio::test]
 async fn requests_that_are_not_repeated_eject_half_of_the_endpoints_at_most() {
+    // The first ejection of an endpoint ends after so many seconds.
+    const EJECTION: f64 = 1.0;
     let backends = Backends::start(10).await;
+    let began = Instant::now();
     let mut hostile = Client::http1(backends.scene.at(80)).await;
     for _ in 0..100 {
         assert_eq!(hostile.post("a.com", "/bad", "b").await.status, 502);
     }
-    assert!(backends.ejections().await <= 5.0);
+    let ejections = backends.ejections().await;
+    // A slow machine takes longer than an ejection, and others may follow.
+    let most = 5.0 * (1.0 + began.elapsed().as_secs_f64() / EJECTION).floor();
+    assert!(ejections <= most, "{ejections}");
     let mut polite = Client::http1(backends.scene.at(80)).await;
     for _ in 0..200 {
         assert_eq!(polite.get("a.com", "/").await.status, 200);

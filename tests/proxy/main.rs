@@ -46,6 +46,7 @@ mod credentials;
 mod duration_labels;
 mod ejection;
 mod endpoints;
+mod equivalence;
 mod error_page_servers;
 mod error_pages;
 mod explain;
