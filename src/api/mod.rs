@@ -47,7 +47,7 @@ pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
-pub use unreadable::protecting_kind;
+pub use unreadable::{is_protected, protecting_kind, protects};
 
 pub use crate::ir::ObjectRef;
 pub use crate::ir::object_ref::group_and_version;

@@ -102,8 +102,14 @@ impl Object {
 }
 
 /// Reports whether objects of a kind protect requests, or say what others decide by.
-pub(super) fn protects(kind: &Kind) -> bool {
+pub fn protects(kind: &Kind) -> bool {
     [GROUP, GATEWAY_GROUP].contains(&kind.group) && PROTECTING.contains(&kind.kind)
+}
+
+/// Reports whether policies that protect requests can target objects of a kind.
+pub fn is_protected(kind: &Kind) -> bool {
+    let is_route_or_gateway = kind.group == GATEWAY_GROUP && TARGETS.contains(&kind.kind);
+    is_route_or_gateway || BACKENDS.contains(&(kind.group, kind.kind))
 }
 
 /// Returns a kind of policies that protect requests and that a text names.

@@ -5,10 +5,14 @@
 pub mod bundle;
 mod client;
 mod deferral;
+mod deferrals;
 mod events;
 mod fetch;
 mod head;
 mod lister;
+mod message;
+mod moments;
+mod newest;
 pub mod observer;
 mod once;
 mod parsed;
@@ -35,17 +39,20 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::fetch::Fetches;
+use self::message::Message;
+use self::moments::{Moment, Moments};
+use self::newest::Newest;
 use self::observer::Observer;
 pub use self::once::Listing;
 use self::pods::ScopeChange;
 use self::referenced::Referenced;
 use self::references::is_held_by_reference;
 use self::scope::Scope;
-use self::store::{Message, Store};
+use self::store::Store;
 pub use self::timing::Timing;
 use self::watch::Watch;
 use super::Load;
-use crate::api::{Key, Kind};
+use crate::api::{Key, Kind, protects};
 
 /// Debounce of changes: related changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
@@ -197,10 +204,19 @@ impl KubernetesProvider {
         let (mut later, now): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, scope)| is_held_by_reference(scope.kind));
         now.into_iter().for_each(|scope| drop(start(scope)));
+        let (moments, watched_moments) = watched::channel(0);
+        for (number, scope) in scopes.iter().enumerate() {
+            if protects(scope.kind) {
+                let newest = self.newest_of(number, scope, &watched_moments, &sender);
+                tokio::spawn(newest.run());
+            }
+        }
         let referenced = Referenced::within(namespaces);
         let fetch_wait = self.timing.fetch_wait;
-        let mut store =
-            Store::new(scopes, &self.kinds, referenced, self.observer.clone()).waiting(fetch_wait);
+        let asked = Moments::of(&scopes);
+        let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone())
+            .waiting(fetch_wait)
+            .after(asked);
         let mut added = BTreeMap::new();
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
         let mut pending = PendingChanges::default();
@@ -216,6 +232,9 @@ impl KubernetesProvider {
             // and fetched again.
             if store.has_all_referrers() {
                 later.drain(..).for_each(|scope| drop(start(scope)));
+            }
+            if let Some(moment) = store.take_moment() {
+                moments.send_replace(moment);
             }
             fetches.follow(&store.take_fetched(), store.take_wanted());
             for change in store.follow_pods(is_published) {
@@ -256,6 +275,23 @@ impl KubernetesProvider {
             namespaces.insert(namespace.to_string());
         }
         namespaces
+    }
+
+    fn newest_of(
+        &self,
+        number: usize,
+        scope: &Scope,
+        moments: &watched::Receiver<Moment>,
+        versions: &mpsc::Sender<Message>,
+    ) -> Newest {
+        Newest {
+            client: self.client.clone(),
+            scope: scope.clone(),
+            number,
+            timing: self.timing,
+            moments: moments.clone(),
+            versions: versions.clone(),
+        }
     }
 
     fn watch_of(&self, number: usize, scope: Scope, changes: &mpsc::Sender<Message>) -> Watch {

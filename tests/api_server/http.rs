@@ -227,9 +227,11 @@ impl Api {
             metadata["continue"] = token.clone().into();
             state.pages.insert(token, (version, rest));
         }
+        // A list of nothing may be null.
+        let items = (!objects.is_empty()).then(|| objects.into_values().collect::<Vec<_>>());
         let list = json!({
             "apiVersion": request.kind.version, "kind": format!("{}List", request.kind.name),
-            "metadata": metadata, "items": objects.into_values().collect::<Vec<_>>(),
+            "metadata": metadata, "items": items,
         });
         (200, list)
     }
@@ -256,7 +258,7 @@ impl Api {
         }
         let (cuts, muted) = (state.cuts, state.muted);
         loop {
-            while state.muted != muted {
+            while state.muted != muted || state.delayed.contains(request.kind.name) {
                 state = self.wait(state, TEST_TIMEOUT);
             }
             let left = Duration::from_secs(seconds).checked_sub(begin.elapsed());
@@ -283,7 +285,11 @@ impl Api {
 
 impl State {
     /// Returns the objects that a list returns.
-    fn visible(&self, request: &ParsedRequest<'_>) -> StoredState {
+    fn visible(&mut self, request: &ParsedRequest<'_>) -> StoredState {
+        let is_lost = self.lost.take_if(|kind| *kind == request.kind.name);
+        if is_lost.is_some() {
+            return (self.version, BTreeMap::new());
+        }
         let (version, objects) = match &self.behind {
             Some((version, objects)) => (*version, objects),
             None => (self.version, &self.objects),

@@ -93,6 +93,8 @@ struct State {
     pages: BTreeMap<String, StoredState>,
     /// Stale objects that lists return instead of the current ones.
     behind: Option<StoredState>,
+    /// A kind whose next list is empty.
+    lost: Option<String>,
     /// The only permitted namespaces.
     permitted: Option<Vec<String>>,
     /// The only accepted token.
@@ -103,6 +105,8 @@ struct State {
     cuts: u64,
     /// Watches that began before this send nothing more, not even their end.
     muted: u64,
+    /// Kinds whose watches send nothing.
+    delayed: BTreeSet<String>,
     offline: bool,
     requests: Vec<Request>,
 }
@@ -215,6 +219,14 @@ impl Api {
     pub(crate) fn serve_stale_lists(&self, stored_state: Option<StoredState>) {
         self.change(|state| {
             state.behind = stored_state;
+            state.expire();
+        });
+    }
+
+    /// Makes the next list of a kind empty. Ends all watches.
+    pub(crate) fn lose_objects_once(&self, kind: &str) {
+        self.change(|state| {
+            state.lost = Some(kind.to_owned());
             state.expire();
         });
     }
@@ -355,6 +367,14 @@ impl Api {
     /// Expires this many continue tokens.
     pub(crate) fn expire_pages(&self, times: usize) {
         self.change(|state| state.expired = times);
+    }
+
+    /// Holds back the events of a kind, or sends them.
+    pub(crate) fn delay(&self, kind: &str, is_delayed: bool) {
+        self.change(|state| match is_delayed {
+            true => state.delayed.insert(kind.to_owned()),
+            false => state.delayed.remove(kind),
+        });
     }
 
     /// Silences current watches; new ones work.

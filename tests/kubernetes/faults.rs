@@ -321,15 +321,11 @@ fn stale_event_is_ignored() {
 #[test]
 fn list_that_lacks_most_objects_needs_confirmation() {
     let api = Api::start();
-    let nothing = api.stored_state();
     routes(&api, 30);
     let watching = Watching::start(&api);
     watching.wait_for(|load| load.snapshot.http_routes.len() == 30);
-    // A newer version, but empty.
-    api.serve_stale_lists(Some((nothing.0 + 1500, nothing.1)));
+    api.lose_objects_once("HTTPRoute");
     let lists = || requests(&api, false);
-    eventually(|| lists().len(), |lists| *lists == 2);
-    api.serve_stale_lists(None);
     eventually(|| lists().len(), |lists| *lists > 2);
     let lists = lists();
     assert!(lists[2].at - lists[1].at > Duration::from_millis(500));

@@ -209,3 +209,53 @@ fn nothing_is_sent_in_plain_text_before_the_authorities_of_a_policy_are_fetched(
     }
     assert!(origin.requests().is_empty());
 }
+
+/// The events of the policy arrive after those of the route, although the policy was written first.
+#[test]
+fn new_route_is_not_served_before_a_policy_that_is_older() {
+    let (api, plane) = start();
+    api.apply(&route("marker", "one"));
+    plane.wait_for("marker.example", "https://one/");
+    api.delay("AccessPolicy", true);
+    api.apply(&access("policy", "a", "ipRules: {allow: [192.0.2.1]}"));
+    api.apply(&route("a", "one"));
+    api.apply(&route("marker", "two"));
+    plane.wait_for("marker.example", "https://two/");
+    assert_eq!(plane.answer("a.example").as_deref(), Some("404"));
+    let is_late = || {
+        plane
+            .log("HTTPRoute default/a: is new and not served yet")
+            .len()
+    };
+    eventually(is_late, |lines| *lines > 0);
+    assert_eq!(plane.answer("a.example").as_deref(), Some("404"));
+    api.delay("AccessPolicy", false);
+    eventually(
+        || plane.answer("a.example"),
+        |answer| match answer.as_deref() {
+            Some("404") => false,
+            other => other == Some("403") || panic!("{other:?}"),
+        },
+    );
+}
+
+/// The same before the first configuration is complete.
+#[test]
+fn first_configuration_has_the_policies_that_are_older_than_its_routes() {
+    let api = Api::start();
+    api.hang("HTTPRoute", Some(0));
+    let plane = DataPlane::start(&api);
+    api.wait_until(|| {
+        let mut requests = api.requests("accesspolicies").into_iter();
+        requests.find(|request| request.target.contains("watch=true"))
+    });
+    api.delay("AccessPolicy", true);
+    api.apply(&access("policy", "a", "ipRules: {allow: [192.0.2.1]}"));
+    api.apply(&route("a", "one"));
+    api.hang("HTTPRoute", None);
+    api.wait_for_requests(2, "GET", "httproutes?");
+    assert!(!plane.is_ready());
+    assert_eq!(plane.answer("a.example"), None);
+    api.delay("AccessPolicy", false);
+    plane.wait_for("a.example", "403");
+}

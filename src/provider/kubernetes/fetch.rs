@@ -13,12 +13,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::message::Message;
 use super::parsed::{Content, ParsedObject};
 use super::referenced::WantedChanges;
 use super::requests::requests_by_name;
 use super::retry::{Failure, Retry};
 use super::scope::UNUSED_SECRET_TYPES;
-use super::store::Message;
 use crate::api::{Kind, Object, ObjectRef, Text};
 
 /// Timeout of a request.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::parsed;
 use super::requests::requests;
 use super::retry::Failure;
 use super::scope::Scope;
@@ -40,6 +41,25 @@ pub(super) struct ListPage {
     #[serde(default)]
     pub(super) metadata: ListMeta,
     pub(super) items: Option<Vec<Value>>,
+}
+
+/// The versions of listed objects.
+#[derive(Deserialize)]
+struct Versions {
+    /// The API server says null of no objects.
+    items: Option<Vec<VersionedItem>>,
+}
+
+#[derive(Deserialize)]
+struct VersionedItem {
+    metadata: VersionOfItem,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VersionOfItem {
+    #[serde(default)]
+    resource_version: String,
 }
 
 impl Lister<'_> {
@@ -103,6 +123,20 @@ impl Lister<'_> {
         let request = request.map_err(kube::Error::BuildRequest)?;
         let text = self.with_timeout(self.client.request_text(request)).await?;
         Ok(serde_json::from_str(&text).map_err(kube::Error::SerdeError)?)
+    }
+
+    /// Returns the newest version of the objects, as of now; `None` if there are none, or if versions cannot be compared.
+    pub(super) async fn newest_version(&self, served: &Served) -> Result<Option<u64>, Failure> {
+        let params = ListParams {
+            field_selector: self.scope.fields.clone(),
+            ..ListParams::default()
+        };
+        let request = served.requests.list_metadata(&params);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let list: Versions = self.with_timeout(self.client.request(request)).await?;
+        let items = list.items.unwrap_or_default();
+        let versions = items.iter().map(|item| &item.metadata.resource_version);
+        Ok(versions.filter_map(|it| parsed::version(it)).max())
     }
 
     async fn with_timeout<T>(

@@ -8,6 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::deferral::{is_policy, may_wait};
+use super::deferrals::{Deferrals, Wait};
+use super::message::{Change, Message};
+use super::moments::{Moment, Moments};
 use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
 use super::pods;
@@ -15,40 +18,9 @@ use super::pods::{PodScopes, ScopeChange, needs_pods};
 use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
-use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef};
+use crate::api::{Key, Kind, Object, ObjectRef, Severity, is_protected};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
-
-/// A message to the store.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// A change in the scope with this index.
-    Watched(usize, Change),
-    /// Result of a fetch: the object, or `None` if it does not exist.
-    Fetched(ObjectRef, Option<ParsedObject>),
-    /// The first list of the scope with this index is late: publication no longer waits for it.
-    ListLate(usize),
-}
-
-/// A watch event of a scope.
-#[derive(Debug)]
-pub(super) enum Change {
-    /// A list begins.
-    Listing,
-    /// The cluster serves the kind as released, or as the experimental kind that it was before.
-    Served { is_experimental: bool },
-    /// One object of the list.
-    Listed(ParsedObject),
-    /// The list is complete: objects that it did not contain no longer exist.
-    Complete,
-    /// An object was created or changed.
-    Applied(ParsedObject),
-    /// An object was deleted at a version.
-    Deleted(Key, Option<u64>),
-    /// The cluster does not have the kind.
-    Absent,
-}
 
 /// All objects of all kinds.
 pub(super) struct Store {
@@ -65,24 +37,16 @@ pub(super) struct Store {
     removed: BTreeSet<usize>,
     pods: PodScopes,
     referenced: Referenced,
-    /// Changed objects that wait for what they refer to. Nothing else waits for it.
-    deferred: BTreeMap<ObjectRef, Deferred>,
+    /// Changed objects that wait for what they refer to, and new ones that wait for policies. Nothing else waits for it.
+    deferred: Deferrals,
+    moments: Moments,
+    /// The first load is published after this moment; `None` until every scope is listed.
+    first: Option<Moment>,
     /// Whether a load was published, so that changes may be deferred.
     is_published: bool,
-    /// Maximum time that a change is deferred.
-    fetch_wait: Duration,
     /// Objects that were fetched since the last call of [`Store::take_fetched`].
     fetched: Vec<ObjectRef>,
     observer: Option<Arc<dyn Observer>>,
-}
-
-/// A changed object whose previous version is published until what it refers to is known.
-struct Deferred {
-    previous: Option<Object>,
-    since: Instant,
-    references: Vec<References>,
-    /// This number of references, counted from the first, is known.
-    known: usize,
 }
 
 impl Store {
@@ -107,9 +71,10 @@ impl Store {
                 is_outdated: false,
             },
             referenced,
-            deferred: BTreeMap::new(),
+            deferred: Deferrals::default(),
+            moments: Moments::default(),
+            first: None,
             is_published: false,
-            fetch_wait: Timing::default().fetch_wait,
             fetched: Vec::new(),
             scopes,
             observer,
@@ -131,6 +96,10 @@ impl Store {
                     Some(parsed) => self.insert(name, parsed),
                     None => self.forget_held(&name),
                 }
+            }
+            Message::Newest(scope, moment, newest) => {
+                self.moments.answered(scope, moment, newest);
+                false
             }
             Message::ListLate(scope) => {
                 self.expected.remove(&scope);
@@ -166,17 +135,27 @@ impl Store {
             }
             Change::Complete => {
                 let staged = self.staged.remove(&number).unwrap_or_default();
+                let listed = staged.values().flatten();
+                self.moments
+                    .listed(number, listed.filter_map(|it| it.version).max());
                 self.expected.remove(&number);
-                self.replace(number, staged) | self.awaited.remove(&number)
+                self.replace(number, staged) | self.await_no_more(number)
             }
-            Change::Applied(parsed) => self.put(kind, parsed),
-            Change::Deleted(key, version) => self.remove(kind, &key, version),
+            Change::Applied(parsed) => {
+                self.moments.saw(number, parsed.version);
+                self.put(kind, parsed)
+            }
+            Change::Deleted(key, version) => {
+                self.moments.saw(number, version);
+                self.remove(kind, &key, version)
+            }
             Change::Absent => {
                 self.staged.remove(&number);
+                self.moments.absent(number);
                 // An API server that starts may not know the kind yet. Whoever deletes a CRD deletes its objects first, each
                 // with an event.
                 let is_changed = !is_policy(kind) && self.replace(number, BTreeMap::new());
-                is_changed | self.awaited.remove(&number)
+                is_changed | self.await_no_more(number)
             }
         };
         if is_listed && is_held_by_reference(kind) {
@@ -184,6 +163,20 @@ impl Store {
         }
         self.pods.is_outdated |= is_changed && needs_pods(kind);
         is_changed
+    }
+
+    /// Records that a scope is listed. Returns whether that was awaited.
+    fn await_no_more(&mut self, number: usize) -> bool {
+        let was_awaited = self.awaited.remove(&number);
+        if self.awaited.is_empty() && self.first.is_none() {
+            self.first = Some(self.moments.next());
+        }
+        was_awaited
+    }
+
+    /// Returns the moment that something waits for: [`Message::Newest`] has to answer for it.
+    pub(super) fn take_moment(&mut self) -> Option<Moment> {
+        self.moments.take()
     }
 
     /// Adds a scope for the Pods of each namespace that needs them, and removes the others. The first publication waits
@@ -202,7 +195,7 @@ impl Store {
         self.pods.numbers = kept;
         for number in removed.into_values() {
             self.replace(number, BTreeMap::new());
-            self.awaited.remove(&number);
+            self.await_no_more(number);
             self.expected.remove(&number);
             self.staged.remove(&number);
             self.removed.insert(number);
@@ -246,8 +239,14 @@ impl Store {
     }
 
     /// Overrides how long a change is deferred.
-    pub(super) fn waiting(self, fetch_wait: Duration) -> Self {
-        Self { fetch_wait, ..self }
+    pub(super) fn waiting(mut self, fetch_wait: Duration) -> Self {
+        self.deferred.set_wait(fetch_wait);
+        self
+    }
+
+    /// Makes new objects wait for these watches.
+    pub(super) fn after(self, moments: Moments) -> Self {
+        Self { moments, ..self }
     }
 
     /// Returns the objects that were fetched since the last call.
@@ -255,37 +254,25 @@ impl Store {
         std::mem::take(&mut self.fetched)
     }
 
-    /// Publishes deferred changes whose references are known, or that have waited too long. Returns whether there are
-    /// any.
+    /// Publishes deferred changes whose references are known, or that have waited too long for them. Returns whether that, or
+    /// a problem of others, is new.
     pub(super) fn release(&mut self, now: Instant) -> bool {
         if self.deferred.is_empty() {
             return false;
         }
         self.drop_unreferenced();
-        let mut released = Vec::new();
-        self.deferred.retain(|name, deferred| {
-            deferred.known += count_known(&self.referenced, &deferred.references, deferred.known);
-            let is_complete = deferred.known == count(&deferred.references);
-            let is_due = now.saturating_duration_since(deferred.since) >= self.fetch_wait;
-            if is_complete || is_due {
-                released.push(name.clone());
-            }
-            !is_complete && !is_due
-        });
+        let released = self.deferred.release(now, &self.referenced, &self.moments);
         // What only the previous versions referred to is no longer needed.
-        for name in &released {
+        for name in &released.names {
             self.referenced.forget_previous(name);
         }
         self.drop_unreferenced();
-        !released.is_empty()
+        !released.names.is_empty() || released.has_late
     }
 
     /// Returns when the next deferred change has waited too long.
     pub(super) fn next_release(&self) -> Option<Instant> {
-        let deferred = self.deferred.values();
-        deferred
-            .map(|deferred| deferred.since + self.fetch_wait)
-            .min()
+        self.deferred.next(&self.moments)
     }
 
     /// Stores the objects in less memory, before the first load is published.
@@ -303,22 +290,36 @@ impl Store {
         !self.expected.is_empty() || (!self.is_published && self.referenced.is_waiting())
     }
 
-    /// Returns the complete state, once every scope has been listed.
+    /// Returns the complete state, once every scope has been listed and all policies are known that are as old as that.
     pub(super) fn load(&self) -> Option<Load> {
-        if !self.awaited.is_empty() {
+        let is_complete = self.first.is_some_and(|first| self.moments.is_past(first));
+        if !is_complete || !self.awaited.is_empty() {
             return None;
         }
         let mut snapshot = self.snapshot.clone();
-        for (name, deferred) in &self.deferred {
-            match &deferred.previous {
-                Some(previous) => snapshot.insert(previous.clone()),
-                None => snapshot.remove(name),
-            };
-        }
+        self.deferred.restore(&mut snapshot);
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
-            problems: self.problems.values().cloned().collect(),
+            problems: self.problems.values().cloned().chain(self.late()).collect(),
+        })
+    }
+
+    /// Problems of new objects that have waited for policies for long.
+    fn late(&self) -> impl Iterator<Item = Problem> {
+        self.deferred.late().filter_map(|(name, after)| {
+            let kinds: BTreeSet<_> = self.moments.behind(after).collect();
+            let kinds = kinds.iter().map(|it| self.scopes[*it].to_string());
+            let kinds = kinds.collect::<Vec<_>>().join(", ");
+            let generation = self.snapshot.object(name)?.meta().generation;
+            let message = format!(
+                "is new and not served yet: policies may protect it that the watch of {kinds} has not shown so far"
+            );
+            let problem = Problem::of_object(name.clone(), generation, message);
+            Some(Problem {
+                severity: Severity::Warning,
+                ..problem
+            })
         })
     }
 
@@ -412,10 +413,12 @@ impl Store {
 
     /// Stores a valid version of an object. Returns whether it is to be published at once.
     fn replace_version(&mut self, name: ObjectRef, object: Object) -> bool {
-        if !can_reference(object.kind()) {
+        let kind = object.kind();
+        let may_be_protected = self.first.is_some() && is_protected(kind);
+        if !can_reference(kind) && !may_be_protected {
             return self.snapshot.insert(object);
         }
-        let own = References::of(&object);
+        let own = can_reference(kind).then(|| References::of(&object));
         let previous = self.snapshot.object(&name);
         let is_new = previous.is_none();
         if !self.snapshot.insert(object.clone()) {
@@ -423,26 +426,30 @@ impl Store {
         }
         // A new Gateway brings the references of its ListenerSets.
         let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
-        let references: Vec<_> = std::iter::once(&own).chain(of_sets).cloned().collect();
-        let known = count_known(&self.referenced, &references, 0);
-        let deferred = self.deferred.get(&name);
-        let published = deferred.map_or(previous.as_ref(), |it| it.previous.as_ref());
-        let is_deferred =
-            self.is_published && known < count(&references) && may_wait(published, &object);
-        let keeps_previous = is_deferred && !self.deferred.contains_key(&name);
-        self.referenced.replace(&name, own, keeps_previous);
+        let references: Vec<_> = own.iter().chain(of_sets).cloned().collect();
+        let held = self.deferred.published(&name);
+        let after = match held {
+            Some((_, after)) => after,
+            None if is_new && may_be_protected => self.moments.next(),
+            None => 0,
+        };
+        let published = held.map_or(previous.as_ref(), |(previous, _)| previous);
+        let mut wait = Wait::new(references, after);
+        let lacks_references = self.is_published
+            && !wait.has_references(&self.referenced)
+            && may_wait(published, &object);
+        let is_held = held.is_some();
+        let is_deferred = lacks_references || !self.moments.is_past(after);
+        if let Some(own) = own {
+            let keeps_previous = is_deferred && !is_held;
+            self.referenced.replace(&name, own, keeps_previous);
+        }
         if !is_deferred {
             self.deferred.remove(&name);
             self.referenced.forget_previous(&name);
             return true;
         }
-        let deferred = self.deferred.entry(name).or_insert(Deferred {
-            previous,
-            since: Instant::now(),
-            references: Vec::new(),
-            known,
-        });
-        (deferred.references, deferred.known) = (references, known);
+        self.deferred.hold(name, previous, wait);
         false
     }
 
@@ -459,27 +466,13 @@ impl Store {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.deleted(name);
         }
+        self.deferred.remove(name);
         if can_reference(kind) {
-            self.deferred.remove(name);
             self.referenced.forget(name);
         }
         let was_unreadable = self.problems.remove(name).is_some();
         self.snapshot.remove(name) | was_unreadable
     }
-}
-
-/// Returns the number of references.
-fn count(references: &[References]) -> usize {
-    references.iter().map(|it| it.names.len()).sum()
-}
-
-/// Returns how many references are known, from the one at `first` until one that is not.
-fn count_known(referenced: &Referenced, references: &[References], first: usize) -> usize {
-    let names = references.iter().flat_map(|it| &*it.names);
-    let known = names
-        .skip(first)
-        .take_while(|name| referenced.is_known(name));
-    known.count()
 }
 
 #[cfg(test)]

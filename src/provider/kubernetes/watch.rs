@@ -13,10 +13,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::deferral::is_policy;
 use super::events::{Event, EventType, Events};
 use super::lister::{Lister, Served, page_size};
+use super::message::{Change, Message};
 use super::parsed::{self, ParsedObject};
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
-use super::store::{Change, Message};
 use super::timing::Timing;
 
 /// Interval of discovery for a kind that the cluster does not have.

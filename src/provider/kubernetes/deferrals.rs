@@ -1,0 +1,163 @@
+//! Changed objects whose previous versions are published: until what they refer to is known, but not for long, and new ones
+//! until the policies of a moment are known, however long that takes. Nothing else waits for them.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::moments::{Moment, Moments};
+use super::referenced::Referenced;
+use super::references::References;
+use super::timing::Timing;
+use crate::api::{Object, ObjectRef};
+use crate::snapshot::Snapshot;
+
+/// The objects that wait.
+pub(super) struct Deferrals {
+    all: BTreeMap<ObjectRef, Deferred>,
+    /// Maximum time that an object waits for what it refers to. What waits for policies longer is late.
+    wait: Duration,
+}
+
+/// What an object waits for.
+pub(super) struct Wait {
+    references: Vec<References>,
+    /// This number of references, counted from the first, is known.
+    known: usize,
+    /// All policies have to be known that are as old as this.
+    pub(super) after: Moment,
+}
+
+/// An object that waits.
+struct Deferred {
+    previous: Option<Object>,
+    since: Instant,
+    wait: Wait,
+    is_late: bool,
+}
+
+/// What no longer waits.
+#[derive(Default)]
+pub(super) struct Released {
+    pub(super) names: Vec<ObjectRef>,
+    /// Whether something else is late from now on.
+    pub(super) has_late: bool,
+}
+
+impl Default for Deferrals {
+    fn default() -> Self {
+        Self {
+            all: BTreeMap::new(),
+            wait: Timing::default().fetch_wait,
+        }
+    }
+}
+
+impl Deferrals {
+    /// Overrides how long an object waits for what it refers to.
+    pub(super) fn set_wait(&mut self, wait: Duration) {
+        self.wait = wait;
+    }
+
+    /// Reports whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Returns the published version of an object that waits and the moment that it waits for; `None` if it does not wait.
+    pub(super) fn published(&self, name: &ObjectRef) -> Option<(Option<&Object>, Moment)> {
+        let deferred = self.all.get(name)?;
+        Some((deferred.previous.as_ref(), deferred.wait.after))
+    }
+
+    /// Makes an object wait. If it does already, the published version remains, and the time counts from the first.
+    pub(super) fn hold(&mut self, name: ObjectRef, previous: Option<Object>, wait: Wait) {
+        match self.all.get_mut(&name) {
+            Some(deferred) => deferred.wait = wait,
+            None => {
+                let deferred = Deferred {
+                    previous,
+                    since: Instant::now(),
+                    wait,
+                    is_late: false,
+                };
+                self.all.insert(name, deferred);
+            }
+        }
+    }
+
+    /// Ends the wait of an object.
+    pub(super) fn remove(&mut self, name: &ObjectRef) {
+        self.all.remove(name);
+    }
+
+    /// Ends the wait of what is complete, or has waited too long for what it refers to.
+    pub(super) fn release(
+        &mut self,
+        now: Instant,
+        referenced: &Referenced,
+        moments: &Moments,
+    ) -> Released {
+        let mut released = Released::default();
+        self.all.retain(|name, deferred| {
+            let is_due = now.saturating_duration_since(deferred.since) >= self.wait;
+            let is_complete = deferred.wait.has_references(referenced);
+            let is_behind = !moments.is_past(deferred.wait.after);
+            if !is_behind && (is_complete || is_due) {
+                released.names.push(name.clone());
+                return false;
+            }
+            let was_late = mem::replace(&mut deferred.is_late, is_due);
+            released.has_late |= is_due && !was_late;
+            true
+        });
+        released
+    }
+
+    /// Returns when the next object has waited too long for what it refers to, or is late.
+    pub(super) fn next(&self, moments: &Moments) -> Option<Instant> {
+        let ends = self.all.values();
+        let ends = ends.filter(|it| !it.is_late || moments.is_past(it.wait.after));
+        ends.map(|it| it.since + self.wait).min()
+    }
+
+    /// Puts the previous versions into a snapshot.
+    pub(super) fn restore(&self, snapshot: &mut Snapshot) {
+        for (name, deferred) in &self.all {
+            match &deferred.previous {
+                Some(previous) => snapshot.insert(previous.clone()),
+                None => snapshot.remove(name),
+            };
+        }
+    }
+
+    /// Objects that are late, and the moments that they wait for.
+    pub(super) fn late(&self) -> impl Iterator<Item = (&ObjectRef, Moment)> {
+        let late = self.all.iter().filter(|(_, it)| it.is_late);
+        late.map(|(name, it)| (name, it.wait.after))
+    }
+}
+
+impl Wait {
+    /// Returns the wait for these references, and for the policies of a moment.
+    pub(super) fn new(references: Vec<References>, after: Moment) -> Self {
+        Self {
+            references,
+            known: 0,
+            after,
+        }
+    }
+
+    /// Reports whether all references are known.
+    pub(super) fn has_references(&mut self, referenced: &Referenced) -> bool {
+        let names = self.references.iter().flat_map(|it| &*it.names);
+        let known = names
+            .skip(self.known)
+            .take_while(|name| referenced.is_known(name));
+        self.known += known.count();
+        let names = self.references.iter().map(|it| it.names.len());
+        self.known == names.sum::<usize>()
+    }
+}

@@ -1,0 +1,37 @@
+//! What the store is told: watch events, the results of fetches, and the newest versions at a moment.
+
+use super::moments::Moment;
+use super::parsed::ParsedObject;
+use crate::api::{Key, ObjectRef};
+
+/// A message to the store.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A change in the scope with this index.
+    Watched(usize, Change),
+    /// Result of a fetch: the object, or `None` if it does not exist.
+    Fetched(ObjectRef, Option<ParsedObject>),
+    /// The newest version of the objects of the scope with this index at a moment; `None` if there were none.
+    Newest(usize, Moment, Option<u64>),
+    /// The first list of the scope with this index is late: publication no longer waits for it.
+    ListLate(usize),
+}
+
+/// A watch event of a scope.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A list begins.
+    Listing,
+    /// The cluster serves the kind as released, or as the experimental kind that it was before.
+    Served { is_experimental: bool },
+    /// One object of the list.
+    Listed(ParsedObject),
+    /// The list is complete: objects that it did not contain no longer exist.
+    Complete,
+    /// An object was created or changed.
+    Applied(ParsedObject),
+    /// An object was deleted at a version.
+    Deleted(Key, Option<u64>),
+    /// The cluster does not have the kind.
+    Absent,
+}

@@ -1,0 +1,187 @@
+//! Moments, and which of them the watches of policies have passed: they have seen all that was written before. Objects arrive
+//! on one watch for each kind, so that a route may arrive before a policy that was written before it. Does no I/O.
+
+use std::collections::BTreeMap;
+
+use super::scope::Scope;
+use crate::api::protects;
+
+/// A point in time. Moments are counted from 1; 0 is past.
+pub(super) type Moment = u64;
+
+/// The moments that have been asked for, and what the watches of policies that protect requests have seen.
+#[derive(Default)]
+pub(super) struct Moments {
+    /// The last moment that was taken.
+    last: Moment,
+    /// Whether something waits for the next one.
+    is_wanted: bool,
+    /// By the index of the scope.
+    watches: BTreeMap<usize, Seen>,
+}
+
+/// What the watch of a scope has seen.
+#[derive(Default)]
+struct Seen {
+    /// Whether the cluster serves the kind.
+    is_served: bool,
+    /// The newest version.
+    newest: u64,
+    /// The last moment that is past.
+    past: Moment,
+    /// At that moment, this was the newest version.
+    asked: Option<(Moment, u64)>,
+}
+
+impl Moments {
+    /// Returns the moments of watches of these scopes.
+    pub(super) fn of(scopes: &[Scope]) -> Self {
+        let numbered = scopes.iter().enumerate();
+        let protecting = numbered.filter(|(_, scope)| protects(scope.kind));
+        Self {
+            watches: protecting
+                .map(|(number, _)| (number, Seen::default()))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the next moment: it comes after everything that has arrived.
+    pub(super) fn next(&mut self) -> Moment {
+        self.is_wanted = true;
+        self.last + 1
+    }
+
+    /// Returns the next moment if something waits for it: the newest versions have to be asked for.
+    pub(super) fn take(&mut self) -> Option<Moment> {
+        let is_wanted = std::mem::take(&mut self.is_wanted);
+        is_wanted.then(|| {
+            self.last += 1;
+            self.last
+        })
+    }
+
+    /// Reports whether all watches have seen what was written before a moment.
+    pub(super) fn is_past(&self, moment: Moment) -> bool {
+        self.behind(moment).next().is_none()
+    }
+
+    /// Indices of the scopes whose watches may not have seen what was written before a moment.
+    pub(super) fn behind(&self, moment: Moment) -> impl Iterator<Item = usize> {
+        let behind = self.watches.iter();
+        behind
+            .filter(move |(_, seen)| seen.is_served && seen.past < moment)
+            .map(|(number, _)| *number)
+    }
+
+    /// Records that a list of a scope is complete, and the newest version in it.
+    pub(super) fn listed(&mut self, scope: usize, newest: Option<u64>) {
+        self.change(scope, |seen| {
+            seen.is_served = true;
+            // A cluster that was restored has older versions.
+            seen.newest = newest.unwrap_or_default();
+        });
+    }
+
+    /// Records that the cluster does not serve the kind of a scope.
+    pub(super) fn absent(&mut self, scope: usize) {
+        self.change(scope, |seen| seen.is_served = false);
+    }
+
+    /// Records an event of a version. Versions that cannot be compared do not count.
+    pub(super) fn saw(&mut self, scope: usize, version: Option<u64>) {
+        self.change(scope, |seen| {
+            seen.newest = seen.newest.max(version.unwrap_or_default());
+        });
+    }
+
+    /// Records the newest version that objects of a scope had at a moment; `None` if there were none.
+    pub(super) fn answered(&mut self, scope: usize, moment: Moment, newest: Option<u64>) {
+        self.change(scope, |seen| {
+            seen.asked = Some((moment, newest.unwrap_or_default()));
+        });
+    }
+
+    fn change(&mut self, scope: usize, change: impl FnOnce(&mut Seen)) {
+        let Some(seen) = self.watches.get_mut(&scope) else {
+            return;
+        };
+        change(seen);
+        if let Some((moment, newest)) = seen.asked
+            && newest <= seen.newest
+        {
+            seen.past = seen.past.max(moment);
+            seen.asked = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::api::Kind;
+
+    /// Returns the moments of the watches of all kinds, and the indices of two of them. No other kind is served.
+    fn two() -> (Moments, usize, usize) {
+        let kinds: Vec<_> = Kind::all().iter().collect();
+        let moments = Moments::of(&Scope::all(&kinds, None, &BTreeSet::new()));
+        let mut watches = moments.watches.keys().copied();
+        let (one, other) = (watches.next().unwrap(), watches.next().unwrap());
+        drop(watches);
+        let mut moments = moments;
+        moments.listed(one, Some(7));
+        moments.listed(other, None);
+        (moments, one, other)
+    }
+
+    #[test]
+    fn moment_is_past_when_all_watches_have_seen_the_newest_version() {
+        let (mut moments, one, other) = two();
+        let moment = moments.next();
+        assert!(!moments.is_past(moment));
+        assert_eq!(moments.take(), Some(moment));
+        assert_eq!(moments.take(), None);
+        moments.answered(other, moment, None);
+        moments.answered(one, moment, Some(9));
+        moments.saw(one, Some(8));
+        assert_eq!(moments.behind(moment).collect::<Vec<_>>(), [one]);
+        moments.saw(one, Some(9));
+        assert!(moments.is_past(moment));
+    }
+
+    #[test]
+    fn what_arrives_after_a_moment_waits_for_the_next_one() {
+        let (mut moments, one, other) = two();
+        let first = moments.next();
+        moments.take();
+        let second = moments.next();
+        assert!(second > first);
+        for scope in [one, other] {
+            moments.answered(scope, first, None);
+        }
+        assert!(moments.is_past(first) && !moments.is_past(second));
+    }
+
+    #[test]
+    fn kinds_that_are_not_served_are_not_waited_for() {
+        let (mut moments, one, other) = two();
+        let moment = moments.next();
+        moments.absent(one);
+        moments.answered(other, moment, Some(0));
+        assert!(moments.is_past(moment));
+        moments.listed(one, None);
+        assert!(!moments.is_past(moment));
+    }
+
+    #[test]
+    fn list_of_a_restored_cluster_has_older_versions() {
+        let (mut moments, one, other) = two();
+        let moment = moments.next();
+        moments.answered(other, moment, None);
+        moments.listed(one, Some(3));
+        moments.answered(one, moment, Some(4));
+        assert!(!moments.is_past(moment));
+    }
+}

@@ -1,0 +1,67 @@
+//! Asks which version of the objects of a scope is the newest one at a moment. Must not know what its watch has seen.
+
+use kube::Client;
+use tokio::sync::{mpsc, watch as watched};
+use tokio::time::{Instant, sleep};
+
+use super::lister::{Lister, Served};
+use super::message::Message;
+use super::moments::Moment;
+use super::retry::{Failure, Retry};
+use super::scope::Scope;
+use super::timing::Timing;
+
+/// The newest versions of a scope. Ends when either channel is closed.
+pub(super) struct Newest {
+    pub(super) client: Client,
+    pub(super) scope: Scope,
+    /// Index of the scope.
+    pub(super) number: usize,
+    pub(super) timing: Timing,
+    pub(super) moments: watched::Receiver<Moment>,
+    pub(super) versions: mpsc::Sender<Message>,
+}
+
+impl Newest {
+    /// Answers for the last moment each time. Under load, one answer is for many moments: requests take at most half of the
+    /// time.
+    pub(super) async fn run(mut self) {
+        let mut retry = Retry::new(self.scope.to_string(), "listed");
+        let mut served = None;
+        while self.moments.changed().await.is_ok() {
+            let began = Instant::now();
+            let moment = *self.moments.borrow_and_update();
+            match self.find(&mut served).await {
+                Ok(newest) => {
+                    retry.on_success();
+                    let answer = Message::Newest(self.number, moment, newest);
+                    if self.versions.send(answer).await.is_err() {
+                        return;
+                    }
+                    sleep(began.elapsed()).await;
+                }
+                Err(failure) => {
+                    served = None;
+                    retry.wait_after(&failure).await;
+                    self.moments.mark_changed();
+                }
+            }
+        }
+    }
+
+    /// Returns the newest version; `None` if there are no objects.
+    async fn find(&self, served: &mut Option<Served>) -> Result<Option<u64>, Failure> {
+        let lister = Lister {
+            client: &self.client,
+            scope: &self.scope,
+            response_timeout: self.timing.fetch_wait,
+        };
+        if served.is_none() {
+            *served = lister.discover().await?;
+        }
+        match served {
+            Some(served) => lister.newest_version(served).await,
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Objects of different kinds arrive in any order: a new one is published when the policies that were written before it are
+//! known.
+
+use proptest::prelude::*;
+
+use super::super::super::moments::Moments;
+use super::*;
+use crate::api::protects;
+
+/// Returns a store in which every kind has been listed.
+fn started() -> Store {
+    let mut store =
+        Store::new(scopes(), &kinds(), Referenced::default(), None).after(Moments::of(&scopes()));
+    for kind in 0..scopes().len() {
+        store.apply(kind, Change::Listing);
+        store.apply(kind, Change::Complete);
+    }
+    store
+}
+
+/// Indices of the kinds of policies that protect.
+fn protecting() -> Vec<usize> {
+    let scopes = scopes();
+    let numbered = scopes.iter().enumerate();
+    let protecting = numbered.filter(|(_, scope)| protects(scope.kind));
+    protecting.map(|(number, _)| number).collect()
+}
+
+/// Says for all kinds that there were no policies at the moment that something waits for.
+fn answer(store: &mut Store) {
+    let moment = store.take_moment().expect("something waits");
+    for scope in protecting() {
+        store.apply_message(Message::Newest(scope, moment, None));
+    }
+}
+
+/// Returns a store that has published a configuration.
+fn published() -> Store {
+    let mut store = started();
+    answer(&mut store);
+    assert!(store.load().is_some());
+    store.published();
+    store
+}
+
+fn policy(name: &str, version: u64) -> Change {
+    let target = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name});
+    let spec = json!({"targetRefs": [target], "ipRules": {"deny": ["192.0.2.1"]}});
+    Change::Applied(ParsedObject {
+        version: Some(version),
+        ..parsed("AccessPolicy", name, &spec)
+    })
+}
+
+fn has_policy(store: &Store, name: &str) -> bool {
+    let snapshot = store.load().unwrap().snapshot;
+    snapshot.access_policies.get("default", name).is_some()
+}
+
+fn is_served(store: &Store, name: &str) -> bool {
+    hostname(store, name).is_some()
+}
+
+#[test]
+fn first_load_has_the_policies_that_are_older_than_the_last_list() {
+    let (mut store, policies) = (started(), index("AccessPolicy"));
+    assert!(store.load().is_none());
+    let moment = store.take_moment().unwrap();
+    for scope in protecting() {
+        let newest = (scope == policies).then_some(9);
+        store.apply_message(Message::Newest(scope, moment, newest));
+    }
+    assert!(store.load().is_none());
+    store.apply(policies, policy("a", 9));
+    assert!(has_policy(&store, "a"));
+}
+
+#[test]
+fn new_route_is_published_with_the_policy_that_is_older() {
+    let (mut store, routes, policies) = (published(), index("HTTPRoute"), index("AccessPolicy"));
+    assert!(!store.apply(routes, Change::Applied(route("a", "a.example"))));
+    let moment = store.take_moment().unwrap();
+    for scope in protecting() {
+        let newest = (scope == policies).then_some(9);
+        store.apply_message(Message::Newest(scope, moment, newest));
+    }
+    assert!(!store.release(Instant::now()) && !is_served(&store, "a"));
+    store.apply(policies, policy("a", 9));
+    assert!(store.release(Instant::now()));
+    assert!(is_served(&store, "a") && has_policy(&store, "a"));
+}
+
+#[test]
+fn each_kind_that_policies_target_waits() {
+    for kind in kinds().into_iter().filter(|kind| is_protected(kind)) {
+        let mut store = published();
+        let spec = match kind.kind {
+            "Gateway" => json!({"gatewayClassName": "a", "listeners": []}),
+            "ListenerSet" => json!({"parentRef": {"name": "a"}, "listeners": []}),
+            _ => json!({}),
+        };
+        let name = kind.object_ref("default", "a");
+        let added = Change::Applied(parsed(kind.kind, "a", &spec));
+        assert!(!store.apply(index(kind.kind), added), "{name}");
+        let is_served = |store: &Store| store.load().unwrap().snapshot.object(&name).is_some();
+        assert!(!is_served(&store), "{name}");
+        answer(&mut store);
+        assert!(store.release(Instant::now()) && is_served(&store), "{name}");
+    }
+}
+
+#[test]
+fn change_of_a_published_route_does_not_wait() {
+    let (mut store, routes) = (published(), index("HTTPRoute"));
+    store.apply(routes, Change::Applied(route("a", "a.example")));
+    answer(&mut store);
+    store.release(Instant::now());
+    assert!(store.apply(routes, Change::Applied(route("a", "b.example"))));
+    assert_eq!(store.take_moment(), None);
+    assert_eq!(hostname(&store, "a").as_deref(), Some("b.example"));
+}
+
+#[test]
+fn change_of_a_route_that_waits_is_published_with_it() {
+    let (mut store, routes) = (published(), index("HTTPRoute"));
+    store.apply(routes, Change::Applied(route("a", "a.example")));
+    assert!(!store.apply(routes, Change::Applied(route("a", "b.example"))));
+    assert!(!is_served(&store, "a"));
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(hostname(&store, "a").as_deref(), Some("b.example"));
+}
+
+#[test]
+fn route_that_is_deleted_while_it_waits_is_never_published() {
+    let (mut store, routes) = (published(), index("HTTPRoute"));
+    store.apply(routes, Change::Applied(route("a", "a.example")));
+    store.apply(routes, deleted("a"));
+    answer(&mut store);
+    assert!(!store.release(Instant::now()));
+    assert!(!is_served(&store, "a"));
+}
+
+#[test]
+fn what_waits_for_long_is_a_problem_and_is_not_published() {
+    let (mut store, routes) = (published(), index("HTTPRoute"));
+    store.apply(routes, Change::Applied(route("a", "a.example")));
+    let late = store.next_release().unwrap();
+    assert!(store.release(late) && !store.release(late));
+    assert_eq!(store.next_release(), None);
+    let load = store.load().unwrap();
+    let problem = load.problems[0].to_string();
+    assert!(
+        problem.starts_with("warning: HTTPRoute default/a: is new and not served yet"),
+        "{problem}"
+    );
+    assert!(problem.contains("AccessPolicy"), "{problem}");
+    assert!(!is_served(&store, "a"));
+    answer(&mut store);
+    assert!(store.release(late) && is_served(&store, "a"));
+    assert!(store.load().unwrap().problems.is_empty());
+}
+
+/// What happens next: the next write is stored, or something that was stored arrives.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Write,
+    Policies,
+    Routes,
+    Answer(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        Just(Step::Write),
+        Just(Step::Policies),
+        Just(Step::Routes),
+        (0..protecting().len()).prop_map(Step::Answer),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// An API server with policies, each of which is written before its route.
+#[derive(Default)]
+struct Writes {
+    written: u64,
+    /// The last versions that have arrived.
+    policies: u64,
+    routes: u64,
+    moment: u64,
+}
+
+impl Writes {
+    const LAST: u64 = 20;
+
+    fn is_policy(version: u64) -> bool {
+        version % 2 == 1
+    }
+
+    /// Returns the next version of a kind that has been written and has not arrived.
+    fn next(arrived: u64, written: u64, is_policy: bool) -> Option<u64> {
+        let mut missing = arrived + 1..=written;
+        missing.find(|version| Self::is_policy(*version) == is_policy)
+    }
+
+    fn apply(&mut self, step: Step, store: &mut Store) {
+        let name = |version: u64| format!("r{}", version.div_ceil(2));
+        match step {
+            Step::Write => self.written = (self.written + 1).min(Self::LAST),
+            Step::Policies => {
+                if let Some(version) = Self::next(self.policies, self.written, true) {
+                    self.policies = version;
+                    store.apply(index("AccessPolicy"), policy(&name(version), version));
+                }
+            }
+            Step::Routes => {
+                if let Some(version) = Self::next(self.routes, self.written, false) {
+                    self.routes = version;
+                    let route = route(&name(version), "a.example");
+                    store.apply(index("HTTPRoute"), Change::Applied(route));
+                }
+            }
+            Step::Answer(place) => {
+                let scope = protecting()[place];
+                self.moment = store.take_moment().unwrap_or(self.moment);
+                let mut versions = (1..=self.written).rev();
+                let newest = versions.find(|version| Self::is_policy(*version));
+                let newest = newest.filter(|_| scope == index("AccessPolicy"));
+                store.apply_message(Message::Newest(scope, self.moment, newest));
+            }
+        }
+        store.release(Instant::now());
+    }
+
+    /// Returns the first route that is published without its policy.
+    fn unprotected(store: &Store) -> Option<u64> {
+        let mut pairs = 1..=Self::LAST / 2;
+        pairs.find(|pair| {
+            let name = format!("r{pair}");
+            is_served(store, &name) && !has_policy(store, &name)
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn no_route_is_published_without_its_policy_in_any_order_of_arrival(steps in steps()) {
+        let (mut store, mut writes) = (published(), Writes { moment: 1, ..Writes::default() });
+        for step in steps {
+            writes.apply(step, &mut store);
+            prop_assert_eq!(Writes::unprotected(&store), None);
+        }
+        // When all has arrived, all is published.
+        let places = 0..protecting().len();
+        let rest = [[Step::Write, Step::Policies, Step::Routes]; 20].concat();
+        for step in rest.into_iter().chain(places.map(Step::Answer)) {
+            writes.apply(step, &mut store);
+            prop_assert_eq!(Writes::unprotected(&store), None);
+        }
+        for pair in 1..=Writes::LAST / 2 {
+            let name = format!("r{pair}");
+            prop_assert!(is_served(&store, &name), "{name}");
+        }
+    }
+}
