@@ -1,4 +1,4 @@
-//! What the store is told: watch events, the results of fetches, and the newest versions at a moment.
+//! Messages to the store: watch events, results of fetches, and the newest versions at a moment.
 
 use super::moments::Moment;
 use super::parsed::ParsedObject;
