@@ -23,7 +23,7 @@ mod ports;
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A busy machine takes longer for the steps of a test than the timeouts that end connections and streams.
-const UNREACHED: [&str; 4] = [
+const LONG_TIMEOUTS: [&str; 4] = [
     "--header-timeout=1h",
     "--body-timeout=1h",
     "--write-timeout=1h",
@@ -65,7 +65,7 @@ impl Running {
     fn start_with(directory: &Path, workers: &str) -> Self {
         let mut program = Command::new(env!("CARGO_BIN_EXE_portcullis"))
             .args(["run", "--workers", workers, "--access-log", "off"])
-            .args(UNREACHED)
+            .args(LONG_TIMEOUTS)
             .args(["--admin", "127.0.0.1:0", "--config-dir"])
             .arg(directory)
             .stdout(Stdio::null())

@@ -52,7 +52,7 @@ use self::store::Store;
 pub use self::timing::Timing;
 use self::watch::Watch;
 use super::Load;
-use crate::api::{Key, Kind, protects};
+use crate::api::{Key, Kind};
 
 /// Debounce of changes: related changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
@@ -205,15 +205,13 @@ impl KubernetesProvider {
             numbered.partition(|(_, scope)| is_held_by_reference(scope.kind));
         now.into_iter().for_each(|scope| drop(start(scope)));
         let (moments, watched_moments) = watched::channel(0);
-        for (number, scope) in scopes.iter().enumerate() {
-            if protects(scope.kind) {
-                let newest = self.newest_of(number, scope, &watched_moments, &sender);
-                tokio::spawn(newest.run());
-            }
+        let asked = Moments::of(&scopes);
+        for number in asked.scopes() {
+            let newest = self.newest_of(number, &scopes[number], &watched_moments, &sender);
+            tokio::spawn(newest.run());
         }
         let referenced = Referenced::within(namespaces);
         let fetch_wait = self.timing.fetch_wait;
-        let asked = Moments::of(&scopes);
         let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone())
             .waiting(fetch_wait)
             .after(asked);

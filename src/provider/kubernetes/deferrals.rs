@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::moments::{Moment, Moments};
 use super::referenced::Referenced;
 use super::references::References;
-use super::timing::Timing;
 use crate::api::{Object, ObjectRef};
 use crate::snapshot::Snapshot;
 
@@ -46,19 +45,13 @@ pub(super) struct Released {
     pub(super) has_late: bool,
 }
 
-impl Default for Deferrals {
-    fn default() -> Self {
+impl Deferrals {
+    /// Returns no objects. They will wait so long for what they refer to.
+    pub(super) fn new(wait: Duration) -> Self {
         Self {
             all: BTreeMap::new(),
-            wait: Timing::default().fetch_wait,
+            wait,
         }
-    }
-}
-
-impl Deferrals {
-    /// Overrides how long an object waits for what it refers to.
-    pub(super) fn set_wait(&mut self, wait: Duration) {
-        self.wait = wait;
     }
 
     /// Reports whether nothing waits.

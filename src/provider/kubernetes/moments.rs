@@ -46,6 +46,11 @@ impl Moments {
         }
     }
 
+    /// Indices of the scopes whose newest versions have to be asked for.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = usize> {
+        self.watches.keys().copied()
+    }
+
     /// Returns the next moment: it comes after everything that has arrived.
     pub(super) fn next(&mut self) -> Moment {
         self.is_wanted = true;

@@ -18,6 +18,7 @@ use super::pods::{PodScopes, ScopeChange, needs_pods};
 use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
+use super::timing::Timing;
 use crate::api::{Key, Kind, Object, ObjectRef, Severity, is_protected};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -71,7 +72,7 @@ impl Store {
                 is_outdated: false,
             },
             referenced,
-            deferred: Deferrals::default(),
+            deferred: Deferrals::new(Timing::default().fetch_wait),
             moments: Moments::default(),
             first: None,
             is_published: false,
@@ -239,9 +240,9 @@ impl Store {
     }
 
     /// Overrides how long a change is deferred.
-    pub(super) fn waiting(mut self, fetch_wait: Duration) -> Self {
-        self.deferred.set_wait(fetch_wait);
-        self
+    pub(super) fn waiting(self, fetch_wait: Duration) -> Self {
+        let deferred = Deferrals::new(fetch_wait);
+        Self { deferred, ..self }
     }
 
     /// Makes new objects wait for these watches.

@@ -1,12 +1,12 @@
 //! A pair of policies: its objects, and the checks of requests and conditions. Must not know the sections.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use portcullis::control::data_plane::ServedConfiguration;
 use portcullis::status::Condition;
 use serde_json::{Value, json};
 
+use super::connections::QUIET;
 use super::sections::{CERTIFICATE, Destination, Effect, Section};
 use super::specification::{Entry, Level, Method, Placed, Probe, Rule, Selected, conditions, met};
 use crate::harness::{TEST_TIMEOUT, yaml};
@@ -167,7 +167,7 @@ impl Case<'_> {
             let expected = self.expected(probe);
             // All of it passes where no policy has a timeout.
             let patience = match expected.is_empty() {
-                true => Duration::from_millis(500),
+                true => QUIET,
                 false => TEST_TIMEOUT,
             };
             let destination = Destination {

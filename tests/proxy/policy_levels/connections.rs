@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::version::TLS12;
@@ -13,6 +14,9 @@ use super::sections::{Destination, description, exclusive};
 use crate::client::{connect, handshake, read_all};
 use crate::harness::{TEST_TIMEOUT, tls};
 use crate::lifecycle::Frames;
+
+/// Longer than the timeouts of policies, and shorter than those without a policy.
+pub(super) const QUIET: Duration = Duration::from_secs(1);
 
 static TLS_1_2: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| tls::client_of(&[&TLS12], &[]));
 static ANY: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| tls::client(&["h2", "http/1.1"]));
@@ -26,18 +30,23 @@ pub(super) async fn tls(to: &Destination<'_>) -> String {
     exclusive((old.is_err(), is_http1))
 }
 
-/// `a` ends connections that do not complete a request, and `b` those without a request: what ends first is the sign.
+/// `a` ends connections that do not complete a request, and `b` those without a request. The first end may take as long as
+/// the test is patient. The other one would follow soon.
 pub(super) async fn timeouts(to: &Destination<'_>) -> String {
     let mut incomplete = served(to, "GET / HT").await;
     let mut idle = served(to, "").await;
-    tokio::select! {
-        biased;
-        _ = read_all(&mut incomplete) => "a",
-        _ = read_all(&mut idle) => "b",
-        // Nothing tells that both stay.
-        () = sleep(to.patience) => "",
+    let mut ended = (false, false);
+    let mut patience = to.patience;
+    while ended != (true, true) {
+        tokio::select! {
+            _ = read_all(&mut incomplete), if !ended.0 => ended.0 = true,
+            _ = read_all(&mut idle), if !ended.1 => ended.1 = true,
+            // Nothing tells that a connection stays.
+            () = sleep(patience) => break,
+        }
+        patience = QUIET;
     }
-    .to_owned()
+    exclusive(ended)
 }
 
 /// Returns a connection on which a request was served, and behind that `rest` was sent. A client that is slower than the
