@@ -253,11 +253,38 @@ endpoints: [{{addresses: [127.0.0.1]}}]
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+
 /// Encodes an HTTP/2 frame (RFC 9113, 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let stream = stream.to_be_bytes();
     [&length[1..], &[kind, flags], &stream, payload].concat()
+}
+
+/// Reads a frame: type, flags, stream and payload. `None` at the end of the connection.
+fn next(socket: &mut TcpStream) -> Option<(u8, u8, u32, Vec<u8>)> {
+    let mut head = [0; 9];
+    socket.read_exact(&mut head).ok()?;
+    let [a, b, c, kind, flags, stream @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    socket.read_exact(&mut payload).ok()?;
+    Some((kind, flags, u32::from_be_bytes(stream), payload))
+}
+
+/// Keeps a connection open to the end of the test: the proxy closes quiet ones that do not respond to its pings.
+fn keep_open(mut client: TcpStream) {
+    std::thread::spawn(move || {
+        while let Some((kind, flags, _, payload)) = next(&mut client) {
+            if (kind, flags) == (PING, 0) && client.write_all(&frame(PING, 1, 0, &payload)).is_err()
+            {
+                return;
+            }
+        }
+    });
 }
 
 /// Encodes a field without compression (RFC 7541, 6.2.2).
@@ -275,41 +302,38 @@ fn fill_windows(mut socket: TcpStream, streams: usize) {
     const WINDOW: usize = 256 * 1024;
     let mut preface = [0; PREFACE.len()];
     socket.read_exact(&mut preface).unwrap();
-    socket.write_all(&frame(4, 0, 0, &[])).unwrap();
+    socket.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
     let mut open = Vec::new();
     while open.len() < streams {
-        let mut head = [0; 9];
-        socket.read_exact(&mut head).unwrap();
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; length as usize];
-        socket.read_exact(&mut payload).unwrap();
-        match head[3..5] {
-            [1, _] => {
-                let stream = u32::from_be_bytes(head[5..].try_into().unwrap());
-                socket.write_all(&frame(1, 4, stream, &[0x88])).unwrap();
+        match next(&mut socket).expect("the proxy keeps its connection open") {
+            (HEADERS, _, stream, _) => {
+                socket
+                    .write_all(&frame(HEADERS, 4, stream, &[0x88]))
+                    .unwrap();
                 open.push(stream);
             }
-            // SETTINGS and PING.
-            [4, 0] => socket.write_all(&frame(4, 1, 0, &[])).unwrap(),
-            [6, 0] => socket.write_all(&frame(6, 1, 0, &payload)).unwrap(),
+            (kind @ (SETTINGS | PING), 0, _, payload) => {
+                let answer = if kind == PING { &payload[..] } else { &[] };
+                socket.write_all(&frame(kind, 1, 0, answer)).unwrap();
+            }
             _ => {}
         }
     }
     let turn: Vec<u8> = open
         .iter()
-        .flat_map(|stream| frame(0, 0, *stream, b"data: 0123456789abc\n"))
+        .flat_map(|stream| frame(DATA, 0, *stream, b"data: 0123456789abc\n"))
         .collect();
     for _ in 0..WINDOW / 20 {
         socket.write_all(&turn).unwrap();
     }
     // A PING that is answered: everything before was read.
-    socket.write_all(&frame(6, 0, 0, &[1; 8])).unwrap();
-    let mut seen = Vec::new();
-    while !seen.windows(8).any(|bytes| bytes == [1; 8]) {
-        let mut bytes = [0; 1024];
-        let count = socket.read(&mut bytes).unwrap();
-        assert!(count > 0, "the connection stays open");
-        seen.extend_from_slice(&bytes[..count]);
+    socket.write_all(&frame(PING, 0, 0, &[1; 8])).unwrap();
+    loop {
+        match next(&mut socket).expect("the proxy keeps its connection open") {
+            (PING, 1, ..) => return,
+            (PING, _, _, payload) => socket.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
+            _ => {}
+        }
     }
 }
 
@@ -330,7 +354,7 @@ fn unread_responses_of_small_frames_take_little_more_than_their_length() {
     let before = running.heap();
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     // No window for responses.
-    let mut opening = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
+    let mut opening = [PREFACE, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
     let fields = [
         (":method", "GET"),
         (":scheme", "http"),
@@ -342,9 +366,10 @@ fn unread_responses_of_small_frames_take_little_more_than_their_length() {
         .flat_map(|(name, value)| field(name, value))
         .collect();
     for index in 0..STREAMS as u32 {
-        opening.extend_from_slice(&frame(1, 5, 2 * index + 1, &head));
+        opening.extend_from_slice(&frame(HEADERS, 5, 2 * index + 1, &head));
     }
     client.write_all(&opening).unwrap();
+    keep_open(client);
     let (socket, _) = origin.accept().unwrap();
     fill_windows(socket.try_clone().unwrap(), STREAMS);
     let taken = running.heap().saturating_sub(before);

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::{
-    MIB, PREFACE, Running, TEST_TIMEOUT, field, frame, gateway, http2_route, ports, route, upload,
+    DATA, HEADERS, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT, field, frame, gateway,
+    http2_route, keep_open, next, ports, route, upload,
 };
 
 const CONNECTIONS: usize = 100;
@@ -21,11 +22,6 @@ const STREAMS: usize = 10;
 const SMALL: usize = 100;
 /// Memory that all of them may take above the idle program.
 const LIMIT: u64 = 128 * MIB;
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
 
 /// The program, the port of its Gateway, and its heap before the attack.
 struct Idle {
@@ -79,16 +75,6 @@ impl Idle {
         println!("at most {} KiB above the idle program", most / 1024);
         assert!(most < LIMIT, "{most} bytes above the idle program");
     }
-}
-
-/// Reads a frame: type, flags, stream and payload. `None` at the end of the connection.
-fn next(socket: &mut TcpStream) -> Option<(u8, u8, u32, Vec<u8>)> {
-    let mut head = [0; 9];
-    socket.read_exact(&mut head).ok()?;
-    let [a, b, c, kind, flags, stream @ ..] = head;
-    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-    socket.read_exact(&mut payload).ok()?;
-    Some((kind, flags, u32::from_be_bytes(stream), payload))
 }
 
 /// Returns a route to a backend that serves each connection with `serve`, which gets the number of responses that the
@@ -171,15 +157,6 @@ fn open(port: u16, method: &str, flags: u8) -> TcpStream {
     client
 }
 
-/// Keeps a connection open: the proxy closes quiet ones that do not respond to its pings.
-fn answer_pings(client: &mut TcpStream) -> Option<()> {
-    loop {
-        if let (PING, 0, _, payload) = next(client)? {
-            client.write_all(&frame(PING, 1, 0, &payload)).ok()?;
-        }
-    }
-}
-
 fn streams() -> impl Iterator<Item = u32> {
     (0..STREAMS as u32).map(|index| 2 * index + 1)
 }
@@ -189,12 +166,11 @@ fn streams() -> impl Iterator<Item = u32> {
 fn unread_streams_of_a_hundred_connections() {
     let (route, read) = origin(respond);
     let mut idle = Idle::start(&route);
-    let clients: Vec<_> = (0..CONNECTIONS)
-        .map(|_| open(idle.port, "GET", 5))
-        .collect();
+    for _ in 0..CONNECTIONS {
+        keep_open(open(idle.port, "GET", 5));
+    }
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
     idle.check();
-    drop(clients);
 }
 
 #[test]
@@ -224,7 +200,7 @@ fn small_frames_of_a_hundred_connections() {
                 _ => {}
             }
         }
-        std::thread::spawn(move || answer_pings(&mut client));
+        keep_open(client);
         idle.measure();
     }
     idle.check();
