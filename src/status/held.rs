@@ -8,7 +8,6 @@ use imbl::OrdMap;
 use super::report::StatusReport;
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The Gateways whose data planes are expected to confirm a change. Their statuses, and those of the objects that they
 /// serve, must not change meanwhile.
@@ -42,11 +41,8 @@ impl Held {
 
     /// Reports whether the Gateway behind a reference to a Gateway or ListenerSet is held.
     fn is_parent_held(&self, object: &ObjectRef, parent: &ParentRef) -> bool {
-        if parent.group != GATEWAY_GROUP {
-            return false;
-        }
         let namespace = parent.namespace.as_deref().unwrap_or(&object.namespace);
-        let name = ObjectRef::gateway_api(&parent.kind, namespace, &parent.name);
+        let name = ObjectRef::new(&parent.group, &parent.kind, namespace, &parent.name);
         let gateway = self.parents.get(&name).map_or(&name, |gateway| gateway);
         self.gateways.contains(gateway)
     }
@@ -55,6 +51,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ir::object_ref::GATEWAY_GROUP;
     use crate::status::{AncestorStatus, ParentStatus, ReleaseBackendStatus, StatusMap};
 
     fn name(kind: &str, name: &str) -> ObjectRef {
@@ -84,9 +81,14 @@ mod tests {
             controller_name: "example.com/ours".into(),
             conditions: Vec::new(),
         };
+        let experimental = ParentRef {
+            group: "gateway.networking.x-k8s.io".into(),
+            ..to("XListenerSet", "set")
+        };
         let routes = [
             ("direct", to("Gateway", gateway)),
             ("through-set", to("ListenerSet", "set")),
+            ("through-experimental-set", experimental),
         ];
         let route = |(route, to)| -> (_, Arc<Vec<ParentStatus>>) {
             (name("HTTPRoute", route), vec![parent(to)].into())
@@ -117,6 +119,7 @@ mod tests {
                 set.clone(),
                 name("HTTPRoute", "direct"),
                 name("HTTPRoute", "through-set"),
+                name("HTTPRoute", "through-experimental-set"),
                 name("BackendTLSPolicy", "tls"),
                 name("ReleaseBackend", "app"),
             ] {
