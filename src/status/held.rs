@@ -11,7 +11,6 @@ use super::report::StatusReport;
 use super::status_map::names_changed_since;
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// The objects whose statuses must not be written yet. Each waits for revisions of its Gateways.
 pub type Held = OrdMap<ObjectRef, Arc<BTreeMap<ObjectRef, u64>>>;
@@ -158,14 +157,10 @@ impl Seen {
         object: &ObjectRef,
         references: impl Iterator<Item = &'a ParentRef>,
     ) -> impl Iterator<Item = ObjectRef> {
-        references
-            .filter(|reference| reference.group == GATEWAY_GROUP)
-            .map(|reference| {
-                let namespace = reference.namespace.as_deref();
-                let namespace = namespace.unwrap_or(&object.namespace);
-                let name = ObjectRef::gateway_api(&reference.kind, namespace, &reference.name);
-                self.gateway(&name)
-            })
+        references.map(|to| {
+            let namespace = to.namespace.as_deref().unwrap_or(&object.namespace);
+            self.gateway(&ObjectRef::new(&to.group, &to.kind, namespace, &to.name))
+        })
     }
 
     /// Returns the Gateway of a ListenerSet; any other name itself.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::api::xbackend::EXPERIMENTAL_GROUP;
 use crate::status::{
     AncestorStatus, ConditionType, GatewayStatus, ListenerSetStatus, ListenerStatus, ParentStatus,
     Reason, ReleaseBackendStatus, StatusMap,
@@ -152,6 +153,22 @@ fn objects_of_an_awaited_gateway_are_held_until_it_has_reached_their_revision() 
         scene.follow(&[]);
         assert!(scene.is_empty());
     }
+}
+
+#[test]
+fn route_of_an_experimental_listener_set_is_held() {
+    let mut to_set = parents(&[name("ListenerSet", "set")], 1);
+    for parent in Arc::make_mut(&mut to_set) {
+        parent.parent_ref.group = EXPERIMENTAL_GROUP.into();
+        parent.parent_ref.kind = "XListenerSet".into();
+    }
+    let mut scene = Scene {
+        parents: OrdMap::unit(name("ListenerSet", "set"), Arc::new(gateway("edge"))),
+        ..Scene::default()
+    };
+    scene.report.routes.insert(route("experimental"), to_set);
+    scene.await_at("edge", 7, None);
+    assert_eq!(scene.follow(&[]), ["experimental"]);
 }
 
 #[test]
