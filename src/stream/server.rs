@@ -401,4 +401,16 @@ mod tests {
             assert_eq!(gateway_of(other), None, "{other}");
         }
     }
+
+    #[test]
+    fn names_that_clients_invent_share_a_line_of_the_log() {
+        let refusals = Refusals::default();
+        let names = ["one", "other"].map(|name| ObjectRef::gateway_api("Gateway", "infra", name));
+        for (exists, lines) in [(false, 1), (true, 3)] {
+            for name in &names {
+                refusals.log(name, exists, "why");
+            }
+            assert_eq!(refusals.0.lock().unwrap().len(), lines);
+        }
+    }
 }

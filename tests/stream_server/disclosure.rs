@@ -1,7 +1,4 @@
-//! What clients without access to a Gateway learn, which is nothing of it, and what the log says of them.
-
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+//! What clients without access to a Gateway learn, which is nothing of it.
 
 use http::header::DATE;
 use http::{HeaderMap, StatusCode};
@@ -50,64 +47,5 @@ fn refusals_do_not_tell_which_gateways_exist() {
         for other in &responses {
             assert_eq!(*other, responses[0]);
         }
-    });
-}
-
-/// What is logged on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-#[test]
-fn log_says_why_a_stream_is_rejected() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
-    block_on(async move {
-        let controller = Controller::start().await;
-        let genuine = [controller.token("edge-1"), controller.token("edge-2")];
-        for (gateway, token, why) in [
-            (
-                "edge",
-                &forged("edge-portcullis", 0),
-                "the API server rejected the token",
-            ),
-            ("other", &genuine[0], "is not the ServiceAccount of"),
-            ("unknown", &genuine[1], "the Gateway does not exist"),
-        ] {
-            let (status, ..) = response(&controller, gateway, token).await;
-            assert_eq!(status, StatusCode::FORBIDDEN);
-            let start = format!("rejected a stream of Gateway infra/{gateway}: ");
-            let text = log.text();
-            let line = text.lines().find(|line| line.contains(&start));
-            assert!(line.is_some_and(|line| line.contains(why)), "{text}");
-        }
-        // Names that clients invent share one line.
-        let lines = || log.text().matches("rejected a stream").count();
-        let before = lines();
-        for name in ["another", "one-more"] {
-            response(&controller, name, &controller.token(name)).await;
-        }
-        assert_eq!(lines(), before, "{}", log.text());
     });
 }
