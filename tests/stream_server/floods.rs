@@ -173,7 +173,7 @@ fn refused_token_is_reviewed_once() {
         let forged = token(&json!({"sub": "forged"}));
         for _ in 0..3 {
             let request = controller.request("edge", &forged, None);
-            assert_eq!(controller.send(request).await.0, StatusCode::UNAUTHORIZED);
+            assert_eq!(controller.send(request).await.0, StatusCode::FORBIDDEN);
         }
         assert_eq!(reviews(&controller), 1);
     });
