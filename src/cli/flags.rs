@@ -215,8 +215,8 @@ pub struct AddressFlags {
 /// Addresses of token issuers, which objects name as text, so that they can be checked without a look-up.
 #[derive(Args, Clone, Debug)]
 pub struct IssuerAddressFlags {
-    /// Addresses that keys of token issuers may be fetched from, and OpenID providers be asked at, in addition to public ones
-    /// and, for keys of a Service, those of pods: those that the URI of an AccessPolicy names or resolves to
+    /// Addresses that keys of token issuers may be fetched from, and OpenID providers be asked at, in addition to public ones:
+    /// those that the URI of an AccessPolicy names or resolves to. Keys of a Service may also come from addresses of pods
     #[arg(
         long,
         value_name = "CIDR,…",

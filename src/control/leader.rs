@@ -92,21 +92,22 @@ impl Leader {
         };
         // Without the CA bundle, the desired objects are not published.
         let reached = endpoint.clone().unwrap_or_default();
-        let former = self.cluster.now.snapshot.clone();
         let gateways = (self.cluster).follow(now, &published.revisions, pods, &reached);
         let previous = self.followed.as_ref();
         if previous.is_none_or(|it| it.published.load.problems != load.problems) {
             self.unreadable = Arc::new(unreadable(&load.problems));
         }
+        // To a new leader, all statuses are new.
+        let objects = previous.map_or_else(Vec::new, |it| {
+            let known = &it.published.load.snapshot;
+            load.snapshot.names_changed_since(known)
+        });
         self.followed = Some(Followed {
             published: published.clone(),
             endpoint,
             ir: translation.ir,
         });
-        Some(Changes {
-            gateways,
-            objects: load.snapshot.names_changed_since(&former),
-        })
+        Some(Changes { gateways, objects })
     }
 
     /// Evaluates the data planes. `changed` is `None` if there are no new objects. Returns the statuses to write if they may

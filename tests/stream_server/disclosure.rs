@@ -1,10 +1,13 @@
-//! What clients without access to a Gateway learn, which is nothing of it.
+//! What clients without access to a Gateway learn, which is nothing of it, and what the log says of them.
+
+use std::io::{self, Write};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use http::header::DATE;
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
-use crate::scene::{Controller, block_on, token};
+use crate::scene::{Controller, block_on, gateway, token};
 
 /// Status, headers without the date, and body of the response to a token for a Gateway.
 async fn response(
@@ -47,5 +50,73 @@ fn refusals_do_not_tell_which_gateways_exist() {
         for other in &responses {
             assert_eq!(*other, responses[0]);
         }
+    });
+}
+
+/// What this process logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+static LOG: LazyLock<Log> = LazyLock::new(|| {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .init();
+    // Other tests may have logged meanwhile, which leaves a place that logs without a subscriber.
+    tracing::callsite::rebuild_interest_cache();
+    log
+});
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+/// The names of Gateways are of this test alone, since all tests share the log.
+#[test]
+fn log_says_why_a_stream_is_rejected() {
+    LazyLock::force(&LOG);
+    block_on(async {
+        let mut controller = Controller::start().await;
+        controller.put([gateway("logged")]);
+        let genuine = controller.token("edge-1");
+        for (gateway, token, why) in [
+            (
+                "logged",
+                &forged("logged-portcullis", 0),
+                "the API server rejected the token",
+            ),
+            ("logged", &genuine, "is not the ServiceAccount of"),
+            (
+                "logged-unknown",
+                &controller.token("edge-2"),
+                "the Gateway does not exist",
+            ),
+        ] {
+            let (status, ..) = response(&controller, gateway, token).await;
+            assert_eq!(status, StatusCode::FORBIDDEN);
+            let start = format!("rejected a stream of Gateway infra/{gateway}: ");
+            let text = LOG.text();
+            let mut lines = text.lines().filter(|line| line.contains(&start));
+            assert!(lines.any(|line| line.contains(why)), "{why}: {text}");
+        }
+        // Names that clients invent share one line.
+        let invented = "logged-invented";
+        response(&controller, invented, &controller.token("edge-3")).await;
+        assert!(!LOG.text().contains(invented));
     });
 }

@@ -12,7 +12,7 @@ use crate::settings::permissions::InfrastructurePermissions;
 /// What the controller is started with.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ControllerFlags {
-    /// Namespace of the controller that serves the objects: also those of DIR are judged as it does, GatewayParameters and
+    /// Namespace of the controller that serves the objects. They are judged as it judges them: GatewayParameters and
     /// `spec.infrastructure` of Gateways by its permissions, which are the `--allow-` flags below [default: these are not
     /// checked, and DIR is judged as for `run`]
     #[arg(
