@@ -5,6 +5,9 @@ mod notice;
 mod record;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kube::Client;
@@ -33,11 +36,16 @@ enum Change {
 
 /// Handle for publishing events. Clones share one queue.
 #[derive(Clone, Debug)]
-pub struct Events(mpsc::Sender<Change>);
+pub struct Events {
+    changes: mpsc::Sender<Change>,
+    /// Number of changes that the queue had no room for, until the publisher has said so.
+    dropped: Arc<AtomicU64>,
+}
 
 /// Writes queued events to the API server.
 pub struct Publisher {
     changes: mpsc::Receiver<Change>,
+    dropped: Arc<AtomicU64>,
     instance: String,
     objects: HashMap<ObjectRef, OfObject>,
 }
@@ -130,12 +138,18 @@ impl OfObject {
 /// Creates the handle and the publisher. `instance` is the `reportingInstance` of the events.
 pub fn channel(instance: &str) -> (Events, Publisher) {
     let (sender, changes) = mpsc::channel(QUEUE);
+    let dropped = Arc::<AtomicU64>::default();
     let publisher = Publisher {
         changes,
+        dropped: dropped.clone(),
         instance: instance.to_owned(),
         objects: HashMap::new(),
     };
-    (Events(sender), publisher)
+    let events = Events {
+        changes: sender,
+        dropped,
+    };
+    (events, publisher)
 }
 
 impl Events {
@@ -146,14 +160,24 @@ impl Events {
     }
 
     /// Queues what has happened at once, so that an object has one event about it.
-    pub fn notify_all(&self, notices: Vec<Notice>) {
-        // A full queue drops the events.
-        let _ = self.0.try_send(Change::Raise(notices));
+    pub fn notify_all(&self, mut notices: Vec<Notice>) {
+        // The publisher remembers what it has published, and an event says no more.
+        for notice in &mut notices {
+            notice.message = record::truncate(&notice.message);
+        }
+        self.send(Change::Raise(notices));
     }
 
     /// Clears a notice whose cause has ended: the next one is published even with the same message.
     pub fn clear(&self, object: &ObjectRef, reason: EventReason) {
-        let _ = self.0.try_send(Change::Clear(object.clone(), reason));
+        self.send(Change::Clear(object.clone(), reason));
+    }
+
+    /// Queues a change, or drops and counts it.
+    fn send(&self, change: Change) {
+        if self.changes.try_send(change).is_err() {
+            self.dropped.fetch_add(1, Relaxed);
+        }
     }
 }
 
@@ -174,6 +198,12 @@ impl Publisher {
     }
 
     fn take(&mut self, change: Change, now: Instant) {
+        let dropped = self.dropped.swap(0, Relaxed);
+        if dropped > 0 {
+            tracing::warn!(
+                "{dropped} changes have no Event, since too many came at a time; conditions have them"
+            );
+        }
         match change {
             Change::Raise(notices) => {
                 for notice in notices {

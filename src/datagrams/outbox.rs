@@ -10,8 +10,10 @@ use super::run::Datagrams;
 
 /// Maximum number of bytes. The largest batch that is received fits.
 const BYTES: usize = 128 * 1024;
+/// Maximum number of entries, since datagrams may have few bytes or none.
+const ENTRIES: usize = 1024;
 
-/// Datagrams that wait until the tasks of a turn have added theirs. Without any, it holds no memory.
+/// Datagrams that wait until the tasks of a turn have added theirs. Until the first one, it holds no memory.
 #[derive(Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -36,7 +38,7 @@ impl Outbox {
 
     /// Reports whether these datagrams may be added.
     pub fn has_room(&self, datagrams: &Datagrams<'_>) -> bool {
-        self.bytes.len() + datagrams.bytes.len() <= BYTES
+        self.entries.len() < ENTRIES && self.bytes.len() + datagrams.bytes.len() <= BYTES
     }
 
     /// Adds datagrams for `to`, which leave from the local address `from`, or from that which the routes of the host give.
@@ -185,6 +187,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn number_of_empty_datagrams_is_bounded() {
+        let (mut outbox, empty) = (Outbox::default(), datagrams(b"", 0));
+        for _ in 0..2 * ENTRIES {
+            if outbox.has_room(&empty) {
+                outbox.push(empty.peer, None, &empty);
+            }
+        }
+        assert_eq!(outbox.entries.len(), ENTRIES);
     }
 
     #[tokio::test]

@@ -30,6 +30,9 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
+/// Maximum number of addresses of a name that are used. A response of DNS may have thousands, and each is an endpoint of every
+/// backend with the name.
+const MAX_ADDRESSES: usize = 256;
 /// Maximum number of concurrent lookups.
 const CONCURRENT: usize = 32;
 
@@ -199,10 +202,13 @@ impl Name {
         }
         addresses.sort_unstable();
         addresses.dedup();
-        let (good, refused): (Vec<_>, Vec<_>) = addresses
+        let (mut good, mut refused): (Vec<_>, Vec<_>) = addresses
             .into_iter()
             .partition(|address| allowed.permits(*address));
         stats.refused(refused.len());
+        let found = good.len();
+        good.truncate(MAX_ADDRESSES);
+        refused.truncate(MAX_ADDRESSES);
         if refused != self.refused && !refused.is_empty() {
             tracing::warn!(
                 "{name}: no request is sent to its addresses {}, which are not public; --allow-external-address permits \
@@ -213,6 +219,9 @@ impl Name {
         self.refused = refused;
         if good == self.addresses {
             return false;
+        }
+        if found > MAX_ADDRESSES {
+            tracing::warn!("{name}: {MAX_ADDRESSES} of its {found} addresses get requests");
         }
         tracing::debug!("{name}: its addresses are {}", list(&good));
         self.addresses = good;

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
 use tokio::time::{Instant, timeout};
 
-use super::{AllowedAddresses, Answer, CONCURRENT, Lookup, LookupError, Names};
+use super::{AllowedAddresses, Answer, CONCURRENT, Lookup, LookupError, MAX_ADDRESSES, Names};
 use crate::telemetry::metrics::DnsStats;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -166,6 +166,25 @@ async fn rejects_non_public_addresses_unless_allowed() {
     allowing.changed().await;
     assert_eq!(addresses(&allowing), ["10.0.0.1"]);
     assert_eq!(stats.refused_addresses(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn number_of_addresses_is_bounded() {
+    let address = |first: u8, index: usize| {
+        let [.., high, low] = index.to_be_bytes();
+        IpAddr::from([first, 1, high, low])
+    };
+    let many = (0..2 * MAX_ADDRESSES).flat_map(|index| [address(10, index), address(11, index)]);
+    let script = Script::new([Ok(Answer {
+        addresses: many.collect(),
+        ttl: SECOND,
+    })]);
+    let mut names = following(&script);
+    names.changed().await;
+    let name = &names.names["a.example"];
+    assert_eq!(name.addresses.len(), MAX_ADDRESSES);
+    assert_eq!(name.addresses[..2], [address(11, 0), address(11, 1)]);
+    assert_eq!(name.refused.len(), MAX_ADDRESSES);
 }
 
 #[tokio::test(start_paused = true)]

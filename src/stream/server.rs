@@ -347,7 +347,13 @@ async fn receive_reports(mut body: Incoming, hub: &Hub, session: &Session) {
             continue;
         };
         buffer.extend_from_slice(&data);
-        while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+        loop {
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            if end.unwrap_or(buffer.len()) > MAX_REPORT {
+                let Session { gateway, pod, .. } = session;
+                return tracing::warn!("pod {pod} of {gateway} sent an oversized report");
+            }
+            let Some(end) = end else { break };
             let line = buffer.split_to(end);
             buffer.advance(1);
             match serde_json::from_slice(&line) {
@@ -359,10 +365,6 @@ async fn receive_reports(mut body: Incoming, hub: &Hub, session: &Session) {
                 // Skips lines of kinds that this version does not know.
                 Err(_) => {}
             }
-        }
-        if buffer.len() > MAX_REPORT {
-            let Session { gateway, pod, .. } = session;
-            return tracing::warn!("pod {pod} of {gateway} sent an oversized report");
         }
     }
     std::future::pending().await

@@ -13,7 +13,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use http::StatusCode;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 use self::grant::Granted;
 use self::refreshes::{Joined, Outcome, Refreshes};
@@ -44,6 +44,8 @@ const MAX_BODY: usize = 64 * 1024;
 /// Time between two messages about a policy, in milliseconds, and number of policies of which that is known.
 const MESSAGE_PERIOD: u64 = 10_000;
 const MAX_MESSAGES: usize = 256;
+/// Time between two looks for sessions that were refreshed long ago.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Asks for tokens. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +56,7 @@ struct Inner {
     /// The queue of the thread, once it runs.
     queue: Mutex<Option<mpsc::UnboundedSender<Job>>>,
     room: Arc<Room>,
-    refreshes: Mutex<Refreshes>,
+    refreshes: Arc<Mutex<Refreshes>>,
     /// When a message about a policy was written, in milliseconds of the monotonic clock.
     messages: Mutex<VecDeque<(ObjectRef, u64)>>,
 }
@@ -74,7 +76,7 @@ impl TokenClient {
             https: HttpsClient::new(lookup, allowed),
             queue: Mutex::default(),
             room: Arc::default(),
-            refreshes: Mutex::default(),
+            refreshes: Arc::default(),
             messages: Mutex::default(),
         }))
     }
@@ -120,13 +122,10 @@ impl TokenClient {
         let policy = &oidc.ir.policy;
         let key = refreshes::key(policy, refresh_token);
         let joined = {
-            let refreshes = self.0.refreshes.lock();
-            let mut refreshes = refreshes.unwrap_or_else(PoisonError::into_inner);
             let enter = || self.0.admit(oidc, GrantType::RefreshToken, client);
-            let size = session.content.size();
-            refreshes.join(
+            lock(&self.0.refreshes).join(
                 &policy.namespace,
-                (key, size),
+                (key, session.size()),
                 monotonic::now().get(),
                 enter,
             )
@@ -141,7 +140,9 @@ impl TokenClient {
                     let counted = outcome.as_ref().err();
                     let counted = counted.map_or(TokenOutcome::Issued, |error| error.outcome());
                     oidc.token_endpoint.count(GrantType::RefreshToken, counted);
+                    let size = outcome.as_ref().map_or(0, |session| session.size());
                     sender.send_replace(Some(outcome));
+                    lock(&inner.refreshes).finish(&oidc.ir.policy.namespace, &key, size);
                 }))?;
                 outcome
             }
@@ -165,7 +166,7 @@ impl Inner {
             },
         };
         let (sender, receiver) = mpsc::unbounded_channel();
-        start(receiver).map_err(|error| {
+        start(receiver, self.refreshes.clone()).map_err(|error| {
             tracing::error!("cannot start the thread that asks OpenID providers: {error}");
             TokenError::Unavailable
         })?;
@@ -268,13 +269,27 @@ fn is_away(status: StatusCode) -> bool {
     )
 }
 
-fn start(mut jobs: mpsc::UnboundedReceiver<Job>) -> std::io::Result<()> {
+fn lock(refreshes: &Mutex<Refreshes>) -> MutexGuard<'_, Refreshes> {
+    refreshes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn start(
+    mut jobs: mpsc::UnboundedReceiver<Job>,
+    refreshes: Arc<Mutex<Refreshes>>,
+) -> std::io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let thread = thread::Builder::new().name("token-endpoint".to_owned());
     let run = move || {
         runtime.block_on(async {
-            while let Some(job) = jobs.recv().await {
-                tokio::spawn(job);
+            let mut sweeps = interval(SWEEP_INTERVAL);
+            loop {
+                tokio::select! {
+                    job = jobs.recv() => match job {
+                        Some(job) => drop(tokio::spawn(job)),
+                        None => return,
+                    },
+                    _ = sweeps.tick() => lock(&refreshes).sweep(monotonic::now().get()),
+                }
             }
         });
         // A pending DNS lookup must not delay the exit.

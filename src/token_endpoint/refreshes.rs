@@ -69,7 +69,7 @@ pub(super) fn key(policy: &ObjectRef, refresh_token: &str) -> Key {
 }
 
 impl Refreshes {
-    /// Joins the refresh of a session whose tokens have `size` bytes, or begins one, if `enter` admits it.
+    /// Joins the refresh of a session of `size` bytes, or begins one, if `enter` admits it.
     ///
     /// # Errors
     /// When a new one is not admitted, or has no room.
@@ -103,6 +103,33 @@ impl Refreshes {
         sessions.order.push_back(key);
         sessions.entries.insert(key, entry);
         Ok(Joined::New(outcome, sender, entered))
+    }
+
+    /// Counts what the outcome of a refresh takes: the former session is no longer needed, and the new one may be larger.
+    pub(super) fn finish(&mut self, namespace: &Text, key: &Key, size: usize) {
+        let Some(sessions) = self.0.get_mut(namespace) else {
+            return;
+        };
+        if let Some(entry) = sessions.entries.get_mut(key) {
+            let bytes = size + OVERHEAD;
+            sessions.bytes = sessions.bytes.saturating_sub(entry.bytes) + bytes;
+            entry.bytes = bytes;
+        }
+        while sessions.bytes > MAX_BYTES && sessions.evict().is_some() {}
+    }
+
+    /// Removes what is over, in all namespaces.
+    pub(super) fn sweep(&mut self, now: u64) {
+        self.0.retain(|_, sessions| {
+            sessions.sweep(now);
+            !sessions.entries.is_empty()
+        });
+    }
+
+    /// Returns the number of namespaces of which something is kept.
+    #[cfg(test)]
+    pub(super) fn namespaces(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -188,6 +188,43 @@ fn refreshes_that_are_lost_begin_again() {
 }
 
 #[test]
+fn refreshed_session_counts_with_its_new_size() {
+    let mut refreshes = Refreshes::default();
+    let keys: Vec<_> = (0..1000).map(|index| index.to_string()).collect();
+    for token in &keys {
+        let Some(Joined::New(_, sender, ())) = join(&mut refreshes, token, 10, 0) else {
+            panic!("each is new");
+        };
+        sender.send_replace(Some(Err(TokenError::Denied)));
+        refreshes.finish(&Text::from("ns"), &key(&policy(), token), 64 * 1024);
+    }
+    let known = keys.iter().filter(|token| {
+        let none = || Err::<(), _>(TokenError::Busy);
+        let key = key(&policy(), token);
+        refreshes
+            .join(&Text::from("ns"), (key, 10), 1, none)
+            .is_ok()
+    });
+    let known = known.count();
+    assert!((100..130).contains(&known), "{known}");
+}
+
+#[test]
+fn namespaces_without_refreshes_are_forgotten() {
+    let mut refreshes = Refreshes::default();
+    let Some(Joined::New(_, sender, ())) = join(&mut refreshes, "a", 10, 0) else {
+        panic!("it is the first");
+    };
+    refreshes.sweep(100_000);
+    assert_eq!(refreshes.namespaces(), 1, "it still runs");
+    sender.send_replace(Some(Err(TokenError::Denied)));
+    refreshes.sweep(59_999);
+    assert_eq!(refreshes.namespaces(), 1);
+    refreshes.sweep(60_000);
+    assert_eq!(refreshes.namespaces(), 0);
+}
+
+#[test]
 fn memory_of_a_namespace_is_bounded() {
     let mut refreshes = Refreshes::default();
     let mut running = Vec::new();

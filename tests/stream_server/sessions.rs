@@ -28,6 +28,32 @@ async fn ended(mut pod: Pod) {
 }
 
 #[test]
+fn oversized_report_ends_the_session() {
+    const MAX: usize = 64 << 10;
+    block_on(async {
+        let mut controller = Controller::start().await;
+        for (length, is_taken) in [(MAX, true), (MAX + 1, false)] {
+            let mut pod = controller.pod(None).await;
+            let (instance, revision) = begin(&mut pod).await;
+            let mut report = serves(&instance, revision);
+            let rest = length - report.to_string().len() - ",\"problems\":[\"\"]".len();
+            report["serves"]["problems"] = json!(["x".repeat(rest)]);
+            assert_eq!(report.to_string().len(), length);
+            pod.write_text(&report);
+            if is_taken {
+                controller
+                    .wait_for_reports(|reports| reported(reports) == Some(revision))
+                    .await;
+                drop(pod);
+            } else {
+                ended(pod).await;
+            }
+            controller.wait_for_reports(Reports::is_empty).await;
+        }
+    });
+}
+
+#[test]
 fn new_session_of_a_pod_ends_its_previous_one() {
     block_on(async {
         let mut controller = Controller::start().await;

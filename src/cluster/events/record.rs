@@ -132,7 +132,7 @@ fn reference(notice: &Notice) -> ObjectReference {
 }
 
 /// Truncates a note to [`MAX_NOTE`] bytes.
-fn truncate(text: &str) -> String {
+pub(super) fn truncate(text: &str) -> String {
     if text.len() <= MAX_NOTE {
         return text.to_owned();
     }

@@ -132,6 +132,18 @@ fn full_queue_drops_events_instead_of_blocking() {
     for count in 0..QUEUE + 10 {
         events.notify(taken(&count.to_string()));
     }
+    assert_eq!(publisher.dropped.load(Relaxed), 10);
     let last = (QUEUE - 1).to_string();
     assert_eq!(publish_due(&mut publisher, Instant::now()), [last]);
+    // It has said so.
+    assert_eq!(publisher.dropped.load(Relaxed), 0);
+}
+
+#[test]
+fn no_more_of_a_message_is_kept_than_an_event_says() {
+    let (events, mut publisher) = channel("pod");
+    events.notify(taken(&"x".repeat(32_768)));
+    let published = publish_due(&mut publisher, Instant::now());
+    assert_eq!(published, [record::truncate(&"x".repeat(32_768))]);
+    assert!(published[0].len() <= 1024, "{}", published[0].len());
 }

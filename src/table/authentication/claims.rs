@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::ir::claim_name::{ClaimName, within};
 
-/// Maximum number of values of a token.
+/// Maximum number of values of a token, and of bytes of these with their paths: each value of a list has the path of the list.
 const MAX_VALUES: usize = 256;
+const MAX_BYTES: usize = 64 * 1024;
 /// Claims with the scopes of a token: one text of words (RFC 8693, 4.2), or a list.
 const SCOPES: [&str; 2] = ["scope", "scp"];
 /// Maximum depth of objects in each other.
@@ -18,9 +19,18 @@ pub struct Claims(Box<[(Box<str>, Box<str>)]>);
 impl Claims {
     /// Returns the claims of a token; `None` if there are too many. Objects in lists have no name and are left out.
     pub(in crate::table) fn new(claims: &Map<String, Value>) -> Option<Self> {
-        let mut found = Vec::new();
+        let mut found = Found::default();
         add_object(None, claims, MAX_DEPTH, &mut found)?;
-        Some(Self(found.into()))
+        Some(Self(found.values.into()))
+    }
+
+    /// Returns the number of bytes of the values and their paths.
+    pub(super) fn size(&self) -> usize {
+        let sizes = self
+            .0
+            .iter()
+            .map(|(claim, value)| claim.len() + value.len());
+        sizes.sum()
     }
 
     /// Returns the values of the claim with this path, in the order of the token.
@@ -46,7 +56,11 @@ impl Claims {
     }
 }
 
-type Found = Vec<(Box<str>, Box<str>)>;
+#[derive(Default)]
+struct Found {
+    values: Vec<(Box<str>, Box<str>)>,
+    bytes: usize,
+}
 
 fn add_object(
     path: Option<&str>,
@@ -69,16 +83,17 @@ fn add_object(
 }
 
 fn add_value(name: &str, value: &Value, found: &mut Found) -> Option<()> {
-    let text = match value {
+    let text: Box<str> = match value {
         Value::String(text) => text.as_str().into(),
         Value::Number(number) => number.to_string().into(),
         Value::Bool(value) => value.to_string().into(),
         Value::Null | Value::Array(_) | Value::Object(_) => return Some(()),
     };
-    if found.len() == MAX_VALUES {
+    found.bytes += name.len() + text.len();
+    if found.values.len() == MAX_VALUES || found.bytes > MAX_BYTES {
         return None;
     }
-    found.push((name.into(), text));
+    found.values.push((name.into(), text));
     Some(())
 }
 
@@ -185,5 +200,19 @@ mod tests {
             deep = json!({"a": deep});
         }
         assert!(claims(&deep).is_none());
+    }
+
+    #[test]
+    fn bytes_of_values_and_of_their_paths_are_limited() {
+        let name = "a".repeat(1023);
+        let list = |count: usize| json!({(name.as_str()): vec!["b"; count]});
+        assert!(claims(&list(MAX_BYTES / 1024)).is_some());
+        assert!(claims(&list(MAX_BYTES / 1024 + 1)).is_none());
+        let within = |count: usize| {
+            let object = (0..count).map(|index| (index.to_string(), json!("b")));
+            json!({(name.as_str()): Value::Object(object.collect())})
+        };
+        assert!(claims(&within(32)).is_some());
+        assert!(claims(&within(64)).is_none());
     }
 }

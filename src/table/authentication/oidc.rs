@@ -72,13 +72,6 @@ impl fmt::Debug for SessionContent {
 }
 
 impl SessionContent {
-    /// Returns the number of bytes of its tokens.
-    pub fn size(&self) -> usize {
-        let optional = [&self.access_token, &self.refresh_token];
-        let optional = optional.into_iter().flatten().map(|it| it.len());
-        self.id_token.len() + optional.sum::<usize>()
-    }
-
     /// Reports whether its tokens are good for so long that it need not be refreshed at a time, in seconds since 1970.
     pub fn is_fresh(&self, now: u64) -> bool {
         let margin = MARGIN.min(self.lifetime / MARGIN_PARTS);
@@ -95,6 +88,18 @@ pub struct Session {
     pub claims: Claims,
     /// Headers with claims.
     pub headers: Box<[(HeaderName, HeaderValue)]>,
+}
+
+impl Session {
+    /// Returns the number of bytes of its tokens and of what they say.
+    pub fn size(&self) -> usize {
+        let content = &self.content;
+        let optional = [&content.access_token, &content.refresh_token];
+        let optional = optional.into_iter().flatten().map(|it| it.len());
+        let headers = self.headers.iter().map(|(_, value)| value.len());
+        let of_claims = self.claims.size() + headers.sum::<usize>();
+        content.id_token.len() + optional.sum::<usize>() + of_claims
+    }
 }
 
 /// What an ID token says that decides whether it is for a sign-in.

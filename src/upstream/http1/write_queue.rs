@@ -10,6 +10,9 @@ use http::HeaderMap;
 use http_body::Frame;
 use tokio::io::AsyncWrite;
 
+/// Memory that stays for heads of chunks, in bytes.
+const KEPT: usize = 1024;
+
 /// Data to write, in the order of the fields.
 pub(super) struct WriteQueue {
     prefix: Vec<u8>,
@@ -131,11 +134,29 @@ impl WriteQueue {
         count -= part;
         if self.left == self.prefix.len() {
             self.prefix.clear();
+            // A large head is not needed until the end of the exchange.
+            self.prefix.shrink_to(KEPT);
             self.left = 0;
         }
         let part = count.min(self.data.len());
         self.data.advance(part);
         count -= part;
         self.suffix = &self.suffix[count.min(self.suffix.len())..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn large_head_takes_no_memory_once_it_is_written() {
+        let mut queue = WriteQueue::new(vec![b'x'; 60 * 1024]);
+        let (mut cx, mut io) = (Context::from_waker(Waker::noop()), Vec::new());
+        assert!(queue.poll_write(&mut cx, &mut io).is_ready());
+        assert_eq!(io.len(), 60 * 1024);
+        assert!(queue.prefix.capacity() <= KEPT);
     }
 }
