@@ -57,11 +57,7 @@ fn keys_of_a_namespace_take_its_budget_and_nothing_of_another_one() {
         let sent = spray(&hostile.limits, 1..keys);
         let bytes = taken(&limiters, "hostile");
         let expected = BUDGET / 4..=BUDGET;
-        eprintln!(
-            "SCRATCH {count} {bytes} limiter {} memory {}",
-            size_of::<Limiter>(),
-            size_of::<LimitMemory>()
-        );
+        eprintln!(size_of::<Limiter>(), size_of::<LimitMemory>());
         assert!(expected.contains(&bytes), "{count} limits: {bytes} bytes");
         assert!(hostile.limits.iter().any(|limiter| limiter.evicted() > 0));
         let sent_by_others = spray(&neighbour.limits, 1..keys);
