@@ -51,7 +51,7 @@ struct Part<E> {
     entries: Box<[E]>,
     /// One bit for each entry, if entries have marks.
     marks: Box<[AtomicU64]>,
-    older: Option<Arc<Part<E>>>,
+    older: Option<Arc<Self>>,
     /// Keys that it has room for, with older parts.
     capacity: usize,
     /// Whether keys that are not in use get places in older parts only, so that it can be given back.
@@ -244,7 +244,7 @@ impl<E: Entry> Part<E> {
     /// Returns the places of the set of a key, without older parts.
     fn set(&self, key: u64) -> impl Iterator<Item = Place<'_, E>> {
         let sets = (self.entries.len() / WAYS).max(1);
-        let first = (u128::from(key) * sets as u128 >> u64::BITS) as usize * WAYS;
+        let first = ((u128::from(key) * sets as u128) >> u64::BITS) as usize * WAYS;
         let entries = self.entries.iter().enumerate().skip(first).take(WAYS);
         entries.map(|(index, entry)| self.place(index, entry))
     }
