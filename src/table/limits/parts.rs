@@ -183,7 +183,7 @@ impl<E: Entry> Parts<E> {
         let keys = keys.min(self.max_keys - capacity);
         let bytes = Part::<E>::bytes(keys);
         let memory = match capacity {
-            0 => Some(self.memory.take(bytes)),
+            0 => Some(self.memory.take_first(bytes)),
             _ => self.memory.try_take(bytes),
         };
         let Some(memory) = memory else {
@@ -319,8 +319,10 @@ mod tests {
     use std::collections::HashSet;
 
     use super::super::arrivals::Arrival;
+    use super::super::group::mixed;
+    use super::super::leases::Lease;
     use super::super::memory::Budget;
-    use super::super::slots::{Slots, give_slot, take_slot};
+    use super::super::slots::{Slot, Slots, give_slot, take_slot};
     use super::*;
 
     const MAX_KEYS: usize = 65_536;
@@ -336,7 +338,7 @@ mod tests {
 
     /// Returns different keys, spread as hashes are.
     fn keys(count: u64) -> impl Iterator<Item = u64> + Clone {
-        (1..=count).map(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        (1..=count).map(mixed)
     }
 
     /// Uses keys until `time`.
@@ -361,25 +363,34 @@ mod tests {
         bytes.sum()
     }
 
-    fn grows_with_keys<E: Entry>(of_key: usize, use_key: impl Fn(&Parts<E>, u64)) {
+    fn counts_a_full_table<E: Entry>(of_key: usize) {
         let (table, budget) = table::<E>();
-        assert_eq!(budget.taken(), 0);
-        for count in [1, 8, 9, 1_000, 100_000] {
-            keys(count).for_each(|key| use_key(&table, key));
-            assert_eq!(budget.taken(), allocated(&table), "{count} keys");
-            let max = 4 * 2 * count.max(WAYS as u64) as usize * of_key + 1_024;
-            assert!(budget.taken() <= max, "{count} keys: {}", budget.taken());
-        }
+        // With this, all places are in use.
+        table.find(1, 0, |_| ());
+        assert_eq!(budget.taken(), allocated(&table));
+        let keys = MAX_KEYS * of_key;
+        assert!((keys..keys + 16_384).contains(&budget.taken()));
         drop(table);
         assert_eq!(budget.taken(), 0);
     }
 
     #[test]
-    fn table_grows_with_its_keys_and_counts_what_it_allocates() {
-        grows_with_keys(16, |arrivals, key| {
-            fill(arrivals, std::iter::once(key), NOW, NOW + 1);
-        });
-        grows_with_keys(8, |slots, key| _ = take_slot(slots, key, 1));
+    fn budget_counts_what_a_table_allocates() {
+        counts_a_full_table::<Arrival>(16);
+        counts_a_full_table::<Slot>(8);
+        counts_a_full_table::<Lease>(48);
+    }
+
+    #[test]
+    fn table_grows_with_its_keys() {
+        let (arrivals, budget) = table();
+        assert_eq!(budget.taken(), 0);
+        for count in [1, 8, 9, 1_000, 20_000, 100_000] {
+            fill(&arrivals, keys(count), NOW, NOW);
+            assert_eq!(budget.taken(), allocated(&arrivals), "{count} keys");
+            let max = 16 * count.max(WAYS as u64) as usize * 16 + 1_024;
+            assert!(budget.taken() <= max, "{count} keys: {}", budget.taken());
+        }
     }
 
     #[test]
