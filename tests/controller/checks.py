@@ -1,9 +1,15 @@
 """Registers, selects, runs and reports checks: one line each, with its duration."""
 
+import os
 import time
 import traceback
 
 _SUBJECTS: dict[str, list] = {}
+
+
+def scaled(usual: int) -> int:
+    """A number of rounds or requests, multiplied by the variable TEST_SCALE, which is 1 where it is not set. `.ci/long` sets it."""
+    return usual * int(os.environ.get("TEST_SCALE", "1"))
 
 
 def check(promise: str, open_because: str | None = None):

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from api import LEAST_SECONDS, has, wait_for
-from checks import check
+from checks import check, scaled
 from cluster import SYSTEM, answers, process
 from objects import gateway, namespace, parameters, parameters_ref, redirect
 from watched import ALONE, WHOLE_KIND, Watched
 
 NS, HOSTILE = "polite", "hostile"
 SECONDS = float(os.environ.get("NEIGHBOURS_SECONDS", "20"))
-ROUTES = 4000
+ROUTES = scaled(1000)
 # How much later than in a calm namespace changes may be live, and how late they may always be, in milliseconds: the hostile clients
 # share the cores with all others. What waits for the work of the hostile namespace is late by many seconds.
 LIVE_FACTOR, LIVE_FLOOR = 5, 1000

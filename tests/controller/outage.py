@@ -3,15 +3,15 @@
 import time
 
 from api import has, wait_for
-from checks import check
+from checks import check, scaled
 from cluster import CONTROLLER_PODS, SYSTEM, answers, is_ready, metrics
 from objects import echo, gateway, namespace, redirect, to_backend
 from traffic import Load
 
 NS = "outage"
 AWAY_SECONDS = 15
-# Without controllers: long enough for two rollouts of each backend.
-ALONE_SECONDS = 60
+# Without controllers, at least: two rollouts of each backend take that long or longer.
+ALONE_SECONDS = scaled(15)
 BACKENDS = ("echo", "second")
 CONTROLLER = "portcullis-controller"
 FALLBACKS = "portcullis_upstream_fallback_requests_total"

@@ -8,11 +8,11 @@ import time
 
 import issuer
 from api import wait_for
-from checks import check
+from checks import check, scaled
 from objects import access_policy, backend_tls, gateway, namespace, redirect, to_backend
 
 NS = "protection"
-ROUNDS = 200
+ROUNDS = scaled(50)
 WRITES_IN_SECOND = 50
 HOST = "any.test"
 # Counts connections that do not begin with a handshake of TLS: its records have type 22. /plain says how many.

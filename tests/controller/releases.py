@@ -1,6 +1,7 @@
 """Shifts requests between two installations of an unmodified chart with a ReleaseBackend."""
 
 import http.client
+import math
 import os
 import subprocess
 import time
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from api import condition, has, wait_for
-from checks import check
+from checks import check, scaled
 from cluster import frozen, metrics
 from objects import backend_policy, gateway, namespace, release_backend, to_backend, to_releases
 from survival import scale_controllers
@@ -18,9 +19,7 @@ NS = "releases"
 OLD, NEW = "v41", "v42"
 CHART = Path(__file__).resolve().parent / "chart.yaml"
 RATE = 1000
-# Over so many requests a share differs from its weight by less than TOLERANCE, except in one of a million runs.
-COUNTED = 50_000
-TOLERANCE = 0.01
+COUNTED = scaled(8_000)
 # Fewer requests are enough if one release gets all of them.
 COUNTED_WHOLE = 5_000
 
@@ -82,7 +81,8 @@ def shifted(cluster):
             shift(cluster, percent)
             counts = count(load, COUNTED if 0 < percent < 100 else COUNTED_WHOLE)
             part = counts[NEW] / sum(counts.values())
-            tolerance = TOLERANCE if 0 < percent < 100 else 0
+            # Random choices differ by more than five standard deviations in one of a million runs.
+            tolerance = 5 * math.sqrt(percent / 100 * (1 - percent / 100) / COUNTED)
             assert abs(part - percent / 100) <= tolerance, f"{percent} % is {100 * part:.3f} %: {counts}"
             shares.append(f"{100 * part:.2f}")
     return f"{' → '.join(shares)} %, {load.verdict()}"

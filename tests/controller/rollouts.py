@@ -1,13 +1,13 @@
 """Rollouts under load: of a backend, and of the Gateway's own pods. No request may fail."""
 
 from api import wait_for
-from checks import check
+from checks import check, scaled
 from objects import backend_policy, echo, gateway, namespace, parameters, parameters_ref, to_backend
 from traffic import Load, status_of
 
 NS = "rollouts"
-OWN_ROLLOUTS = 10
-ABRUPT_ROLLOUTS = 20
+OWN_ROLLOUTS = scaled(3)
+ABRUPT_ROLLOUTS = scaled(5)
 # A backend with graceful termination: it serves until the proxies have been notified.
 SANE = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 

@@ -11,6 +11,8 @@ mod fields;
 mod healthy;
 mod injective;
 mod properties;
+#[path = "../harness/scale.rs"]
+mod scale;
 mod sequence;
 mod shown;
 mod status;

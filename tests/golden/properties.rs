@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::case::Golden;
+use crate::scale::scaled;
 use crate::{files, run};
 
 /// Returns the parsed inputs of all goldens.
@@ -121,7 +122,7 @@ fn result_does_not_depend_on_the_order_of_objects() {
     let options = Options::default();
     let expected = bytes(&run(&objects, None, &options));
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 16,
+        cases: scaled(4),
         failure_persistence: None,
         ..ProptestConfig::default()
     });

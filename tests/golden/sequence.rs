@@ -18,6 +18,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use crate::properties::{corpus, corpus_of, decode};
+use crate::scale::scaled;
 use crate::shown::{difference, shown, yaml};
 
 /// A change of one object.
@@ -205,7 +206,7 @@ fn follow_sequences(cases: u32, first: &[&Vec<Value>], others: &[Vec<Value>]) {
     let modes = select(&[Mode::Standalone, Mode::Kubernetes, Mode::Dedicated][..]);
     let worlds = (goldens, steps, 1..4_usize, modes);
     let mut runner = TestRunner::new(ProptestConfig {
-        cases,
+        cases: scaled(cases),
         failure_persistence: None,
         max_shrink_iters: 200,
         ..ProptestConfig::default()
@@ -258,7 +259,7 @@ fn conditions_and_warnings_agree_where_two_listeners_have_one_name() {
 
 #[test]
 fn incremental_translation_equals_a_new_one() {
-    follow_among(300, &corpus());
+    follow_among(75, &corpus());
 }
 
 #[test]
@@ -273,16 +274,16 @@ fn changes_of_every_watched_kind_are_translated_incrementally() {
         let goldens = corpus.iter().filter(|golden| golden.iter().any(is_of_kind));
         let goldens: Vec<_> = goldens.collect();
         assert!(!goldens.is_empty(), "no golden has a {}", kind.kind);
-        follow_sequences(10, &goldens, &corpus);
+        follow_sequences(3, &goldens, &corpus);
     }
 }
 
 #[test]
 fn a_sequence_of_changes_among_shadowed_routes_is_followed_exactly() {
-    follow_among(100, &corpus_of("shadow"));
+    follow_among(25, &corpus_of("shadow"));
 }
 
 #[test]
 fn a_sequence_of_changes_among_routes_of_both_kinds_is_followed_exactly() {
-    follow_among(100, &corpus_of("kind_conflict"));
+    follow_among(25, &corpus_of("kind_conflict"));
 }

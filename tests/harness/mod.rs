@@ -13,6 +13,7 @@ pub(crate) mod h2;
 pub(crate) mod http;
 pub(crate) mod origin;
 pub(crate) mod ports;
+pub(crate) mod scale;
 pub(crate) mod server;
 pub(crate) mod tls;
 pub(crate) mod yaml;

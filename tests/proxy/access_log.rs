@@ -70,8 +70,14 @@ impl Program {
         assert!(told.expect("told").success());
     }
 
-    /// Sends SIGTERM and returns the lines of the access log.
-    fn stop(mut self) -> Vec<Value> {
+    /// Sends SIGTERM and returns the lines of the access log. Clients of the test run meanwhile, so that their connections can
+    /// end.
+    async fn stop(self) -> Vec<Value> {
+        let stopped = tokio::task::spawn_blocking(|| self.stopped());
+        stopped.await.expect("no panic")
+    }
+
+    fn stopped(mut self) -> Vec<Value> {
         self.signal("-TERM");
         let status = self.child.wait().expect("ended");
         assert_eq!(status.code(), Some(0), "{status}");
@@ -167,9 +173,7 @@ async fn logs_one_line_per_request_without_credentials() {
     .await;
     let bad = read_all(&mut bad).await;
 
-    let lines = tokio::task::spawn_blocking(move || program.stop())
-        .await
-        .expect("no panic");
+    let lines = program.stop().await;
     assert_lines(&lines);
     assert_eq!(lines[0]["upstream"], echo.address.to_string());
     let milliseconds = |field: &str| lines[0][field].as_f64().expect("a number");
@@ -207,12 +211,14 @@ fn logs_tunnel_of_websocket_over_http2() {
         .await;
         let (objects, address) = objects(&origin);
         let program = Program::start(&objects);
-        let (sender, _ended) = peer::connect(address).await;
+        let (sender, ended) = peer::connect(address).await;
         let (body, mut stream) = tunnel(&sender, "/echo/room").await;
         stream.send_data(Bytes::new(), true).expect("sent");
         assert_eq!(peer::read(body).await.bytes, b"welcome");
         drop((stream, sender));
-        let lines = program.stop();
+        let ended = timeout(TEST_TIMEOUT, ended).await.expect("in time");
+        ended.expect("the connection runs").expect("ended");
+        let lines = program.stop().await;
         let line = lines.iter().find(|line| line["path"] == "/echo/room");
         let line = line.expect("a line");
         assert_eq!(line["method"], "CONNECT");
@@ -235,9 +241,7 @@ async fn truncates_long_methods_and_paths() {
     let head = format!("{method} /{path} HTTP/1.1\r\nHost: a.com\r\nConnection: close\r\n\r\n");
     write_text(&mut client, head).await;
     read_all(&mut client).await;
-    let lines = tokio::task::spawn_blocking(move || program.stop())
-        .await
-        .expect("no panic");
+    let lines = program.stop().await;
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert_eq!(lines[0]["method"], "M".repeat(32));
     assert_eq!(lines[0]["path"], format!("/{}…", "p".repeat(2047)));
@@ -301,9 +305,7 @@ async fn logs_the_timeout_that_ended_a_response() {
                 .expect("the response ends");
         }
     }
-    let lines = tokio::task::spawn_blocking(move || program.stop())
-        .await
-        .expect("no panic");
+    let lines = program.stop().await;
     for (path, error) in cases {
         let of_path: Vec<_> = lines.iter().filter(|line| line["path"] == path).collect();
         assert_eq!(of_path.len(), 2, "{path}");
@@ -330,7 +332,7 @@ fn appends_to_a_file_that_is_reopened_on_sigusr1() {
         program.signal("-USR1");
         await_line(&file, "");
         assert_eq!(client.get("a.com", "/echo/2").await.status, 200);
-        assert!(program.stop().is_empty());
+        assert!(program.stop().await.is_empty());
         let lines = |file| parse(&fs::read_to_string(file).expect("text"));
         let (old, new) = (lines(&moved), lines(&file));
         assert_eq!(old.len(), 2, "{old:?}");
@@ -350,7 +352,7 @@ fn serves_while_the_disk_is_full() {
             let mut client = Client::http1(address).await;
             assert_eq!(client.get("a.com", "/echo").await.status, 200);
         }
-        assert!(program.stop().is_empty());
+        assert!(program.stop().await.is_empty());
     });
 }
 
@@ -366,7 +368,7 @@ fn logs_errors_only_when_asked() {
             assert_eq!(client.get("a.com", "/echo").await.status, 200);
             assert_eq!(client.get("a.com", "/none").await.status, 404);
         }
-        let lines = program.stop();
+        let lines = program.stop().await;
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines.iter().all(|line| line["status"] == 404), "{lines:?}");
     });

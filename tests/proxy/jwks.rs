@@ -299,7 +299,7 @@ async fn keys_rotate_under_load() {
     sleep(Duration::from_millis(50)).await;
     ended.send_replace(true);
     let counts = load.await.expect("a load");
-    assert!(counts.0 > 1000, "{counts:?}");
+    assert!(counts.0 > 100, "{counts:?}");
     assert_eq!(
         counts.1, 0,
         "of {} requests, so many were refused",
@@ -326,6 +326,8 @@ fn load(
                 sent += 1;
                 refused += usize::from(status(&mut client, &token).await != 200);
             }
+            // Others use the processor, too.
+            sleep(Duration::from_millis(1)).await;
         }
         (sent, refused)
     });

@@ -15,12 +15,11 @@ use tokio::task::JoinSet;
 use crate::access_policy::{access, gateway};
 use crate::client::Client;
 use crate::credentials::secret;
+use crate::harness::scale::scaled;
 use crate::harness::yaml;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, prefix, route, to, write};
 
-/// Number of requests, of which half have a credential.
-const REQUESTS: usize = 100_000;
 const CLIENTS: usize = 8;
 /// Files of policies: those of neighbours, then those of the tested route, then those of one of its rules.
 const FILES: usize = 50;
@@ -166,6 +165,8 @@ struct Load {
     protected: SocketAddr,
     tested: SocketAddr,
     turns: Turns,
+    /// Number of requests, of which half have a credential.
+    requests: usize,
     sent: AtomicUsize,
     /// Requests to the tested route with a credential that were served.
     served: AtomicUsize,
@@ -190,7 +191,7 @@ impl Load {
             ),
         };
         let mut round = first;
-        while self.sent.load(SeqCst) < REQUESTS || !self.is_over.load(SeqCst) {
+        while self.sent.load(SeqCst) < self.requests || !self.is_over.load(SeqCst) {
             let host = format!("neighbour-{}", round * 7 % NEIGHBOURS);
             let (client, host, path) = match round % KINDS {
                 0 => (&mut protected, "calm", "/"),
@@ -307,7 +308,7 @@ async fn turn(scene: &mut Scene, load: &Load) {
 /// All changes of all files: each of them is in another phase.
 async fn churn(scene: &mut Scene, load: &Load) -> usize {
     let mut steps = 0_usize;
-    while steps == 0 || load.sent.load(SeqCst) < REQUESTS {
+    while steps == 0 || load.sent.load(SeqCst) < load.requests {
         for phase in 0..PHASES.len() {
             for index in 0..FILES {
                 let phase = PHASES[(phase + index) % PHASES.len()];
@@ -316,7 +317,7 @@ async fn churn(scene: &mut Scene, load: &Load) -> usize {
                 if steps.is_multiple_of(4) {
                     turn(scene, load).await;
                 }
-                if steps > FILES * PHASES.len() && load.sent.load(SeqCst) >= REQUESTS {
+                if steps > FILES * PHASES.len() && load.sent.load(SeqCst) >= load.requests {
                     return steps;
                 }
             }
@@ -362,6 +363,7 @@ async fn no_request_passes_without_credential_while_policies_change() {
         protected: scene.at(80),
         tested: scene.at(8080),
         turns: Turns::default(),
+        requests: scaled(25_000) as usize,
         sent: AtomicUsize::new(0),
         served: AtomicUsize::new(0),
         is_over: AtomicBool::new(false),
@@ -388,5 +390,5 @@ async fn no_request_passes_without_credential_while_policies_change() {
         "{sent} requests, {served} of them served by the tested route, {steps} changes of {POLICIES} policies and {turns} of \
          the tested one in {taken:?}"
     );
-    assert!(sent >= REQUESTS && served > 0);
+    assert!(sent >= load.requests && served > 0);
 }

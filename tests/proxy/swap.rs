@@ -9,10 +9,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::client::{Answer, Client};
 use crate::harness::TEST_TIMEOUT;
+use crate::harness::scale::scaled;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, route, write};
 
-const FLIPS: usize = 1000;
 /// Responses per reload: 2,000 a second and a reload every 15 ms, which is the maximum rate of
 /// reloads.
 const ANSWERS: usize = 30;
@@ -129,8 +129,9 @@ async fn no_response_is_lost_or_mixed_during_reloads() {
         };
         clients.spawn(load(client, sender.clone()));
     }
+    let flips = scaled(250) as usize;
     let start = Instant::now();
-    for count in 0..FLIPS {
+    for count in 0..flips {
         tokio::select! {
             biased;
             ended = clients.join_next() => panic!("a client ended at flip {count}: {ended:?}"),
@@ -138,8 +139,8 @@ async fn no_response_is_lost_or_mixed_during_reloads() {
         }
     }
     let (answers, taken) = (seen.borrow().all(), start.elapsed());
-    println!("{answers} answers and {FLIPS} flips in {taken:?}");
-    assert!(answers >= FLIPS * ANSWERS);
+    println!("{answers} answers and {flips} flips in {taken:?}");
+    assert!(answers >= flips * ANSWERS);
     drop(seen);
     while let Some(client) = clients.join_next().await {
         client.expect("no error");
