@@ -23,8 +23,8 @@ use crate::ir::ObjectRef;
 const QUEUE: usize = 256;
 /// Minimum interval between two events of one object.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of remembered objects. Beyond it, the publisher forgets all of them and may publish
-/// again.
+/// Maximum number of remembered objects. Beyond it, the publisher forgets those of which nothing waits, and may publish again;
+/// if something waits of all, it forgets all.
 const REMEMBERED: usize = 10_000;
 /// Maximum number of remembered names of events of an object.
 const MAX_NAMES: usize = 16;
@@ -70,6 +70,10 @@ struct Topic {
 }
 
 impl OfObject {
+    fn is_waiting(&self) -> bool {
+        self.topics.values().any(|topic| topic.pending.is_some())
+    }
+
     /// Returns when to publish what is pending: `now` or before, if there was no event for the interval.
     fn due(&self, now: Instant) -> Option<Instant> {
         let pending = self.topics.values().filter_map(|it| it.pending.as_ref());
@@ -208,6 +212,9 @@ impl Publisher {
             Change::Raise(notices) => {
                 for notice in notices {
                     let is_new = !self.objects.contains_key(&notice.object);
+                    if self.objects.len() >= REMEMBERED && is_new {
+                        self.objects.retain(|_, it| it.is_waiting());
+                    }
                     if self.objects.len() >= REMEMBERED && is_new {
                         self.objects.clear();
                     }

@@ -137,8 +137,12 @@ impl PathRewrite {
         Some(changed).filter(|changed| changed.len() <= MAX_PATH)
     }
 
+    /// Appends the replacement of a match, and no further piece once the path is longer than [`MAX_PATH`].
     fn expand(&self, path: &str, slots: &[Option<NonMaxUsize>], changed: &mut String) {
         for piece in &self.template {
+            if changed.len() > MAX_PATH {
+                return;
+            }
             match piece {
                 Piece::Text(text) => changed.push_str(text),
                 Piece::Group(index) => {
@@ -215,6 +219,17 @@ mod tests {
 
     fn rewrite(pattern: &str, replacement: &str) -> PathRewrite {
         PathRewrite::new(Pattern::new(pattern).unwrap(), replacement).unwrap()
+    }
+
+    #[test]
+    fn replacement_ends_soon_after_the_longest_path() {
+        let rewrite = rewrite("^.*$", &"$0".repeat(512));
+        let path = format!("/{}", "a".repeat(MAX_PATH / 2));
+        let slots = [NonMaxUsize::new(0), NonMaxUsize::new(path.len())];
+        let mut changed = String::new();
+        rewrite.expand(&path, &slots, &mut changed);
+        assert!((MAX_PATH..MAX_PATH + path.len() + 1).contains(&changed.len()));
+        assert_eq!(rewrite.changed(&path), None);
     }
 
     #[test]

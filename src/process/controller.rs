@@ -33,7 +33,7 @@ use crate::runtime::shutdown::Shutdown;
 use crate::settings::Drain;
 use crate::status::lease::{self, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
-use crate::status::writer::{Statuses, Writer};
+use crate::status::writer::{self, Statuses, Writer};
 use crate::status::{SUPPORTED_FEATURES, StatusReport};
 use crate::stream;
 use crate::stream::hub::Reports;
@@ -247,7 +247,7 @@ async fn lead(
             // The senders outlive this function, so that an error is impossible.
             _ = leadership.wait_for(Leadership::may_act) => {}
             // Discards changes, since a new leader compares every object.
-            () = async { while changes.recv().await.is_some() {} } => {}
+            () = writer::discard(changes) => {}
         }
         stats.leading.store(true, Relaxed);
         let inputs = provision::Inputs {

@@ -113,6 +113,11 @@ impl Outcome {
     }
 }
 
+/// Takes changes that nobody needs, so that they do not accumulate, until there are no more.
+pub async fn discard(changes: &mut mpsc::UnboundedReceiver<ObjectRef>) {
+    while changes.recv().await.is_some() {}
+}
+
 impl Writer {
     /// Waits for the first desired statuses, then writes while polled, until they are withdrawn.
     /// `changes` yields objects whose stored status has changed.
@@ -125,9 +130,17 @@ impl Writer {
         // Objects whose turn came while their status was held back.
         let mut deferred = HashSet::new();
         // Before the first report, a missing entry does not mean that it has to be removed.
-        let mut statuses = match desired.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(first)) => first.clone(),
-            _ => return,
+        let first = async {
+            let first = desired.wait_for(Option::is_some).await.ok()?;
+            first.clone()
+        };
+        let first = tokio::select! {
+            first = first => first,
+            // All objects are compared then.
+            () = discard(changes) => None,
+        };
+        let Some(mut statuses) = first else {
+            return;
         };
         for object in self.stored.objects() {
             queue.push(&object);

@@ -53,7 +53,7 @@ const REFUSAL_DELAY: Duration = Duration::from_secs(1);
 /// Time to deliver the end of a session before its connection closes.
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum size of request headers in bytes. A token has about 1,100.
-const MAX_HEADERS: u32 = 32 << 10;
+const MAX_HEADERS: u32 = 12 << 10;
 /// Maximum size of a report in bytes.
 const MAX_REPORT: usize = 64 << 10;
 /// Delay after a pod has asked for a key set. A pod that asks without pause waits for itself alone.
@@ -87,16 +87,22 @@ fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
 pub(super) struct Refusals(Mutex<BTreeSet<(Option<ObjectRef>, String)>>);
 
 impl Refusals {
-    /// Maximum number of remembered refusals. There are few reasons, but many Gateways.
-    const MAX: usize = 1024;
+    /// Maximum number of remembered refusals. There are few reasons, but many Gateways. Beyond it, all are forgotten and may
+    /// be logged again.
+    const MAX: usize = 16_384;
 
     /// Logs a refusal. Clients can invent names of Gateways: those that do not exist share one line for each reason.
     fn log(&self, gateway: &ObjectRef, exists: bool, message: &str) {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (exists.then(|| gateway.clone()), message.to_owned());
-        if logged.len() < Self::MAX && logged.insert(key) {
-            tracing::warn!("rejected a stream of {gateway}: {message}");
+        if logged.contains(&key) {
+            return;
         }
+        if logged.len() >= Self::MAX {
+            logged.clear();
+        }
+        logged.insert(key);
+        tracing::warn!("rejected a stream of {gateway}: {message}");
     }
 }
 

@@ -147,3 +147,27 @@ fn no_more_of_a_message_is_kept_than_an_event_says() {
     assert_eq!(published, [record::truncate(&"x".repeat(32_768))]);
     assert!(published[0].len() <= 1024, "{}", published[0].len());
 }
+
+#[test]
+fn many_objects_take_no_event_of_one_that_waits() {
+    let (_events, mut publisher) = channel("pod");
+    let start = Instant::now();
+    let behind = notice(EventReason::ReplicaBehind, "1 of 2");
+    let waiting = behind.object.clone();
+    publisher.take(Change::Raise(vec![behind]), start);
+    for count in 0..REMEMBERED + 10 {
+        let object = ObjectRef::gateway_api("Gateway", "hostile", &count.to_string());
+        let other = Notice {
+            object: object.clone(),
+            ..taken("a")
+        };
+        publisher.take(Change::Raise(vec![other]), start);
+        let other = publisher.objects.get_mut(&object).unwrap();
+        let notices = other.take_due(start);
+        other.published(notices, "name".to_owned(), start);
+    }
+    assert!(publisher.objects.len() <= REMEMBERED);
+    let end = start + EventReason::ReplicaBehind.patience();
+    let waiting = publisher.objects.get_mut(&waiting).unwrap();
+    assert_eq!(waiting.take_due(end).len(), 1);
+}
