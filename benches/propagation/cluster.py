@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "controller"))
 
 from api import Api
+from objects import access_policy, backend_tls
 
 
 class Routes:
@@ -37,8 +38,23 @@ class Routes:
         threading.Thread(target=follow, daemon=True).start()
         return times
 
-    def change(self, number: int, value: str) -> None:
+    def change(self, number: int, value: str) -> str:
+        """Changes a route, and returns a path of it."""
         self._api.patch("HTTPRoute", f"route-{number}", "default", {"spec": route(number, value)["spec"]})
+        return f"/route-{number}/"
+
+    def add(self, value: str) -> str:
+        """Creates a route, and returns a path of it."""
+        number = self.count
+        self._api.apply(route(number, value))
+        self.count += 1
+        return f"/route-{number}/"
+
+    def protect(self) -> None:
+        """Creates policies that protect, on a route and a Service that no request goes to."""
+        target = {"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "protected"}
+        self._api.apply(access_policy("default", "protected", "", targetRefs=[target]))
+        self._api.apply(backend_tls("default", "protected", "protected", "authorities"))
 
 
 def route(number: int, value: str) -> dict:
