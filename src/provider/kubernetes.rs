@@ -2,6 +2,7 @@
 //! every kind has been listed, at once in idle times, debounced under load. Keeps the last state
 //! while the API server is unreachable.
 
+mod additions;
 pub mod bundle;
 mod client;
 mod deferral;

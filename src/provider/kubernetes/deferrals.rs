@@ -1,5 +1,5 @@
 //! Changed objects whose previous versions are published: until what they refer to is known, but not for long, and new ones
-//! until the policies of a moment are known, however long that takes. Nothing else waits for them.
+//! and what changes add until the policies of a moment are known, however long that takes. Nothing else waits for them.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -32,6 +32,8 @@ pub(super) struct Wait {
 /// An object that waits.
 struct Deferred {
     previous: Option<Object>,
+    /// A version that is older than the last one, and is published after its own moment: changes without end delay it no longer.
+    next: Option<(Object, Moment)>,
     since: Instant,
     wait: Wait,
     is_late: bool,
@@ -41,8 +43,8 @@ struct Deferred {
 #[derive(Default)]
 pub(super) struct Released {
     pub(super) names: Vec<ObjectRef>,
-    /// Whether something else is late from now on.
-    pub(super) has_late: bool,
+    /// Whether another version is published, or something else is late from now on.
+    pub(super) is_changed: bool,
 }
 
 impl Deferrals {
@@ -65,13 +67,21 @@ impl Deferrals {
         Some((deferred.previous.as_ref(), deferred.wait.after))
     }
 
-    /// Makes an object wait. If it does already, the published version remains, and the time counts from the first.
+    /// Makes a version of an object wait, which had another one before. If that waits already, the published version remains,
+    /// and the time counts from the first.
     pub(super) fn hold(&mut self, name: ObjectRef, previous: Option<Object>, wait: Wait) {
         match self.all.get_mut(&name) {
-            Some(deferred) => deferred.wait = wait,
+            Some(deferred) => {
+                let after = deferred.wait.after;
+                if deferred.next.is_none() && wait.after > after {
+                    deferred.next = previous.map(|previous| (previous, after));
+                }
+                deferred.wait = wait;
+            }
             None => {
                 let deferred = Deferred {
                     previous,
+                    next: None,
                     since: Instant::now(),
                     wait,
                     is_late: false,
@@ -102,8 +112,14 @@ impl Deferrals {
                 released.names.push(name.clone());
                 return false;
             }
+            if let Some((next, _)) = deferred.next.take_if(|(_, after)| moments.is_past(*after)) {
+                deferred.previous = Some(next);
+                (deferred.since, deferred.is_late) = (now, false);
+                released.is_changed = true;
+                return true;
+            }
             let was_late = mem::replace(&mut deferred.is_late, is_due);
-            released.has_late |= is_due && !was_late;
+            released.is_changed |= is_due && !was_late;
             true
         });
         released
@@ -126,10 +142,10 @@ impl Deferrals {
         }
     }
 
-    /// Objects that are late, and the moments that they wait for.
-    pub(super) fn late(&self) -> impl Iterator<Item = (&ObjectRef, Moment)> {
+    /// Objects that are late, whether no version of them is published, and the moments that they wait for.
+    pub(super) fn late(&self) -> impl Iterator<Item = (&ObjectRef, bool, Moment)> {
         let late = self.all.iter().filter(|(_, it)| it.is_late);
-        late.map(|(name, it)| (name, it.wait.after))
+        late.map(|(name, it)| (name, it.previous.is_none(), it.wait.after))
     }
 }
 

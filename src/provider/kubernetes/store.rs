@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::additions::adds;
 use super::deferral::{is_policy, may_wait};
 use super::deferrals::{Deferrals, Wait};
 use super::message::{Change, Message};
@@ -39,7 +40,8 @@ pub(super) struct Store {
     expected: BTreeSet<usize>,
     pods: PodScopes,
     referenced: Referenced,
-    /// Changed objects that wait for what they refer to, and new ones that wait for policies. Nothing else waits for it.
+    /// Changed objects that wait for what they refer to, and new or changed ones that wait for policies. Nothing else waits for
+    /// it.
     deferred: Deferrals,
     moments: Moments,
     /// The first load is published after this moment; `None` until every scope is listed.
@@ -269,7 +271,7 @@ impl Store {
             self.referenced.forget_previous(name);
         }
         self.drop_unreferenced();
-        !released.names.is_empty() || released.has_late
+        !released.names.is_empty() || released.is_changed
     }
 
     /// Returns when the next deferred change has waited too long.
@@ -307,15 +309,22 @@ impl Store {
         })
     }
 
-    /// Problems of new objects that have waited for policies for long.
+    /// Problems of objects that have waited for policies for long.
     fn late(&self) -> impl Iterator<Item = Problem> {
-        self.deferred.late().filter_map(|(name, after)| {
+        self.deferred.late().filter_map(|(name, is_new, after)| {
             let kinds: BTreeSet<_> = self.moments.behind(after).collect();
             let kinds = kinds.iter().filter_map(|it| self.scopes.get(it));
-            let kinds = kinds.map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let kinds = kinds
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ");
             let generation = self.snapshot.object(name)?.meta().generation;
+            let state = match is_new {
+                true => "is new and not served yet",
+                false => "has changed, and its previous version is served",
+            };
             let message = format!(
-                "is new and not served yet: policies may protect it that the watch of {kinds} has not shown so far"
+                "{state}: policies may protect it that the watch of {kinds} has not shown so far"
             );
             let problem = Problem::of_object(name.clone(), generation, message);
             Some(Problem {
@@ -432,9 +441,13 @@ impl Store {
         let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
         let references: Vec<_> = own.iter().chain(of_sets).cloned().collect();
         let held = self.deferred.published(&name);
+        let may_add = || {
+            let previous = previous.as_ref();
+            previous.is_none_or(|previous| adds(previous, &object))
+        };
         let after = match held {
+            _ if may_be_protected && may_add() => self.moments.next(),
             Some((_, after)) => after,
-            None if is_new && may_be_protected => self.moments.next(),
             None => 0,
         };
         let published = held.map_or(previous.as_ref(), |(previous, _)| previous);
@@ -453,6 +466,8 @@ impl Store {
             self.referenced.forget_previous(&name);
             return true;
         }
+        // What this version refers to may be gone before its turn comes.
+        let previous = previous.filter(|_| !is_held || !can_reference(kind));
         self.deferred.hold(name, previous, wait);
         false
     }

@@ -109,15 +109,71 @@ fn each_kind_that_policies_target_waits() {
     }
 }
 
-#[test]
-fn change_of_a_published_route_does_not_wait() {
-    let (mut store, routes) = (published(), index("HTTPRoute"));
-    store.apply(routes, Change::Applied(route("a", "a.example")));
+/// Returns a store that has published a route.
+fn with_route(hostname: &str) -> Store {
+    let mut store = published();
+    store.apply(index("HTTPRoute"), Change::Applied(route("a", hostname)));
     answer(&mut store);
-    store.release(Instant::now());
-    assert!(store.apply(routes, Change::Applied(route("a", "b.example"))));
-    assert_eq!(store.take_moment(), None);
+    assert!(store.release(Instant::now()));
+    store
+}
+
+#[test]
+fn what_a_change_adds_is_published_with_the_policy_that_is_older() {
+    let (mut store, routes) = (with_route("a.example"), index("HTTPRoute"));
+    let policies = index("AccessPolicy");
+    assert!(!store.apply(routes, Change::Applied(route("a", "b.example"))));
+    let moment = store.take_moment().unwrap();
+    for scope in protecting() {
+        let newest = (scope == policies).then_some(9);
+        store.apply_message(Message::Newest(scope, moment, newest));
+    }
+    assert!(!store.release(Instant::now()));
+    assert_eq!(hostname(&store, "a").as_deref(), Some("a.example"));
+    store.apply(policies, policy("a", 9));
+    assert!(store.release(Instant::now()) && has_policy(&store, "a"));
     assert_eq!(hostname(&store, "a").as_deref(), Some("b.example"));
+}
+
+#[test]
+fn change_that_adds_nothing_does_not_wait() {
+    let (mut store, routes) = (with_route("a.example"), index("HTTPRoute"));
+    let header =
+        json!([{"type": "ResponseHeaderModifier", "responseHeaderModifier": {"remove": ["x"]}}]);
+    let changed = |rules: &serde_json::Value| {
+        let spec = json!({"hostnames": ["a.example"], "rules": rules});
+        Change::Applied(parsed("HTTPRoute", "a", &spec))
+    };
+    assert!(!store.apply(routes, changed(&json!([{"matches": []}]))));
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    let filtered = json!([{"matches": [], "filters": header}]);
+    assert!(store.apply(routes, changed(&filtered)));
+    assert_eq!(store.take_moment(), None);
+}
+
+/// Each change waits for its own moment, and the one before is published meanwhile.
+#[test]
+fn changes_without_end_delay_none_for_ever() {
+    let (mut store, routes) = (with_route("0.example"), index("HTTPRoute"));
+    store.apply(routes, Change::Applied(route("a", "1.example")));
+    for round in 1..10 {
+        let moment = store.take_moment().unwrap();
+        for more in 0..3 {
+            let name = format!("{round}-{more}.example");
+            store.apply(routes, Change::Applied(route("a", &name)));
+        }
+        let name = format!("{}.example", round + 1);
+        store.apply(routes, Change::Applied(route("a", &name)));
+        for scope in protecting() {
+            store.apply_message(Message::Newest(scope, moment, None));
+        }
+        assert!(store.release(Instant::now()));
+        assert_eq!(hostname(&store, "a"), Some(format!("{round}.example")));
+    }
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(hostname(&store, "a").as_deref(), Some("10.example"));
 }
 
 #[test]
@@ -180,7 +236,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// An API server with policies, each of which is written before its route.
+/// An API server with policies, each of which is written before the route that it is for, or before the change of it.
 #[derive(Default)]
 struct Writes {
     written: u64,
@@ -191,7 +247,8 @@ struct Writes {
 }
 
 impl Writes {
-    const LAST: u64 = 20;
+    const LAST: u64 = 40;
+    const ROUTES: u64 = 3;
 
     fn is_policy(version: u64) -> bool {
         version % 2 == 1
@@ -204,7 +261,8 @@ impl Writes {
     }
 
     fn apply(&mut self, step: Step, store: &mut Store) {
-        let name = |version: u64| format!("r{}", version.div_ceil(2));
+        // Of a policy, and of the hostname that it is for.
+        let name = |version: u64| format!("h{}", version.div_ceil(2));
         match step {
             Step::Write => self.written = (self.written + 1).min(Self::LAST),
             Step::Policies => {
@@ -216,7 +274,7 @@ impl Writes {
             Step::Routes => {
                 if let Some(version) = Self::next(self.routes, self.written, false) {
                     self.routes = version;
-                    let route = route(&name(version), "a.example");
+                    let route = route(&Self::route(version), &name(version));
                     store.apply(index("HTTPRoute"), Change::Applied(route));
                 }
             }
@@ -232,13 +290,16 @@ impl Writes {
         store.release(Instant::now());
     }
 
-    /// Returns the first route that is published without its policy.
-    fn unprotected(store: &Store) -> Option<u64> {
-        let mut pairs = 1..=Self::LAST / 2;
-        pairs.find(|pair| {
-            let name = format!("r{pair}");
-            is_served(store, &name) && !has_policy(store, &name)
-        })
+    /// The route that is written with a version.
+    fn route(version: u64) -> String {
+        format!("r{}", version / 2 % Self::ROUTES)
+    }
+
+    /// Returns the first hostname that is published without its policy.
+    fn unprotected(store: &Store) -> Option<String> {
+        let routes = (0..Self::ROUTES).map(|route| format!("r{route}"));
+        let mut hostnames = routes.filter_map(|route| hostname(store, &route));
+        hostnames.find(|hostname| !has_policy(store, hostname))
     }
 }
 
@@ -254,14 +315,14 @@ proptest! {
         }
         // When all has arrived, all is published.
         let places = 0..protecting().len();
-        let rest = [[Step::Write, Step::Policies, Step::Routes]; 20].concat();
+        let rest = [[Step::Write, Step::Policies, Step::Routes]; 40].concat();
         for step in rest.into_iter().chain(places.map(Step::Answer)) {
             writes.apply(step, &mut store);
             prop_assert_eq!(Writes::unprotected(&store), None);
         }
-        for pair in 1..=Writes::LAST / 2 {
-            let name = format!("r{pair}");
-            prop_assert!(is_served(&store, &name), "{name}");
+        for version in (2..=Writes::LAST).step_by(2).rev().take(Writes::ROUTES as usize) {
+            let served = hostname(&store, &Writes::route(version));
+            prop_assert_eq!(served, Some(format!("h{}", version / 2)));
         }
     }
 }
