@@ -1,0 +1,250 @@
+//! A hundred connections whose peers grant windows and read nothing from their sockets: what the program cannot write takes
+//! a limited amount of memory.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::hostile::{CONNECTIONS, Idle, OPEN, STREAMS, open, origin, origin_on, respond, streams};
+use super::{
+    DATA, HEADERS, HTTP1, MIB, PING, SETTINGS, WINDOW_UPDATE, frame, keep_open, next, origin_route,
+};
+
+const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
+/// A frame type that no specification defines: receivers ignore such frames.
+const UNDEFINED: u8 = 0xef;
+/// Informational responses to one request: the most that the proxy accepts.
+const INFORMATIONAL: usize = 32;
+/// Length of a long field.
+const LONG: usize = 15_000;
+/// Data of one frame.
+const PART: usize = 16 * 1024;
+
+/// Makes the kernel take little that is not read.
+fn limit(socket: SockRef<'_>) {
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.set_tcp_mss(536).unwrap();
+}
+
+/// Connects without ever reading.
+fn connect(idle: &mut Idle) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    limit(SockRef::from(&socket));
+    let address = SocketAddr::from(([127, 0, 0, 1], idle.port));
+    socket.connect(&address.into()).unwrap();
+    let client = socket.into();
+    idle.add(&client);
+    client
+}
+
+/// Keeps a connection open that is not read: the peer pings and closes quiet ones.
+fn keep_unread(socket: &mut TcpStream) {
+    while socket.write_all(&frame(UNDEFINED, 0, 0, &[])).is_ok() {
+        // The pace of a peer that is alive.
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Requests with open windows, of which no response is read.
+fn open_unread(idle: &mut Idle) {
+    let mut client = connect(idle);
+    open(&client, "GET", 5, OPEN);
+    std::thread::spawn(move || keep_unread(&mut client));
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn small_frames_for_clients_that_do_not_read() {
+    let (route, read) = origin(respond);
+    let mut idle = Idle::start(&route);
+    (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
+    idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
+    idle.check();
+}
+
+/// Returns a route to a backend that begins a long response to each request, and the number of these.
+fn long_responses() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let begun = Arc::<AtomicUsize>::default();
+    let counter = begun.clone();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                socket.read_exact(&mut byte).unwrap();
+                request.extend(byte);
+            }
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB);
+            // The kernel takes as much as this.
+            let body = vec![b'x'; 512 * 1024];
+            socket
+                .write_all(&[head.as_bytes(), &body].concat())
+                .unwrap();
+            open.push(socket);
+            counter.fetch_add(1, Relaxed);
+        }
+    });
+    let route = "---".to_owned() + &origin_route(port, HTTP1);
+    (route, begun)
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn long_responses_for_clients_that_do_not_read() {
+    let (route, begun) = long_responses();
+    let mut idle = Idle::start(&route);
+    (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
+    idle.until(|| begun.load(Relaxed) == CONNECTIONS * STREAMS);
+    idle.until_steady();
+    idle.check();
+}
+
+/// Encodes a field with a long value (RFC 7541, 5.1 and 6.2.2).
+fn long_field(name: &str) -> Vec<u8> {
+    let rest = LONG - 127;
+    let length = [127, (rest % 128) as u8 | 128, (rest / 128) as u8];
+    let name = [&[0, name.len() as u8], name.as_bytes()].concat();
+    [name, length.to_vec(), vec![b'x'; LONG]].concat()
+}
+
+/// Sends informational responses with this number of long fields to each request, and no final one.
+fn inform<const FIELDS: usize>(socket: &mut TcpStream, read: &AtomicUsize) -> Option<()> {
+    const STATUS: &[u8] = b"\x08\x03103";
+    socket.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
+    loop {
+        match next(socket)? {
+            (HEADERS, _, stream, _) => {
+                let mut head = frame(HEADERS, 0, stream, STATUS);
+                for index in 1..=FIELDS {
+                    let flags = if index == FIELDS { 4 } else { 0 };
+                    head.extend(frame(CONTINUATION, flags, stream, &long_field("link")));
+                }
+                let mut bytes = head.repeat(INFORMATIONAL);
+                // Its response shows that everything before was read.
+                bytes.extend(frame(PING, 0, 0, &[1; 8]));
+                socket.write_all(&bytes).ok()?;
+            }
+            (SETTINGS, 0, ..) => socket.write_all(&frame(SETTINGS, 1, 0, &[])).ok()?,
+            (PING, 0, _, payload) => socket.write_all(&frame(PING, 1, 0, &payload)).ok()?,
+            (PING, _, _, _) => drop(read.fetch_add(1, Relaxed)),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn informational_responses_for_clients_that_do_not_read() {
+    let (route, read) = origin(inform::<1>);
+    let mut idle = Idle::start(&route);
+    (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
+    idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
+    idle.check();
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn informational_responses_for_http1_clients_that_do_not_read() {
+    let (route, read) = origin(inform::<4>);
+    let mut idle = Idle::start(&route);
+    for _ in 0..CONNECTIONS {
+        let mut client = connect(&mut idle);
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+    }
+    idle.until(|| read.load(Relaxed) == CONNECTIONS);
+    idle.check();
+}
+
+/// Grants windows for request bodies, and reads nothing after the first request.
+fn stop_reading(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
+    let windows = [&[0, 4][..], &OPEN.to_be_bytes()].concat();
+    socket.write_all(&frame(SETTINGS, 0, 0, &windows)).ok()?;
+    let window = frame(WINDOW_UPDATE, 0, 0, &OPEN.to_be_bytes());
+    socket.write_all(&window).ok()?;
+    loop {
+        match next(socket)? {
+            (SETTINGS, 0, ..) => socket.write_all(&frame(SETTINGS, 1, 0, &[])).ok()?,
+            (PING, 0, _, payload) => socket.write_all(&frame(PING, 1, 0, &payload)).ok()?,
+            (HEADERS, ..) => break,
+            _ => {}
+        }
+    }
+    keep_unread(socket);
+    Some(())
+}
+
+/// Sends bodies on all streams until the proxy grants no more window.
+fn send_bodies(client: &mut TcpStream) {
+    let number = |bytes: &[u8]| i64::from(u32::from_be_bytes(bytes.try_into().unwrap()));
+    let mut initial = 65_535;
+    let mut windows: HashMap<_, _> = streams().map(|stream| (stream, initial)).collect();
+    loop {
+        let mut is_full = true;
+        for (stream, window) in &mut windows {
+            while *window >= PART as i64 {
+                let part = frame(DATA, 0, *stream, &[b'x'; PART]);
+                client.write_all(&part).unwrap();
+                *window -= PART as i64;
+                is_full = false;
+            }
+        }
+        client.write_all(&frame(PING, 0, 0, &[1; 8])).unwrap();
+        loop {
+            match next(client).expect("the connection stays open") {
+                (PING, 1, ..) => break,
+                (PING, _, _, payload) => client.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
+                (SETTINGS, 0, _, payload) => {
+                    let settings = payload.chunks_exact(6);
+                    for setting in settings.filter(|setting| setting[..2] == [0, 4]) {
+                        let change = number(&setting[2..]) - initial;
+                        initial += change;
+                        windows.values_mut().for_each(|window| *window += change);
+                        is_full = false;
+                    }
+                    client.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
+                }
+                (WINDOW_UPDATE, _, stream, payload) => {
+                    if let Some(window) = windows.get_mut(&stream) {
+                        *window += number(&payload);
+                        is_full = false;
+                    }
+                }
+                (RST_STREAM, _, stream, _) => drop(windows.remove(&stream)),
+                _ => {}
+            }
+        }
+        if is_full {
+            return;
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn bodies_for_backends_that_do_not_read() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    limit(SockRef::from(&listener));
+    let (route, _) = origin_on(listener, stop_reading);
+    let mut idle = Idle::start(&route);
+    for _ in 0..CONNECTIONS {
+        let mut client = TcpStream::connect(("127.0.0.1", idle.port)).unwrap();
+        open(&client, "POST", 4, 0);
+        idle.add(&client);
+        send_bodies(&mut client);
+        keep_open(client);
+        idle.measure();
+    }
+    idle.check();
+}
