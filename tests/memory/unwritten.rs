@@ -185,48 +185,77 @@ fn stop_reading(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
     Some(())
 }
 
-/// Sends bodies on all streams until the proxy grants no more window.
-fn send_bodies(client: &mut TcpStream) {
-    let number = |bytes: &[u8]| i64::from(u32::from_be_bytes(bytes.try_into().unwrap()));
-    let mut initial = 65_535;
-    let mut windows: HashMap<_, _> = streams().map(|stream| (stream, initial)).collect();
-    loop {
-        let mut is_full = true;
-        for (stream, window) in &mut windows {
+/// The windows for request bodies that the proxy grants to a client.
+struct Granted {
+    /// Of a new stream.
+    initial: i64,
+    of_streams: HashMap<u32, i64>,
+}
+
+impl Granted {
+    /// Fills the windows. Returns whether anything was sent.
+    fn fill(&mut self, client: &mut TcpStream) -> bool {
+        let mut is_sent = false;
+        for (stream, window) in &mut self.of_streams {
             while *window >= PART as i64 {
                 let part = frame(DATA, 0, *stream, &[b'x'; PART]);
                 client.write_all(&part).unwrap();
                 *window -= PART as i64;
-                is_full = false;
+                is_sent = true;
             }
         }
+        is_sent
+    }
+
+    /// Reads a frame. Returns whether it grants anything.
+    fn read(&mut self, client: &mut TcpStream, frame: (u8, u8, u32, Vec<u8>)) -> bool {
+        let number = |bytes: &[u8]| i64::from(u32::from_be_bytes(bytes.try_into().unwrap()));
+        match frame {
+            (PING, 0, _, payload) => client
+                .write_all(&super::frame(PING, 1, 0, &payload))
+                .unwrap(),
+            (SETTINGS, 0, _, payload) => {
+                client
+                    .write_all(&super::frame(SETTINGS, 1, 0, &[]))
+                    .unwrap();
+                let mut settings = payload.chunks_exact(6);
+                let Some(window) = settings.find(|setting| setting[..2] == [0, 4]) else {
+                    return false;
+                };
+                let change = number(&window[2..]) - self.initial;
+                self.initial += change;
+                self.of_streams
+                    .values_mut()
+                    .for_each(|window| *window += change);
+                return true;
+            }
+            (WINDOW_UPDATE, _, stream, payload) => {
+                let window = self.of_streams.get_mut(&stream);
+                return window.map(|window| *window += number(&payload)).is_some();
+            }
+            (RST_STREAM, _, stream, _) => drop(self.of_streams.remove(&stream)),
+            _ => {}
+        }
+        false
+    }
+}
+
+/// Sends bodies on all streams until the proxy grants no more window.
+fn send_bodies(client: &mut TcpStream) {
+    const INITIAL: i64 = 65_535;
+    let mut granted = Granted {
+        initial: INITIAL,
+        of_streams: streams().map(|stream| (stream, INITIAL)).collect(),
+    };
+    let mut goes_on = true;
+    while goes_on {
+        goes_on = granted.fill(client);
         client.write_all(&frame(PING, 0, 0, &[1; 8])).unwrap();
         loop {
             match next(client).expect("the connection stays open") {
                 (PING, 1, ..) => break,
-                (PING, _, _, payload) => client.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
-                (SETTINGS, 0, _, payload) => {
-                    let settings = payload.chunks_exact(6);
-                    for setting in settings.filter(|setting| setting[..2] == [0, 4]) {
-                        let change = number(&setting[2..]) - initial;
-                        initial += change;
-                        windows.values_mut().for_each(|window| *window += change);
-                        is_full = false;
-                    }
-                    client.write_all(&frame(SETTINGS, 1, 0, &[])).unwrap();
-                }
-                (WINDOW_UPDATE, _, stream, payload) => {
-                    if let Some(window) = windows.get_mut(&stream) {
-                        *window += number(&payload);
-                        is_full = false;
-                    }
-                }
-                (RST_STREAM, _, stream, _) => drop(windows.remove(&stream)),
-                _ => {}
+                other => goes_on |= granted.read(client, other),
             }
-        }
-        if is_full {
-            return;
         }
     }
 }
