@@ -106,43 +106,54 @@ impl Idle {
     }
 }
 
-/// Serves one connection to a backend. Counts the responses that the proxy has read.
-type Serve = fn(&mut TcpStream, &AtomicUsize) -> Option<()>;
-
-/// Returns a route to a backend that serves each connection with `serve`, and the counter.
-pub(super) fn origin(serve: Serve) -> (String, Arc<AtomicUsize>) {
-    origin_on(TcpListener::bind("127.0.0.1:0").unwrap(), serve)
+/// Returns a route to a backend that speaks this protocol and serves each connection with `serve`, which counts the
+/// responses that the proxy has read.
+pub(super) fn origin<S>(protocol: &str, serve: S) -> (String, Arc<AtomicUsize>)
+where
+    S: Fn(&mut TcpStream, &AtomicUsize) -> Option<()> + Clone + Send + 'static,
+{
+    origin_on(TcpListener::bind("127.0.0.1:0").unwrap(), protocol, serve)
 }
 
 /// The same on this socket.
-pub(super) fn origin_on(listener: TcpListener, serve: Serve) -> (String, Arc<AtomicUsize>) {
+pub(super) fn origin_on<S>(
+    listener: TcpListener,
+    protocol: &str,
+    serve: S,
+) -> (String, Arc<AtomicUsize>)
+where
+    S: Fn(&mut TcpStream, &AtomicUsize) -> Option<()> + Clone + Send + 'static,
+{
     let port = listener.local_addr().unwrap().port();
-    let route = "---".to_owned() + &origin_route(port, HTTP2);
+    let route = "---".to_owned() + &origin_route(port, protocol);
     let read = Arc::<AtomicUsize>::default();
     let counter = read.clone();
     std::thread::spawn(move || {
         for socket in listener.incoming() {
             let (mut socket, counter) = (socket.unwrap(), counter.clone());
-            std::thread::spawn(move || {
-                let mut preface = [0; PREFACE.len()];
-                socket.read_exact(&mut preface).ok()?;
-                serve(&mut socket, &counter)
-            });
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(&mut socket, &counter));
         }
     });
     (route, read)
 }
 
-/// Responds to each request with a window of small frames.
-pub(super) fn respond(socket: &mut TcpStream, read: &AtomicUsize) -> Option<()> {
+/// Reads the beginning of HTTP/2.
+pub(super) fn read_preface(socket: &mut TcpStream) -> Option<()> {
+    socket.read_exact(&mut [0; PREFACE.len()]).ok()
+}
+
+/// Responds to each request with a window of small frames, or with `most` bytes of them if that is less.
+pub(super) fn respond(socket: &mut TcpStream, read: &AtomicUsize, most: usize) -> Option<()> {
     let mut window = 65_535;
+    read_preface(socket)?;
     socket.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
     loop {
         match next(socket)? {
             (HEADERS, _, stream, _) => {
                 let mut bytes = frame(HEADERS, 4, stream, &[0x88]);
                 let part = frame(DATA, 0, stream, &[b'x'; SMALL]);
-                bytes.extend(part.repeat(window / SMALL));
+                bytes.extend(part.repeat(window.min(most) / SMALL));
                 // Its response shows that everything before was read.
                 bytes.extend(frame(PING, 0, 0, &[1; 8]));
                 socket.write_all(&bytes).ok()?;
@@ -163,6 +174,7 @@ pub(super) fn respond(socket: &mut TcpStream, read: &AtomicUsize) -> Option<()> 
 
 /// Grants no window for request bodies.
 fn refuse_bodies(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
+    read_preface(socket)?;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     socket.write_all(&no_window).ok()?;
     loop {
@@ -206,7 +218,7 @@ pub(super) fn streams() -> impl Iterator<Item = u32> {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn unread_streams_of_a_hundred_connections() {
-    let (route, read) = origin(respond);
+    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, usize::MAX));
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
         let client = connect(idle.port);
@@ -223,7 +235,7 @@ fn unread_streams_of_a_hundred_connections() {
 fn small_frames_of_a_hundred_connections() {
     // The window that the proxy grants at first.
     const WINDOW: usize = 64 * 1024;
-    let (route, _) = origin(refuse_bodies);
+    let (route, _) = origin(HTTP2, refuse_bodies);
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
         let mut client = connect(idle.port);

@@ -4,25 +4,22 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::hostile::{CONNECTIONS, Idle, OPEN, STREAMS, open, origin, origin_on, respond, streams};
+use super::hostile::{
+    CONNECTIONS, Idle, OPEN, STREAMS, open, origin, origin_on, read_preface, respond, streams,
+};
 use super::{
-    DATA, HEADERS, HTTP1, MIB, PING, SETTINGS, WINDOW_UPDATE, frame, keep_open, next, origin_route,
+    DATA, HEADERS, HTTP1, HTTP2, MIB, PING, SETTINGS, WINDOW_UPDATE, frame, keep_open, next,
 };
 
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
 /// A frame type that no specification defines: receivers ignore such frames.
 const UNDEFINED: u8 = 0xef;
-/// Informational responses to one request: the most that the proxy accepts.
-const INFORMATIONAL: usize = 32;
-/// Length of a long field.
-const LONG: usize = 15_000;
 /// Data of one frame.
 const PART: usize = 16 * 1024;
 
@@ -61,47 +58,33 @@ fn open_unread(idle: &mut Idle) {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn small_frames_for_clients_that_do_not_read() {
-    let (route, read) = origin(respond);
+    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, 64 * 1024));
     let mut idle = Idle::start(&route);
     (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
     idle.check();
 }
 
-/// Returns a route to a backend that begins a long response to each request, and the number of these.
-fn long_responses() -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let begun = Arc::<AtomicUsize>::default();
-    let counter = begun.clone();
-    std::thread::spawn(move || {
-        let mut open = Vec::new();
-        for socket in listener.incoming() {
-            let mut socket = socket.unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                socket.read_exact(&mut byte).unwrap();
-                request.extend(byte);
-            }
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 * MIB);
-            // The kernel takes as much as this.
-            let body = vec![b'x'; 512 * 1024];
-            socket
-                .write_all(&[head.as_bytes(), &body].concat())
-                .unwrap();
-            open.push(socket);
-            counter.fetch_add(1, Relaxed);
-        }
-    });
-    let route = "---".to_owned() + &origin_route(port, HTTP1);
-    (route, begun)
+/// Responds to a request with as much as the proxy reads. Counts the responses that have begun.
+fn respond_long(socket: &mut TcpStream, begun: &AtomicUsize) -> Option<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).ok()?;
+        request.extend(byte);
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1024 * MIB);
+    socket.write_all(head.as_bytes()).ok()?;
+    begun.fetch_add(1, Relaxed);
+    loop {
+        socket.write_all(&[b'x'; PART]).ok()?;
+    }
 }
 
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn long_responses_for_clients_that_do_not_read() {
-    let (route, begun) = long_responses();
+    let (route, begun) = origin(HTTP1, respond_long);
     let mut idle = Idle::start(&route);
     (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
     idle.until(|| begun.load(Relaxed) == CONNECTIONS * STREAMS);
@@ -109,27 +92,45 @@ fn long_responses_for_clients_that_do_not_read() {
     idle.check();
 }
 
-/// Encodes a field with a long value (RFC 7541, 5.1 and 6.2.2).
-fn long_field(name: &str) -> Vec<u8> {
-    let rest = LONG - 127;
+/// The field section of an informational response, in parts of a frame each.
+type Section = Vec<Vec<u8>>;
+
+const STATUS: &[u8] = b"\x08\x03103";
+
+/// Encodes a section of four long fields (RFC 7541, 5.1 and 6.2.2).
+fn long_section() -> Section {
+    const LENGTH: usize = 15_000;
+    let rest = LENGTH - 127;
     let length = [127, (rest % 128) as u8 | 128, (rest / 128) as u8];
-    let name = [&[0, name.len() as u8], name.as_bytes()].concat();
-    [name, length.to_vec(), vec![b'x'; LONG]].concat()
+    let field = [&b"\x00\x04link"[..], &length, &[b'x'; LENGTH]].concat();
+    [&[STATUS.to_vec()][..], &vec![field; 4]].concat()
 }
 
-/// Sends informational responses with this number of long fields to each request, and no final one.
-fn inform<const FIELDS: usize>(socket: &mut TcpStream, read: &AtomicUsize) -> Option<()> {
-    const STATUS: &[u8] = b"\x08\x03103";
+/// Encodes a section of a thousand short fields, whose memory is ten times their length.
+fn short_section() -> Section {
+    // Never indexed (RFC 7541, 6.2.3), so that they are as long for the client.
+    let field = b"\x1f\x1e\x04</a>";
+    vec![STATUS.to_vec(), field.repeat(1000)]
+}
+
+/// Sends `count` informational responses to each request, and no final one.
+fn inform(
+    socket: &mut TcpStream,
+    read: &AtomicUsize,
+    section: &Section,
+    count: usize,
+) -> Option<()> {
+    read_preface(socket)?;
     socket.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
     loop {
         match next(socket)? {
             (HEADERS, _, stream, _) => {
-                let mut head = frame(HEADERS, 0, stream, STATUS);
-                for index in 1..=FIELDS {
-                    let flags = if index == FIELDS { 4 } else { 0 };
-                    head.extend(frame(CONTINUATION, flags, stream, &long_field("link")));
-                }
-                let mut bytes = head.repeat(INFORMATIONAL);
+                let parts = section.iter().enumerate().map(|(index, part)| {
+                    let kind = if index == 0 { HEADERS } else { CONTINUATION };
+                    let is_last = index + 1 == section.len();
+                    frame(kind, if is_last { 4 } else { 0 }, stream, part)
+                });
+                let mut bytes = parts.collect::<Vec<_>>().concat().repeat(count);
                 // Its response shows that everything before was read.
                 bytes.extend(frame(PING, 0, 0, &[1; 8]));
                 socket.write_all(&bytes).ok()?;
@@ -145,7 +146,8 @@ fn inform<const FIELDS: usize>(socket: &mut TcpStream, read: &AtomicUsize) -> Op
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn informational_responses_for_clients_that_do_not_read() {
-    let (route, read) = origin(inform::<1>);
+    let section = short_section();
+    let (route, read) = origin(HTTP2, move |socket, read| inform(socket, read, &section, 3));
     let mut idle = Idle::start(&route);
     (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
@@ -155,7 +157,10 @@ fn informational_responses_for_clients_that_do_not_read() {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn informational_responses_for_http1_clients_that_do_not_read() {
-    let (route, read) = origin(inform::<4>);
+    let section = long_section();
+    let (route, read) = origin(HTTP2, move |socket, read| {
+        inform(socket, read, &section, 32)
+    });
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
         let mut client = connect(&mut idle);
@@ -170,6 +175,7 @@ fn informational_responses_for_http1_clients_that_do_not_read() {
 /// Grants windows for request bodies, and reads nothing after the first request.
 fn stop_reading(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
     let windows = [&[0, 4][..], &OPEN.to_be_bytes()].concat();
+    read_preface(socket)?;
     socket.write_all(&frame(SETTINGS, 0, 0, &windows)).ok()?;
     let window = frame(WINDOW_UPDATE, 0, 0, &OPEN.to_be_bytes());
     socket.write_all(&window).ok()?;
@@ -249,7 +255,7 @@ fn send_bodies(client: &mut TcpStream) {
     };
     let mut goes_on = true;
     while goes_on {
-        goes_on = granted.fill(client);
+        goes_on = false;
         client.write_all(&frame(PING, 0, 0, &[1; 8])).unwrap();
         loop {
             match next(client).expect("the connection stays open") {
@@ -257,6 +263,7 @@ fn send_bodies(client: &mut TcpStream) {
                 other => goes_on |= granted.read(client, other),
             }
         }
+        goes_on |= granted.fill(client);
     }
 }
 
@@ -265,7 +272,7 @@ fn send_bodies(client: &mut TcpStream) {
 fn bodies_for_backends_that_do_not_read() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     limit(SockRef::from(&listener));
-    let (route, _) = origin_on(listener, stop_reading);
+    let (route, _) = origin_on(listener, HTTP2, stop_reading);
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
         let mut client = TcpStream::connect(("127.0.0.1", idle.port)).unwrap();
