@@ -58,7 +58,7 @@ fn open_unread(idle: &mut Idle) {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn small_frames_for_clients_that_do_not_read() {
-    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, 64 * 1024));
+    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, 96 * 1024));
     let mut idle = Idle::start(&route);
     (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
@@ -147,7 +147,7 @@ fn inform(
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn informational_responses_for_clients_that_do_not_read() {
     let section = short_section();
-    let (route, read) = origin(HTTP2, move |socket, read| inform(socket, read, &section, 3));
+    let (route, read) = origin(HTTP2, move |socket, read| inform(socket, read, &section, 6));
     let mut idle = Idle::start(&route);
     (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
