@@ -15,6 +15,7 @@ use slab::Slab;
 
 use super::header_blocks::HeaderBlocks;
 use super::held;
+use super::send_queue::SendQueue;
 use super::wire::{Arrived, Counts, EmptyFrames, Wire};
 use crate::byte_chain::ByteChain;
 
@@ -122,6 +123,11 @@ impl Bodies {
         self.counts.is_window_low()
     }
 
+    /// Returns what h2 has got to send.
+    pub(crate) fn send_queue(&self) -> &SendQueue {
+        self.counts.queue()
+    }
+
     /// Reports whether the head of a response is malformed.
     pub(crate) fn is_head_malformed(&self, stream: u32) -> bool {
         self.blocks.borrow().is_head_malformed(stream)
@@ -164,6 +170,7 @@ impl Bodies {
     /// the connection, after h2 has returned. `resize` announces another stream window, and fails
     /// while an earlier one is not acknowledged. Returns whether h2 has to be polled again.
     pub(crate) fn on_driven(&self, resize: impl FnOnce(u32) -> Result<(), h2::Error>) -> bool {
+        self.counts.queue().on_driven();
         match self.counts.take() {
             Arrived::Little => {}
             Arrived::Bytes => self.collect(false),

@@ -18,7 +18,7 @@ use super::http2_shared::Shared;
 use super::relay::RelayEnd;
 use super::stream_io::{StreamReader, StreamWriter};
 use super::upgrade;
-use crate::http2;
+use crate::http2::{self, SendQueue};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
 use crate::proxy::activity::{Activity, BodyPace, Phase};
@@ -84,7 +84,7 @@ pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_he
     poll_fn(
         // Sends before it checks the timeout, so that a response that ends at its deadline is
         // complete.
-        |cx| match sending.poll(cx, body.as_mut(), &stream.activity) {
+        |cx| match sending.poll(cx, body.as_mut(), &stream) {
             _ if stream.reset_malformed() => Poll::Ready(()),
             Poll::Ready(outcome) => {
                 if let Err(Lost) = outcome {
@@ -124,7 +124,7 @@ impl Stream {
 
     /// Opens the request before the task is spawned, since its head is expensive to move.
     pub(in crate::proxy) fn open(&mut self, request: Request<RecvStream>) -> Admitted {
-        let interim = Interim::Http2(self.respond.clone());
+        let interim = Interim::Http2(self.respond.clone(), self.connection.bodies.clone());
         let (parts, body) = request.into_parts();
         let bodies = &self.connection.bodies;
         let body = if websocket::is_extended_connect(&parts) {
@@ -161,7 +161,7 @@ impl Stream {
             return self.on_lost();
         };
         let _open = self.connection.open_tunnel();
-        let mut writer = StreamWriter::new(sender);
+        let mut writer = StreamWriter::new(sender, self.connection.bodies.clone());
         let reader = StreamReader::new(input);
         let (idle, clock) = (tunnel.idle_timeout(), &client.worker.clock);
         let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, clock, idle);
@@ -316,9 +316,9 @@ impl BodySender {
         &mut self,
         cx: &mut Context<'_>,
         body: Pin<&mut ResponseBody>,
-        activity: &Activity,
+        stream: &Stream,
     ) -> Poll<Result<(), Lost>> {
-        match self.poll_body(cx, body, activity) {
+        match self.poll_body(cx, body, stream) {
             // Sending fails after a reset. Only a stream that waits has to learn of it.
             Poll::Pending => self.sender.poll_reset(cx).map(|_| Err(Lost)),
             outcome => outcome,
@@ -331,19 +331,21 @@ impl BodySender {
         &mut self,
         cx: &mut Context<'_>,
         mut body: Pin<&mut ResponseBody>,
-        activity: &Activity,
+        stream: &Stream,
     ) -> Poll<Result<(), Lost>> {
+        let queue = stream.connection.bodies.send_queue();
         loop {
             while !self.data.is_empty() {
-                ready!(self.poll_send(cx))?;
-                activity.restart();
+                ready!(self.poll_send(cx, queue))?;
+                stream.activity.restart();
             }
             if self.is_last {
                 return Poll::Ready(Ok(()));
             }
+            ready!(queue.poll_room(cx));
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.accept(data, body.is_end_stream())?,
+                    Ok(data) => self.accept(data, body.is_end_stream(), queue)?,
                     Err(frame) => {
                         let Ok(trailers) = frame.into_trailers() else {
                             continue;
@@ -356,22 +358,24 @@ impl BodySender {
                     self.sender.send_reset(Reason::INTERNAL_ERROR);
                     return Poll::Ready(Ok(()));
                 }
-                None => self.accept(Bytes::new(), true)?,
+                None => self.accept(Bytes::new(), true, queue)?,
             }
         }
     }
 
-    fn accept(&mut self, data: Bytes, is_last: bool) -> Result<(), Lost> {
+    fn accept(&mut self, data: Bytes, is_last: bool, queue: &SendQueue) -> Result<(), Lost> {
         self.is_last = is_last;
         if is_last && data.len() <= SMALL_END {
-            self.sender.send_data(data, true)?;
+            self.sender.send_data(queue.count(data), true)?;
         } else {
             self.data = data;
         }
         Ok(())
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+    fn poll_send(&mut self, cx: &mut Context<'_>, queue: &SendQueue) -> Poll<Result<(), Lost>> {
+        // Windows that are granted to many streams at once must not fill the queue at once.
+        ready!(queue.poll_room(cx));
         while self.sender.capacity() == 0 {
             self.sender.reserve_capacity(self.data.len());
             match ready!(self.sender.poll_capacity(cx)) {
@@ -380,7 +384,7 @@ impl BodySender {
             }
         }
         let count = self.sender.capacity().min(self.data.len());
-        let part = self.data.split_to(count);
+        let part = queue.count(self.data.split_to(count));
         let is_last = self.is_last && self.data.is_empty();
         Poll::Ready(self.sender.send_data(part, is_last).map_err(Lost::from))
     }
