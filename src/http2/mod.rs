@@ -8,11 +8,13 @@ mod held;
 mod hpack;
 mod send_queue;
 mod send_window;
+mod unsent;
 mod wire;
 
 pub(crate) use self::bodies::{Bodies, Body, BodyError, Windows};
-pub(crate) use self::held::divide as divide_memory;
+pub(crate) use self::held::{divide as divide_memory, is_much as is_memory_scarce};
 pub(crate) use self::send_queue::SendQueue;
+pub(crate) use self::unsent::Unsent;
 pub(crate) use self::wire::{EmptyFrames, Wire};
 
 /// Limit for h2's own count of small frames. That count spans all streams of a connection, ends

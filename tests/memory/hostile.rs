@@ -10,14 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::{
-    DATA, HEADERS, HTTP2, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT, WINDOW_UPDATE,
-    field, frame, gateway, keep_open, next, origin_route, ports, route, upload,
+    DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT,
+    WINDOW_UPDATE, field, frame, gateway, keep_open, next, origin_route, ports, route, upload,
 };
 
 pub(super) const CONNECTIONS: usize = 100;
 const WORKERS: &str = "4";
 /// Streams of each HTTP/2 connection.
 pub(super) const STREAMS: usize = 10;
+/// Length of a long header.
+const FIELD: usize = 10 * 1024;
 /// Payload of a small frame.
 const SMALL: usize = 100;
 /// Memory that all of them may take above the idle program.
@@ -93,11 +95,16 @@ impl Idle {
     }
 
     /// Checks what was taken at most, up to now, and ends the attack.
-    pub(super) fn check(mut self) {
+    pub(super) fn check(self) {
+        self.check_below(LIMIT);
+    }
+
+    /// The same with another limit.
+    pub(super) fn check_below(mut self, limit: u64) {
         self.measure();
         let most = self.most;
         println!("at most {} KiB above the idle program", most / 1024);
-        assert!(most < LIMIT, "{most} bytes above the idle program");
+        assert!(most < limit, "{most} bytes above the idle program");
         for client in &self.clients {
             // Fails if the proxy has closed the connection.
             let _ = client.shutdown(Shutdown::Both);
@@ -228,6 +235,66 @@ fn unread_streams_of_a_hundred_connections() {
     }
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
     idle.check();
+}
+
+/// Reads the head of an HTTP/1.1 request without a body.
+pub(super) fn read_request(socket: &mut TcpStream) -> Option<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).ok()?;
+        request.extend(byte);
+    }
+    Some(())
+}
+
+/// Opens streams whose responses are fields of `fields` bytes and `part` bytes of a longer body of an HTTP/1.1 backend, and
+/// grants no window for them. Checks that they take less than `limit` bytes.
+fn leave_http1_responses_unread(fields: usize, part: usize, limit: u64) {
+    let (route, _) = origin(HTTP1, move |socket, _| {
+        read_request(socket)?;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", 1024 * MIB);
+        let field = format!("X-Field: {}\r\n", "x".repeat(FIELD));
+        let rest = ["\r\n", &"x".repeat(part)].concat();
+        let bytes = head + &field.repeat(fields / FIELD) + &rest;
+        let bytes = bytes.as_bytes();
+        socket.write_all(bytes).ok()?;
+        // The proxy sends nothing more. It closes the connection.
+        socket.read_exact(&mut [0]).ok()
+    });
+    let mut idle = Idle::start(&route);
+    for _ in 0..CONNECTIONS {
+        let mut client = connect(idle.port);
+        open(&client, "GET", 5, 0);
+        idle.add(&client);
+        let mut heads = 0;
+        while heads < STREAMS {
+            match next(&mut client).expect("the connection stays open") {
+                (HEADERS, ..) => heads += 1,
+                (PING, 0, _, payload) => client.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
+                _ => {}
+            }
+        }
+        keep_open(client);
+        idle.measure();
+    }
+    idle.check_below(limit);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unread_beginnings_of_http1_responses_do_not_keep_their_read_buffers() {
+    // The head makes the pages of the buffer resident.
+    const HEAD: usize = 4 * FIELD;
+    // Of a size that is copied anyway, and of one that stays in its buffer while it is sent.
+    leave_http1_responses_unread(HEAD, 2 * 1024, 24 * MIB);
+    leave_http1_responses_unread(HEAD, 20 * 1024, 44 * MIB);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unread_http1_responses_of_a_hundred_connections() {
+    leave_http1_responses_unread(0, 1024 * 1024, 56 * MIB);
 }
 
 #[test]
