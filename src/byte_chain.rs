@@ -7,6 +7,10 @@ use std::mem;
 
 use bytes::{Bytes, BytesMut};
 
+/// Size from which data may stay in the buffer that it was read into. Smaller parts are copied: a peer that does not read
+/// them would keep the buffer allocated, which is at least eight times as large.
+pub const MIN_SLICE: usize = 8 * 1024;
+
 /// Minimum and maximum size of a chunk that collects small parts. Each chunk is as large as what is
 /// in the chain before it, so that a chain allocates at most twice its length and a few chunks.
 const MIN_CHUNK: usize = 256;

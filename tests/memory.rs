@@ -18,6 +18,8 @@ mod hostile;
 mod long_bodies;
 #[path = "harness/ports.rs"]
 mod ports;
+#[path = "memory/unwritten.rs"]
+mod unwritten;
 
 /// How long any step may take on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -224,8 +226,12 @@ fn single_bytes_that_are_kept_do_not_keep_their_read_buffers() {
     drop(open);
 }
 
-/// A route of all requests to a backend that speaks HTTP/2 in plain text.
-fn http2_route(port: u16) -> String {
+/// The `appProtocol` of HTTP/1 and of HTTP/2 in plain text.
+const HTTP1: &str = "http";
+const HTTP2: &str = "kubernetes.io/h2c";
+
+/// A route of all requests to a backend that speaks this protocol.
+fn origin_route(port: u16, protocol: &str) -> String {
     format!(
         "
 apiVersion: gateway.networking.k8s.io/v1
@@ -239,7 +245,7 @@ apiVersion: v1
 kind: Service
 metadata: {{name: origin, namespace: default}}
 spec:
-  ports: [{{name: http, port: 80, appProtocol: kubernetes.io/h2c}}]
+  ports: [{{name: http, port: 80, appProtocol: {protocol}}}]
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -347,7 +353,7 @@ fn unread_responses_of_small_frames_take_little_more_than_their_length() {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = [
         gateway(port),
-        http2_route(origin.local_addr().unwrap().port()),
+        origin_route(origin.local_addr().unwrap().port(), HTTP2),
     ];
     fs::write(directory.path().join("all.yaml"), config.join("---")).unwrap();
     let mut running = Running::start(directory.path());

@@ -15,6 +15,8 @@ use slab::Slab;
 
 use super::header_blocks::HeaderBlocks;
 use super::held;
+use super::send_queue::SendQueue;
+use super::unsent::UnsentParts;
 use super::wire::{Arrived, Counts, EmptyFrames, Wire};
 use crate::byte_chain::ByteChain;
 
@@ -58,6 +60,7 @@ pub(crate) struct Bodies {
     blocks: Rc<RefCell<HeaderBlocks>>,
     /// Allocated bytes of what was collected.
     held: Cell<usize>,
+    unsent: UnsentParts,
     /// Time of the last collection.
     collected: Cell<u64>,
     /// Bytes that readers have taken since the window changed last.
@@ -87,6 +90,15 @@ struct Stream {
     empty: u32,
 }
 
+/// Something that is held.
+#[derive(Clone, Copy)]
+pub(super) enum Holder {
+    /// What was collected of a body.
+    Collected(usize),
+    /// A part of a body that the peer does not take.
+    Unsent(usize),
+}
+
 /// Reads a body. Releases it on drop.
 pub(crate) struct Body {
     bodies: Rc<Bodies>,
@@ -102,6 +114,7 @@ impl Bodies {
             blocks: Rc::new(RefCell::new(HeaderBlocks::new(is_server))),
             is_server,
             held: Cell::new(0),
+            unsent: UnsentParts::default(),
             collected: Cell::new(held::now()),
             taken: Cell::new(0),
             windows,
@@ -120,6 +133,11 @@ impl Bodies {
     /// Reports whether the peer permits little more data, of all streams together.
     pub(crate) fn is_window_low(&self) -> bool {
         self.counts.is_window_low()
+    }
+
+    /// Returns what h2 has got to send.
+    pub(crate) fn send_queue(&self) -> &SendQueue {
+        self.counts.queue()
     }
 
     /// Reports whether the head of a response is malformed.
@@ -164,6 +182,7 @@ impl Bodies {
     /// the connection, after h2 has returned. `resize` announces another stream window, and fails
     /// while an earlier one is not acknowledged. Returns whether h2 has to be polled again.
     pub(crate) fn on_driven(&self, resize: impl FnOnce(u32) -> Result<(), h2::Error>) -> bool {
+        self.counts.queue().on_driven();
         match self.counts.take() {
             Arrived::Little => {}
             Arrived::Bytes => self.collect(false),
@@ -263,22 +282,38 @@ impl Bodies {
         }
     }
 
-    /// Returns the allocated bytes of what was collected.
+    /// Returns the allocated bytes of what was collected, and of what the peer does not take.
     pub(super) fn held(&self) -> usize {
-        self.held.get()
+        self.held.get() + self.unsent.held()
     }
 
-    /// Returns the streams for which something is held, first those that were read longest ago.
-    pub(super) fn by_idle_time(&self) -> Vec<usize> {
+    /// Returns what waits because the peer does not take it.
+    pub(super) fn unsent(&self) -> &UnsentParts {
+        &self.unsent
+    }
+
+    /// Returns what is held, first what waits for the longest time.
+    pub(super) fn by_idle_time(&self) -> Vec<Holder> {
         let streams = self.streams.borrow();
-        let holders = streams.iter().filter(|(_, it)| !it.collected.is_empty());
-        let mut reads: Vec<_> = holders.map(|(key, it)| (it.read, key)).collect();
-        reads.sort_unstable();
-        reads.into_iter().map(|(_, key)| key).collect()
+        let collected = streams.iter().filter(|(_, it)| !it.collected.is_empty());
+        let collected = collected.map(|(key, it)| (it.read, Holder::Collected(key)));
+        let unsent = self.unsent.times().into_iter();
+        let unsent = unsent.map(|(since, key)| (since, Holder::Unsent(key)));
+        let mut holders: Vec<_> = collected.chain(unsent).collect();
+        holders.sort_by_key(|(since, _)| *since);
+        holders.into_iter().map(|(_, holder)| holder).collect()
+    }
+
+    /// Frees what is held, and fails its stream.
+    pub(super) fn drop_held(&self, holder: Holder) {
+        match holder {
+            Holder::Collected(key) => self.fail(key, BodyError::TooSlow),
+            Holder::Unsent(key) => self.unsent.fail(key),
+        }
     }
 
     /// Fails a stream and frees what was collected.
-    pub(super) fn fail(&self, key: usize, error: BodyError) {
+    fn fail(&self, key: usize, error: BodyError) {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.get_mut(key) else {
             return;

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use slab::Slab;
 
-use super::bodies::{Bodies, BodyError};
+use super::bodies::Bodies;
 
 /// Maximum bytes of the process, divided among its workers, and bounds for a worker.
 const PROCESS: usize = 80 * 1024 * 1024;
@@ -53,8 +53,8 @@ fn after() -> usize {
     max() / 8 * 7
 }
 
-/// Reports whether the worker holds so much that connections with a part of it get small windows.
-pub(super) fn is_much() -> bool {
+/// Reports whether the worker holds so much that connections with a part of it get small windows, and that less is read.
+pub(crate) fn is_much() -> bool {
     total() > max() / 3
 }
 
@@ -96,8 +96,8 @@ pub(super) fn advance() -> u64 {
     now()
 }
 
-/// Fails bodies if the worker holds too much: those of the connection that holds most first, and of
-/// these the ones whose readers have been idle longest.
+/// Fails streams if the worker holds too much: those of the connection that holds most first, and of
+/// these the ones whose readers or senders have been idle longest.
 pub(super) fn enforce() {
     if total() <= max() {
         return;
@@ -110,11 +110,11 @@ pub(super) fn enforce() {
     connections.sort_by_key(|bodies| Reverse(bodies.held()));
     let mut failed = 0;
     for bodies in &connections {
-        for key in bodies.by_idle_time() {
+        for holder in bodies.by_idle_time() {
             if total() <= after() {
                 break;
             }
-            bodies.fail(key, BodyError::TooSlow);
+            bodies.drop_held(holder);
             failed += 1;
         }
     }
@@ -128,7 +128,7 @@ pub(super) fn enforce() {
 mod tests {
     use std::task::{Context, Poll, Waker};
 
-    use super::super::{Body, Windows};
+    use super::super::{Body, Unsent, Windows};
     use super::*;
 
     const KIB: usize = 1024;
@@ -220,6 +220,31 @@ mod tests {
         assert_eq!(read(&mut recent), Some(2 * MIB));
         assert_eq!(read(&mut oldest), Some(MIB));
         remove(others + KIB);
+        assert_eq!((total(), holder.held(), neighbour.held()), (0, 0, 0));
+    }
+
+    #[test]
+    fn above_the_maximum_parts_that_are_not_taken_fail_with_the_bodies_of_their_connection() {
+        let cx = Context::from_waker(Waker::noop());
+        let [holder, neighbour] = [connection(), connection()];
+        let part = |bodies, bytes| Unsent::new(bodies, bytes, &cx);
+        let oldest = part(&neighbour, 2 * MIB);
+        let first = part(&holder, MIB);
+        let mut second = holder.add_collected(MIB);
+        let third = part(&holder, max() / 8);
+        assert!(holder.held() >= 2 * MIB + max() / 8);
+        // The neighbour's own bodies are read.
+        assert_eq!(windows([&neighbour]), [WINDOWS.initial]);
+        let others = max() - total();
+        add(others);
+        assert!(!first.has_failed() && is_much());
+        let last = part(&holder, KIB);
+        assert!(first.has_failed() && third.has_failed());
+        assert!(!oldest.has_failed() && !last.has_failed());
+        assert_eq!(read(&mut second), None);
+        assert_eq!(holder.held(), KIB);
+        drop((oldest, first, third, last));
+        remove(others);
         assert_eq!((total(), holder.held(), neighbour.held()), (0, 0, 0));
     }
 

@@ -13,6 +13,7 @@ use tokio::task::yield_now;
 
 use super::frame::{self, DATA, FLAGS, HEADER, PREFACE, TYPE};
 use super::header_blocks::{END_STREAM, HeaderBlocks, PADDED};
+use super::send_queue::SendQueue;
 use super::send_window::{SendWindow, SentFrames, WINDOW_UPDATE};
 
 /// A frame type that no specification defines. Receivers ignore such frames (RFC 9113, 5.5).
@@ -54,6 +55,7 @@ pub(super) struct Counts {
     counted: Cell<u32>,
     /// The window for what is sent, if that is watched.
     window: SendWindow,
+    queue: SendQueue,
 }
 
 /// What [`Counts::take`] found.
@@ -102,6 +104,11 @@ impl Counts {
     /// Reports whether the peer permits little more data, of all streams together.
     pub(super) fn is_window_low(&self) -> bool {
         self.window.is_low()
+    }
+
+    /// Returns what h2 has got to send.
+    pub(super) fn queue(&self) -> &SendQueue {
+        &self.queue
     }
 
     fn on_empty(&self, stream: u32) {
@@ -153,6 +160,12 @@ impl<T> Wire<T> {
 }
 
 impl<T> Wire<T> {
+    /// Records whether a write or flush has to wait.
+    fn observe<V>(&self, polled: Poll<V>) -> Poll<V> {
+        self.counts.queue.set_blocked(polled.is_pending());
+        polled
+    }
+
     /// Counts what was written, the first `count` bytes of `slices`.
     fn on_written(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
         let Some(sent) = &mut self.sent else {
@@ -335,7 +348,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.io).poll_write(cx, bytes))?;
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        let count = ready!(self.observe(written))?;
         self.on_written(&[IoSlice::new(bytes)], count);
         Poll::Ready(Ok(count))
     }
@@ -345,7 +359,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let count = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices))?;
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        let count = ready!(self.observe(written))?;
         self.on_written(slices, count);
         Poll::Ready(Ok(count))
     }
@@ -355,7 +370,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.observe(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -118,6 +118,14 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
+    /// Gives back what it can of its read buffer. Returns the allocated bytes that it keeps and that do not count yet.
+    pub(super) fn compact(&mut self) -> usize {
+        match self {
+            Self::Http1(exchange) => exchange.compact(),
+            Self::Http2(_) => 0,
+        }
+    }
+
     /// Reports whether the response body is complete.
     pub(super) fn is_end_stream(&self) -> bool {
         match self {

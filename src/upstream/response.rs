@@ -129,6 +129,11 @@ impl<B: Replay> ResponseBody<B> {
         }
     }
 
+    /// Gives back what it can of the read buffer while nobody takes the body. Returns the bytes that stay allocated.
+    pub fn compact(&mut self) -> usize {
+        self.exchange.compact()
+    }
+
     /// Returns the connection to the pool once the exchange is complete.
     fn release(&mut self) {
         if let Exchange::Http1(exchange) = &mut self.exchange

@@ -1,41 +1,49 @@
 //! A hundred hostile connections to one program: what they leave unread, or send in small parts, takes a limited amount
-//! of memory above that of the idle program.
+//! of memory above that of the idle program, and most of it is given back after they have left.
 
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::{
-    DATA, HEADERS, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT, WINDOW_UPDATE, field,
-    frame, gateway, http2_route, keep_open, next, ports, route, upload,
+    DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT,
+    WINDOW_UPDATE, field, frame, gateway, keep_open, next, origin_route, ports, route, upload,
 };
 
-const CONNECTIONS: usize = 100;
+pub(super) const CONNECTIONS: usize = 100;
 const WORKERS: &str = "4";
 /// Streams of each HTTP/2 connection.
-const STREAMS: usize = 10;
+pub(super) const STREAMS: usize = 10;
+/// Length of a long header.
+const FIELD: usize = 10 * 1024;
 /// Payload of a small frame.
 const SMALL: usize = 100;
 /// Memory that all of them may take above the idle program.
 const LIMIT: u64 = 128 * MIB;
+/// What may stay after they have left.
+const REST: u64 = 32 * MIB;
+/// Window for responses that no body fills.
+pub(super) const OPEN: u32 = 0x7fff_0000;
 
 /// The program, the port of its Gateway, and its heap before the attack.
-struct Idle {
+pub(super) struct Idle {
     running: Running,
-    port: u16,
+    pub(super) port: u16,
     heap: u64,
     /// What was taken at most.
     most: u64,
+    /// The hostile connections.
+    clients: Vec<TcpStream>,
     _directory: tempfile::TempDir,
 }
 
 impl Idle {
     /// Starts the program with these routes, whose backends are on loopback.
-    fn start(routes: &str) -> Self {
+    pub(super) fn start(routes: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let [port] = ports::free_ports();
         let objects = gateway(port) + routes;
@@ -47,18 +55,24 @@ impl Idle {
             running,
             port,
             most: 0,
+            clients: Vec::new(),
             _directory: directory,
         }
     }
 
+    /// Adds a connection that is ended with the attack.
+    pub(super) fn add(&mut self, client: &TcpStream) {
+        self.clients.push(client.try_clone().unwrap());
+    }
+
     /// Notes what is taken above the heap before the attack.
-    fn measure(&mut self) {
+    pub(super) fn measure(&mut self) {
         let taken = self.running.heap().saturating_sub(self.heap);
         self.most = self.most.max(taken);
     }
 
     /// Measures until a condition holds.
-    fn until(&mut self, is_done: impl Fn() -> bool) {
+    pub(super) fn until(&mut self, mut is_done: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !is_done() {
             self.measure();
@@ -68,45 +82,85 @@ impl Idle {
         }
     }
 
-    /// Checks what was taken at most, up to now.
-    fn check(&mut self) {
+    /// Measures until the heap does not grow any more.
+    pub(super) fn until_steady(&mut self) {
+        const MEASUREMENTS: usize = 200;
+        let (mut most, mut same) = (self.most, 0);
+        while same < MEASUREMENTS {
+            let mut measured = false;
+            self.until(|| std::mem::replace(&mut measured, true));
+            same = if self.most > most { 0 } else { same + 1 };
+            most = self.most;
+        }
+    }
+
+    /// Checks what was taken at most, up to now, and ends the attack.
+    pub(super) fn check(self) {
+        self.check_below(LIMIT);
+    }
+
+    /// The same with another limit.
+    pub(super) fn check_below(mut self, limit: u64) {
         self.measure();
         let most = self.most;
         println!("at most {} KiB above the idle program", most / 1024);
-        assert!(most < LIMIT, "{most} bytes above the idle program");
+        assert!(most < limit, "{most} bytes above the idle program");
+        for client in &self.clients {
+            // Fails if the proxy has closed the connection.
+            let _ = client.shutdown(Shutdown::Both);
+        }
+        self.running.shrunk(self.heap + REST);
     }
 }
 
-/// Returns a route to a backend that serves each connection with `serve`, which gets the number of responses that the
-/// proxy has read.
-fn origin(serve: fn(&mut TcpStream, &AtomicUsize) -> Option<()>) -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let route = "---".to_owned() + &http2_route(listener.local_addr().unwrap().port());
+/// Returns a route to a backend that speaks this protocol and serves each connection with `serve`, which counts the
+/// responses that the proxy has read.
+pub(super) fn origin<S>(protocol: &str, serve: S) -> (String, Arc<AtomicUsize>)
+where
+    S: Fn(&mut TcpStream, &AtomicUsize) -> Option<()> + Clone + Send + 'static,
+{
+    origin_on(TcpListener::bind("127.0.0.1:0").unwrap(), protocol, serve)
+}
+
+/// The same on this socket.
+pub(super) fn origin_on<S>(
+    listener: TcpListener,
+    protocol: &str,
+    serve: S,
+) -> (String, Arc<AtomicUsize>)
+where
+    S: Fn(&mut TcpStream, &AtomicUsize) -> Option<()> + Clone + Send + 'static,
+{
+    let port = listener.local_addr().unwrap().port();
+    let route = "---".to_owned() + &origin_route(port, protocol);
     let read = Arc::<AtomicUsize>::default();
     let counter = read.clone();
     std::thread::spawn(move || {
         for socket in listener.incoming() {
             let (mut socket, counter) = (socket.unwrap(), counter.clone());
-            std::thread::spawn(move || {
-                let mut preface = [0; PREFACE.len()];
-                socket.read_exact(&mut preface).ok()?;
-                serve(&mut socket, &counter)
-            });
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(&mut socket, &counter));
         }
     });
     (route, read)
 }
 
-/// Responds to each request with a window of small frames.
-fn respond(socket: &mut TcpStream, read: &AtomicUsize) -> Option<()> {
+/// Reads the beginning of HTTP/2.
+pub(super) fn read_preface(socket: &mut TcpStream) -> Option<()> {
+    socket.read_exact(&mut [0; PREFACE.len()]).ok()
+}
+
+/// Responds to each request with a window of small frames, or with `most` bytes of them if that is less.
+pub(super) fn respond(socket: &mut TcpStream, read: &AtomicUsize, most: usize) -> Option<()> {
     let mut window = 65_535;
+    read_preface(socket)?;
     socket.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
     loop {
         match next(socket)? {
             (HEADERS, _, stream, _) => {
                 let mut bytes = frame(HEADERS, 4, stream, &[0x88]);
                 let part = frame(DATA, 0, stream, &[b'x'; SMALL]);
-                bytes.extend(part.repeat(window / SMALL));
+                bytes.extend(part.repeat(window.min(most) / SMALL));
                 // Its response shows that everything before was read.
                 bytes.extend(frame(PING, 0, 0, &[1; 8]));
                 socket.write_all(&bytes).ok()?;
@@ -127,6 +181,7 @@ fn respond(socket: &mut TcpStream, read: &AtomicUsize) -> Option<()> {
 
 /// Grants no window for request bodies.
 fn refuse_bodies(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
+    read_preface(socket)?;
     let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     socket.write_all(&no_window).ok()?;
     loop {
@@ -138,8 +193,12 @@ fn refuse_bodies(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
     }
 }
 
-/// Opens an HTTP/2 connection with requests on all streams, and grants no window for their responses.
-fn open(port: u16, method: &str, flags: u8) -> TcpStream {
+fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).unwrap()
+}
+
+/// Begins HTTP/2 with requests on all streams, and grants this window for each response.
+pub(super) fn open(mut client: &TcpStream, method: &str, flags: u8, window: u32) {
     let fields = [
         (":method", method),
         (":scheme", "http"),
@@ -148,29 +207,94 @@ fn open(port: u16, method: &str, flags: u8) -> TcpStream {
     ];
     let fields = fields.iter().map(|(name, value)| field(name, value));
     let head = fields.collect::<Vec<_>>().concat();
-    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
+    let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
+    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat();
+    if window > 0 {
+        bytes.extend(frame(WINDOW_UPDATE, 0, 0, &window.to_be_bytes()));
+    }
     for stream in streams() {
         bytes.extend(frame(HEADERS, flags, stream, &head));
     }
-    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     client.write_all(&bytes).unwrap();
-    client
 }
 
-fn streams() -> impl Iterator<Item = u32> {
+pub(super) fn streams() -> impl Iterator<Item = u32> {
     (0..STREAMS as u32).map(|index| 2 * index + 1)
 }
 
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn unread_streams_of_a_hundred_connections() {
-    let (route, read) = origin(respond);
+    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, usize::MAX));
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
-        keep_open(open(idle.port, "GET", 5));
+        let client = connect(idle.port);
+        open(&client, "GET", 5, 0);
+        idle.add(&client);
+        keep_open(client);
     }
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
     idle.check();
+}
+
+/// Reads the head of an HTTP/1.1 request without a body.
+pub(super) fn read_request(socket: &mut TcpStream) -> Option<()> {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).ok()?;
+        request.extend(byte);
+    }
+    Some(())
+}
+
+/// Opens streams whose responses are fields of `fields` bytes and `part` bytes of a longer body of an HTTP/1.1 backend, and
+/// grants no window for them. Checks that they take less than `limit` bytes.
+fn leave_http1_responses_unread(fields: usize, part: usize, limit: u64) {
+    let (route, _) = origin(HTTP1, move |socket, _| {
+        read_request(socket)?;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", 1024 * MIB);
+        let field = format!("X-Field: {}\r\n", "x".repeat(FIELD));
+        let rest = ["\r\n", &"x".repeat(part)].concat();
+        let bytes = head + &field.repeat(fields / FIELD) + &rest;
+        let bytes = bytes.as_bytes();
+        socket.write_all(bytes).ok()?;
+        // The proxy sends nothing more. It closes the connection.
+        socket.read_exact(&mut [0]).ok()
+    });
+    let mut idle = Idle::start(&route);
+    for _ in 0..CONNECTIONS {
+        let mut client = connect(idle.port);
+        open(&client, "GET", 5, 0);
+        idle.add(&client);
+        let mut heads = 0;
+        while heads < STREAMS {
+            match next(&mut client).expect("the connection stays open") {
+                (HEADERS, ..) => heads += 1,
+                (PING, 0, _, payload) => client.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
+                _ => {}
+            }
+        }
+        keep_open(client);
+        idle.measure();
+    }
+    idle.check_below(limit);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unread_beginnings_of_http1_responses_do_not_keep_their_read_buffers() {
+    // The head makes the pages of the buffer resident.
+    const HEAD: usize = 4 * FIELD;
+    // Of a size that is copied anyway, and of one that stays in its buffer while it is sent.
+    leave_http1_responses_unread(HEAD, 2 * 1024, 24 * MIB);
+    leave_http1_responses_unread(HEAD, 20 * 1024, 44 * MIB);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unread_http1_responses_of_a_hundred_connections() {
+    leave_http1_responses_unread(0, 1024 * 1024, 56 * MIB);
 }
 
 #[test]
@@ -178,10 +302,12 @@ fn unread_streams_of_a_hundred_connections() {
 fn small_frames_of_a_hundred_connections() {
     // The window that the proxy grants at first.
     const WINDOW: usize = 64 * 1024;
-    let (route, _) = origin(refuse_bodies);
+    let (route, _) = origin(HTTP2, refuse_bodies);
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
-        let mut client = open(idle.port, "POST", 4);
+        let mut client = connect(idle.port);
+        open(&client, "POST", 4, 0);
+        idle.add(&client);
         // The window of the connection is large enough only then.
         while next(&mut client).expect("the connection stays open").0 != WINDOW_UPDATE {}
         // Without an acknowledgement of SETTINGS, no window becomes smaller.
@@ -227,5 +353,6 @@ fn single_bytes_of_a_hundred_connections() {
             backend.read_exact(&mut [0; CHUNK.len()]).unwrap();
         }
     }
+    open.iter().for_each(|[client, _]| idle.add(client));
     idle.check();
 }

@@ -49,6 +49,11 @@ impl EncoderPermit {
 pub(in crate::proxy) trait Frames {
     /// Returns the next frame.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>>;
+
+    /// Gives memory back while nobody takes the body. Returns the bytes that stay allocated.
+    fn compact(&mut self) -> usize {
+        0
+    }
 }
 
 /// A compressed body.
@@ -104,6 +109,11 @@ impl<S: Frames> CompressedBody<S> {
     /// Reports whether all was returned.
     pub(in crate::proxy) fn is_ended(&self) -> bool {
         matches!(self.encoder, EncoderState::Ended) && self.trailers.is_none()
+    }
+
+    /// Gives memory back while nobody takes the body. Returns the bytes that stay allocated, apart from those of the encoder.
+    pub(in crate::proxy) fn compact(&mut self) -> usize {
+        self.input.len() + self.source.compact()
     }
 
     /// Returns the next frame.

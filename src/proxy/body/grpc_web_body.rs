@@ -44,6 +44,11 @@ impl WebBody {
         self.is_ended
     }
 
+    /// Gives memory back while nobody takes the body. Returns the bytes that stay allocated.
+    pub(in crate::proxy) fn compact(&mut self) -> usize {
+        self.source.compact()
+    }
+
     /// Returns the next part.
     pub(in crate::proxy) fn poll_frame(
         &mut self,

@@ -105,4 +105,8 @@ impl Frames for PageBody {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
     }
+
+    fn compact(&mut self) -> usize {
+        self.body.compact()
+    }
 }

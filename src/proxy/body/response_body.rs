@@ -98,6 +98,18 @@ impl ResponseBody {
         }
     }
 
+    /// Gives memory back while the client takes nothing. Returns the bytes that stay allocated.
+    pub(crate) fn compact(&mut self) -> usize {
+        self.source.compact()
+    }
+
+    /// Records that the response is given up, since it takes memory that others need.
+    pub(crate) fn give_up(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.fail("aborted: the client read too slowly while too much memory was in use");
+        }
+    }
+
     /// Hides the end and length of the body until it is polled.
     pub(crate) fn hide_end(&mut self) {
         self.is_end_hidden = true;
@@ -139,6 +151,17 @@ impl Frames for BodySource {
             Self::Compressed(body) => body.poll_frame(cx),
             Self::Page(body) => body.poll_frame(cx),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn compact(&mut self) -> usize {
+        match self {
+            Self::Empty | Self::Tunnel(_) => 0,
+            Self::Memory(bytes) => bytes.len(),
+            Self::GrpcWeb(body) => body.compact(),
+            Self::Compressed(body) => body.compact(),
+            Self::Page(body) => body.compact(),
+            Self::Backend(body) => body.compact(),
         }
     }
 }

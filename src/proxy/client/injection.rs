@@ -5,6 +5,9 @@ use std::cell::{Cell, RefCell};
 
 use bytes::{Bytes, BytesMut};
 
+/// Bytes waiting for a client that does not read, above which no informational response is added.
+const MAX_WAITING: usize = 64 * 1024;
+
 /// Bytes waiting to be written between two messages or frames of a connection.
 pub(crate) struct Injection {
     queue: RefCell<BytesMut>,
@@ -29,13 +32,14 @@ impl Injection {
         self.queue.borrow_mut().extend_from_slice(bytes);
     }
 
-    /// Adds bytes only if they precede all unwritten bytes of the upper layer. Returns whether they
-    /// do.
+    /// Adds bytes only if they precede all unwritten bytes of the upper layer, and few bytes are waiting. Returns whether
+    /// they were added.
     pub(crate) fn push_next(&self, bytes: &[u8]) -> bool {
-        if self.is_between.get() {
+        let is_added = self.is_between.get() && self.queue.borrow().len() < MAX_WAITING;
+        if is_added {
             self.push(bytes);
         }
-        self.is_between.get()
+        is_added
     }
 
     /// Closes the connection gracefully: the upper layer reads EOF and shuts it down.
@@ -92,6 +96,16 @@ mod tests {
         injection.push(b"c");
         assert_eq!(injection.take().as_deref(), Some(&b"ac"[..]));
         assert!(injection.is_empty());
+    }
+
+    #[test]
+    fn rejects_more_for_a_client_that_does_not_read() {
+        let injection = Injection::default();
+        assert!(injection.push_next(&[0; MAX_WAITING - 1]));
+        assert!(injection.push_next(b"ab"));
+        assert!(!injection.push_next(b"c"));
+        assert!(injection.take().is_some());
+        assert!(injection.push_next(b"d"));
     }
 
     #[test]

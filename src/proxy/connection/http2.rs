@@ -17,7 +17,7 @@ use super::deadline::in_time;
 use super::in_place::in_place;
 use super::io::{ClientIo, Observed};
 use super::stream::{self, Stream};
-use crate::http2::{AMPLE_WINDOW, Bodies, EmptyFrames, FRAME_BUDGET, Windows, Wire};
+use crate::http2::{AMPLE_WINDOW, Bodies, EmptyFrames, FRAME_BUDGET, SEND_BUFFER, Windows, Wire};
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::client::Client;
 use crate::proxy::connection::http2_shared::{CANCELLATIONS, Cancellations, Shared};
@@ -33,8 +33,6 @@ const WINDOWS: Windows = Windows {
 };
 /// Maximum window of a connection (RFC 9113, 6.9.1).
 const MAX_WINDOW: u32 = i32::MAX as u32;
-/// Maximum unsent bytes of a stream.
-const SEND_BUFFER: usize = 64 * 1024;
 /// Maximum number of resets by the proxy on one connection before the connection ends.
 const LOCAL_RESETS: usize = 256;
 /// Idle time before a PING, and timeout of its response. The PING also ends a connection with an

@@ -18,7 +18,7 @@ use super::http2_shared::Shared;
 use super::relay::RelayEnd;
 use super::stream_io::{StreamReader, StreamWriter};
 use super::upgrade;
-use crate::http2;
+use crate::http2::{self, SendQueue, Unsent};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
 use crate::proxy::activity::{Activity, BodyPace, Phase};
@@ -33,6 +33,10 @@ use crate::proxy::response::interim::Interim;
 /// Size up to which the last part of a body goes to h2 before the client's window allows it. With h2's limit of streams, it
 /// bounds what a connection holds for a client that grants no window.
 const SMALL_END: usize = 1024;
+
+/// Size of most buffers that responses are read into, of which a part of a body keeps all allocated. The memory of larger
+/// ones has a bound of its own.
+const READ_BUFFER: usize = 64 * 1024;
 
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
 pub(in crate::proxy) struct Stream {
@@ -84,7 +88,7 @@ pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_he
     poll_fn(
         // Sends before it checks the timeout, so that a response that ends at its deadline is
         // complete.
-        |cx| match sending.poll(cx, body.as_mut(), &stream.activity) {
+        |cx| match sending.poll(cx, body.as_mut(), &stream) {
             _ if stream.reset_malformed() => Poll::Ready(()),
             Poll::Ready(outcome) => {
                 if let Err(Lost) = outcome {
@@ -124,7 +128,7 @@ impl Stream {
 
     /// Opens the request before the task is spawned, since its head is expensive to move.
     pub(in crate::proxy) fn open(&mut self, request: Request<RecvStream>) -> Admitted {
-        let interim = Interim::Http2(self.respond.clone());
+        let interim = Interim::Http2(self.respond.clone(), self.connection.bodies.clone());
         let (parts, body) = request.into_parts();
         let bodies = &self.connection.bodies;
         let body = if websocket::is_extended_connect(&parts) {
@@ -161,7 +165,7 @@ impl Stream {
             return self.on_lost();
         };
         let _open = self.connection.open_tunnel();
-        let mut writer = StreamWriter::new(sender);
+        let mut writer = StreamWriter::new(sender, self.connection.bodies.clone());
         let reader = StreamReader::new(input);
         let (idle, clock) = (tunnel.idle_timeout(), &client.worker.clock);
         let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, clock, idle);
@@ -290,6 +294,8 @@ struct BodySender {
     data: Bytes,
     /// Whether it is the last data.
     is_last: bool,
+    /// Counts what is allocated for a client that takes nothing.
+    unsent: Option<Unsent>,
 }
 
 impl BodySender {
@@ -298,6 +304,7 @@ impl BodySender {
             sender,
             data: Bytes::new(),
             is_last: false,
+            unsent: None,
         }
     }
 
@@ -315,13 +322,40 @@ impl BodySender {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        body: Pin<&mut ResponseBody>,
-        activity: &Activity,
+        mut body: Pin<&mut ResponseBody>,
+        stream: &Stream,
     ) -> Poll<Result<(), Lost>> {
-        match self.poll_body(cx, body, activity) {
+        match self.poll_body(cx, body.as_mut(), stream) {
             // Sending fails after a reset. Only a stream that waits has to learn of it.
-            Poll::Pending => self.sender.poll_reset(cx).map(|_| Err(Lost)),
+            Poll::Pending if self.sender.poll_reset(cx).is_ready() => Poll::Ready(Err(Lost)),
+            Poll::Pending if self.unsent.as_ref().is_some_and(Unsent::has_failed) => {
+                body.give_up();
+                stream.reset();
+                Poll::Ready(Ok(()))
+            }
             outcome => outcome,
+        }
+    }
+
+    /// Counts what stays allocated while the client takes nothing.
+    fn count_unsent(
+        &mut self,
+        cx: &Context<'_>,
+        mut body: Pin<&mut ResponseBody>,
+        stream: &Stream,
+    ) {
+        if self.unsent.is_some() {
+            return;
+        }
+        let mut bytes = self.data.len();
+        if bytes < READ_BUFFER / 2 {
+            self.data = Bytes::copy_from_slice(&self.data);
+        } else {
+            bytes = READ_BUFFER;
+        }
+        bytes += body.compact();
+        if bytes > 0 {
+            self.unsent = Some(Unsent::new(&stream.connection.bodies, bytes, cx));
         }
     }
 
@@ -331,19 +365,30 @@ impl BodySender {
         &mut self,
         cx: &mut Context<'_>,
         mut body: Pin<&mut ResponseBody>,
-        activity: &Activity,
+        stream: &Stream,
     ) -> Poll<Result<(), Lost>> {
+        let queue = stream.connection.bodies.send_queue();
         loop {
             while !self.data.is_empty() {
-                ready!(self.poll_send(cx))?;
-                activity.restart();
+                let Poll::Ready(sent) = self.poll_send(cx, queue) else {
+                    self.count_unsent(cx, body, stream);
+                    return Poll::Pending;
+                };
+                sent?;
+                stream.activity.restart();
             }
             if self.is_last {
                 return Poll::Ready(Ok(()));
             }
+            let Poll::Ready(room) = self.poll_room(cx, queue) else {
+                self.count_unsent(cx, body, stream);
+                return Poll::Pending;
+            };
+            room?;
+            self.unsent = None;
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.accept(data, body.is_end_stream())?,
+                    Ok(data) => self.accept(data, body.is_end_stream(), queue)?,
                     Err(frame) => {
                         let Ok(trailers) = frame.into_trailers() else {
                             continue;
@@ -356,31 +401,47 @@ impl BodySender {
                     self.sender.send_reset(Reason::INTERNAL_ERROR);
                     return Poll::Ready(Ok(()));
                 }
-                None => self.accept(Bytes::new(), true)?,
+                None => self.accept(Bytes::new(), true, queue)?,
             }
         }
     }
 
-    fn accept(&mut self, data: Bytes, is_last: bool) -> Result<(), Lost> {
+    fn accept(&mut self, data: Bytes, is_last: bool, queue: &SendQueue) -> Result<(), Lost> {
         self.is_last = is_last;
         if is_last && data.len() <= SMALL_END {
-            self.sender.send_data(data, true)?;
+            self.sender.send_data(queue.count(data), true)?;
         } else {
             self.data = data;
         }
         Ok(())
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Lost>> {
+    /// Becomes ready when the next part of the body should be read.
+    fn poll_room(&mut self, cx: &mut Context<'_>, queue: &SendQueue) -> Poll<Result<(), Lost>> {
+        ready!(queue.poll_room(cx));
+        match http2::is_memory_scarce() {
+            true => self.poll_capacity(cx, 1),
+            false => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_capacity(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<(), Lost>> {
         while self.sender.capacity() == 0 {
-            self.sender.reserve_capacity(self.data.len());
+            self.sender.reserve_capacity(wanted);
             match ready!(self.sender.poll_capacity(cx)) {
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return Poll::Ready(Err(Lost)),
             }
         }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, queue: &SendQueue) -> Poll<Result<(), Lost>> {
+        // Windows that are granted to many streams at once must not fill the queue at once.
+        ready!(queue.poll_room(cx));
+        ready!(self.poll_capacity(cx, self.data.len()))?;
         let count = self.sender.capacity().min(self.data.len());
-        let part = self.data.split_to(count);
+        let part = queue.count(self.data.split_to(count));
         let is_last = self.is_last && self.data.is_empty();
         Poll::Ready(self.sender.send_data(part, is_last).map_err(Lost::from))
     }

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -12,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::splice::MaybeSocket;
-use crate::http2;
+use crate::http2::{self, Bodies};
 
 /// Maximum size of a DATA frame that is written; the default of `SETTINGS_MAX_FRAME_SIZE`.
 const MAX_WRITE: usize = 16 * 1024;
@@ -57,14 +58,17 @@ impl AsyncRead for StreamReader {
 /// Bytes for the client.
 pub(in crate::proxy) struct StreamWriter {
     stream: SendStream<Bytes>,
+    /// Those of the connection.
+    bodies: Rc<Bodies>,
     is_ended: bool,
 }
 
 impl StreamWriter {
     /// Writes the data of a stream.
-    pub(in crate::proxy) fn new(stream: SendStream<Bytes>) -> Self {
+    pub(in crate::proxy) fn new(stream: SendStream<Bytes>, bodies: Rc<Bodies>) -> Self {
         Self {
             stream,
+            bodies,
             is_ended: false,
         }
     }
@@ -81,7 +85,8 @@ impl AsyncWrite for StreamWriter {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let stream = &mut self.stream;
+        let Self { stream, bodies, .. } = &mut *self;
+        ready!(bodies.send_queue().poll_room(cx));
         let wanted = bytes.len().min(MAX_WRITE);
         while stream.capacity() == 0 {
             stream.reserve_capacity(wanted);
@@ -93,6 +98,7 @@ impl AsyncWrite for StreamWriter {
         }
         let count = stream.capacity().min(wanted);
         let data = Bytes::copy_from_slice(&bytes[..count]);
+        let data = bodies.send_queue().count(data);
         let sent = stream.send_data(data, false).map_err(io::Error::other);
         Poll::Ready(sent.map(|()| count))
     }

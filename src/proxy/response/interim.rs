@@ -7,31 +7,41 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use http::{HeaderMap, Response, StatusCode};
 
+use crate::http2::Bodies;
 use crate::proxy::client::Client;
+use crate::proxy::worker_state::budget::size_of_headers;
 
 /// Sender of the informational responses of one request.
 #[derive(Clone)]
 pub(crate) enum Interim {
     /// HTTP/1.1 connection.
     Http1(Rc<Client>),
-    /// HTTP/2 stream.
-    Http2(Rc<RefCell<SendResponse<Bytes>>>),
+    /// HTTP/2 stream, and the bodies of its connection.
+    Http2(Rc<RefCell<SendResponse<Bytes>>>, Rc<Bodies>),
     /// Sends nothing: HTTP/1.0 has no informational responses, and some requests need none.
     None,
 }
 
 impl Interim {
     /// Sends an informational response with these end-to-end headers, if the client can receive it
-    /// now.
+    /// now, and has read most of the earlier ones.
     pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap) {
         match self {
             // Behind an unwritten response to an earlier pipelined request, the informational
             // response could follow its own final response.
             Self::Http1(client) => _ = client.injection.push_next(&head(status, headers)),
-            Self::Http2(stream) => {
+            Self::Http2(stream, bodies) => {
+                let size = size_of_headers(headers);
+                let is_admitted = bodies.send_queue().admit_informational(size);
+                // Clients wait for a 100, but not for its headers.
+                if !is_admitted && status != StatusCode::CONTINUE {
+                    return;
+                }
                 let mut response = Response::new(());
                 *response.status_mut() = status;
-                *response.headers_mut() = headers.clone();
+                if is_admitted {
+                    *response.headers_mut() = headers.clone();
+                }
                 // Fails if the stream has ended or has its final response. Then no informational
                 // response is needed.
                 let _ = stream.borrow_mut().send_informational(response);

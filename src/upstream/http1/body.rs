@@ -6,12 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::ExchangeError;
 use super::head::ResponseFraming;
+use crate::byte_chain::MIN_SLICE;
 
 /// Maximum size of a chunk-size line in bytes, extensions included.
 const MAX_CHUNK_LINE: usize = 4096;
-/// Size from which data stays in the read buffer. Smaller parts are copied: a client that does not
-/// read them would keep the buffer allocated, which is at least eight times as large.
-const MIN_SLICE: usize = 8 * 1024;
 /// Maximum size of a trailer section in bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
 

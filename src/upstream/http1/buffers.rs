@@ -13,6 +13,8 @@ use bytes::{Bytes, BytesMut};
 pub(super) const ORDINARY: usize = 64 * 1024;
 /// Minimum free space for a read.
 const MIN_SPACE: usize = 8 * 1024;
+/// Unread data of at least this size stays in its buffer.
+const MAX_COPY: usize = ORDINARY / 2;
 /// Size for long bodies: fewer system calls per byte, and still within the L2 cache of most
 /// processors.
 pub(super) const LARGE: usize = 512 * 1024;
@@ -121,7 +123,9 @@ impl ReadBuffer {
             return;
         }
         self.move_unread();
-        if self.bytes.capacity() == 0 {
+        if self.bytes.is_empty() {
+            // What is left is the end of a buffer, or what compacting has left.
+            self.release();
             self.bytes = self.home.take_ordinary();
         }
         if !self.has_room() {
@@ -151,6 +155,22 @@ impl ReadBuffer {
         } else {
             self.home.put_ordinary(bytes);
         }
+    }
+
+    /// Gives the memory back while nobody reads on, apart from that of the unread data. Returns the bytes that stay
+    /// allocated.
+    pub(super) fn compact(&mut self) -> usize {
+        if self.bytes.len() >= MAX_COPY {
+            // The number of large ones is bounded.
+            return match self.is_large {
+                true => ORDINARY,
+                false => self.bytes.len().max(ORDINARY),
+            };
+        }
+        let unread = BytesMut::from(&self.bytes[..]);
+        self.release();
+        self.bytes = unread;
+        self.bytes.len()
     }
 
     /// Returns the unread data.
@@ -236,6 +256,31 @@ mod tests {
             assert!(!buffer.is_large);
         }
         assert_eq!(home.large_count.get(), 1);
+    }
+
+    #[test]
+    fn compact_buffer_keeps_its_unread_bytes_alone() {
+        let home = Rc::new(Buffers::default());
+        for (size, length, kept) in [
+            (ORDINARY, 0, 0),
+            (ORDINARY, 100, 100),
+            (ORDINARY, MAX_COPY, ORDINARY),
+            (LARGE, MAX_COPY, ORDINARY),
+            (LARGE, 100, 100),
+        ] {
+            let mut buffer = ReadBuffer::new(home.clone());
+            buffer.make_room(size);
+            let text = vec![7; length];
+            let taken = read(&mut buffer, &[0; 100]);
+            buffer.extend_from_slice(&text);
+            assert_eq!(buffer.compact(), kept, "{length} of {size}");
+            assert_eq!(buffer[..], text);
+            assert!(kept == ORDINARY || buffer.capacity() <= length);
+            buffer.make_room(ORDINARY);
+            assert_eq!(buffer[..], text);
+            assert!(buffer.capacity() - length >= MIN_SPACE);
+            drop(taken);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, StatusCode, request};
 use http_body::{Body, Frame};
@@ -29,9 +29,13 @@ pub use super::exchange_error::ExchangeError;
 use super::io::Io;
 use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 use super::response_head::{Head, InformationalHeads};
+use crate::http2::is_memory_scarce;
 
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum bytes of a read while the worker holds much that clients do not take.
+const SCARCE_READ: usize = 16 * 1024;
 
 /// A connection to a backend and its read-ahead data.
 pub(super) struct Connection {
@@ -76,10 +80,15 @@ impl Connection {
         (self.io, self.buffer.into_unread())
     }
 
-    /// Reads more data, of which about `expected` bytes are expected.
+    /// Reads more data, of which about `expected` bytes are expected, or little while other connections hold much.
     fn poll_fill(&mut self, cx: &mut Context<'_>, expected: usize) -> Poll<io::Result<usize>> {
+        let (expected, most) = match is_memory_scarce() {
+            true => (ORDINARY, SCARCE_READ),
+            false => (expected, usize::MAX),
+        };
         self.buffer.make_room(expected);
-        let read = pin!(self.io.read_buf(&mut *self.buffer)).poll(cx);
+        let mut space = (&mut *self.buffer).limit(most);
+        let read = pin!(self.io.read_buf(&mut space)).poll(cx);
         if read.is_pending() && self.buffer.is_empty() {
             self.buffer.release();
         }
@@ -307,6 +316,12 @@ impl<B: Replay> Exchange<B> {
     /// Returns the connection after a 101.
     pub(super) fn into_upgraded(self) -> Option<Connection> {
         self.connection
+    }
+
+    /// Gives back what it can of the read buffer. Returns the allocated bytes that it keeps.
+    pub(super) fn compact(&mut self) -> usize {
+        let connection = self.connection.as_mut();
+        connection.map_or(0, |connection| connection.buffer.compact())
     }
 
     /// Reports whether the response body is complete.

@@ -17,7 +17,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
 use super::silence::{PING_AFTER, PING_TIMEOUT, Silence, Verdict};
-use crate::http2::{AMPLE_WINDOW, Bodies, Body, EmptyFrames, FRAME_BUDGET, Windows, Wire};
+use crate::http2::{
+    AMPLE_WINDOW, Bodies, Body, EmptyFrames, FRAME_BUDGET, SEND_BUFFER, Windows, Wire,
+};
 use crate::ir::http2::Http2Windows;
 use crate::runtime::clock::{Clock, Deadline};
 use crate::table::BackendCounts;
@@ -132,6 +134,7 @@ impl Http2Connection {
             .initial_window_size(bodies.window())
             .initial_connection_window_size(connection_window(own, max_streams))
             .data_frame_budget(FRAME_BUDGET)
+            .max_send_buffer_size(SEND_BUFFER)
             .max_concurrent_reset_streams(MAX_LOCAL_RESETS)
             .max_local_error_reset_streams(Some(MAX_ERRORS))
             .max_header_list_size(u32::try_from(limits.bytes).unwrap_or(u32::MAX))

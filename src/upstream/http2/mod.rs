@@ -265,7 +265,9 @@ impl<B: Replay> Exchange<B> {
         let (Some(outgoing), Some(body)) = (&mut self.outgoing, &mut self.body) else {
             return Poll::Ready(Ok(()));
         };
+        let queue = self.slot.bodies().send_queue();
         loop {
+            ready!(queue.poll_room(cx));
             if !self.part.is_empty() {
                 if outgoing.capacity() == 0
                     && !matches!(ready!(outgoing.poll_capacity(cx)), Some(Ok(_)))
@@ -273,7 +275,8 @@ impl<B: Replay> Exchange<B> {
                     return Poll::Ready(Ok(()));
                 }
                 self.body_done = body.is_end_stream();
-                let sent = outgoing.send_data(mem::take(&mut self.part), self.body_done);
+                let part = queue.count(mem::take(&mut self.part));
+                let sent = outgoing.send_data(part, self.body_done);
                 if self.body_done || sent.is_err() {
                     return Poll::Ready(Ok(()));
                 }

@@ -17,4 +17,4 @@ pub mod targets;
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod upstream;
 
-use portcullis::{filter, ir, table, wire};
+use portcullis::{byte_chain, filter, ir, table, wire};
