@@ -2,7 +2,7 @@
 
 use portcullis::api::{ObjectRef, Resource};
 use portcullis::status::{AncestorStatus, StatusReport};
-use portcullis::translate::{Mode, Options, translate};
+use portcullis::translate::{Mode, Options, Translator, translate};
 use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, service};
@@ -63,9 +63,12 @@ fn status(report: &StatusReport, policy: (&str, &str), gateway: &str) -> Ancesto
     of_gateway.next().unwrap().clone()
 }
 
-/// Checks that the pods of a Gateway serve what the controller decides.
-fn check(followed: &Followed, gateway: &str) {
+/// Checks that a new translation is the same as one after the changes, and that the pods of a Gateway serve what it decides.
+fn check(followed: &Followed, translator: &mut Translator, gateway: &str) {
     let whole = translate(followed.cluster(), None, &options());
+    let after_changes = translator.translate(followed.cluster(), None);
+    assert_eq!(after_changes.ir, whole.ir);
+    assert_eq!(after_changes.report, whole.report);
     let alone = translate(followed.snapshot(gateway), None, &options());
     let ports = whole.ir.ports.iter();
     let own: Vec<_> = ports
@@ -83,6 +86,7 @@ fn check(followed: &Followed, gateway: &str) {
 #[test]
 fn credentials_beyond_the_budget_of_a_namespace_are_not_sent() {
     let mut followed = Followed::new([class(), http("g"), http("h"), service("shop", "app")]);
+    let translator = &mut Translator::new(options());
     // The last one is the oldest.
     for number in 0..6 {
         for object in team("shop", &format!("p{number}"), "g", 20 - number) {
@@ -95,7 +99,7 @@ fn credentials_beyond_the_budget_of_a_namespace_are_not_sent() {
     };
     let oldest = sent(&["p2", "p3", "p4", "p5"]);
     assert_eq!(with_values(&followed, "g"), oldest);
-    check(&followed, "g");
+    check(&followed, translator, "g");
     let report = translate(followed.cluster(), None, &options()).report;
     for number in 0..6 {
         let name = format!("p{number}");
@@ -124,23 +128,23 @@ fn credentials_beyond_the_budget_of_a_namespace_are_not_sent() {
     let expected = [&oldest[..], &sent(&["old"])].concat();
     assert_eq!(with_values(&followed, "g"), expected);
     assert_eq!(with_values(&followed, "h"), sent(&["other"]));
-    check(&followed, "g");
-    check(&followed, "h");
+    check(&followed, translator, "g");
+    check(&followed, translator, "h");
 
     // Room that is free again is for the oldest of the others.
     followed.delete(&policy("shop", "p5", 15, ("HTTPRoute", "p5")));
     let expected = sent(&["p1", "p2", "p3", "p4", "old"]);
     assert_eq!(with_values(&followed, "g"), expected);
-    check(&followed, "g");
+    check(&followed, translator, "g");
     // A Secret that no longer fits leaves the pods; one that shrinks makes room.
     let mut larger = keys("shop", "p4");
     larger["stringData"]["rest"] = "x".repeat(2 * SIZE).into();
     followed.put(&larger);
     let expected = sent(&["p2", "p3", "p4", "old"]);
     assert_eq!(with_values(&followed, "g"), expected);
-    check(&followed, "g");
+    check(&followed, translator, "g");
     followed.put(&keys("shop", "p4"));
-    check(&followed, "g");
+    check(&followed, translator, "g");
     assert!(with_values(&followed, "g").contains(&"p1: client rest".to_owned()));
 }
 
@@ -182,4 +186,30 @@ fn policies_without_effect_bring_no_credentials() {
     assert_eq!(with_values(&followed, "g"), own);
     followed.delete(&policy("infra", "own", 2, ("HTTPRoute", "own")));
     assert_eq!(with_values(&followed, "g"), ["younger: client rest"]);
+}
+
+#[test]
+fn policy_of_a_gateway_that_does_not_fit_is_served_once_its_secret_shrinks() {
+    let translator = &mut Translator::new(options());
+    let app = json!({"name": "app", "port": 80});
+    let mut followed = Followed::new([
+        class(),
+        http("g"),
+        service("shop", "app"),
+        route("shop", "plain", "g", app),
+        policy("infra", "all", 1, ("Gateway", "g")),
+    ]);
+    for object in team("shop", "own", "g", 2) {
+        followed.put(&object);
+    }
+    let mut secret = keys("infra", "all");
+    for size in [SIZE, 5 * SIZE, 6 * SIZE, SIZE] {
+        secret["stringData"]["rest"] = "x".repeat(size).into();
+        followed.put(&secret);
+        check(&followed, translator, "g");
+        let fits = size == SIZE;
+        let sent = with_values(&followed, "g");
+        assert_eq!(sent.contains(&"all: client rest".to_owned()), fits);
+        assert!(sent.contains(&"own: client rest".to_owned()));
+    }
 }

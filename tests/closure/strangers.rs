@@ -58,7 +58,7 @@ fn stranger(kind: &str) -> Value {
     let spec = match kind {
         "EndpointSlice" => return slice("stranger", "app", "10.0.0.1"),
         "Service" | "ServiceImport" => json!({"type": "ClusterSetIP", "ports": [{"port": 80}]}),
-        "Secret" | "ConfigMap" | "Pod" | "GatewayParameters" => Value::Null,
+        "Secret" | "ConfigMap" | "Pod" | "GatewayParameters" => json!({}),
         "Gateway" => json!({"gatewayClassName": "ours", "listeners": https("x", None)}),
         "ListenerSet" => {
             let parent = json!({"name": "g", "namespace": "infra"});
