@@ -28,23 +28,22 @@ pub(super) struct Use {
 impl Use {
     /// Reports whether it needs the value of a key of a Secret.
     fn needs(&self, secret: &Secret, key: &str) -> bool {
-        let mut purposes = self.purposes.iter();
-        let is_opaque = is_for_credentials(secret);
-        purposes.any(|purpose| match purpose {
+        let needs = |purpose: &Purpose| match purpose {
             Purpose::Certificate => secret.kind == TLS_TYPE && matches!(key, "tls.crt" | "tls.key"),
             Purpose::Authority => key == BUNDLE,
             Purpose::Texts => false,
-        }) || is_opaque && self.reads(key)
+        };
+        self.purposes.iter().any(needs) || is_for_credentials(secret) && self.reads(key)
     }
 
     /// Reports whether it needs the value of a key of a ConfigMap.
     fn needs_text(&self, key: &str) -> bool {
-        let mut purposes = self.purposes.iter();
-        purposes.any(|purpose| match purpose {
+        let needs = |purpose: &Purpose| match purpose {
             Purpose::Certificate => false,
             Purpose::Authority => key == BUNDLE,
             Purpose::Texts => true,
-        }) || self.reads(key)
+        };
+        self.purposes.iter().any(needs) || self.reads(key)
     }
 
     fn reads(&self, key: &str) -> bool {

@@ -42,7 +42,7 @@ const SECTIONS: [Section; 8] = [
 ];
 
 /// A section whose credentials are in other objects.
-enum Credentials<'a> {
+enum CredentialSection<'a> {
     Basic(&'a Basic),
     ApiKey(&'a ApiKey),
     Jwt(&'a Jwt),
@@ -58,10 +58,10 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
         unresolved: Vec::new(),
     };
     let mut policy = parse(object, |section| match section {
-        Credentials::Basic(section) => basic::read(&mut references, section),
-        Credentials::ApiKey(section) => api_key::read(&mut references, section),
-        Credentials::Jwt(section) => jwt::read(&mut references, section),
-        Credentials::Oidc(section) => oidc::read(&mut references, section),
+        CredentialSection::Basic(section) => basic::read(&mut references, section),
+        CredentialSection::ApiKey(section) => api_key::read(&mut references, section),
+        CredentialSection::Jwt(section) => jwt::read(&mut references, section),
+        CredentialSection::Oidc(section) => oidc::read(&mut references, section),
     });
     policy.unresolved = references.unresolved;
     policy
@@ -78,7 +78,7 @@ pub(super) fn outline(object: &AccessPolicy) -> Policy {
 /// Parses a policy. `read` parses the sections with credentials.
 fn parse(
     object: &AccessPolicy,
-    mut read: impl FnMut(Credentials<'_>) -> Result<Content, Fault>,
+    mut read: impl FnMut(CredentialSection<'_>) -> Result<Content, Fault>,
 ) -> Policy {
     // Destructured, so that a new field fails to compile until it is handled here.
     let AccessSpec {
@@ -103,16 +103,16 @@ fn parse(
         sections.insert(Section::IpRules, ip_rules::read(rules));
     }
     if let Some(section) = basic {
-        sections.insert(Section::Basic, read(Credentials::Basic(section)));
+        sections.insert(Section::Basic, read(CredentialSection::Basic(section)));
     }
     if let Some(section) = api_key {
-        sections.insert(Section::ApiKey, read(Credentials::ApiKey(section)));
+        sections.insert(Section::ApiKey, read(CredentialSection::ApiKey(section)));
     }
     if let Some(section) = jwt {
-        sections.insert(Section::Jwt, read(Credentials::Jwt(section)));
+        sections.insert(Section::Jwt, read(CredentialSection::Jwt(section)));
     }
     if let Some(section) = oidc {
-        sections.insert(Section::Oidc, read(Credentials::Oidc(section)));
+        sections.insert(Section::Oidc, read(CredentialSection::Oidc(section)));
     }
     if let Some(section) = external {
         sections.insert(Section::External, external::read(&name, section));
