@@ -261,13 +261,15 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
             ancestor.namespace.as_deref() == Some(&*gateway.namespace)
                 && ancestor.name == *gateway.name
         };
-        let status = ancestors.iter().find(of_gateway);
-        let status = status.filter(|status| status.conditions[0].reason != Reason::TargetNotFound);
-        if let Some(mut status) = status.cloned() {
+        let Some(mut status) = ancestors.iter().find(of_gateway).cloned() else {
+            continue;
+        };
+        if &*policy.kind == "AccessPolicy" && is_overridden(&status) {
             let of_credentials = [ConditionType::Accepted, ConditionType::ResolvedRefs];
-            let is_known = &*policy.kind != "AccessPolicy" || !is_overridden(&status);
             let conditions = &mut status.conditions;
-            conditions.retain(|it| is_known || !of_credentials.contains(&it.kind));
+            conditions.retain(|it| !of_credentials.contains(&it.kind));
+        }
+        if status.conditions[0].reason != Reason::TargetNotFound {
             policies.insert(policy.clone(), status);
         }
     }
