@@ -257,6 +257,7 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 
 /// Encodes an HTTP/2 frame (RFC 9113, 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

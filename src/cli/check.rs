@@ -25,7 +25,7 @@ use crate::ir::ObjectRef;
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
-    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
+    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, Released, StatusReport,
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
@@ -39,13 +39,15 @@ Examples:
   portcullis check --kubernetes
   portcullis check --kubernetes --context staging --namespaces infra,apps
   portcullis check --kubernetes --controller-namespace portcullis-system --allow-host-network unprivileged-ports
+  portcullis check --controller-namespace portcullis-system manifests
 
 Warns of valid configuration that fails requests: backends and authorization servers without endpoints or weight, paths of
 sign-ins that no rule matches, and certificates that are expired, not yet valid, valid for at most 7 more days, or not for
 the hostname of their listener. For a folder, also of limits with scope Gateway: each process counts by itself there.
 With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
 read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
-GatewayParameters also --controller-namespace.
+GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
+so that it needs the GatewayClass.
 Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
 the folder or the cluster cannot be read, 2 for wrong usage.")]
 pub struct Args {
@@ -82,12 +84,19 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
         let error = command.error(ErrorKind::MissingRequiredArgument, wrong);
         error.exit()
     });
+    let mode = match infrastructure {
+        Some(_) => Mode::Dedicated,
+        None => source.mode(),
+    };
     let options = Options {
         infrastructure,
-        ..options(&args.permissions, source.mode())
+        ..options(&args.permissions, mode)
     };
     let (load, translation) = translate_objects(source, &options)?;
     let mut result = CheckResult::new(&load, &translation, (options.mode, Timestamp::now()));
+    if matches!(source, ObjectSource::Folder(_)) {
+        result.unmet.extend(unserved(&translation.report));
+    }
     let allowed = args.controller.key_addresses();
     result
         .warnings
@@ -282,6 +291,23 @@ fn accepted(report: &StatusReport) -> HashSet<ObjectRef> {
     let placed = report.conditions().into_iter();
     let accepted = placed.filter(|placed| placed.conditions.iter().any(holds));
     accepted.map(|placed| placed.object.clone()).collect()
+}
+
+/// Returns the Gateways and ListenerSets that no controller serves, and why.
+fn unserved(report: &StatusReport) -> impl Iterator<Item = (ObjectRef, String)> {
+    let Released {
+        gateways,
+        listener_sets,
+    } = &report.released;
+    let gateways = gateways.iter().map(|(name, it)| (name, &it.conditions));
+    let sets = listener_sets.iter();
+    let all = gateways.chain(sets.map(|(name, it)| (name, &it.conditions)));
+    all.filter_map(|(name, conditions)| {
+        let mut failed = conditions
+            .iter()
+            .filter(|it| it.status == ConditionStatus::False);
+        Some((name.clone(), failed.next()?.to_string()))
+    })
 }
 
 /// Reports whether a problem is a condition `Accepted` that is False, of an object or a part of it.

@@ -3,9 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 
-use ipnet::IpNet;
-
-use super::flags::{AdminServerFlags, LogFlags, PermissionFlags};
+use super::flags::{AddressFlags, AdminServerFlags, LogFlags, PermissionFlags};
 use super::infrastructure::InfrastructureFlags;
 use crate::process::controller;
 use crate::process::controller::{ControllerSettings, StreamSettings};
@@ -70,23 +68,9 @@ pub struct Args {
     /// Permissions of parameters and infrastructure of Gateways.
     #[command(flatten)]
     infrastructure: InfrastructureFlags,
-    /// Addresses to which hostnames of XBackends may resolve in pods of Gateways, in addition to public addresses
-    #[arg(
-        long,
-        value_name = "CIDR,…",
-        env = "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS",
-        value_delimiter = ','
-    )]
-    allow_external_address: Vec<IpNet>,
-    /// Addresses that the controller may fetch keys of token issuers from, and pods ask OpenID providers at, in addition to
-    /// public addresses: those that the URI of an AccessPolicy names or resolves to
-    #[arg(
-        long,
-        value_name = "CIDR,…",
-        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
-        value_delimiter = ','
-    )]
-    allow_jwks_address: Vec<IpNet>,
+    /// Addresses that are not public, for this process and the pods of Gateways.
+    #[command(flatten)]
+    addresses: AddressFlags,
     /// Log.
     #[command(flatten)]
     log: LogFlags,
@@ -122,8 +106,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .infrastructure
             .permissions(&args.lease_namespace, &args.image),
         image: args.image.clone(),
-        allowed_external_addresses: args.allow_external_address.clone(),
-        allowed_jwks_addresses: args.allow_jwks_address.clone(),
+        allowed_external_addresses: args.addresses.allow_external_address.clone(),
+        allowed_jwks_addresses: args.addresses.issuers.allow_jwks_address.clone(),
         namespace: args.lease_namespace.clone(),
         identity: args.identity.clone().unwrap_or_else(own),
     })

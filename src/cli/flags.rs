@@ -181,24 +181,9 @@ impl From<&LocationFlags> for Location {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "External backends")]
 pub struct ExternalFlags {
-    /// Addresses that names of XBackends may resolve to in addition to public ones. Loopback, private, link-local and other
-    /// special addresses are refused by default
-    #[arg(
-        long,
-        value_name = "CIDR,…",
-        env = "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS",
-        value_delimiter = ','
-    )]
-    pub allow_external_address: Vec<IpNet>,
-    /// Addresses that keys of token issuers may be fetched from, and OpenID providers be asked at, in addition to public ones:
-    /// those that the URI of an AccessPolicy names or resolves to
-    #[arg(
-        long,
-        value_name = "CIDR,…",
-        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
-        value_delimiter = ','
-    )]
-    pub allow_jwks_address: Vec<IpNet>,
+    /// Addresses that are not public.
+    #[command(flatten)]
+    pub addresses: AddressFlags,
     /// Name servers for names of XBackends and of token issuers [default: those of /etc/resolv.conf]
     #[arg(
         long,
@@ -208,6 +193,37 @@ pub struct ExternalFlags {
         value_parser = super::value::dns_server
     )]
     pub dns_server: Vec<SocketAddr>,
+}
+
+/// Addresses that the operator permits objects to lead to, in addition to public ones.
+#[derive(Args, Clone, Debug)]
+pub struct AddressFlags {
+    /// Addresses that names of XBackends may resolve to in addition to public ones. Loopback, private, link-local and other
+    /// special addresses are refused by default
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_ALLOW_EXTERNAL_ADDRESS",
+        value_delimiter = ','
+    )]
+    pub allow_external_address: Vec<IpNet>,
+    /// Addresses of token issuers.
+    #[command(flatten)]
+    pub issuers: IssuerAddressFlags,
+}
+
+/// Addresses of token issuers, which objects name as text, so that they can be checked without a look-up.
+#[derive(Args, Clone, Debug)]
+pub struct IssuerAddressFlags {
+    /// Addresses that keys of token issuers may be fetched from, and OpenID providers be asked at, in addition to public ones
+    /// and, for keys of a Service, those of pods: those that the URI of an AccessPolicy names or resolves to
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
+        value_delimiter = ','
+    )]
+    pub allow_jwks_address: Vec<IpNet>,
 }
 
 /// Log of the process.
@@ -326,6 +342,7 @@ impl ServeFlags {
         if let Some(workers) = self.workers {
             settings.workers = workers.into();
         }
+        let addresses = &self.external.addresses;
         Settings {
             admin: self.admin.admin.0,
             admin_token_file: self.admin.admin_token_file.clone(),
@@ -336,8 +353,8 @@ impl ServeFlags {
             trusted_proxies: self.trusted_proxies.clone(),
             metrics: MetricsDetail::from(&self.metrics),
             session_key_file: self.session_key_file.clone(),
-            allowed_external_addresses: self.external.allow_external_address.clone(),
-            allowed_jwks_addresses: self.external.allow_jwks_address.clone(),
+            allowed_external_addresses: addresses.allow_external_address.clone(),
+            allowed_jwks_addresses: addresses.issuers.allow_jwks_address.clone(),
             dns_servers: self.external.dns_server.clone(),
             drain: Drain {
                 delay: self.drain.drain_delay.0,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::services::Replica;
 use crate::ir::ObjectRef;
+use crate::status::Awaited;
 use crate::stream::hub::PodReport;
 
 /// Time for which statuses are held back while replicas follow a change. Replicas need
@@ -19,15 +20,16 @@ pub(super) const START_HOLD: Duration = Duration::from_secs(10);
 pub(super) enum Verdict {
     /// All ready replicas serve the latest revision, as far as they can.
     Confirmed(Shortfall),
-    /// Replicas are expected to confirm before this deadline.
-    Awaited(Instant),
+    /// Replicas are expected to confirm the latest revision before this deadline. The shortfall is that of the revision
+    /// that all of them have reached.
+    Awaited(Instant, Awaited, Shortfall),
     /// Some replicas have not confirmed in time. Names them.
     Lagging(String),
     /// There is no ready replica. Those that are not ready could not bind these ports.
     Absent(BTreeMap<u16, String>),
 }
 
-/// What replicas that have the latest revision do not serve of it.
+/// What replicas that have a revision do not serve of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shortfall {
     /// Ports that could not be bound, with the error.
@@ -37,10 +39,10 @@ pub(super) struct Shortfall {
 }
 
 impl Verdict {
-    /// Returns when to evaluate again without new reports.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    /// Returns what is awaited, and when to evaluate again without new reports.
+    pub(super) fn awaited(&self) -> Option<(Instant, Awaited)> {
         match self {
-            Self::Awaited(until) => Some(*until),
+            Self::Awaited(until, awaited, _) => Some((*until, *awaited)),
             _ => None,
         }
     }
@@ -56,7 +58,7 @@ pub(super) struct Confirmations {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last revision that all replicas have served at the same time.
+    /// The last revision that all replicas have reached at the same time.
     confirmed: Option<u64>,
     /// The first revision that some replica does not serve yet, and since when.
     awaited: Option<(u64, Instant)>,
@@ -92,34 +94,26 @@ impl Confirmations {
             *state = State::default();
             return Verdict::Absent(BTreeMap::new());
         }
-        let current: Vec<(&Replica, &PodReport)> = replicas
+        let revisions = replicas
             .iter()
-            .filter_map(|(replica, report)| Some((*replica, (*report)?)))
-            .filter(|(_, report)| report.revision >= Some(wanted))
-            .collect();
-        if current.len() == replicas.len() {
-            state.confirmed = Some(wanted);
-        }
+            .map(|(_, report)| report.and_then(|it| it.revision));
+        let reached = revisions.min().flatten();
+        state.confirmed = state.confirmed.max(reached);
+        let shortfall = Shortfall::of(replicas, state.confirmed.min(Some(wanted)));
         if state.confirmed >= Some(wanted) {
             state.awaited = None;
-            return Verdict::Confirmed(Shortfall {
-                unread: unread(&current),
-                unbound: unbound(current.into_iter().map(|(_, report)| report)),
-            });
+            return Verdict::Confirmed(shortfall);
         }
         // Replicas that are one change behind in a series of changes do not lag.
-        let has = |revision| {
-            let mut reports = replicas.iter().map(|(_, report)| *report);
-            reports.all(|report| report.is_some_and(|report| report.revision >= Some(revision)))
-        };
-        let awaited = state.awaited.filter(|(revision, _)| !has(*revision));
-        let (_, since) = *state.awaited.insert(awaited.unwrap_or((wanted, now)));
+        let awaited = state.awaited.filter(|(first, _)| reached < Some(*first));
+        let (first, since) = *state.awaited.insert(awaited.unwrap_or((wanted, now)));
         if now < since + hold {
-            return Verdict::Awaited(since + hold);
+            let reached = state.confirmed;
+            return Verdict::Awaited(since + hold, Awaited { wanted, reached }, shortfall);
         }
         let lagging: Vec<String> = replicas
             .iter()
-            .filter_map(|(replica, report)| lag_reason(replica, *report, wanted))
+            .filter_map(|(replica, report)| lag_reason(replica, *report, first))
             .collect();
         Verdict::Lagging(format!(
             "{} of {} ready replicas do not serve the current configuration: {}",
@@ -135,12 +129,27 @@ impl Confirmations {
     }
 }
 
-/// Returns why a replica does not count as serving; `None` if it does.
-fn lag_reason(replica: &Replica, report: Option<&PodReport>, wanted: u64) -> Option<String> {
+impl Shortfall {
+    /// Returns what those replicas that have reached a revision do not serve.
+    fn of(replicas: &[(&Replica, Option<&PodReport>)], revision: Option<u64>) -> Self {
+        let reports: Vec<(&Replica, &PodReport)> = replicas
+            .iter()
+            .filter_map(|(replica, report)| Some((*replica, (*report)?)))
+            .filter(|(_, report)| report.revision >= revision)
+            .collect();
+        Self {
+            unread: unread(&reports),
+            unbound: unbound(reports.into_iter().map(|(_, report)| report)),
+        }
+    }
+}
+
+/// Returns why a replica does not serve a revision; `None` if it does.
+fn lag_reason(replica: &Replica, report: Option<&PodReport>, revision: u64) -> Option<String> {
     match report.map(|report| report.revision) {
         None => Some(format!("{replica} is not connected to the leader")),
         Some(None) => Some(format!("{replica} has not reported yet")),
-        Some(revision) => (revision < Some(wanted)).then(|| format!("{replica} is behind")),
+        Some(serves) => (serves < Some(revision)).then(|| format!("{replica} is behind")),
     }
 }
 
@@ -188,16 +197,20 @@ mod tests {
         /// Returns the verdict at `seconds` after the start, for replicas that serve these
         /// revisions. 0 stands for a replica that is not connected.
         fn evaluate(&mut self, seconds: u64, revisions: &[u64]) -> Verdict {
+            let reports: Vec<_> = revisions
+                .iter()
+                .map(|revision| (*revision > 0).then(|| PodReport::of_revision(*revision)))
+                .collect();
+            self.evaluate_reports(seconds, &reports)
+        }
+
+        fn evaluate_reports(&mut self, seconds: u64, reports: &[Option<PodReport>]) -> Verdict {
             let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
-            let replicas: Vec<_> = (0..revisions.len())
+            let replicas: Vec<_> = (0..reports.len())
                 .map(|index| Replica {
                     pod: format!("edge-{index}"),
                     address: [10, 0, 0, index as u8].into(),
                 })
-                .collect();
-            let reports: Vec<_> = revisions
-                .iter()
-                .map(|revision| (*revision > 0).then(|| PodReport::of_revision(*revision)))
                 .collect();
             let replicas: Vec<_> = replicas
                 .iter()
@@ -208,6 +221,14 @@ mod tests {
             self.confirmations
                 .evaluate(&gateway, wanted, &replicas, now)
         }
+
+        /// Returns the revision that all replicas have reached while a later one is awaited.
+        fn reached(&mut self, revisions: &[u64]) -> Option<u64> {
+            let verdict = self.evaluate(0, revisions);
+            let (_, awaited) = verdict.awaited().unwrap();
+            assert_eq!(awaited.wanted, WANTED);
+            awaited.reached
+        }
     }
 
     #[test]
@@ -217,10 +238,46 @@ mod tests {
         assert_eq!(fixture.evaluate(0, &[]), absent);
         for revisions in [[WANTED, WANTED - 1], [WANTED, 0]] {
             let verdict = fixture.evaluate(0, &revisions);
-            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+            assert!(matches!(verdict, Verdict::Awaited(..)), "{verdict:?}");
         }
         let confirmed = Verdict::Confirmed(Shortfall::default());
         assert_eq!(fixture.evaluate(2, &[WANTED, WANTED + 1]), confirmed);
+    }
+
+    #[test]
+    fn revision_is_reached_by_the_last_replica() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.reached(&[0, WANTED - 1]), None);
+        assert_eq!(fixture.reached(&[WANTED - 2, WANTED - 1]), Some(WANTED - 2));
+    }
+
+    #[test]
+    fn replica_that_joins_late_takes_back_no_reached_revision() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.reached(&[WANTED - 2]), Some(WANTED - 2));
+        // The present replica reaches another one, which the new replica has not reported yet.
+        assert_eq!(fixture.reached(&[WANTED - 1, 0]), Some(WANTED - 2));
+        assert_eq!(fixture.reached(&[WANTED - 1, WANTED - 1]), Some(WANTED - 1));
+    }
+
+    #[test]
+    fn replica_that_leaves_is_not_waited_for() {
+        let mut fixture = Fixture::new();
+        assert_eq!(fixture.reached(&[WANTED - 1, WANTED - 3]), Some(WANTED - 3));
+        assert_eq!(fixture.reached(&[WANTED - 1]), Some(WANTED - 1));
+    }
+
+    #[test]
+    fn ports_that_are_not_bound_stay_known_during_a_series_of_changes() {
+        let mut fixture = Fixture::new();
+        let unbound = BTreeMap::from([(80, "taken".to_owned())]);
+        let mut report = PodReport::of_revision(WANTED - 1);
+        report.unbound.clone_from(&unbound);
+        let verdict = fixture.evaluate_reports(0, &[Some(report)]);
+        let Verdict::Awaited(_, _, shortfall) = verdict else {
+            panic!("{verdict:?}");
+        };
+        assert_eq!(shortfall.unbound, unbound);
     }
 
     #[test]
@@ -261,7 +318,7 @@ mod tests {
         ));
         let absent = Verdict::Absent(BTreeMap::new());
         assert_eq!(fixture.evaluate(61, &[]), absent);
-        assert!(matches!(fixture.evaluate(62, &[0]), Verdict::Awaited(_)));
+        assert!(matches!(fixture.evaluate(62, &[0]), Verdict::Awaited(..)));
     }
 
     #[test]
@@ -270,7 +327,7 @@ mod tests {
         fixture.evaluate(0, &[WANTED, WANTED]);
         fixture.wanted = WANTED + 2;
         let verdict = fixture.evaluate(1, &[WANTED, WANTED + 1]);
-        assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+        assert!(matches!(verdict, Verdict::Awaited(..)), "{verdict:?}");
         let verdict = fixture.evaluate(6, &[WANTED, WANTED + 2]);
         assert!(matches!(verdict, Verdict::Lagging(_)), "{verdict:?}");
     }
@@ -281,8 +338,21 @@ mod tests {
         for seconds in 0..60 {
             fixture.wanted = WANTED + seconds;
             let verdict = fixture.evaluate(seconds, &[fixture.wanted - 1, fixture.wanted - 2]);
-            assert!(matches!(verdict, Verdict::Awaited(_)), "{verdict:?}");
+            assert!(matches!(verdict, Verdict::Awaited(..)), "{verdict:?}");
         }
+    }
+
+    #[test]
+    fn only_replicas_that_lag_are_named_during_a_series_of_changes() {
+        let mut fixture = Fixture::new();
+        let mut verdict = None;
+        for seconds in 0..=5 {
+            fixture.wanted = WANTED + seconds;
+            verdict = Some(fixture.evaluate(seconds, &[fixture.wanted - 1, 0]));
+        }
+        let message = "1 of 2 ready replicas do not serve the current configuration: pod edge-1 (10.0.0.1) is not \
+             connected to the leader";
+        assert_eq!(verdict, Some(Verdict::Lagging(message.to_owned())));
     }
 
     #[test]
@@ -306,7 +376,7 @@ mod tests {
         fixture.confirmations = Confirmations::new(fixture.began);
         for (seconds, is_awaited) in [(0, true), (6, true), (10, false)] {
             let verdict = fixture.evaluate(seconds, &[0]);
-            assert_eq!(matches!(verdict, Verdict::Awaited(_)), is_awaited);
+            assert_eq!(matches!(verdict, Verdict::Awaited(..)), is_awaited);
         }
     }
 }

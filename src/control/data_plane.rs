@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use crate::dns::{Lookup, Names};
 use crate::ir::{BindReport, Pattern};
@@ -23,6 +23,9 @@ const BIND_RETRY: Duration = Duration::from_secs(1);
 /// Time for which a replaced table is kept. A worker may still use the table, and its last owner
 /// frees the parts that only it holds. A worker must not do that in the middle of a request.
 const RETIRE_DELAY: Duration = Duration::from_secs(1);
+
+/// Interval at which the memory of keys of limits that are no longer in use returns.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A configuration in service: what was loaded, and the result of binding its ports.
 #[derive(Clone, Debug)]
@@ -60,6 +63,9 @@ pub async fn run<L, F, P>(
 {
     let mut translator = Translator::new(options);
     let (mut retired, mut report) = (None, BoundReport::default());
+    // Goes on when configurations change more often.
+    let mut sweeps = interval(SWEEP_INTERVAL);
+    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let load = loads.borrow_and_update().clone();
         let (unbound, replaced) = serve(&load, &mut translator, &mut names, &outputs.table);
@@ -81,6 +87,7 @@ pub async fn run<L, F, P>(
                 retried = retry(&binds, &table, &mut outputs.bind) => binds = retried,
                 never = resolve(&mut names, &table) => match never {},
                 never = release(&mut retired) => match never {},
+                never = sweep(&mut sweeps, &table) => match never {},
             }
         }
     }
@@ -130,6 +137,14 @@ async fn release(retired: &mut Option<Arc<Table>>) -> Infallible {
         *retired = None;
     }
     std::future::pending().await
+}
+
+/// Gives back the memory of keys of limits that are no longer in use. All tables have the same limits.
+async fn sweep(times: &mut Interval, table: &Table) -> Infallible {
+    loop {
+        times.tick().await;
+        table.limiters().iter().for_each(|limiter| limiter.sweep());
+    }
 }
 
 /// Retries failed binds until a result changes. Never returns if no bind has failed.

@@ -21,7 +21,7 @@ use crate::ir::{Ir, ObjectRef};
 use crate::provider::Problem;
 use crate::provision::{ClassUsage, DesiredState, StreamEndpoint};
 use crate::status::writer::Statuses;
-use crate::status::{Confirmation, ConfirmedReport, Held, Unreadable};
+use crate::status::{Confirmation, ConfirmedReport, HeldStatuses, Unreadable};
 use crate::stream::Published;
 use crate::translate::{Options, Translator};
 
@@ -35,6 +35,15 @@ pub struct Leader {
     expiry: Expiry,
     unreadable: Arc<BTreeMap<ObjectRef, Unreadable>>,
     report: ConfirmedReport,
+    held: HeldStatuses,
+}
+
+/// What a snapshot changes.
+pub struct Changes {
+    /// Gateways for which the state of the cluster may have changed.
+    gateways: BTreeSet<ObjectRef>,
+    /// Objects that were added, changed or removed.
+    objects: Vec<ObjectRef>,
 }
 
 /// A snapshot that was translated.
@@ -56,17 +65,17 @@ impl Leader {
             expiry: Expiry::default(),
             unreadable: Arc::default(),
             report: ConfirmedReport::default(),
+            held: HeldStatuses::default(),
         }
     }
 
-    /// Translates published objects. Returns the Gateways for which the state of the cluster may have changed; `None` if
-    /// there are no new objects.
+    /// Translates published objects. Returns `None` if there are no new objects.
     pub fn follow(
         &mut self,
         published: &Arc<Published>,
         pods: &PodSettings,
         endpoint: Option<StreamEndpoint>,
-    ) -> Option<BTreeSet<ObjectRef>> {
+    ) -> Option<Changes> {
         let is_current = |followed: &Followed| {
             Arc::ptr_eq(&followed.published, published) && followed.endpoint == endpoint
         };
@@ -83,7 +92,8 @@ impl Leader {
         };
         // Without the CA bundle, the desired objects are not published.
         let reached = endpoint.clone().unwrap_or_default();
-        let dirty = (self.cluster).follow(now, &published.revisions, pods, &reached);
+        let former = self.cluster.now.snapshot.clone();
+        let gateways = (self.cluster).follow(now, &published.revisions, pods, &reached);
         let previous = self.followed.as_ref();
         if previous.is_none_or(|it| it.published.load.problems != load.problems) {
             self.unreadable = Arc::new(unreadable(&load.problems));
@@ -93,24 +103,29 @@ impl Leader {
             endpoint,
             ir: translation.ir,
         });
-        Some(dirty)
+        Some(Changes {
+            gateways,
+            objects: load.snapshot.names_changed_since(&former),
+        })
     }
 
-    /// Evaluates the data planes. `changed` are the Gateways for which the state of the cluster may have changed, if there
-    /// are new objects. Returns the statuses to write if they may differ from those before.
+    /// Evaluates the data planes. `changed` is `None` if there are no new objects. Returns the statuses to write if they may
+    /// differ from those before.
     pub fn evaluate(
         &mut self,
-        changed: Option<BTreeSet<ObjectRef>>,
+        changed: Option<Changes>,
         seen: Observations,
         events: &Events,
     ) -> Option<Statuses> {
         let is_new = changed.is_some();
         let states = self.progress.states().clone();
         let awaited = self.progress.awaited();
-        let changed = changed.unwrap_or_default();
+        let (gateways, objects) = changed
+            .map(|it| (it.gateways, it.objects))
+            .unwrap_or_default();
         let now = Instant::now();
         let is_other_version = seen.bundle_version != self.progress.seen().bundle_version;
-        let turned = (self.progress).follow(&self.cluster, changed, seen, now);
+        let turned = (self.progress).follow(&self.cluster, gateways, seen, now);
         for (gateway, verdict) in &turned {
             self.announce(gateway, verdict.as_ref(), events);
         }
@@ -119,10 +134,10 @@ impl Leader {
             && states.ptr_eq(self.progress.states())
             && awaited == self.progress.awaited()
             && !is_other_version;
-        (!is_same).then(|| self.statuses())
+        (!is_same).then(|| self.statuses(&objects))
     }
 
-    fn statuses(&mut self) -> Statuses {
+    fn statuses(&mut self, changed: &[ObjectRef]) -> Statuses {
         let parents = self.cluster.parents.clone();
         let report = self.report.follow(Confirmation {
             translated: self.cluster.now.report.clone(),
@@ -131,10 +146,11 @@ impl Leader {
             unreadable: self.unreadable.clone(),
             bundle_version: self.progress.seen().bundle_version.clone(),
         });
-        let gateways = self.progress.awaited();
+        let awaited = self.progress.awaited();
+        let held = self.held.follow(&report, &parents, changed, &awaited);
         Statuses {
             report: Arc::new(report),
-            held: Arc::new(Held { gateways, parents }),
+            held,
         }
     }
 
@@ -174,7 +190,7 @@ impl Leader {
                 self.warn(gateway, EventReason::ReplicaBehind, message.clone(), events);
             }
             Some(Verdict::Confirmed(_)) => events.clear(gateway, EventReason::ReplicaBehind),
-            Some(Verdict::Awaited(_) | Verdict::Absent(_)) | None => {}
+            Some(Verdict::Awaited(..) | Verdict::Absent(_)) | None => {}
         }
     }
 

@@ -14,7 +14,7 @@ use super::confirmation::{self, Confirmations, START_HOLD, Shortfall, Verdict};
 use super::services::Replica;
 use crate::ir::ObjectRef;
 use crate::provision::{Failure, FailureReason, Failures};
-use crate::status::{DataPlaneState, Reason, names_changed_since};
+use crate::status::{Awaited, DataPlaneState, Reason, names_changed_since};
 use crate::stream::hub::Reports;
 
 /// What is observed besides objects.
@@ -40,7 +40,7 @@ pub(super) struct Progress {
     confirmations: Confirmations,
     verdicts: BTreeMap<ObjectRef, Verdict>,
     /// Gateways whose data planes are expected to confirm a change, and until when.
-    awaited: BTreeMap<ObjectRef, Instant>,
+    awaited: BTreeMap<ObjectRef, (Instant, Awaited)>,
     serving: OrdSet<ObjectRef>,
     states: OrdMap<ObjectRef, Arc<DataPlaneState>>,
     seen: Observations,
@@ -77,13 +77,16 @@ impl Progress {
     }
 
     /// Returns the Gateways whose data planes are expected to confirm a change.
-    pub(super) fn awaited(&self) -> BTreeSet<ObjectRef> {
-        self.awaited.keys().cloned().collect()
+    pub(super) fn awaited(&self) -> BTreeMap<ObjectRef, Awaited> {
+        let awaited = self.awaited.iter();
+        awaited
+            .map(|(gateway, (_, awaited))| (gateway.clone(), *awaited))
+            .collect()
     }
 
     /// Returns when to evaluate again without new observations.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.awaited.values().min().copied()
+        self.awaited.values().map(|(until, _)| *until).min()
     }
 
     /// Applies new observations. `changed` are the Gateways for which the state of the cluster may have changed. Returns
@@ -132,8 +135,8 @@ impl Progress {
             return self.verdicts.remove(gateway).is_some();
         }
         let verdict = self.verdict(cluster, gateway, now);
-        match verdict.deadline() {
-            Some(until) => drop(self.awaited.insert(gateway.clone(), until)),
+        match verdict.awaited() {
+            Some(awaited) => drop(self.awaited.insert(gateway.clone(), awaited)),
             None => drop(self.awaited.remove(gateway)),
         }
         let is_serving = matches!(verdict, Verdict::Confirmed(_));
@@ -166,7 +169,13 @@ impl Progress {
                 // tried.
                 let is_inherited = (self.inherited.as_ref()).is_some_and(|it| it.contains(gateway));
                 match is_inherited && unbound.is_empty() && now < until {
-                    true => Verdict::Awaited(until),
+                    true => {
+                        let awaited = Awaited {
+                            wanted,
+                            reached: None,
+                        };
+                        Verdict::Awaited(until, awaited, Shortfall::default())
+                    }
                     false => Verdict::Absent(unbound),
                 }
             }
@@ -209,12 +218,12 @@ fn with_verdict(
         .filter(|_| failure.is_some_and(is_taken))
         .map(|message| (Reason::NameTaken, message));
     match verdict {
-        Verdict::Confirmed(Shortfall { unbound, unread }) => {
+        Verdict::Confirmed(shortfall) | Verdict::Awaited(_, _, shortfall) => {
+            let Shortfall { unbound, unread } = shortfall;
             state.unbound.clone_from(unbound);
             state.unread.clone_from(unread);
             state.notice = message;
         }
-        Verdict::Awaited(_) => {}
         Verdict::Lagging(lagging) => {
             let failure = message.map(|failure| format!("; {failure}"));
             let message = format!("{lagging}{}", failure.unwrap_or_default());

@@ -1,129 +1,174 @@
-//! Which statuses are held back until data planes confirm a change. Pure.
+//! Which statuses are held back until data planes confirm a change: each one until they serve the revision that contains its
+//! own change. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::condition::Condition;
 use super::report::StatusReport;
+use super::status_map::names_changed_since;
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The Gateways whose data planes are expected to confirm a change. Their statuses, and those of the objects that they
-/// serve, must not change meanwhile.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// The Gateways.
-    pub gateways: BTreeSet<ObjectRef>,
-    /// The Gateway of each ListenerSet.
-    pub parents: OrdMap<ObjectRef, Arc<ObjectRef>>,
+/// The objects whose statuses must not be written yet. Each waits for revisions of its Gateways.
+pub type Held = OrdMap<ObjectRef, Arc<BTreeMap<ObjectRef, u64>>>;
+
+/// The progress of a data plane that is expected to confirm a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The latest revision.
+    pub wanted: u64,
+    /// The last revision that all ready replicas have reached.
+    pub reached: Option<u64>,
 }
 
-impl Held {
-    /// Reports whether the status of an object is held back.
-    pub fn holds(&self, object: &ObjectRef, report: &StatusReport) -> bool {
-        if self.gateways.is_empty() {
-            return false;
+/// The statuses that are held back, from one report to the next. A change costs what it touches.
+#[derive(Debug, Default)]
+pub struct HeldStatuses {
+    seen: Seen,
+    held: Held,
+    /// The same by Gateway, in the order of revisions.
+    waiting: BTreeMap<ObjectRef, BTreeSet<(u64, ObjectRef)>>,
+}
+
+/// The last report, and the Gateway of each ListenerSet.
+#[derive(Debug, Default)]
+struct Seen {
+    report: StatusReport,
+    parents: OrdMap<ObjectRef, Arc<ObjectRef>>,
+}
+
+impl HeldStatuses {
+    /// Returns which statuses of a report are held back. `changed` are the objects that have changed since the last report,
+    /// and `awaited` the Gateways whose data planes are expected to confirm a change.
+    pub fn follow(
+        &mut self,
+        report: &StatusReport,
+        parents: &OrdMap<ObjectRef, Arc<ObjectRef>>,
+        changed: &[ObjectRef],
+        awaited: &BTreeMap<ObjectRef, Awaited>,
+    ) -> Held {
+        let now = Seen {
+            report: report.clone(),
+            parents: parents.clone(),
+        };
+        let previous = std::mem::replace(&mut self.seen, now);
+        let mut others = report.objects_unlike(&previous.report);
+        // The status of a route does not say that its ListenerSet has another Gateway.
+        for set in names_changed_since(parents, &previous.parents) {
+            let waiting = self.waiting.get(&previous.gateway(&set));
+            let objects = waiting.into_iter().flatten();
+            others.extend(objects.map(|(_, object)| object.clone()));
         }
-        let is_held = |parent: &ParentRef| self.is_parent_held(object, parent);
-        if let Some(parents) = report.routes.get(object) {
-            return parents.iter().any(|it| is_held(&it.parent_ref));
+        others.retain(|it| self.seen.confirmed_part(it) != previous.confirmed_part(it));
+        for object in changed.iter().chain(&others) {
+            self.hold(object, awaited);
         }
-        if let Some(ancestors) = report.policies.get(object) {
-            return ancestors.iter().any(|it| is_held(&it.ancestor_ref));
-        }
-        if let Some(backend) = report.release_backends.get(object) {
-            return backend.gateways.iter().any(|it| self.gateways.contains(it));
-        }
-        let gateway = self.parents.get(object).map_or(object, |gateway| gateway);
-        self.gateways.contains(gateway)
+        self.release(awaited);
+        self.held.clone()
     }
 
-    /// Reports whether the Gateway behind a reference to a Gateway or ListenerSet is held.
-    fn is_parent_held(&self, object: &ObjectRef, parent: &ParentRef) -> bool {
-        if parent.group != GATEWAY_GROUP {
-            return false;
+    /// Makes an object wait for the latest revisions of its Gateways, instead of those that contained an earlier change.
+    fn hold(&mut self, object: &ObjectRef, awaited: &BTreeMap<ObjectRef, Awaited>) {
+        if let Some(former) = self.held.get(object).cloned() {
+            for (gateway, revision) in &*former {
+                if let Some(waiting) = self.waiting.get_mut(gateway) {
+                    waiting.remove(&(*revision, object.clone()));
+                }
+            }
+            self.held.remove(object);
         }
-        let namespace = parent.namespace.as_deref().unwrap_or(&object.namespace);
-        let name = ObjectRef::gateway_api(&parent.kind, namespace, &parent.name);
-        let gateway = self.parents.get(&name).map_or(&name, |gateway| gateway);
-        self.gateways.contains(gateway)
+        let gateways = self.seen.gateways(object).into_iter();
+        let revisions = gateways.filter_map(|gateway| {
+            let wanted = awaited.get(&gateway)?.wanted;
+            Some((gateway, wanted))
+        });
+        let revisions: BTreeMap<_, _> = revisions.collect();
+        for (gateway, revision) in &revisions {
+            let waiting = self.waiting.entry(gateway.clone()).or_default();
+            waiting.insert((*revision, object.clone()));
+        }
+        if !revisions.is_empty() {
+            self.held.insert(object.clone(), Arc::new(revisions));
+        }
+    }
+
+    /// Releases the objects whose revisions are reached, and those of Gateways that are no longer awaited.
+    fn release(&mut self, awaited: &BTreeMap<ObjectRef, Awaited>) {
+        let held = &mut self.held;
+        self.waiting.retain(|gateway, waiting| {
+            let awaited = awaited.get(gateway);
+            let is_over = |(revision, _): &(u64, ObjectRef)| {
+                awaited.is_none_or(|it| it.reached >= Some(*revision))
+            };
+            while waiting.first().is_some_and(is_over)
+                && let Some((_, object)) = waiting.pop_first()
+            {
+                stop_waiting(held, &object, gateway);
+            }
+            !waiting.is_empty()
+        });
+    }
+}
+
+/// Releases an object if it waits for no other Gateway.
+fn stop_waiting(held: &mut Held, object: &ObjectRef, gateway: &ObjectRef) {
+    let Some(revisions) = held.get_mut(object) else {
+        return;
+    };
+    Arc::make_mut(revisions).remove(gateway);
+    if revisions.is_empty() {
+        held.remove(object);
+    }
+}
+
+impl Seen {
+    /// Returns what data planes confirm of a status: the conditions of each place, and for which Gateways. The rest are
+    /// counts, such as that of attached routes, and addresses.
+    fn confirmed_part(
+        &self,
+        object: &ObjectRef,
+    ) -> (BTreeSet<ObjectRef>, Vec<(String, &[Condition])>) {
+        (self.gateways(object), self.report.conditions_of(object))
+    }
+
+    /// Returns the Gateways whose data planes confirm the status of an object.
+    fn gateways(&self, object: &ObjectRef) -> BTreeSet<ObjectRef> {
+        let report = &self.report;
+        if let Some(parents) = report.routes.get(object) {
+            let references = parents.iter().map(|it| &it.parent_ref);
+            return self.behind(object, references).collect();
+        }
+        if let Some(ancestors) = report.policies.get(object) {
+            let references = ancestors.iter().map(|it| &it.ancestor_ref);
+            return self.behind(object, references).collect();
+        }
+        if let Some(backend) = report.release_backends.get(object) {
+            return backend.gateways.iter().cloned().collect();
+        }
+        [self.gateway(object)].into()
+    }
+
+    /// Returns the Gateways behind references of an object to Gateways and ListenerSets.
+    fn behind<'a>(
+        &self,
+        object: &ObjectRef,
+        references: impl Iterator<Item = &'a ParentRef>,
+    ) -> impl Iterator<Item = ObjectRef> {
+        references.map(|to| {
+            let namespace = to.namespace.as_deref().unwrap_or(&object.namespace);
+            self.gateway(&ObjectRef::new(&to.group, &to.kind, namespace, &to.name))
+        })
+    }
+
+    /// Returns the Gateway of a ListenerSet; any other name itself.
+    fn gateway(&self, name: &ObjectRef) -> ObjectRef {
+        let gateway = self.parents.get(name);
+        gateway.map_or(name, |gateway| gateway).clone()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::status::{AncestorStatus, ParentStatus, ReleaseBackendStatus, StatusMap};
-
-    fn name(kind: &str, name: &str) -> ObjectRef {
-        ObjectRef::gateway_api(kind, "shop", name)
-    }
-
-    fn to(kind: &str, name: &str) -> ParentRef {
-        ParentRef {
-            group: GATEWAY_GROUP.into(),
-            kind: kind.into(),
-            namespace: None,
-            name: name.into(),
-            section_name: None,
-            port: None,
-        }
-    }
-
-    /// A report in which each object is of the Gateway of this name.
-    fn report(gateway: &str) -> StatusReport {
-        let parent = |parent_ref| ParentStatus {
-            parent_ref,
-            controller_name: "example.com/ours".into(),
-            conditions: Vec::new(),
-        };
-        let ancestor = AncestorStatus {
-            ancestor_ref: to("Gateway", gateway),
-            controller_name: "example.com/ours".into(),
-            conditions: Vec::new(),
-        };
-        let routes = [
-            ("direct", to("Gateway", gateway)),
-            ("through-set", to("ListenerSet", "set")),
-        ];
-        let route = |(route, to)| -> (_, Arc<Vec<ParentStatus>>) {
-            (name("HTTPRoute", route), vec![parent(to)].into())
-        };
-        let backend = ReleaseBackendStatus {
-            gateways: vec![name("Gateway", gateway)],
-            ..ReleaseBackendStatus::default()
-        };
-        StatusReport {
-            routes: routes.into_iter().map(route).collect(),
-            policies: StatusMap::unit(name("BackendTLSPolicy", "tls"), [ancestor].into()),
-            release_backends: StatusMap::unit(name("ReleaseBackend", "app"), backend.into()),
-            ..StatusReport::default()
-        }
-    }
-
-    #[test]
-    fn objects_of_a_held_gateway_are_held() {
-        let set = name("ListenerSet", "set");
-        for (gateway, is_held) in [("held", true), ("other", false)] {
-            let held = Held {
-                gateways: [name("Gateway", "held")].into(),
-                parents: OrdMap::unit(set.clone(), Arc::new(name("Gateway", gateway))),
-            };
-            let report = report(gateway);
-            for object in [
-                name("Gateway", gateway),
-                set.clone(),
-                name("HTTPRoute", "direct"),
-                name("HTTPRoute", "through-set"),
-                name("BackendTLSPolicy", "tls"),
-                name("ReleaseBackend", "app"),
-            ] {
-                assert_eq!(held.holds(&object, &report), is_held, "{object}");
-            }
-            assert!(!held.holds(&name("GatewayClass", "class"), &report));
-            assert!(!Held::default().holds(&name("Gateway", gateway), &report));
-        }
-    }
-}
+mod tests;

@@ -22,7 +22,7 @@ pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
 pub use confirmed::{Confirmation, ConfirmedReport};
 pub use data_planes::DataPlaneState;
 pub use features::SUPPORTED_FEATURES;
-pub use held::Held;
+pub use held::{Awaited, Held, HeldStatuses};
 pub use merge::merge;
 pub use placed::{Place, PlacedConditions};
 pub use problems::ReportedProblem;

@@ -72,6 +72,32 @@ impl StatusReport {
         all
     }
 
+    /// Returns the conditions of an object, each with its place.
+    pub(super) fn conditions_of(&self, object: &ObjectRef) -> Vec<(String, &[Condition])> {
+        // Destructured, as above.
+        let Self {
+            gateway_classes,
+            gateways,
+            listener_sets,
+            routes,
+            policies,
+            backends,
+            release_backends,
+            released: _,
+            notes: _,
+        } = self;
+        let all = [
+            places(gateway_classes, object),
+            places(gateways, object),
+            places(listener_sets, object),
+            places(routes, object),
+            places(policies, object),
+            places(backends, object),
+            places(release_backends, object),
+        ];
+        all.concat()
+    }
+
     /// Returns the names of all objects whose status differs from that in another report, also of those that this
     /// controller does not manage. Skips what both reports share.
     pub fn objects_unlike(&self, other: &Self) -> Vec<ObjectRef> {
@@ -210,6 +236,20 @@ fn with_listeners<'a>(
         .collect()
 }
 
+fn places<'a, T: Status + ?Sized>(
+    statuses: &'a StatusMap<T>,
+    object: &ObjectRef,
+) -> Vec<(String, &'a [Condition])> {
+    let status = statuses.get(object);
+    let places = status
+        .map(|it| Arc::as_ref(it).places())
+        .unwrap_or_default();
+    places
+        .into_iter()
+        .map(|(place, conditions)| (place.to_string(), conditions))
+        .collect()
+}
+
 fn place<'a, T: Status + Eq + ?Sized>(
     statuses: &'a StatusMap<T>,
     others: &StatusMap<T>,
@@ -227,6 +267,8 @@ fn place<'a, T: Status + Eq + ?Sized>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::status::{Note, Reason};
 
@@ -332,6 +374,11 @@ mod tests {
             "ReleaseBackend: ",
         ];
         assert_eq!(places, expected);
+        let found = report.objects_unlike(&StatusReport::default());
+        // The released Gateway has the name of the other one.
+        let found: BTreeSet<_> = found.iter().collect();
+        let found = found.iter().flat_map(|it| report.conditions_of(it));
+        assert_eq!(found.count(), expected.len());
         assert_eq!(report.problems().count(), expected.len() + 1);
         let changes = report.problem_changes(&StatusReport::default());
         assert_eq!(changes.increase, expected.len() as isize + 1);

@@ -50,7 +50,7 @@ pub struct Statuses {
     /// have entries of this controller.
     pub report: Arc<StatusReport>,
     /// Which of them must not be written for now.
-    pub held: Arc<Held>,
+    pub held: Held,
 }
 
 /// Keeps the stored statuses equal to the desired ones.
@@ -172,7 +172,7 @@ impl Writer {
     ) -> Option<Write> {
         loop {
             let object = queue.pop()?;
-            if statuses.held.holds(&object, &statuses.report) {
+            if statuses.held.contains_key(&object) {
                 queue.done(&object);
                 deferred.insert(object);
                 continue;
@@ -345,9 +345,8 @@ fn enqueue(
 ) {
     let changed = statuses.report.objects_unlike(&previous.report);
     changed.into_iter().for_each(|object| queue.push(&object));
-    if statuses.held != previous.held {
-        deferred.drain().for_each(|object| queue.push(&object));
-    }
+    let released = deferred.extract_if(|object| !statuses.held.contains_key(object));
+    released.for_each(|object| queue.push(&object));
 }
 
 /// Returns the status of an object that this controller no longer manages, if it wrote the present one.
@@ -473,27 +472,20 @@ mod tests {
     #[test]
     fn what_differs_comes_before_what_was_held() {
         let route = |name: &str| ObjectRef::gateway_api("HTTPRoute", "shop", name);
-        let held = Held {
-            gateways: [ObjectRef::gateway_api("Gateway", "shop", "edge")].into(),
-            ..Held::default()
-        };
-        let previous = Statuses {
-            held: Arc::new(held),
-            ..Statuses::default()
-        };
         let mut report = StatusReport::default();
         report.routes.insert(route("changed"), Arc::default());
         let statuses = Statuses {
             report: Arc::new(report),
-            ..Statuses::default()
+            held: Held::unit(route("held"), Arc::default()),
         };
         let (mut queue, mut deferred) = (
             WorkQueue::new(LIMITS, BACKOFF),
-            HashSet::from([route("held")]),
+            HashSet::from([route("held"), route("released")]),
         );
-        enqueue(&mut queue, &mut deferred, &previous, &statuses);
+        enqueue(&mut queue, &mut deferred, &Statuses::default(), &statuses);
         assert_eq!(queue.pop(), Some(route("changed")));
-        assert_eq!(queue.pop(), Some(route("held")));
-        assert!(deferred.is_empty());
+        assert_eq!(queue.pop(), Some(route("released")));
+        assert_eq!(queue.pop(), None);
+        assert_eq!(deferred, HashSet::from([route("held")]));
     }
 }

@@ -36,13 +36,16 @@ const KEYS_AGE: Duration = Duration::from_secs(60 * 60);
 const KEYS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of characters of the API server's reason for a refusal.
 const MAX_REASON: usize = 200;
+/// What a client gets whose token gives no access to the Gateway that it names. It does not say which Gateways exist.
+const FORBIDDEN: &str =
+    "the token gives no access to this Gateway: the log of the controller says why";
 
 /// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The token is missing or not valid for this controller.
+    /// The token is missing, or shows by itself that it is not valid for this controller.
     Unauthenticated(String),
-    /// The token does not belong to a pod of the Gateway.
+    /// The token is forged, does not belong to a pod of the Gateway, or the Gateway does not exist.
     Forbidden(String),
     /// The API server could not be reached.
     Unavailable(String),
@@ -58,12 +61,20 @@ impl Refusal {
         }
     }
 
-    /// Returns the reason for the logs of the pod and of the controller.
+    /// Returns the reason for the log of the controller.
     pub(super) fn message(&self) -> &str {
         match self {
             Self::Unauthenticated(message)
             | Self::Forbidden(message)
             | Self::Unavailable(message) => message,
+        }
+    }
+
+    /// Returns the text of the response.
+    pub(super) fn body(&self) -> &str {
+        match self {
+            Self::Unauthenticated(message) | Self::Unavailable(message) => message,
+            Self::Forbidden(_) => FORBIDDEN,
         }
     }
 }
@@ -112,23 +123,21 @@ impl Authenticator {
         }
     }
 
-    /// Authenticates a token from `address` for a Gateway, and authorizes its pod. Results of TokenReviews are
-    /// remembered. What the token itself shows is checked first, so that an invalid one costs no request.
+    /// Authenticates a token from `address`, and authorizes its pod for a Gateway, `None` if there is none of the name.
+    /// Results of TokenReviews are remembered. What the token itself shows is checked first, so that an invalid one costs
+    /// no request; the Gateway only once the token is known to be genuine.
     pub(super) async fn admit(
         &self,
         token: &str,
-        gateway: &Gateway,
+        gateway: Option<&Gateway>,
         address: IpAddr,
     ) -> Result<Identity, Refusal> {
         let now = seconds();
         let claims = token::claims(token, now).map_err(Refusal::Unauthenticated)?;
-        if let Some(bound) = &claims.bound {
-            check_bound(bound, gateway)?;
-        }
         let identity = match self.reviews.remembered(token, now) {
             Some(Remembered::Accepted(identity)) => identity,
-            Some(Remembered::Refused(why)) => return Err(Refusal::Unauthenticated(why)),
-            None => self.identify(token, &claims, address, now).await?,
+            Some(Remembered::Refused(why)) => return Err(forbidden(why)),
+            None => self.identify(token, &claims, gateway, address, now).await?,
         };
         match self.authorize(&identity, gateway).await {
             Ok(()) => self.reviews.has_stream(&identity.pod_uid, address),
@@ -142,18 +151,23 @@ impl Authenticator {
         Ok(identity)
     }
 
-    /// Has the API server verify a token that is not remembered.
+    /// Has the API server verify a token that is not remembered. A genuine token of others is treated like a forged one.
     async fn identify(
         &self,
         token: &str,
         claims: &Claims<'_>,
+        gateway: Option<&Gateway>,
         address: IpAddr,
         now: u64,
     ) -> Result<Identity, Refusal> {
         let verdict = self.verify(claims).await;
-        if verdict == Verdict::Invalid {
-            let why = "the signature of the token is not valid";
-            return Err(Refusal::Unauthenticated(why.to_owned()));
+        match (verdict, &claims.bound) {
+            (Verdict::Invalid, _) => {
+                return Err(forbidden("the signature of the token is not valid"));
+            }
+            // The API server has made these claims, so that a token of others costs no review.
+            (Verdict::Valid, Some(bound)) => check_bound(bound, gateway)?,
+            _ => {}
         }
         let busy = || {
             let why = "too many tokens from this address were refused: retry in a few seconds";
@@ -165,13 +179,17 @@ impl Authenticator {
         // Other requests with this token, or from this address, may have had their turn meanwhile.
         match self.reviews.remembered(token, now) {
             Some(Remembered::Accepted(identity)) => return Ok(identity),
-            Some(Remembered::Refused(why)) => return Err(Refusal::Unauthenticated(why)),
+            Some(Remembered::Refused(why)) => return Err(forbidden(why)),
             None => {}
         }
         self.reviews
             .lane(claims, verdict, address)
             .ok_or_else(busy)?;
         let reviewed = self.review(token, claims).await;
+        let reviewed = reviewed.and_then(|identity| {
+            check_account(&identity.namespace, &identity.service_account, gateway)?;
+            Ok(identity)
+        });
         match &reviewed {
             Ok(identity) => self.reviews.accept(token, claims, identity, now),
             Err(Refusal::Unauthenticated(why) | Refusal::Forbidden(why)) => {
@@ -229,9 +247,13 @@ impl Authenticator {
 
     /// Authorizes a pod: this controller must have created its ServiceAccount and its workload for
     /// the Gateway.
-    async fn authorize(&self, identity: &Identity, gateway: &Gateway) -> Result<(), Refusal> {
+    async fn authorize(
+        &self,
+        identity: &Identity,
+        gateway: Option<&Gateway>,
+    ) -> Result<(), Refusal> {
+        let gateway = check_account(&identity.namespace, &identity.service_account, gateway)?;
         let uid = gateway.metadata.uid.as_str();
-        check_account(&identity.namespace, &identity.service_account, gateway)?;
         let name = &identity.service_account;
         let account = self.metadata::<ServiceAccount>(identity, name).await?;
         if account.uid.as_deref() != Some(&identity.service_account_uid)
@@ -333,8 +355,9 @@ impl Authenticator {
         if status.authenticated != Some(true) || !is_for_us() {
             let why = status.error.as_deref().unwrap_or("it is not valid");
             let why: String = why.chars().take(MAX_REASON).collect();
-            let message = format!("the API server rejected the token: {why}");
-            return Err(Refusal::Unauthenticated(message));
+            return Err(forbidden(format!(
+                "the API server rejected the token: {why}"
+            )));
         }
         let user = status.user.unwrap_or_default();
         identity(&user, claims).ok_or_else(|| {
@@ -344,8 +367,8 @@ impl Authenticator {
     }
 }
 
-/// Checks that the claims of a token, which are not verified, name the ServiceAccount of the Gateway's pods and a pod.
-fn check_bound(bound: &Bound, gateway: &Gateway) -> Result<(), Refusal> {
+/// Checks that the claims of a token name the ServiceAccount of the Gateway's pods and a pod.
+fn check_bound(bound: &Bound, gateway: Option<&Gateway>) -> Result<(), Refusal> {
     let name = &bound.serviceaccount.name;
     if bound.pod.is_none() {
         return Err(forbidden(format!(
@@ -353,17 +376,27 @@ fn check_bound(bound: &Bound, gateway: &Gateway) -> Result<(), Refusal> {
             bound.namespace
         )));
     }
-    check_account(&bound.namespace, name, gateway)
+    check_account(&bound.namespace, name, gateway).map(|_| ())
 }
 
-/// Checks that a ServiceAccount has the name of that of the Gateway's pods.
-fn check_account(namespace: &str, name: &str, gateway: &Gateway) -> Result<(), Refusal> {
+/// Returns the Gateway, if it exists and the ServiceAccount has the name of that of its pods.
+fn check_account<'a>(
+    namespace: &str,
+    name: &str,
+    gateway: Option<&'a Gateway>,
+) -> Result<&'a Gateway, Refusal> {
+    let gateway = gateway.ok_or_else(no_gateway)?;
     if gateway.metadata.namespace == namespace && name == provision::service_account_name(gateway) {
-        return Ok(());
+        return Ok(gateway);
     }
     Err(forbidden(format!(
         "ServiceAccount {namespace}/{name} is not the ServiceAccount of the Gateway's pods"
     )))
+}
+
+/// Rejects a pod of a Gateway that this controller does not serve.
+pub(super) fn no_gateway() -> Refusal {
+    forbidden("the Gateway does not exist, or does not belong to this controller")
 }
 
 /// Returns the pod that a reviewed token is bound to.
@@ -391,8 +424,8 @@ fn controller(object: &ObjectMeta) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true) && owner.api_version == "apps/v1")
 }
 
-fn forbidden(message: String) -> Refusal {
-    Refusal::Forbidden(message)
+fn forbidden(message: impl Into<String>) -> Refusal {
+    Refusal::Forbidden(message.into())
 }
 
 fn seconds() -> u64 {

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::authentication::{Authenticator, Identity, Refusal};
+use super::authentication::{Authenticator, Identity, Refusal, no_gateway};
 use super::hub::{Connected, Hub, Session};
 use super::pending::{Pending, Place};
 use super::reviews;
@@ -84,15 +84,17 @@ fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
 
 /// Logged refusals. Each is logged once, since a rejected client keeps retrying.
 #[derive(Default)]
-pub(super) struct Refusals(Mutex<BTreeSet<(ObjectRef, String)>>);
+pub(super) struct Refusals(Mutex<BTreeSet<(Option<ObjectRef>, String)>>);
 
 impl Refusals {
     /// Maximum number of remembered refusals. There are few reasons, but many Gateways.
     const MAX: usize = 1024;
 
-    fn log(&self, gateway: &ObjectRef, message: &str) {
+    /// Logs a refusal. Clients can invent names of Gateways: those that do not exist share one line for each reason.
+    fn log(&self, gateway: &ObjectRef, exists: bool, message: &str) {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() < Self::MAX && logged.insert((gateway.clone(), message.to_owned())) {
+        let key = (exists.then(|| gateway.clone()), message.to_owned());
+        if logged.len() < Self::MAX && logged.insert(key) {
             tracing::warn!("rejected a stream of {gateway}: {message}");
         }
     }
@@ -206,24 +208,18 @@ async fn respond(request: Request<Incoming>, client: &Arc<Client>) -> Response<R
     let busy = client.place.busy();
     let admitted = admit(&request, &gateway, client).await;
     drop(busy);
-    let identity = match admitted {
-        Ok(identity) => identity,
+    let (identity, connected) = match admitted {
+        Ok(admitted) => admitted,
         Err(refusal) => {
             let status = refusal.status();
             shared.stats.refused(status);
-            // Clients can invent names of Gateways.
-            if shared.hub.gateway(&gateway).is_some() {
-                shared.refusals.log(&gateway, refusal.message());
-            }
+            let exists = shared.hub.gateway(&gateway).is_some();
+            shared.refusals.log(&gateway, exists, refusal.message());
             if client.was_refused.swap(true, Relaxed) {
                 sleep(REFUSAL_DELAY).await;
             }
-            return refuse(status, refusal.message());
+            return refuse(status, refusal.body());
         }
-    };
-    let Identity { pod, pod_uid, .. } = &identity;
-    let Some(connected) = shared.hub.connect(&gateway, pod, pod_uid) else {
-        return refuse(StatusCode::NOT_FOUND, "the Gateway does not exist");
     };
     let Connected {
         session,
@@ -297,27 +293,27 @@ impl Drop for Counted {
     }
 }
 
-/// Authenticates and authorizes the pod of a request.
+/// Authenticates and authorizes the pod of a request, and begins its session.
 async fn admit(
     request: &Request<Incoming>,
     gateway: &ObjectRef,
     client: &Client,
-) -> Result<Identity, Refusal> {
+) -> Result<(Identity, Connected), Refusal> {
     let header = request.headers().get(AUTHORIZATION);
     let header = header.and_then(|header| header.to_str().ok());
     let token = header.and_then(|header| header.strip_prefix("Bearer "));
     let token = token.ok_or_else(|| {
         Refusal::Unauthenticated("there is no bearer token in the request".to_owned())
     })?;
-    let shared = &client.shared;
-    let found = shared.hub.gateway(gateway);
-    let found = found.ok_or_else(|| {
-        Refusal::Forbidden(format!("{gateway} does not belong to this controller"))
-    })?;
-    let authenticator = &shared.authenticator;
-    authenticator
-        .admit(token.trim(), &found, client.address)
-        .await
+    let Shared {
+        hub, authenticator, ..
+    } = &*client.shared;
+    let found = hub.gateway(gateway);
+    let identity = authenticator
+        .admit(token.trim(), found.as_deref(), client.address)
+        .await?;
+    let connected = hub.connect(gateway, &identity.pod, &identity.pod_uid);
+    Ok((identity, connected.ok_or_else(no_gateway)?))
 }
 
 /// Parses the Gateway of a stream path.
@@ -403,6 +399,18 @@ mod tests {
             "/v1alpha1/gateways/a/b/c/stream",
         ] {
             assert_eq!(gateway_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_that_clients_invent_share_a_line_of_the_log() {
+        let refusals = Refusals::default();
+        let names = ["one", "other"].map(|name| ObjectRef::gateway_api("Gateway", "infra", name));
+        for (exists, lines) in [(false, 1), (true, 3)] {
+            for name in &names {
+                refusals.log(name, exists, "why");
+            }
+            assert_eq!(refusals.0.lock().unwrap().len(), lines);
         }
     }
 }

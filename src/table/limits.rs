@@ -1,12 +1,15 @@
 //! Limits of requests at run time: counters that all workers share, and that survive configuration changes. Must not know requests apart from what makes a key.
 
 mod admission;
-mod counters;
+mod arrivals;
 mod exchange;
 mod group;
 pub(super) mod key;
 mod leases;
+mod memory;
 mod pace;
+mod parts;
+mod slots;
 mod usage;
 
 use std::collections::hash_map::RandomState;
@@ -18,34 +21,38 @@ use http::{HeaderMap, HeaderValue};
 use rustc_hash::FxHashMap;
 
 pub use self::admission::{LimitPhase, OverLimit, Remaining, TakenTokens, WithinLimits};
-use self::counters::{Counters, add_debt, check_debt, give_token, release, take_slot, take_token};
+use self::arrivals::{Arrivals, add_debt, check_debt, give_token, take_token};
 pub use self::exchange::{Ask, Grant, LimitIndex, PendingAsk};
 use self::group::Owner;
 pub use self::group::{Group, LeaseCounts, Pod, View};
 pub use self::key::{ClientIdentity, LimitedRequest, TokenIdentity};
 use self::leases::Leases;
+use self::memory::{Budget, LimitMemory};
 use self::pace::{Pace, capacity, divided_burst, nanos, reserve};
+use self::parts::ANY;
+use self::slots::{Slots, give_slot, take_slot};
 pub use self::usage::{KeyUsage, Usage};
 use crate::ir;
 use crate::ir::limit::{Cost, Limit, Limits as IrLimits, Rate, Scope};
+use crate::ir::sharing::Text;
 use crate::runtime::monotonic;
 
-/// Keys of a limit.
+/// Keys that a limit counts in one table at most.
 const KEYS: usize = 65_536;
-/// Keys of all limits of a namespace, approximately: 64 MiB.
-const KEYS_OF_NAMESPACE: usize = 1 << 22;
 /// For how long a cost that exceeds a limit may keep a key from it, unless the time of the rate is longer.
 const MAX_DEBT: Duration = Duration::from_secs(3_600);
-/// Keys of a limit in a namespace with many limits.
-const MIN_KEYS: usize = 64;
-/// What a key takes that may have another owner, compared to others.
-const WEIGHT_OF_SHARED: usize = 4;
-
 /// The limits in service, each once however many rules it applies to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limiters {
-    known: Arc<Mutex<FxHashMap<LimitId, Weak<Limiter>>>>,
+    known: Arc<Mutex<Known>>,
     pub(super) group: Arc<Group>,
+}
+
+/// The limits, and the memory of the namespaces of their policies, as long as any is in use.
+#[derive(Debug, Default)]
+struct Known {
+    limiters: FxHashMap<LimitId, Weak<Limiter>>,
+    budgets: FxHashMap<Text, Weak<Budget>>,
 }
 
 /// The policy and the name of a limit.
@@ -70,14 +77,12 @@ pub struct Limiter {
     hasher: RandomState,
     /// What it shares with other pods, if it counts for all of them.
     shared: Option<Shared>,
-    /// Theoretical arrival times of GCRA, in nanoseconds.
-    arrivals: Counters,
-    /// Requests in progress.
-    in_progress: Counters,
+    arrivals: Arrivals,
+    in_progress: Slots,
     /// Requests over the limit, refused or only counted.
     pub exceeded: AtomicU64,
-    /// Keys in use that others took the place of.
-    pub evicted: AtomicU64,
+    /// What its keys take.
+    memory: Arc<LimitMemory>,
 }
 
 /// What a limit shares with the other pods of the Gateway.
@@ -156,7 +161,7 @@ impl CountedRequest {
 impl Drop for CountedRequest {
     fn drop(&mut self) {
         for (limiter, key) in self.in_progress.drain(..) {
-            release(&limiter.in_progress, key);
+            give_slot(&limiter.in_progress, key);
         }
     }
 }
@@ -180,35 +185,49 @@ fn number(value: &HeaderValue) -> Option<u64> {
 impl Limiters {
     /// Returns the limit of a policy. Its counters are those of before if its rate is.
     fn get(&self, policy: &ir::ObjectRef, limit: &Arc<Limit>) -> Arc<Limiter> {
-        let mut limiters = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (policy.clone(), limit.name.clone());
-        let known = limiters.get(&id).and_then(Weak::upgrade);
-        if let Some(known) = known.filter(|known| known.ir == *limit) {
-            return known;
+        let previous = known.limiters.get(&id).and_then(Weak::upgrade);
+        if let Some(previous) = previous.filter(|previous| previous.ir == *limit) {
+            return previous;
         }
-        limiters.retain(|_, limiter| limiter.strong_count() > 0);
-        let of_namespace = limiters.keys();
-        let of_namespace = of_namespace.filter(|(it, _)| it.namespace == policy.namespace);
-        let share = KEYS_OF_NAMESPACE / (of_namespace.count() + 1);
+        known.retain();
         let shared = (limit.scope == Scope::Gateway).then(|| self.group.clone());
-        let has_others = shared.as_ref().is_some_and(|group| group.is_open());
-        let weight = if has_others { WEIGHT_OF_SHARED } else { 1 };
         let limiter = Arc::new(Limiter::new(
             policy.clone(),
             limit.clone(),
-            (share / weight).clamp(MIN_KEYS, KEYS),
+            LimitMemory::new(known.budget(&policy.namespace)),
             shared,
         ));
-        limiters.insert(id, Arc::downgrade(&limiter));
+        known.limiters.insert(id, Arc::downgrade(&limiter));
         limiter
     }
 
     /// Returns the limits in service, in order of policies and names.
     pub(super) fn all(&self) -> Vec<Arc<Limiter>> {
-        let limiters = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = limiters.values().filter_map(Weak::upgrade).collect();
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let limiters = known.limiters.values();
+        let mut all: Vec<_> = limiters.filter_map(Weak::upgrade).collect();
         all.sort_by(|one, other| (&one.policy, &one.ir.name).cmp(&(&other.policy, &other.ir.name)));
         all
+    }
+}
+
+impl Known {
+    /// Removes what is no longer in use.
+    fn retain(&mut self) {
+        self.limiters.retain(|_, it| it.strong_count() > 0);
+        self.budgets.retain(|_, it| it.strong_count() > 0);
+    }
+
+    /// Returns the budget of a namespace.
+    fn budget(&mut self, namespace: &Text) -> Arc<Budget> {
+        let known = self.budgets.entry(namespace.clone()).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let budget = Arc::default();
+            *known = Arc::downgrade(&budget);
+            budget
+        })
     }
 }
 
@@ -225,22 +244,45 @@ impl CountedLimits {
 }
 
 impl Limiter {
-    fn new(policy: ir::ObjectRef, ir: Arc<Limit>, keys: usize, shared: Option<Arc<Group>>) -> Self {
-        let keys = if ir.has_key() { keys } else { 1 };
-        let capacity = |is_needed: bool| if is_needed { keys } else { 0 };
+    fn new(
+        policy: ir::ObjectRef,
+        ir: Arc<Limit>,
+        memory: Arc<LimitMemory>,
+        shared: Option<Arc<Group>>,
+    ) -> Self {
+        let keys = if ir.has_key() { KEYS } else { 1 };
         let shared = shared.map(|group| Shared {
-            leases: (ir.has_key() && group.is_open()).then(|| Leases::new(keys)),
+            leases: (ir.has_key() && group.is_open()).then(|| Leases::new(keys, &memory)),
             group,
         });
         Self {
-            arrivals: Counters::new(capacity(ir.rate.is_some())),
-            in_progress: Counters::new(capacity(ir.concurrent.is_some())),
+            arrivals: Arrivals::new(keys, &memory),
+            in_progress: Slots::new(keys, &memory),
             policy,
             ir,
             hasher: RandomState::new(),
             shared,
             exceeded: AtomicU64::new(0),
-            evicted: AtomicU64::new(0),
+            memory,
+        }
+    }
+
+    /// Returns the number of keys in use that others took the place of.
+    pub fn evicted(&self) -> u64 {
+        self.memory.evicted.load(Relaxed)
+    }
+
+    /// Gives back memory of keys that are not in use.
+    pub fn sweep(&self) {
+        self.sweep_at(monotonic::nanos());
+    }
+
+    fn sweep_at(&self, now: u64) {
+        self.arrivals.sweep(now);
+        self.in_progress.sweep(ANY);
+        let shared = self.shared.as_ref();
+        if let Some(leases) = shared.and_then(|shared| shared.leases.as_ref()) {
+            leases.sweep();
         }
     }
 
@@ -286,8 +328,7 @@ impl Limiter {
         counted: &mut Option<Box<CountedRequest>>,
     ) -> Result<Option<(u64, Duration)>, Duration> {
         if let Some(concurrent) = self.ir.concurrent {
-            let slot = self.in_progress.find(key, 1, &self.evicted);
-            if !take_slot(slot, u64::from(concurrent)) {
+            if !take_slot(&self.in_progress, key, u64::from(concurrent)) {
                 return Err(Duration::from_secs(1));
             }
             let counted = counted.get_or_insert_default();
@@ -330,8 +371,9 @@ impl Limiter {
                     true => interval.saturating_mul(burst.saturating_sub(1)),
                     false => pace::tolerance(full, burst),
                 };
-                let arrival = self.arrivals.find(key, now, &self.evicted);
-                let ahead = take_token(arrival, now, interval, tolerance)?;
+                let ahead = self.arrivals.find(key, now, |place| {
+                    take_token(&place.entry.time, now, interval, tolerance)
+                })?;
                 let left = tolerance.saturating_sub(ahead - interval) / interval;
                 Ok((left, ahead))
             }
@@ -340,13 +382,12 @@ impl Limiter {
                 reserve,
                 capacity,
                 full,
-            } => {
-                let (lease, left) = leases.take(key, now, reserve, &self.evicted);
+            } => leases.take(key, now, reserve, |lease, left| {
                 let left = left.ok_or_else(|| lease.wait(full, now))?;
                 let left = left.saturating_add(lease.left_at_owner(capacity));
                 let used = rate.burst.saturating_sub(left);
                 Ok((left, full.time_of(used)))
-            }
+            }),
         }
     }
 
@@ -364,22 +405,24 @@ impl Limiter {
     /// Reports whether a key may send a request whose cost is not known yet, or after how many nanoseconds.
     fn check_cost(&self, counting: &Counting<'_>, key: u64, now: u64) -> Result<(), u64> {
         match *counting {
-            Counting::Here { full, burst, .. } => match self.arrivals.get(key) {
-                None => Ok(()),
-                Some(arrival) => {
-                    let tolerance = full.time_of(burst.saturating_sub(1));
-                    check_debt(arrival.load(Relaxed), now, tolerance)
-                }
-            },
+            Counting::Here { full, burst, .. } => {
+                let tolerance = full.time_of(burst.saturating_sub(1));
+                let checked = self.arrivals.get(key, now, |place| {
+                    check_debt(place.entry.time.load(Relaxed), now, tolerance)
+                });
+                checked.unwrap_or(Ok(()))
+            }
             Counting::Borrowed {
                 leases,
                 reserve,
                 full,
                 ..
-            } => match leases.get(key).filter(|lease| lease.spent() >= reserve) {
-                None => Ok(()),
-                Some(lease) => Err(lease.wait(full, now)),
-            },
+            } => {
+                let wait = leases.get(key, |lease| {
+                    (lease.spent() >= reserve).then(|| lease.wait(full, now))
+                });
+                wait.flatten().map_or(Ok(()), Err)
+            }
         }
     }
 
@@ -394,8 +437,9 @@ impl Limiter {
             Counting::Here { pace, full, burst } => {
                 let tolerance = full.time_of(burst.saturating_sub(1));
                 let max = tolerance.saturating_add(max_debt);
-                let arrival = self.arrivals.find(key, now, &self.evicted);
-                add_debt(arrival, now, pace.time_of(amount), max);
+                self.arrivals.find(key, now, |place| {
+                    add_debt(&place.entry.time, now, pace.time_of(amount), max);
+                });
             }
             Counting::Borrowed {
                 leases,
@@ -404,7 +448,7 @@ impl Limiter {
                 ..
             } => {
                 let max = reserve.saturating_add(full.amount_in(max_debt));
-                leases.charge(key, now, amount, max, &self.evicted);
+                leases.charge(key, now, amount, max);
             }
         }
     }

@@ -117,11 +117,7 @@ fn objects_come_from_a_folder_or_a_cluster() {
         (&["check"], "name a folder"),
         (&["check", "x", "--context", "y"], "--kubernetes"),
         (
-            &["check", "x", "--controller-namespace", "y"],
-            "--kubernetes",
-        ),
-        (
-            &["check", "--kubernetes", "--allow-image", "*"],
+            &["check", "x", "--allow-image", "*"],
             "add --controller-namespace",
         ),
     ] {
@@ -130,6 +126,59 @@ fn objects_come_from_a_folder_or_a_cluster() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(hint), "{arguments:?}: {error}");
     }
+}
+
+/// A Gateway whose pods use the host network.
+const HOST_NETWORK: &str = "\
+apiVersion: portcullis.dev/v1alpha1
+kind: GatewayParameters
+metadata: {name: own}
+spec: {workload: {kind: DaemonSet, hostNetwork: true}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: own}}
+  listeners: [{name: http, port: 8080, protocol: HTTP}]
+";
+
+const CLASS: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: portcullis}
+spec: {controllerName: portcullis.dev/gateway-controller}
+";
+
+#[test]
+fn check_judges_a_folder_as_its_controller_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    fs::write(folder.path().join("gateway.yaml"), HOST_NETWORK).unwrap();
+    let checked = |flags: &[&str]| {
+        let controller = ["check", path, "--controller-namespace", "infra"];
+        let output = output(&[&controller, flags].concat());
+        (stdout(&output), output.status.code())
+    };
+    let (text, code) = checked(&[]);
+    let unserved = "problem: Gateway default/web: Programmed is False (Pending): no controller serves the Gateway: \
+                    GatewayClass portcullis does not exist\n";
+    assert!(text.contains(unserved), "{text}");
+    assert_eq!(code, Some(1));
+    fs::write(folder.path().join("class.yaml"), CLASS).unwrap();
+    let (text, code) = checked(&[]);
+    assert!(
+        text.contains("spec.workload.hostNetwork (--allow-host-network)"),
+        "{text}"
+    );
+    assert_eq!(code, Some(1));
+    let (text, code) = checked(&["--allow-host-network", "unprivileged-ports"]);
+    assert!(
+        text.contains("Gateway default/web\n  Accepted is True"),
+        "{text}"
+    );
+    assert_eq!(code, Some(0), "{text}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What docs/install.md says about the manifests and the controller: CRDs, the rights of the controller with the comments
-//! of its role, and Events.
+//! of its role, and Events. The manifests name kinds as they are and as they were before their release.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use portcullis::api::Kind;
 use serde_json::Value;
 
 use crate::{files, generated, read, variants};
@@ -114,6 +115,67 @@ fn page_lists_the_rights_of_the_controller() {
         rows("Role"),
     );
     generated::check("docs/install.md", "rights", &table);
+}
+
+/// The rules of roles and of admission policies in a manifest, which are apart in lists.
+fn rule_lists<'a>(value: &'a Value, found: &mut Vec<Vec<&'a Value>>) {
+    let rules: Vec<_> = (value.as_array().into_iter().flatten())
+        .filter(|it| it["apiGroups"].is_array())
+        .collect();
+    if !rules.is_empty() {
+        found.push(rules);
+    }
+    let below = value.as_object().into_iter().flat_map(|it| it.values());
+    let below = below.chain(value.as_array().into_iter().flatten());
+    below.for_each(|value| rule_lists(value, found));
+}
+
+/// Group, resource, and a verb or an operation.
+fn permissions<'a>(rules: &[&'a Value]) -> BTreeSet<(&'a str, String, &'a str)> {
+    let mut permissions = BTreeSet::new();
+    for rule in rules {
+        let actions = [list(&rule["verbs"]), list(&rule["operations"])].concat();
+        for group in list(&rule["apiGroups"]) {
+            for resource in list(&rule["resources"]) {
+                let of_resource = actions.iter();
+                permissions.extend(of_resource.map(|it| (group, resource.to_owned(), *it)));
+            }
+        }
+    }
+    permissions
+}
+
+#[test]
+fn manifests_name_experimental_kinds_beside_released_ones() {
+    let plural = |kind: &str| format!("{}s", kind.to_lowercase());
+    let mut paths = files("deploy/policies", "yaml");
+    paths.push("deploy/install.yaml".to_owned());
+    let mut compared = 0;
+    for path in paths {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&read(&path)).unwrap();
+        let mut lists = Vec::new();
+        documents
+            .iter()
+            .for_each(|document| rule_lists(document, &mut lists));
+        for permissions in lists.iter().map(|rules| permissions(rules)) {
+            for kind in Kind::all() {
+                let Some(former) = kind.experimental else {
+                    continue;
+                };
+                let (released, experimental) = (plural(kind.kind), plural(former.kind));
+                let of_released = permissions.iter().filter_map(|(group, resource, action)| {
+                    let part = resource.strip_prefix(&released)?;
+                    (*group == kind.group).then_some((part, *action))
+                });
+                for (part, action) in of_released {
+                    let expected = (former.group, format!("{experimental}{part}"), action);
+                    assert!(permissions.contains(&expected), "{path}: {expected:?}");
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod installed;
 mod links;
 mod names;
 mod places;
+mod security;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::{
-    DATA, HEADERS, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT, field, frame, gateway,
-    http2_route, keep_open, next, ports, route, upload,
+    DATA, HEADERS, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT, WINDOW_UPDATE, field,
+    frame, gateway, http2_route, keep_open, next, ports, route, upload,
 };
 
 const CONNECTIONS: usize = 100;
@@ -182,6 +182,8 @@ fn small_frames_of_a_hundred_connections() {
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
         let mut client = open(idle.port, "POST", 4);
+        // The window of the connection is large enough only then.
+        while next(&mut client).expect("the connection stays open").0 != WINDOW_UPDATE {}
         // Without an acknowledgement of SETTINGS, no window becomes smaller.
         let mut reset = HashSet::new();
         let mut sent = 0;

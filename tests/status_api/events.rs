@@ -69,7 +69,7 @@ fn condition(name: &str, status: &str) -> Value {
 fn want(running: &Running, report: &StatusReport) {
     running.statuses.send_replace(Some(Statuses {
         report: Arc::new(report.clone()),
-        held: Arc::new(Held::default()),
+        held: Held::default(),
     }));
 }
 

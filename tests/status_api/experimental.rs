@@ -7,7 +7,7 @@ use portcullis::ir::ObjectRef;
 use portcullis::status::stored::StoredStatus;
 use portcullis::status::writer::Statuses;
 use portcullis::status::{
-    Condition, ConditionType, ListenerSetStatus, ListenerStatus, Reason, StatusReport,
+    Condition, ConditionType, Held, ListenerSetStatus, ListenerStatus, Reason, StatusReport,
 };
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn writes_the_status_of_an_experimental_listener_set_with_ports() {
     let wanted = Arc::new(report.clone());
     running.statuses.send_replace(Some(Statuses {
         report: wanted,
-        held: Arc::default(),
+        held: Held::default(),
     }));
     let is_there = |set: &Value| !set["status"]["listeners"].is_null();
     let set = api.wait_for("XListenerSet", "default", "set", is_there);
@@ -78,7 +78,7 @@ fn writes_the_status_of_an_experimental_listener_set_with_ports() {
         .collect();
     running.statuses.send_replace(Some(Statuses {
         report: Arc::new(report),
-        held: Arc::default(),
+        held: Held::default(),
     }));
     running.wait_for("after", "x");
     running.wait_for_count("written", 2);

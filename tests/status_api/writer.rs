@@ -92,22 +92,15 @@ impl Running {
     }
 
     fn want_but_hold(&self, names: &[&str], message: &str, held: &[&str]) {
-        let entry = |name: &&str| {
-            let gateway = if held.contains(name) { "slow" } else { "edge" };
-            (route(name), parents(gateway, message))
-        };
+        let entry = |name: &&str| (route(name), parents("edge", message));
         let report = StatusReport {
             routes: names.iter().map(entry).collect(),
             ..StatusReport::default()
         };
-        let slow = ObjectRef::gateway_api("Gateway", "default", "slow");
-        let held = Held {
-            gateways: [slow].into(),
-            ..Held::default()
-        };
+        let held = held.iter().map(|name| (route(name), Arc::default()));
         self.statuses.send_replace(Some(Statuses {
             report: Arc::new(report),
-            held: Arc::new(held),
+            held: held.collect(),
         }));
     }
 
@@ -215,7 +208,7 @@ fn writes_conditions_and_releases_of_release_backend() {
         };
         running.statuses.send_replace(Some(Statuses {
             report: Arc::new(report),
-            held: Arc::default(),
+            held: Held::default(),
         }));
     };
     for ready in [2, 3] {
@@ -254,7 +247,7 @@ fn released_gateway_loses_only_a_status_of_this_controller() {
     }
     running.statuses.send_replace(Some(Statuses {
         report: Arc::new(report),
-        held: Arc::default(),
+        held: Held::default(),
     }));
     let is_there = |it: &Value| it["status"]["conditions"][0]["status"] == "Unknown";
     let ours = api.wait_for("Gateway", "default", "b-ours", is_there);

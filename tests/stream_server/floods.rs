@@ -30,7 +30,8 @@ fn reviews(controller: &Controller) -> usize {
     controller.api.requests("tokenreviews").len()
 }
 
-/// Sends different tokens of the pod `edge-1` on many connections, without an end: what succeeds does so beside them.
+/// Sends different tokens of the pod `edge-1` on many connections, half of them for a Gateway that does not exist, without an
+/// end: what succeeds does so beside them.
 async fn flood(
     controller: &Controller,
     forge: impl Fn(usize) -> String + 'static,
@@ -40,7 +41,8 @@ async fn flood(
     let mut clients = Vec::new();
     for client in 0..CLIENTS {
         let forge = forge.clone();
-        let template = controller.request("edge", "", None);
+        let gateway = ["edge", "unknown"][client % 2];
+        let template = controller.request(gateway, "", None);
         let mut connection = controller.connect(&bundle).await.unwrap();
         clients.push(spawn_local(async move {
             for number in (client..).step_by(CLIENTS) {
@@ -87,16 +89,11 @@ impl Issuer {
         Self(pair)
     }
 
-    /// Returns a signed token of a pod.
-    fn token(&self, pod: &str, number: usize) -> String {
-        let object =
-            |name: &str, kind: &str| json!({"name": name, "uid": uid(&format!("{kind}-{name}"))});
+    /// Returns a signed token that is bound to these objects.
+    fn token(&self, bound: &Value) -> String {
         let payload = json!({
-            "aud": [AUDIENCE], "iat": now(), "exp": now() + 3600, "iss": "https://issuer", "jti": number,
-            "kubernetes.io": {
-                "namespace": "infra", "pod": object(pod, "Pod"),
-                "serviceaccount": object("edge-portcullis", "ServiceAccount"),
-            },
+            "aud": [AUDIENCE], "iat": now(), "exp": now() + 3600, "iss": "https://issuer",
+            "kubernetes.io": bound,
         });
         let part = |json: Value| URL_SAFE_NO_PAD.encode(json.to_string());
         let signed = format!(
@@ -112,12 +109,22 @@ impl Issuer {
     }
 }
 
+/// The objects of a token of a pod.
+fn bound(account: &str, pod: &str) -> Value {
+    let object =
+        |name: &str, kind: &str| json!({"name": name, "uid": uid(&format!("{kind}-{name}"))});
+    json!({
+        "namespace": "infra", "pod": object(pod, "Pod"),
+        "serviceaccount": object(account, "ServiceAccount"),
+    })
+}
+
 #[test]
 fn forged_signatures_cost_no_review_and_delay_no_new_pod() {
     block_on(async {
         let controller = Controller::start().await;
         let issuer = Issuer::publish(&controller.api);
-        let genuine = issuer.token("edge-1", 0);
+        let genuine = issuer.token(&bound("edge-portcullis", "edge-1"));
         controller.accept(&genuine, "edge-portcullis", "edge-1");
         let (text, _) = genuine.rsplit_once('.').unwrap();
         let text = text.to_owned();
@@ -136,16 +143,9 @@ fn forged_signatures_cost_no_review_and_delay_no_new_pod() {
 fn invalid_tokens_get_few_reviews_and_delay_no_known_pod() {
     block_on(async {
         let controller = Controller::start().await;
-        let object =
-            |name: &str, kind: &str| json!({"name": name, "uid": uid(&format!("{kind}-{name}"))});
         let of_pod = |number: usize| {
-            token(&json!({
-                "jti": number,
-                "kubernetes.io": {
-                    "namespace": "infra", "pod": object("edge-1", "Pod"),
-                    "serviceaccount": object("edge-portcullis", "ServiceAccount"),
-                },
-            }))
+            let bound = bound("edge-portcullis", "edge-1");
+            token(&json!({"jti": number, "kubernetes.io": bound}))
         };
         let (first, second) = (of_pod(1_000_000), of_pod(1_000_001));
         for token in [&first, &second] {
@@ -173,7 +173,7 @@ fn refused_token_is_reviewed_once() {
         let forged = token(&json!({"sub": "forged"}));
         for _ in 0..3 {
             let request = controller.request("edge", &forged, None);
-            assert_eq!(controller.send(request).await.0, StatusCode::UNAUTHORIZED);
+            assert_eq!(controller.send(request).await.0, StatusCode::FORBIDDEN);
         }
         assert_eq!(reviews(&controller), 1);
     });
@@ -200,17 +200,36 @@ fn token_of_a_year_is_refused() {
 fn token_of_another_service_account_costs_no_review() {
     block_on(async {
         let controller = Controller::start().await;
-        let bound = |account: &str, pod: Value| {
-            let account = json!({"name": account, "uid": "1"});
-            let claim = json!({"namespace": "infra", "serviceaccount": account, "pod": pod});
-            token(&json!({"kubernetes.io": claim}))
-        };
-        let pod = json!({"name": "edge-1", "uid": "2"});
-        for token in [bound("other", pod), bound("edge-portcullis", Value::Null)] {
-            let request = controller.request("edge", &token, None);
-            assert_eq!(controller.send(request).await.0, StatusCode::FORBIDDEN);
+        let issuer = Issuer::publish(&controller.api);
+        let mut unbound = bound("edge-portcullis", "edge-1");
+        unbound["pod"] = Value::Null;
+        for objects in [bound("other", "edge-1"), unbound] {
+            let token = issuer.token(&objects);
+            for gateway in ["edge", "unknown"] {
+                let request = controller.request(gateway, &token, None);
+                assert_eq!(controller.send(request).await.0, StatusCode::FORBIDDEN);
+            }
         }
         assert_eq!(reviews(&controller), 0);
+    });
+}
+
+/// Without the keys of the API server, only a review shows whose token it is.
+#[test]
+fn tokens_of_another_service_account_get_few_reviews() {
+    const TOKENS: usize = 60;
+    block_on(async {
+        let controller = Controller::start().await;
+        let start = Instant::now();
+        for number in 0..TOKENS {
+            let token = token(&json!({"jti": number}));
+            controller.accept(&token, "other", "edge-1");
+            let request = controller.request("edge", &token, None);
+            assert_ne!(controller.send(request).await.0, StatusCode::OK);
+        }
+        let most = 12 + 2 * start.elapsed().as_secs();
+        let reviews = reviews(&controller);
+        assert!((reviews as u64) < most, "{reviews}");
     });
 }
 

@@ -5,6 +5,7 @@
 
 #[path = "../api_server/mod.rs"]
 mod api_server;
+mod disclosure;
 mod feeding;
 mod floods;
 mod key_sets;

@@ -48,15 +48,14 @@ fn rejects_tokens_that_the_api_server_rejects() {
     block_on(async {
         let controller = Controller::start().await;
         let forged = token(&json!({"sub": "forged"}));
-        let (status, text) = round_trip(&controller, "edge", &forged).await;
-        assert_eq!(status, StatusCode::UNAUTHORIZED);
-        assert!(text.contains("invalid bearer token"), "{text}");
+        let (status, _) = round_trip(&controller, "edge", &forged).await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
         let other = token(&json!({"sub": "other"}));
         let status = json!({"authenticated": true, "audiences": ["other"], "user": {}});
         controller.api.review(&other, status);
         assert_eq!(
             round_trip(&controller, "edge", &other).await.0,
-            StatusCode::UNAUTHORIZED
+            StatusCode::FORBIDDEN
         );
     });
 }
@@ -112,9 +111,8 @@ fn rejects_tokens_not_bound_to_a_pod() {
         let audiences = ["portcullis.dev/controller"];
         let status = json!({"authenticated": true, "audiences": audiences, "user": user});
         controller.api.review(&token, status);
-        let (status, text) = round_trip(&controller, "edge", &token).await;
+        let (status, _) = round_trip(&controller, "edge", &token).await;
         assert_eq!(status, StatusCode::FORBIDDEN);
-        assert!(text.contains("not bound to a pod"), "{text}");
     });
 }
 

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use portcullis::api::Kind;
 use portcullis::ir::ObjectRef;
 use portcullis::key_requests::KeyRequests;
@@ -282,6 +282,7 @@ impl Controller {
         let response = timeout(TEST_TIMEOUT, response).await.unwrap().unwrap();
         let (head, body) = response.into_parts();
         let pod = Pod {
+            headers: head.headers,
             reports: requests,
             body,
             buffer: BytesMut::new(),
@@ -298,6 +299,7 @@ impl Controller {
 
 /// A pod that is connected or was rejected.
 pub(crate) struct Pod {
+    pub(crate) headers: HeaderMap,
     reports: SendStream<Bytes>,
     body: RecvStream,
     buffer: BytesMut,

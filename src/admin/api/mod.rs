@@ -193,7 +193,7 @@ fn limits(table: &Table, query: &Query) -> Value {
             "limit": it.ir.name.to_string(),
             "mode": if it.ir.is_audit { "Audit" } else { "Enforce" },
             "exceeded": it.exceeded.load(Relaxed),
-            "keysEvicted": it.evicted.load(Relaxed),
+            "keysEvicted": it.evicted(),
         })
     };
     let part = query.part(table.limiters().into_iter(), text, view);

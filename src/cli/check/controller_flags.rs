@@ -1,24 +1,24 @@
-//! Flags of `check` that a controller has too: what it permits the infrastructure of Gateways, and where it fetches keys.
+//! Flags of `check` about the controller that serves the objects: what it permits the infrastructure of Gateways, and where it
+//! fetches keys.
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
+use crate::cli::flags::IssuerAddressFlags;
 use crate::cli::infrastructure::InfrastructureFlags;
 use crate::cli::value::namespace;
 use crate::dns::AllowedAddresses;
 use crate::settings::permissions::InfrastructurePermissions;
 
-/// What the controller of the cluster is started with.
+/// What the controller is started with.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ControllerFlags {
-    /// Namespace of the controller of the cluster: GatewayParameters and `spec.infrastructure` of Gateways are checked with
-    /// its permissions, which are the `--allow-` flags below [default: they are not checked]
+    /// Namespace of the controller that serves the objects: also those of DIR are judged as it does, GatewayParameters and
+    /// `spec.infrastructure` of Gateways by its permissions, which are the `--allow-` flags below [default: these are not
+    /// checked, and DIR is judged as for `run`]
     #[arg(
         long,
         value_name = "NAMESPACE",
-        help_heading = "Cluster",
-        requires = "kubernetes",
+        help_heading = "Controller",
         value_parser = namespace
     )]
     controller_namespace: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct ControllerFlags {
     #[arg(
         long,
         value_name = "IMAGE",
-        help_heading = "Cluster",
+        help_heading = "Controller",
         requires = "controller_namespace",
         default_value = ""
     )]
@@ -34,16 +34,9 @@ pub(super) struct ControllerFlags {
     /// What the controller permits.
     #[command(flatten)]
     infrastructure: InfrastructureFlags,
-    /// Addresses that keys of token issuers may be fetched from, in addition to public addresses and, for keys of a Service,
-    /// those of pods
-    #[arg(
-        long,
-        value_name = "CIDR,…",
-        help_heading = "Permissions",
-        env = "PORTCULLIS_ALLOW_JWKS_ADDRESS",
-        value_delimiter = ','
-    )]
-    allow_jwks_address: Vec<IpNet>,
+    /// Where keys may be fetched from.
+    #[command(flatten, next_help_heading = "Permissions")]
+    issuers: IssuerAddressFlags,
 }
 
 impl ControllerFlags {
@@ -67,7 +60,7 @@ impl ControllerFlags {
 
     /// Returns where keys may be fetched from.
     pub(super) fn key_addresses(&self) -> AllowedAddresses {
-        AllowedAddresses::new(self.allow_jwks_address.clone())
+        AllowedAddresses::new(self.issuers.allow_jwks_address.clone())
     }
 }
 
@@ -81,8 +74,7 @@ mod tests {
     fn infrastructure(
         arguments: &[&str],
     ) -> Result<Option<Arc<InfrastructurePermissions>>, &'static str> {
-        let cluster = clap::Arg::new("kubernetes").long("kubernetes").num_args(0);
-        let command = ControllerFlags::augment_args(Command::new("check").arg(cluster));
+        let command = ControllerFlags::augment_args(Command::new("check"));
         let line = ["check"].iter().chain(arguments);
         let matches = command.try_get_matches_from(line).unwrap();
         ControllerFlags::from_arg_matches(&matches)
@@ -93,11 +85,9 @@ mod tests {
     #[test]
     fn permissions_are_those_of_the_controller_in_its_namespace() {
         assert_eq!(infrastructure(&[]), Ok(None));
-        assert_eq!(infrastructure(&["--kubernetes"]), Ok(None));
-        let alone = infrastructure(&["--kubernetes", "--allow-image", "*"]);
+        let alone = infrastructure(&["--allow-image", "*"]);
         assert!(alone.unwrap_err().contains("--controller-namespace"));
         let named = [
-            "--kubernetes",
             "--controller-namespace=infra",
             "--image=edge:1",
             "--allow-image=registry.example/edge/",

@@ -25,7 +25,10 @@ use crate::snapshot::Snapshot;
 
 /// All objects of all kinds.
 pub(super) struct Store {
-    scopes: Vec<Scope>,
+    /// By number. The scope of a watch that has ended is gone.
+    scopes: BTreeMap<usize, Scope>,
+    /// The next number. None is used twice: changes of a watch that has ended may still be in the queue.
+    next_scope: usize,
     snapshot: Snapshot,
     problems: BTreeMap<ObjectRef, Problem>,
     /// Incomplete lists by scope. Only the keys of unreferenced objects are kept.
@@ -34,8 +37,6 @@ pub(super) struct Store {
     awaited: BTreeSet<usize>,
     /// Scopes that were added later and have not been listed yet. Publication waits for them for a short time.
     expected: BTreeSet<usize>,
-    /// Scopes whose objects are no longer needed.
-    removed: BTreeSet<usize>,
     pods: PodScopes,
     referenced: Referenced,
     /// Changed objects that wait for what they refer to, and new ones that wait for policies. Nothing else waits for it.
@@ -65,7 +66,6 @@ impl Store {
             staged: BTreeMap::new(),
             awaited: (0..scopes.len()).collect(),
             expected: BTreeSet::new(),
-            removed: BTreeSet::new(),
             pods: PodScopes {
                 kind: kinds.iter().copied().find(|it| is_watched_where_needed(it)),
                 numbers: BTreeMap::new(),
@@ -77,7 +77,8 @@ impl Store {
             first: None,
             is_published: false,
             fetched: Vec::new(),
-            scopes,
+            next_scope: scopes.len(),
+            scopes: scopes.into_iter().enumerate().collect(),
             observer,
         }
     }
@@ -110,11 +111,9 @@ impl Store {
     }
 
     fn apply(&mut self, number: usize, change: Change) -> bool {
-        // The aborted watch may have sent changes that are still in the queue.
-        if self.removed.contains(&number) {
+        let Some(kind) = self.scopes.get(&number).map(|scope| scope.kind) else {
             return false;
-        }
-        let kind = self.scopes[number].kind;
+        };
         if is_held_by_reference(kind) {
             self.drop_unreferenced();
         }
@@ -131,7 +130,7 @@ impl Store {
                 false
             }
             Change::Listed(parsed) => {
-                self.stage(number, parsed);
+                self.stage(kind, number, parsed);
                 false
             }
             Change::Complete => {
@@ -196,18 +195,19 @@ impl Store {
         self.pods.numbers = kept;
         for number in removed.into_values() {
             self.replace(number, BTreeMap::new());
+            self.scopes.remove(&number);
             self.await_no_more(number);
             self.expected.remove(&number);
             self.staged.remove(&number);
-            self.removed.insert(number);
             changes.push(ScopeChange::Removed(number));
         }
         for namespace in needed {
             if self.pods.numbers.contains_key(&namespace) {
                 continue;
             }
-            let (number, scope) = (self.scopes.len(), pods::scope(kind, &namespace));
-            self.scopes.push(scope.clone());
+            let (number, scope) = (self.next_scope, pods::scope(kind, &namespace));
+            self.next_scope += 1;
+            self.scopes.insert(number, scope.clone());
             let waiting = if is_published {
                 &mut self.expected
             } else {
@@ -222,7 +222,8 @@ impl Store {
 
     /// Scopes that have never been listed.
     pub(super) fn awaited(&self) -> impl Iterator<Item = &Scope> {
-        self.awaited.iter().map(|number| &self.scopes[*number])
+        let awaited = self.awaited.iter();
+        awaited.filter_map(|number| self.scopes.get(number))
     }
 
     /// Reports whether all kinds that can reference Secrets and ConfigMaps have been listed.
@@ -310,8 +311,8 @@ impl Store {
     fn late(&self) -> impl Iterator<Item = Problem> {
         self.deferred.late().filter_map(|(name, after)| {
             let kinds: BTreeSet<_> = self.moments.behind(after).collect();
-            let kinds = kinds.iter().map(|it| self.scopes[*it].to_string());
-            let kinds = kinds.collect::<Vec<_>>().join(", ");
+            let kinds = kinds.iter().filter_map(|it| self.scopes.get(it));
+            let kinds = kinds.map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let generation = self.snapshot.object(name)?.meta().generation;
             let message = format!(
                 "is new and not served yet: policies may protect it that the watch of {kinds} has not shown so far"
@@ -335,8 +336,7 @@ impl Store {
         Kind::of(name).is_some_and(|kind| self.forget(kind, name))
     }
 
-    fn stage(&mut self, number: usize, parsed: ParsedObject) {
-        let kind = self.scopes[number].kind;
+    fn stage(&mut self, kind: &Kind, number: usize, parsed: ParsedObject) {
         let key = parsed.key.clone();
         let is_held = !is_held_by_reference(kind)
             || self
@@ -347,11 +347,14 @@ impl Store {
     }
 
     fn replace(&mut self, number: usize, listed: BTreeMap<Key, Option<ParsedObject>>) -> bool {
-        let kind = self.scopes[number].kind;
+        let Some(scope) = self.scopes.get(&number).cloned() else {
+            return false;
+        };
+        let kind = scope.kind;
         let mut changed = false;
         for key in self.known(kind) {
             // Parts of a kind are listed separately. A list says nothing about objects outside of its scope.
-            if self.scopes[number].has(&key) && !listed.contains_key(&key) {
+            if scope.has(&key) && !listed.contains_key(&key) {
                 let name = kind.object_ref(&key.namespace, &key.name);
                 // The object may be newer than the list: a fetch decides.
                 if !self.referenced.record_unlisted(&name) {

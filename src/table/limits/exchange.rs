@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustc_hash::FxHashMap;
 
-use super::counters::take_tokens;
+use super::arrivals::take_tokens;
 use super::group::{Group, Owner, Pod, View};
 use super::leases::{Lease, UNSERVED};
 use super::pace::{self, Pace, capacity, lease, reserve};
@@ -61,7 +61,6 @@ pub struct PendingAsk {
     /// The wish.
     pub ask: Ask,
     limiter: Arc<Limiter>,
-    place: usize,
 }
 
 /// The limits with keys that pods share, by the hash that all pods have for each.
@@ -101,7 +100,7 @@ impl LimitIndex {
             let Some(leases) = &shared.leases else {
                 continue;
             };
-            leases.each_lacking(random, |place, key, entry| {
+            leases.each_lacking(random, |key, entry| {
                 is_active = true;
                 let Owner::Other(owner, pod) = view.owner(key) else {
                     entry.replace(u64::MAX);
@@ -124,7 +123,6 @@ impl LimitIndex {
                 let pending = PendingAsk {
                     ask: wish,
                     limiter: limiter.clone(),
-                    place,
                 };
                 if ask(owner, pending) {
                     shared.group.counts.asked.fetch_add(wanted, Relaxed);
@@ -158,29 +156,32 @@ impl PendingAsk {
         if grant.tokens > self.ask.tokens {
             return Err(TooMuch);
         }
-        let shared = self.limiter.shared.as_ref();
-        let leases = shared.and_then(|shared| Some((shared, shared.leases.as_ref()?)));
-        // Another key may have taken the place.
-        let Some((shared, entry)) = leases
-            .and_then(|(shared, leases)| Some((shared, leases.at(self.place, self.ask.key)?)))
-        else {
-            return Ok(());
-        };
+        if let Some(shared) = &self.limiter.shared
+            && let Some(leases) = &shared.leases
+        {
+            // Another key may have taken the place.
+            leases.get(self.ask.key, |entry| {
+                self.apply_to(entry, &shared.group, grant, now)
+            });
+        }
+        Ok(())
+    }
+
+    fn apply_to(&self, entry: &Lease, group: &Group, grant: Grant, now: u64) {
         if grant.wait == Grant::UNSERVED {
             entry.gone.store(UNSERVED, Relaxed);
             entry.due.store(now + UNSERVED_WAIT, Relaxed);
-            return Ok(());
+            return;
         }
-        let borrowed = &shared.group.counts.borrowed;
+        let borrowed = &group.counts.borrowed;
         borrowed.fetch_add(entry.replace(grant.tokens), Relaxed);
-        let pods = shared.group.view().pods();
+        let pods = group.view().pods();
         let of_owner = self.limiter.ir.rate.as_ref();
         let of_owner = of_owner.map_or(0, |rate| capacity(rate, pods));
         let gone = of_owner.saturating_sub(grant.left).saturating_add(1);
         entry.gone.store(gone.min(UNSERVED - 1), Relaxed);
         let wait = u64::from(grant.wait).min(MAX_WAIT) * MILLISECOND;
         entry.due.store(now + wait, Relaxed);
-        Ok(())
     }
 }
 
@@ -215,10 +216,11 @@ impl Limiter {
         let (pods, full) = (view.pods(), Pace::of(rate));
         let pace = full.share(view.present(), pods);
         let tolerance = pace::tolerance(full, capacity(rate, pods));
-        let arrival = self.arrivals.find(ask.key, now, &self.evicted);
         let wanted = ask.tokens.min(lease(rate));
         let times = (|time| pace.amount_in(time), |amount| pace.time_of(amount));
-        let (tokens, ahead) = take_tokens(arrival, now, tolerance, wanted, times);
+        let (tokens, ahead) = self.arrivals.find(ask.key, now, |place| {
+            take_tokens(&place.entry.time, now, tolerance, wanted, times)
+        });
         shared.group.counts.granted.fetch_add(tokens, Relaxed);
         let left = match tolerance.checked_sub(ahead) {
             Some(room) => pace.amount_in(room).saturating_add(1),

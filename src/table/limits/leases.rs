@@ -1,23 +1,19 @@
-//! What a pod has used up of keys that other pods own. A bounded number of keys, which all workers share without a lock.
+//! What a pod has used up of keys that other pods own, in a table that all workers share without a lock.
 //! Workers mark keys that lack tokens, and one thread asks for these. Marks are sequentially consistent: a worker that finds
 //! one must not miss that it is removed. Must not know who is asked.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use super::memory::LimitMemory;
 use super::pace::Pace;
-
-/// Places of a set.
-const WAYS: usize = 8;
-/// Keys of a word of marks.
-const BITS: usize = u64::BITS as usize;
+use super::parts::{ANY, Entry, Parts, Place};
 
 /// Keys that other pods own.
 #[derive(Debug)]
 pub(super) struct Leases {
-    entries: Box<[Lease]>,
-    /// One bit for each entry that lacks tokens.
-    marks: Box<[AtomicU64]>,
+    keys: Parts<Lease>,
     /// Whether there may be a mark.
     is_marked: AtomicBool,
 }
@@ -25,7 +21,6 @@ pub(super) struct Leases {
 /// What is used up of a key.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
-    /// 0 if the place is free.
     key: AtomicU64,
     /// Time of the last use.
     used: AtomicU64,
@@ -42,109 +37,88 @@ pub(super) struct Lease {
 /// The owner does not serve the key.
 pub(super) const UNSERVED: u64 = u64::MAX;
 
+impl Entry for Lease {
+    const HAS_MARKS: bool = true;
+
+    fn load(&self) -> (u64, u64) {
+        // The key first: if another one takes the place meanwhile, `replace` finds that.
+        (self.key.load(Acquire), self.spent())
+    }
+
+    fn rank(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    fn replace(&self, (previous, _): (u64, u64), was_in_use: bool, key: u64) -> bool {
+        let replaced = self.key.compare_exchange(previous, key, Relaxed, Relaxed);
+        if replaced.is_ok() {
+            self.due.store(0, Relaxed);
+            self.gone.store(0, Relaxed);
+            self.accrues.store(0, Relaxed);
+        }
+        if replaced.is_ok() && was_in_use {
+            self.spent.store(0, Relaxed);
+        }
+        replaced.is_ok()
+    }
+}
+
 impl Leases {
-    /// Creates room for a number of keys, rounded up to a power of two of whole sets.
-    pub(super) fn new(keys: usize) -> Self {
-        let keys = keys.next_power_of_two().max(WAYS);
-        let words = keys.div_ceil(BITS);
+    pub(super) fn new(max_keys: usize, memory: &Arc<LimitMemory>) -> Self {
         Self {
-            entries: std::iter::repeat_with(Lease::default).take(keys).collect(),
-            marks: std::iter::repeat_with(AtomicU64::default)
-                .take(words)
-                .collect(),
+            keys: Parts::new(max_keys, memory),
             is_marked: AtomicBool::new(false),
         }
     }
 
-    /// Returns the place of a key, which takes that of the key that has not been used for longest if it has none. `evicted`
-    /// counts keys that lacked tokens.
-    fn place(&self, key: u64, now: u64, evicted: &AtomicU64) -> usize {
-        let first = self.first(key);
-        let set = &self.entries[first..first + WAYS];
-        let known = |entry: &Lease| entry.key.load(Relaxed) == key;
-        if let Some(at) = set.iter().position(known) {
-            set[at].used.store(now, Relaxed);
-            return first + at;
-        }
-        let mut oldest = 0;
-        for (at, entry) in set.iter().enumerate().skip(1) {
-            if entry.used.load(Relaxed) < set[oldest].used.load(Relaxed) {
-                oldest = at;
-            }
-        }
-        let entry = &set[oldest];
-        let previous = entry.key.load(Relaxed);
-        let taken = entry.key.compare_exchange(previous, key, Relaxed, Relaxed);
-        // If another worker was first, both keys count together until one is evicted.
-        if taken.is_ok() {
-            if entry.spent.swap(0, Relaxed) > 0 && previous != 0 {
-                evicted.fetch_add(1, Relaxed);
-            }
-            entry.due.store(0, Relaxed);
-            entry.gone.store(0, Relaxed);
-            entry.accrues.store(0, Relaxed);
-        }
-        entry.used.store(now, Relaxed);
-        first + oldest
+    /// Calls `then` with what there is of a key.
+    pub(super) fn get<R>(&self, key: u64, then: impl FnOnce(&Lease) -> R) -> Option<R> {
+        self.keys.get(key, ANY, |place| then(place.entry))
     }
 
-    fn first(&self, key: u64) -> usize {
-        let sets = self.entries.len() / WAYS;
-        // The lowest bit is that of every key.
-        ((key >> 1) as usize % sets) * WAYS
-    }
-
-    /// Returns what there is of a key.
-    pub(super) fn get(&self, key: u64) -> Option<&Lease> {
-        let first = self.first(key);
-        let mut set = self.entries[first..first + WAYS].iter();
-        set.find(|entry| entry.key.load(Relaxed) == key)
-    }
-
-    /// Returns what there is at a place, if it is that of a key.
-    pub(super) fn at(&self, place: usize, key: u64) -> Option<&Lease> {
-        let entry = self.entries.get(place)?;
-        (entry.key.load(Relaxed) == key).then_some(entry)
-    }
-
-    /// Takes a token of a key that has `reserve`. Returns the key's state, and how many tokens it still has, if it has any.
-    pub(super) fn take(
+    /// Takes a token of a key that has `reserve`. Calls `then` with the key's state, and how many tokens it still has, if it
+    /// has any.
+    pub(super) fn take<R>(
         &self,
         key: u64,
         now: u64,
         reserve: u64,
-        evicted: &AtomicU64,
-    ) -> (&Lease, Option<u64>) {
-        let place = self.place(key, now, evicted);
-        let entry = &self.entries[place];
-        let take = |spent| (spent < reserve).then_some(spent + 1);
-        let taken = entry.spent.fetch_update(SeqCst, Relaxed, take);
-        self.mark(place);
-        (entry, taken.ok().map(|spent| reserve - spent - 1))
+        then: impl FnOnce(&Lease, Option<u64>) -> R,
+    ) -> R {
+        self.keys.find(key, ANY, |place| {
+            let take = |spent| (spent < reserve).then_some(spent + 1);
+            let taken = place.entry.spent.fetch_update(SeqCst, Relaxed, take);
+            self.use_at(&place, now);
+            let left = taken.ok().map(|spent| reserve - spent - 1);
+            then(place.entry, left)
+        })
     }
 
     /// Gives back a token of a key, unless a lease has replaced it meanwhile.
     pub(super) fn give_back(&self, key: u64) {
-        if let Some(entry) = self.get(key) {
+        self.get(key, |lease| {
             let give = |spent: u64| spent.checked_sub(1);
-            let _ = entry.spent.fetch_update(SeqCst, Relaxed, give);
-        }
+            let _ = lease.spent.fetch_update(SeqCst, Relaxed, give);
+        });
     }
 
     /// Takes an amount from a key, however large, until `max` is used.
-    pub(super) fn charge(&self, key: u64, now: u64, amount: u64, max: u64, evicted: &AtomicU64) {
-        let place = self.place(key, now, evicted);
-        let add = |spent: u64| Some(spent.saturating_add(amount).min(max.max(spent)));
-        // Always `Some`, so that it cannot fail.
-        let _ = self.entries[place].spent.fetch_update(SeqCst, Relaxed, add);
+    pub(super) fn charge(&self, key: u64, now: u64, amount: u64, max: u64) {
+        self.keys.find(key, ANY, |place| {
+            let add = |spent: u64| Some(spent.saturating_add(amount).min(max.max(spent)));
+            // Always `Some`, so that it cannot fail.
+            let _ = place.entry.spent.fetch_update(SeqCst, Relaxed, add);
+            self.use_at(&place, now);
+        });
+    }
+
+    fn use_at(&self, place: &Place<'_, Lease>, now: u64) {
+        place.entry.used.store(now, Relaxed);
         self.mark(place);
     }
 
-    fn mark(&self, place: usize) {
-        let (word, bit) = (&self.marks[place / BITS], 1 << (place % BITS));
-        if word.load(SeqCst) & bit == 0 {
-            word.fetch_or(bit, SeqCst);
-        }
+    fn mark(&self, place: &Place<'_, Lease>) {
+        place.mark();
         if !self.is_marked.load(SeqCst) {
             self.is_marked.store(true, SeqCst);
         }
@@ -152,37 +126,34 @@ impl Leases {
 
     /// Calls `each` with the keys that lack tokens, from the place `start` on and around. Those that lack none are no longer
     /// marked after that. Only one thread may call this.
-    pub(super) fn each_lacking(&self, start: usize, mut each: impl FnMut(usize, u64, &Lease)) {
+    pub(super) fn each_lacking(&self, start: usize, mut each: impl FnMut(u64, &Lease)) {
         if !self.is_marked.swap(false, SeqCst) {
             return;
         }
-        let words = self.marks.len();
         let mut is_marked = false;
-        for word in (0..words).map(|at| (start + at) % words) {
-            let mut bits = self.marks[word].load(SeqCst);
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let place = word * BITS + bit;
-                let entry = &self.entries[place];
-                let key = entry.key.load(Relaxed);
-                if entry.spent.load(Relaxed) > 0 {
-                    each(place, key, entry);
-                }
-                if entry.spent.load(Relaxed) == 0 {
-                    entry.accrues.store(0, Relaxed);
-                    self.marks[word].fetch_and(!(1 << bit), SeqCst);
-                    // A worker that used a token meanwhile may have found the mark.
-                    if entry.spent.load(SeqCst) > 0 {
-                        self.mark(place);
-                    }
-                }
-                is_marked |= entry.spent.load(Relaxed) > 0;
+        self.keys.for_each_marked(start, |place| {
+            let lease = place.entry;
+            if lease.spent() > 0 {
+                each(place.key, lease);
             }
-        }
+            if lease.spent() == 0 {
+                lease.accrues.store(0, Relaxed);
+                place.unmark();
+                // A worker that used a token meanwhile may have found the mark.
+                if lease.spent.load(SeqCst) > 0 {
+                    self.mark(place);
+                }
+            }
+            is_marked |= lease.spent() > 0;
+        });
         if is_marked {
             self.is_marked.store(true, SeqCst);
         }
+    }
+
+    /// Gives back memory of keys that lack no tokens.
+    pub(super) fn sweep(&self) {
+        self.keys.sweep(ANY);
     }
 }
 
@@ -219,45 +190,68 @@ impl Lease {
 mod tests {
     use super::*;
 
+    fn leases(max_keys: usize) -> (Leases, Arc<LimitMemory>) {
+        let memory = LimitMemory::new(Arc::default());
+        (Leases::new(max_keys, &memory), memory)
+    }
+
     fn lacking(leases: &Leases) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
-        leases.each_lacking(0, |_, key, lease| all.push((key, lease.spent())));
+        leases.each_lacking(0, |key, lease| all.push((key, lease.spent())));
         all
+    }
+
+    fn take(leases: &Leases, key: u64, now: u64, reserve: u64) -> Option<u64> {
+        leases.take(key, now, reserve, |_, left| left)
     }
 
     #[test]
     fn key_lacks_tokens_until_they_are_replaced() {
-        let (leases, evicted) = (Leases::new(100), AtomicU64::new(0));
+        let (leases, memory) = leases(100);
         assert!(lacking(&leases).is_empty());
         for left in [Some(1), Some(0), None] {
-            assert_eq!(leases.take(9, 1, 2, &evicted).1, left);
+            assert_eq!(take(&leases, 9, 1, 2), left);
         }
         for _ in 0..2 {
             assert_eq!(lacking(&leases), [(9, 2)]);
         }
-        let lease = leases.get(9).unwrap();
-        assert_eq!((lease.replace(1), lease.replace(7)), (1, 1));
+        let replaced = leases.get(9, |lease| (lease.replace(1), lease.replace(7)));
+        assert_eq!(replaced, Some((1, 1)));
         assert!(lacking(&leases).is_empty());
-        assert_eq!(leases.take(9, 1, 2, &evicted).1, Some(1));
+        assert_eq!(take(&leases, 9, 1, 2), Some(1));
         assert_eq!(lacking(&leases), [(9, 1)]);
-        leases.charge(9, 1, u64::MAX, 1_000, &evicted);
+        leases.charge(9, 1, u64::MAX, 1_000);
         assert_eq!(lacking(&leases), [(9, 1_000)]);
-        assert_eq!(evicted.into_inner(), 0);
+        assert_eq!(memory.evicted.load(Relaxed), 0);
     }
 
     #[test]
     fn number_of_keys_is_bounded_and_the_oldest_leaves() {
-        let (leases, evicted) = (Leases::new(8), AtomicU64::new(0));
+        let (leases, memory) = leases(8);
         for key in 0..9 {
-            leases.take(2 * key + 1, key + 1, 1, &evicted);
+            take(&leases, 2 * key + 1, key + 1, 1);
         }
-        assert!(leases.get(1).is_none() && leases.get(3).is_some());
-        assert_eq!(evicted.load(Relaxed), 1);
+        assert_eq!(leases.get(1, |_| ()), None);
+        assert_eq!(leases.get(3, |_| ()), Some(()));
+        assert_eq!(memory.evicted.load(Relaxed), 1);
         let mut places = 0;
-        leases.each_lacking(5, |place, key, _| {
-            assert!(leases.at(place, key).is_some());
-            places += 1;
-        });
+        leases.each_lacking(5, |_, _| places += 1);
         assert_eq!(places, 8);
+    }
+
+    #[test]
+    fn keys_of_all_parts_lack_tokens_from_any_place_on() {
+        let (leases, _) = leases(4_096);
+        // Spread over the sets as hashes are.
+        let keys: Vec<_> = (1..=1_000).map(|key| key * (u64::MAX / 1_000)).collect();
+        for key in &keys {
+            take(&leases, *key, 1, 1);
+        }
+        for start in [0, 1, 7, usize::MAX] {
+            let mut lacking = Vec::new();
+            leases.each_lacking(start, |key, _| lacking.push(key));
+            lacking.sort_unstable();
+            assert_eq!(lacking, keys);
+        }
     }
 }

@@ -16,6 +16,7 @@ use crate::table::authentication::Claims;
 use crate::table::matcher::RequestView;
 
 mod costs;
+mod memory;
 mod pods;
 mod simulation;
 mod together;
@@ -44,7 +45,11 @@ fn limit(requests: u64, burst: u64) -> Limit {
 }
 
 fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<CountedLimits> {
-    let policy = ObjectRef::new("portcullis.dev", "RateLimitPolicy", "ns", "policy");
+    policies_of("ns", limiters, limits)
+}
+
+fn policies_of(namespace: &str, limiters: &Limiters, limits: &[Limit]) -> Arc<CountedLimits> {
+    let policy = ObjectRef::new("portcullis.dev", "RateLimitPolicy", namespace, "policy");
     let limits = IrLimits {
         policy,
         limits: limits.iter().cloned().map(Arc::new).collect(),
@@ -401,7 +406,7 @@ fn a_million_keys_take_bounded_memory_and_are_counted() {
         let client = from(Ipv4Addr::from(address));
         assert_eq!(admit_from(&policies, client, NOW), Ok(()));
     }
-    let evicted = policies.limits[0].evicted.load(Relaxed);
+    let evicted = policies.limits[0].evicted();
     let kept = 1_000_000 - evicted as usize;
     assert!(
         (KEYS * 9 / 10..=KEYS).contains(&kept),
@@ -409,22 +414,5 @@ fn a_million_keys_take_bounded_memory_and_are_counted() {
     );
     // Once their time has passed, nothing is lost with them.
     admitted(&policies, NOW + 10 * SECOND, 1);
-    assert_eq!(policies.limits[0].evicted.load(Relaxed), evicted);
-}
-
-#[test]
-fn limits_of_one_namespace_share_its_memory() {
-    let limiters = Limiters::default();
-    let limits: Vec<_> = (0..512)
-        .map(|index| Limit {
-            name: index.to_string().into(),
-            key: vec![KeyPart::Hostname],
-            ..limit(1, 1)
-        })
-        .collect();
-    let policies = policies_in(&limiters, &limits);
-    let keys = |limiter: &Arc<Limiter>| limiter.arrivals.len();
-    assert_eq!(keys(&policies.limits[0]), KEYS);
-    let total: usize = policies.limits.iter().map(keys).sum();
-    assert!(total <= 6 * KEYS_OF_NAMESPACE, "{total} keys");
+    assert_eq!(policies.limits[0].evicted(), evicted);
 }

@@ -2,6 +2,7 @@
 
 use super::Limiter;
 use super::pace::Pace;
+use super::parts::{Entry, Parts};
 use crate::runtime::monotonic;
 
 /// Number of keys that are named.
@@ -36,11 +37,10 @@ impl Limiter {
         if let Some(rate) = &self.ir.rate {
             let interval = Pace::of(rate).interval();
             let used = |arrival: u64| arrival.saturating_sub(now).div_ceil(interval);
-            let keys = self.arrivals.entries();
-            usage.add(keys.map(|(key, arrival)| (key, used(arrival))), rate.burst);
+            usage.add(&self.arrivals, used, rate.burst);
         }
         if let Some(max) = self.ir.concurrent {
-            usage.add(self.in_progress.entries(), max.into());
+            usage.add(&self.in_progress, |count| count, max.into());
         }
         usage
     }
@@ -48,16 +48,19 @@ impl Limiter {
 
 impl Usage {
     /// Adds keys with what they use of `whole`.
-    fn add(&mut self, used: impl Iterator<Item = (u64, u64)>, whole: u64) {
+    fn add<E: Entry>(&mut self, table: &Parts<E>, used: impl Fn(u64) -> u64, whole: u64) {
         let mut keys = 0;
-        for (key, used) in used.filter(|(_, used)| *used > 0) {
-            keys += 1;
-            let percent = u128::from(used) * 100 / u128::from(whole.max(1));
-            self.name(KeyUsage {
-                digest: (key >> 32) as u32,
-                percent: percent as u64,
-            });
-        }
+        table.for_each(|key, value| {
+            let used = used(value);
+            if used > 0 {
+                keys += 1;
+                let percent = u128::from(used) * 100 / u128::from(whole.max(1));
+                self.name(KeyUsage {
+                    digest: (key >> 32) as u32,
+                    percent: percent as u64,
+                });
+            }
+        });
         self.keys = self.keys.max(keys);
     }
 

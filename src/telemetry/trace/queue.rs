@@ -1,5 +1,5 @@
-//! Sampled requests and records of the access log on their way from workers to the exporter, apart for each policy: while the collector of one is away,
-//! those of others have room. Adding never waits; requests that do not fit are dropped and counted.
+//! Sampled requests and records of the access log on their way from workers to the exporter, apart for each policy: while collectors are away,
+//! the policies of others have their share of the room. Adding never waits; requests that do not fit are dropped and counted.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,9 +11,8 @@ use super::batch::{Batch, Counts};
 use super::item::Item;
 use crate::ir::ObjectRef;
 
-/// Maximum memory of waiting requests, in bytes: of all policies, and of one.
+/// Maximum memory of all requests, in bytes. Each policy that has some is entitled to an equal share of it, and the others may use what it leaves.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
-const MAX_BYTES_OF_POLICY: usize = MAX_BYTES / 2;
 /// Number of requests that a worker gathers at most.
 const FULL: usize = 32;
 /// Maximum memory of what one message is made of, in bytes, unless its only request takes more: a quarter of what a collector accepts over gRPC
@@ -93,22 +92,58 @@ impl OfPolicy {
         !self.is_sending && self.items >= count
     }
 
-    /// Takes the first ones, as many as one message may have.
-    fn take(&mut self) -> Vec<Batch> {
+    /// Takes the first ones, at least one, as many as one message of at most `max` bytes may have.
+    fn take(&mut self, max: usize) -> Vec<Batch> {
         self.is_sending = true;
         let mut bytes = 0;
         let within = |batch: &&Batch| {
             bytes += batch.bytes();
-            bytes <= MAX_BYTES_OF_MESSAGE
+            bytes <= max
         };
         let count = self.waiting.iter().take_while(within).count().max(1);
         let taken: Vec<_> = self.waiting.drain(..count).collect();
         self.items -= taken.iter().map(|batch| batch.items).sum::<usize>();
         taken
     }
+
+    /// Drops the last batch that waits.
+    fn drop_last(&mut self) -> Option<Batch> {
+        let batch = self.waiting.pop_back()?;
+        self.items -= batch.items;
+        self.bytes -= batch.bytes();
+        Some(batch)
+    }
 }
 
 impl State {
+    /// Reports whether a batch of a policy fits. If all room is taken and the policy has less than its share, others lose what they have beyond
+    /// theirs, which is added to `dropped`. What is being sent stays: for that time, the batch fits in addition.
+    fn make_room(&mut self, batch: &Batch, dropped: &mut Counts) -> bool {
+        let is_full = |state: &Self| state.bytes + batch.bytes() > MAX_BYTES;
+        if !is_full(self) {
+            return true;
+        }
+        let held = self.policies.get(&batch.tracing.policy);
+        let share = MAX_BYTES / (self.policies.len() + usize::from(held.is_none()));
+        if held.map_or(0, |it| it.bytes) + batch.bytes() > share {
+            return false;
+        }
+        while is_full(self) {
+            let above = self.policies.values_mut().filter(|it| it.bytes > share);
+            let above = above.filter(|it| !it.waiting.is_empty());
+            let Some(last) = above
+                .max_by_key(|it| it.bytes)
+                .and_then(OfPolicy::drop_last)
+            else {
+                break;
+            };
+            self.bytes -= last.bytes();
+            *dropped += last.counts;
+        }
+        self.policies.retain(|_, it| it.bytes > 0);
+        true
+    }
+
     fn has_ended(&self) -> bool {
         self.is_closed && self.policies.values().all(|it| it.bytes == 0)
     }
@@ -137,17 +172,14 @@ impl TraceQueue {
             let awaited = state.reader.as_ref().map(|reader| reader.count);
             let mut is_ready = false;
             for batch in batches {
-                let bytes = batch.bytes();
-                let policy = state.policies.entry(batch.tracing.policy.clone());
-                let policy = policy.or_default();
-                let fits =
-                    state.bytes + bytes <= MAX_BYTES && policy.bytes + bytes <= MAX_BYTES_OF_POLICY;
-                if state.is_closed || !fits {
+                if state.is_closed || !state.make_room(&batch, &mut dropped) {
                     dropped += batch.counts;
                     continue;
                 }
-                state.bytes += bytes;
-                policy.bytes += bytes;
+                let policy = state.policies.entry(batch.tracing.policy.clone());
+                let policy = policy.or_default();
+                state.bytes += batch.bytes();
+                policy.bytes += batch.bytes();
                 policy.items += batch.items;
                 policy.waiting.push_back(batch);
                 is_ready |= awaited.is_some_and(|count| policy.has(count));
@@ -179,8 +211,11 @@ impl TraceQueue {
         if state.has_ended() {
             return None;
         }
+        // A message takes no more than a share, since its memory stays taken while the collector is away.
+        let share = MAX_BYTES / state.policies.len().max(1);
+        let max = share.min(MAX_BYTES_OF_MESSAGE);
         let ready = state.policies.values_mut().filter(|it| it.has(1));
-        Some(ready.map(OfPolicy::take).collect())
+        Some(ready.map(|policy| policy.take(max)).collect())
     }
 
     /// Reports whether no request is added any more.
@@ -299,193 +334,4 @@ impl Drop for WorkerTraces {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
-    use std::time::Instant;
-
-    use http::Request;
-
-    use super::super::context::tests::tracing;
-    use super::super::spans::{Peer, RequestSpan};
-    use super::*;
-
-    const ALL: Sent = Sent {
-        spans: true,
-        records: true,
-    };
-    const NOTHING: Sent = Sent {
-        spans: false,
-        records: false,
-    };
-
-    fn request_of(policy: &str, path: &str) -> Item {
-        let (parts, ()) = Request::get(path).body(()).unwrap().into_parts();
-        let peer = || Peer {
-            client: ([127, 0, 0, 1], 1).into(),
-            scheme: "http",
-            host: "h".into(),
-            port: 80,
-        };
-        let mut tracing = tracing();
-        tracing.policy = ObjectRef::new("portcullis.dev", "TelemetryPolicy", "infra", policy);
-        let request = RequestSpan::sample(&Arc::new(tracing), &parts, peer, Instant::now());
-        Item::Span(request.unwrap())
-    }
-
-    /// Memory of requests that are passed on at once.
-    fn bytes_of(requests: impl Iterator<Item = Item>) -> usize {
-        let batches = Batch::of(&mut requests.collect());
-        batches.iter().map(Batch::bytes).sum()
-    }
-
-    fn add(worker: &WorkerTraces, requests: impl Iterator<Item = Item>) {
-        for request in requests {
-            worker.add(request);
-        }
-    }
-
-    fn items(batches: &[Batch]) -> usize {
-        batches.iter().map(|batch| batch.items).sum()
-    }
-
-    /// Counts how often it was woken.
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// A queue, and its part for one worker.
-    fn queue() -> (Arc<TraceQueue>, WorkerTraces) {
-        let queue = Arc::new(TraceQueue::default());
-        (queue.clone(), WorkerTraces::new(queue))
-    }
-
-    #[test]
-    fn requests_beyond_the_limit_of_a_policy_are_dropped_and_counted() {
-        let (queue, worker) = queue();
-        let path = format!("/{}", "a".repeat(1000));
-        let full = || (0..FULL).map(|_| request_of("one", &path));
-        let bytes = bytes_of(full());
-        let fit = MAX_BYTES_OF_POLICY / bytes;
-        for _ in 0..fit + 1 {
-            add(&worker, full());
-        }
-        assert_eq!(queue.lock().bytes, fit * bytes);
-        assert_eq!(queue.dropped().spans, FULL as u64);
-        let taken = queue.take().unwrap().remove(0);
-        assert_eq!(taken.len(), MAX_BYTES_OF_MESSAGE / bytes);
-        // What is being sent counts for the limit.
-        add(&worker, full());
-        assert_eq!(queue.dropped().spans, 2 * FULL as u64);
-        queue.release(&taken, ALL);
-        add(&worker, full());
-        assert_eq!(
-            (queue.exported().spans, queue.dropped().spans),
-            ((taken.len() * FULL) as u64, 2 * FULL as u64)
-        );
-    }
-
-    #[test]
-    fn policy_whose_collector_is_away_leaves_room_and_time_for_others() {
-        let (queue, worker) = queue();
-        let path = format!("/{}", "a".repeat(1000));
-        for _ in 0..MAX_BYTES / path.len() {
-            worker.add(request_of("away", &path));
-        }
-        worker.flush();
-        let dropped = queue.dropped().spans;
-        assert!(dropped > 0);
-        let away = queue.take().unwrap();
-        assert_eq!(away.len(), 1);
-        worker.add(request_of("other", &path));
-        worker.flush();
-        assert_eq!(queue.dropped().spans, dropped);
-        // Nothing more of the first policy is taken before what is being sent is released.
-        let other = queue.take().unwrap();
-        assert_eq!((other.len(), other[0].len()), (1, 1));
-        assert_eq!(&*other[0][0].tracing.policy.name, "other");
-    }
-
-    #[test]
-    fn closed_queue_ends_after_its_last_request() {
-        let (queue, worker) = queue();
-        assert!(worker.add(request_of("one", "/")));
-        assert!(!worker.add(request_of("one", "/")));
-        worker.flush();
-        queue.close();
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(queue.poll_ready(&mut cx, 1).is_ready());
-        let taken = queue.take().unwrap().remove(0);
-        assert_eq!(items(&taken), 2);
-        assert!(queue.poll_ready(&mut cx, 1).is_pending());
-        queue.release(&taken, ALL);
-        assert!(queue.poll_ready(&mut cx, 1).is_ready());
-        assert!(queue.take().is_none());
-    }
-
-    #[test]
-    fn closed_queue_abandons_a_collector_that_is_away() {
-        let (queue, worker) = queue();
-        worker.add(request_of("one", "/"));
-        worker.flush();
-        let taken = queue.take().unwrap().remove(0);
-        for _ in 0..2 {
-            worker.add(request_of("one", "/"));
-        }
-        worker.flush();
-        queue.close();
-        queue.release(&taken, NOTHING);
-        assert_eq!(queue.dropped().spans, 3);
-        assert!(queue.take().is_none());
-    }
-
-    #[test]
-    fn reader_wakes_for_as_many_requests_as_it_waits_for() {
-        let (queue, worker) = queue();
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        let mut cx = Context::from_waker(&waker);
-        assert!(queue.poll_ready(&mut cx, 3).is_pending());
-        for expected in [0, 0, 1] {
-            worker.add(request_of("one", "/"));
-            worker.add(request_of(&format!("policy-{expected}"), "/"));
-            worker.flush();
-            assert_eq!(woken.0.load(Ordering::Relaxed), expected);
-        }
-        assert!(queue.poll_ready(&mut cx, 3).is_ready());
-    }
-
-    #[test]
-    fn reader_wakes_for_any_request_once_the_queue_is_closed() {
-        let (queue, worker) = queue();
-        worker.add(request_of("one", "/"));
-        worker.flush();
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        let mut cx = Context::from_waker(&waker);
-        assert!(queue.poll_ready(&mut cx, 2).is_pending());
-        queue.close();
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        assert!(queue.poll_ready(&mut cx, 2).is_ready());
-    }
-
-    #[test]
-    fn requests_that_exceed_a_message_wait_for_the_next() {
-        let (queue, worker) = queue();
-        let path = format!("/{}", "a".repeat(60_000));
-        let full = || (0..FULL).map(|_| request_of("one", &path));
-        let count = MAX_BYTES_OF_MESSAGE / bytes_of(full());
-        for _ in 0..=count {
-            add(&worker, full());
-        }
-        let taken = queue.take().unwrap().remove(0);
-        assert_eq!(items(&taken), count * FULL);
-        queue.release(&taken, ALL);
-        assert_eq!(items(&queue.take().unwrap().remove(0)), FULL);
-    }
-}
+mod tests;

@@ -440,6 +440,19 @@ fn watches_pods_only_while_their_namespace_has_a_release_backend() {
 }
 
 #[test]
+fn scope_is_gone_when_its_watch_ends() {
+    let (mut store, backends) = (listed(), index("ReleaseBackend"));
+    for _ in 0..3 {
+        store.apply(backends, Change::Applied(release_backend("one")));
+        let (added, _) = follow_pods(&mut store, true);
+        assert_eq!(store.scopes.len(), scopes().len() + 1);
+        store.apply(backends, deleted("one"));
+        assert_eq!(follow_pods(&mut store, true), (vec![], added));
+        assert_eq!(store.scopes.len(), scopes().len());
+    }
+}
+
+#[test]
 fn first_publication_waits_for_the_pods_of_release_backends() {
     let mut store = Store::new(scopes(), &kinds(), Referenced::default(), None);
     for kind in 0..scopes().len() {

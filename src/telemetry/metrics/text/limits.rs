@@ -15,9 +15,7 @@ impl Metrics {
             .map(|it| (labels(it), it.exceeded.load(Relaxed)));
         let help = "Requests over a limit, which were refused unless its mode is Audit";
         page.counters("limit_exceeded", help, exceeded)?;
-        let evicted = limiters
-            .iter()
-            .map(|it| (labels(it), it.evicted.load(Relaxed)));
+        let evicted = limiters.iter().map(|it| (labels(it), it.evicted()));
         let help = "Keys of a limit whose place another key took before their time had passed";
         page.counters("limit_keys_evicted", help, evicted)?;
         self.leases(page)
