@@ -6,18 +6,20 @@ use crate::ir::ObjectRef;
 use crate::translate::budgets::{Budgets, Demand, Exceeded, Limits};
 use crate::translate::reason::{Fault, Reason};
 
-/// Maximum memory for the patterns of the routes of one namespace on one Gateway, and of all routes of one Gateway.
-const LIMITS: Limits = Limits {
-    of_namespace: 8 << 20,
-    of_gateway: 32 << 20,
-};
+/// Maximum memory for the patterns of the routes of one namespace on one Gateway, in bytes.
+const MAX_OF_NAMESPACE: usize = 8 << 20;
+/// Maximum memory for the patterns of all routes of one Gateway, in bytes.
+const MAX_OF_GATEWAY: usize = 32 << 20;
 
 /// The routes with patterns, on the Gateways that they attach to.
 pub(in crate::translate) struct PatternBudgets(Budgets);
 
 impl Default for PatternBudgets {
     fn default() -> Self {
-        Self(Budgets::new(LIMITS))
+        Self(Budgets::new(Limits {
+            of_namespace: MAX_OF_NAMESPACE,
+            of_gateway: MAX_OF_GATEWAY,
+        }))
     }
 }
 
@@ -42,11 +44,11 @@ impl PatternBudgets {
         let namespace = &route.namespace;
         let limit = match exceeded {
             Exceeded::Namespace => {
-                let limit = LIMITS.of_namespace / 1024;
+                let limit = MAX_OF_NAMESPACE / 1024;
                 format!("{limit} KiB, the limit for a namespace")
             }
             Exceeded::Share(share) => {
-                let (share, all) = (share / 1024, LIMITS.of_gateway / 1024);
+                let (share, all) = (share / 1024, MAX_OF_GATEWAY / 1024);
                 format!("{share} KiB, its share of the {all} KiB of the Gateway")
             }
         };

@@ -25,11 +25,8 @@ use crate::translate::source::Source;
 
 /// Maximum size of the keys and values that the policies of one namespace bring to one Gateway: that of four Secrets of the
 /// greatest size that Kubernetes stores, or of some 60,000 API keys with the names of their clients. A pod needs three times
-/// as much memory. There is none for all namespaces, since one could then take what another one has.
-const LIMITS: Limits = Limits {
-    of_namespace: 4 << 20,
-    of_gateway: usize::MAX,
-};
+/// as much memory.
+const MAX_OF_NAMESPACE: usize = 4 << 20;
 
 /// What policies bring, and which of them get it.
 pub(in crate::translate) struct Credentials {
@@ -41,7 +38,11 @@ impl Default for Credentials {
     fn default() -> Self {
         Self {
             policies: Memo::default(),
-            budgets: Budgets::new(LIMITS),
+            budgets: Budgets::new(Limits {
+                of_namespace: MAX_OF_NAMESPACE,
+                // With a limit for all namespaces, one could take what another one has.
+                of_gateway: usize::MAX,
+            }),
         }
     }
 }
@@ -149,7 +150,7 @@ impl Credentials {
         let (Named { field, object, .. }, size) = named.min_by_key(|(_, size)| Reverse(*size))?;
         let namespace = &policy.namespace;
         let [size, cost] = [*size, cost].map(|size| size.div_ceil(1024));
-        let limit = LIMITS.of_namespace / 1024;
+        let limit = MAX_OF_NAMESPACE / 1024;
         let message = format!(
             "{field}: {object} has {size} KiB of credentials, and the policy names {cost} KiB in all; with those of older \
              policies, namespace {namespace} would bring more than {limit} KiB to {gateway}, the limit for a namespace; name \
