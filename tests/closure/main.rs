@@ -8,6 +8,7 @@
 mod api_versions;
 mod backends;
 mod contents;
+mod credentials;
 mod filters;
 mod inherited_policies;
 mod limits;
@@ -20,6 +21,7 @@ mod releases;
 mod round_trip;
 mod secrets;
 mod stories;
+mod strangers;
 mod telemetry_policies;
 mod traffic_policies;
 mod xbackends;
