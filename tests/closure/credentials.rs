@@ -213,3 +213,49 @@ fn policy_of_a_gateway_that_does_not_fit_is_served_once_its_secret_shrinks() {
         assert!(sent.contains(&"own: client rest".to_owned()));
     }
 }
+
+#[test]
+fn policies_on_what_a_gateway_does_not_admit_take_no_room() {
+    let translator = &mut Translator::new(options());
+    let mut followed = Followed::new([class(), http("g"), service("shop", "app")]);
+    let all = json!({"namespaces": {"from": "All"}});
+    let parent = json!({"name": "g", "namespace": "infra"});
+    let listeners = json!([{"name": "m", "port": 81, "protocol": "HTTP", "allowedRoutes": all}]);
+    let spec = json!({"parentRef": parent, "listeners": listeners});
+    followed.put(&object("ListenerSet", "shop", "set", spec));
+    // The oldest are on the ListenerSet, on a listener that it does not have, and on a route without a parent.
+    followed.put(&policy("shop", "p0", 1, ("ListenerSet", "set")));
+    let mut of_listener = policy("shop", "p1", 2, ("ListenerSet", "set"));
+    of_listener["spec"]["targetRefs"][0]["sectionName"] = "m".into();
+    followed.put(&of_listener);
+    let mut of_missing = policy("shop", "p2", 3, ("ListenerSet", "set"));
+    of_missing["spec"]["targetRefs"][0]["sectionName"] = "none".into();
+    followed.put(&of_missing);
+    for number in 3..8 {
+        let name = format!("p{number}");
+        followed.put(&policy("shop", &name, 4, ("HTTPRoute", "elsewhere")));
+    }
+    for number in 0..8 {
+        followed.put(&keys("shop", &format!("p{number}")));
+    }
+    for (name, day) in [("one", 11), ("two", 12)] {
+        for object in team("shop", name, "g", day) {
+            followed.put(&object);
+        }
+    }
+    let own = ["one: client rest", "two: client rest"];
+    assert_eq!(with_values(&followed, "g"), own);
+    check(&followed, translator, "g");
+
+    // Once the Gateway admits the ListenerSet, its policies come first.
+    let mut admitting = http("g");
+    admitting["spec"]["allowedListeners"] = all;
+    followed.put(&admitting);
+    let sent = with_values(&followed, "g");
+    let expected = ["one", "p0", "p1", "p2"].map(|name| format!("{name}: client rest"));
+    assert_eq!(sent, expected);
+    check(&followed, translator, "g");
+    followed.put(&http("g"));
+    assert_eq!(with_values(&followed, "g"), own);
+    check(&followed, translator, "g");
+}

@@ -7,6 +7,7 @@
 
 mod api_versions;
 mod backends;
+mod budgets;
 mod contents;
 mod credentials;
 mod filters;

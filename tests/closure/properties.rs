@@ -63,7 +63,7 @@ pub(crate) fn closures() -> Closures {
     Closures::new(Options::default())
 }
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         controller_name: CONTROLLER.into(),
         mode: Mode::Dedicated,
@@ -71,7 +71,7 @@ fn options() -> Options {
     }
 }
 
-fn run(objects: &Snapshot) -> Translation {
+pub(crate) fn run(objects: &Snapshot) -> Translation {
     translate(objects, None, &options())
 }
 
@@ -313,7 +313,7 @@ fn release_backends(
 
 /// Checks that every closure translates to the same as the cluster for its Gateway, and that each of our Gateways has
 /// one.
-fn check_translations(cluster: &Snapshot, closures: &Closures) {
+pub(crate) fn check_translations(cluster: &Snapshot, closures: &Closures) {
     let whole = run(cluster);
     for gateway in cluster.gateways.iter() {
         let name = gateway.object_ref();
