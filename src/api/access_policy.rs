@@ -23,6 +23,9 @@ pub struct AccessPolicy {
     /// Present if the policy is not valid: its requests are refused. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
+    /// Why a pod gets none of the credentials that the policy names. Not a field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<Box<str>>,
 }
 resource!(AccessPolicy, GROUP, "AccessPolicy");
 

@@ -240,6 +240,15 @@ pub struct Secret {
 }
 resource!(Secret, "", "Secret");
 
+impl Secret {
+    /// Returns the keys with the sizes of their values, in bytes. A key of both lists counts twice.
+    pub fn sizes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let encoded = self.data.iter().map(|(key, value)| (key, value.size()));
+        let plain = self.string_data.iter();
+        encoded.chain(plain.map(|(key, value)| (key, value.len())))
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret")

@@ -159,6 +159,7 @@ pub(super) fn outcome(
                 metadata,
                 spec,
                 unreadable,
+                withheld: None,
             };
             Object::AccessPolicy(policy.into())
         }

@@ -29,7 +29,12 @@ impl<V> Values<V> {
 
     /// Returns all keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(key, _)| key.as_str())
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// Returns all keys with their values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 }
 
@@ -43,7 +48,7 @@ impl<V: Clone> Values<V> {
 
 impl<V: Serialize> Serialize for Values<V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key.as_str(), value)))
+        serializer.collect_map(self.iter())
     }
 }
 
@@ -75,6 +80,14 @@ impl Base64 {
         match &self.0 {
             Decoded::Bytes(bytes) => Some(bytes),
             Decoded::Invalid(_) => None,
+        }
+    }
+
+    /// Returns the number of bytes, or that of a text that is not base64.
+    pub fn size(&self) -> usize {
+        match &self.0 {
+            Decoded::Bytes(bytes) => bytes.len(),
+            Decoded::Invalid(text) => text.len(),
         }
     }
 }

@@ -211,6 +211,7 @@ pub enum Reason {
     BackendNotFound,
     ConfigurationChanged,
     Conflicted,
+    CredentialLimitExceeded,
     DefaultGateway,
     HostnameConflict,
     IncompatibleFilters,

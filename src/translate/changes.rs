@@ -59,6 +59,20 @@ impl Changes {
         changes
     }
 
+    /// Returns changes without objects.
+    pub(super) fn of_sources(sources: FxHashSet<Source>) -> Self {
+        Self {
+            previous: Snapshot::default(),
+            objects: Vec::new(),
+            sources,
+        }
+    }
+
+    /// Adds what others have announced.
+    pub(super) fn extend(&mut self, others: Self) {
+        self.sources.extend(others.sources);
+    }
+
     fn add_object(&mut self, object: &ObjectRef, is_new_or_gone: bool) {
         let (group, kind) = (&*object.group, &*object.kind);
         if is_new_or_gone {

@@ -27,39 +27,23 @@ pub(super) struct Links {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Reference {
     pub(super) name: ObjectRef,
-    /// What it is used for, if it is a Secret, or a ConfigMap with texts.
+    /// What it is used for, if it is a Secret or a ConfigMap that is not used for credentials.
     pub(super) purpose: Option<Purpose>,
 }
 
-/// What a Secret or a ConfigMap is used for.
+/// What a Secret or a ConfigMap is used for, apart from credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
     /// A certificate with its key.
     Certificate,
     /// Certificates of authorities.
     Authority,
-    /// Users with passwords.
-    Users,
-    /// API keys of clients.
-    ApiKeys,
-    /// A key that issuers of tokens have, too.
-    TokenKey,
-    /// The secret of a client of an OpenID provider.
-    ClientSecret,
     /// Texts that responses are made of.
     Texts,
 }
 
 impl Purpose {
-    pub(super) const ALL: [Self; 7] = [
-        Self::Certificate,
-        Self::Authority,
-        Self::Users,
-        Self::ApiKeys,
-        Self::TokenKey,
-        Self::ClientSecret,
-        Self::Texts,
-    ];
+    pub(super) const ALL: [Self; 3] = [Self::Certificate, Self::Authority, Self::Texts];
 }
 
 /// Collects the links of one object.
@@ -84,7 +68,9 @@ impl<'a> Collector<'a> {
         for authority in &validation.ca_certificate_refs {
             if authority.group.is_empty() && authority.kind == "ConfigMap" {
                 let namespace = &self.name.namespace;
-                self.refers_to(ObjectRef::core("ConfigMap", namespace, &authority.name));
+                let name = ObjectRef::core("ConfigMap", namespace, &authority.name);
+                let purpose = Some(Purpose::Authority);
+                self.links.refers_to.push(Reference { name, purpose });
             }
         }
     }
@@ -98,11 +84,6 @@ impl<'a> Collector<'a> {
 
     /// Collects a Secret with a certificate and its key. In another namespace it needs a ReferenceGrant.
     pub(super) fn certificate(&mut self, reference: &SecretRef) {
-        self.secret(reference, Purpose::Certificate);
-    }
-
-    /// Collects a Secret. In another namespace it needs a ReferenceGrant.
-    pub(super) fn secret(&mut self, reference: &SecretRef, purpose: Purpose) {
         let SecretRef {
             group,
             kind,
@@ -110,7 +91,8 @@ impl<'a> Collector<'a> {
             namespace,
         } = reference;
         if group.is_empty() && kind == "Secret" {
-            self.refers_to_granted(group, kind, namespace.as_deref(), name, Some(purpose));
+            let purpose = Some(Purpose::Certificate);
+            self.refers_to_granted(group, kind, namespace.as_deref(), name, purpose);
         }
     }
 
@@ -122,12 +104,10 @@ impl<'a> Collector<'a> {
             name,
             namespace,
         } = reference;
-        let purpose = match (group.as_str(), kind.as_str()) {
-            ("", "ConfigMap") => None,
-            ("", "Secret") => Some(Purpose::Authority),
-            _ => return,
-        };
-        self.refers_to_granted(group, kind, namespace.as_deref(), name, purpose);
+        if let ("", "ConfigMap" | "Secret") = (group.as_str(), kind.as_str()) {
+            let purpose = Some(Purpose::Authority);
+            self.refers_to_granted(group, kind, namespace.as_deref(), name, purpose);
+        }
     }
 
     pub(super) fn refers_to_parameters(

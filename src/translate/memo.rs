@@ -171,6 +171,14 @@ impl<T> Memo<T> {
         self.readers.outdated(changes)
     }
 
+    /// Returns the objects whose outputs are computed from a source, in order.
+    pub(super) fn readers_of<'a>(
+        &'a self,
+        source: &Source,
+    ) -> impl Iterator<Item = &'a ObjectRef> + use<'a, T> {
+        self.readers.of(source)
+    }
+
     /// Returns the changed sources that the output of an object was computed from.
     pub(super) fn changed_reads<'a>(
         &'a self,

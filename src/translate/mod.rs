@@ -3,6 +3,7 @@
 
 mod affecting;
 mod backend;
+mod budgets;
 mod changes;
 pub mod closure;
 mod config_map;
@@ -100,6 +101,7 @@ pub struct Translator {
     /// The snapshot from which the fields below were computed.
     snapshot: Snapshot,
     inherited: inherited::InheritedPolicies,
+    credentials: inherited::Credentials,
     gateways: Gateways,
     backends: Backends,
     routes: Routes,
@@ -118,6 +120,7 @@ impl Translator {
         Self {
             snapshot: Snapshot::default(),
             inherited: inherited::InheritedPolicies::default(),
+            credentials: inherited::Credentials::default(),
             gateways: Gateways::default(),
             backends: Backends::new(&options),
             routes: Routes::new(),
@@ -149,6 +152,21 @@ impl Translator {
         self.backends.step(input, changes);
         let (routes, backends) = (&mut self.routes, &mut self.backends);
         routes.step(input, parents, policies, backends, changes, report);
+        let requests = &RouteRequests {
+            input,
+            routes,
+            parents,
+            policies,
+        };
+        let decided = self.credentials.step(input, changes, policies, requests);
+        let refusals = self.credentials.refusals(decided.policies);
+        if let Some(mut refused) = self.inherited.refuse(refusals) {
+            // Where routes are attached decides what policies may bring, which decides what they require there.
+            let policies = &self.inherited;
+            routes.step(input, parents, policies, backends, &mut refused, report);
+            changes.extend(refused);
+        }
+        let policies = &self.inherited;
         self.telemetry
             .step(input, changes, parents, backends, report);
         let requests = &RouteRequests {

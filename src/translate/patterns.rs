@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::ir::Pattern;
 
-pub(in crate::translate) use self::budgets::{Demand, PatternBudgets};
+pub(in crate::translate) use self::budgets::PatternBudgets;
 
 use crate::translate::reason::{Fault, Reason};
 

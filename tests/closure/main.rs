@@ -7,7 +7,9 @@
 
 mod api_versions;
 mod backends;
+mod budgets;
 mod contents;
+mod credentials;
 mod filters;
 mod inherited_policies;
 mod limits;
@@ -20,6 +22,7 @@ mod releases;
 mod round_trip;
 mod secrets;
 mod stories;
+mod strangers;
 mod telemetry_policies;
 mod traffic_policies;
 mod xbackends;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use portcullis::api::access_policy::AccessPolicy;
 use portcullis::api::gateway::{Gateway, Listener};
 use portcullis::api::reference::{ObjectReference, SecretRef};
 use portcullis::api::{Object, ObjectRef, Resource};
@@ -11,11 +12,12 @@ use portcullis::status::{
 };
 
 use crate::objects::UNUSED;
-use crate::properties::sets_of;
+use crate::properties::{is_overridden, sets_of};
 use crate::xbackends;
 
 /// Checks that every Secret of the closure is one that an accepted HTTPS listener, the Gateway, an XBackend of an accepted
-/// route or an AccessPolicy uses with permission, and that it has only the keys that are used there.
+/// route or an AccessPolicy uses with permission, and that it has only the keys that are used there. AccessPolicies without
+/// effect use none.
 pub(crate) fn check_secrets(
     cluster: &Snapshot,
     closure: &Snapshot,
@@ -48,7 +50,11 @@ pub(crate) fn check_secrets(
     let of_backends = xbackends::client_certificates(cluster, report, gateway);
     let certificates = permitted(cluster, own.chain(of_sets).chain(of_backends));
     let authorities = permitted(cluster, authorities);
-    let [users, of_clients, shared_keys, client_secrets] = of_policies(cluster, closure);
+    let policies = closure.access_policies.iter().map(AsRef::as_ref);
+    let mut policies: Vec<&AccessPolicy> = policies.collect();
+    let named = of_policies(cluster, &policies);
+    policies.retain(|policy| !has_no_effect(policy, report, &name));
+    let [users, of_clients, shared_keys, client_secrets] = of_policies(cluster, &policies);
     let mut with_all_keys = BTreeSet::new();
     for secret in closure.secrets.iter() {
         let secret_name = secret.object_ref();
@@ -73,15 +79,8 @@ pub(crate) fn check_secrets(
         if has_all_keys {
             with_all_keys.insert(secret_name.clone());
         }
-        let all = [
-            &certificates,
-            &authorities,
-            &users,
-            &of_clients,
-            &shared_keys,
-            &client_secrets,
-        ];
-        let is_used = all.iter().any(|all| all.contains(&secret_name));
+        let mut all = named.iter().chain([&certificates, &authorities]);
+        let is_used = all.any(|all| all.contains(&secret_name));
         assert!(is_used, "{secret_name} in the closure of {name}");
         for key in secret.data.keys().chain(secret.string_data.keys()) {
             let is_due = has_all_keys || keys.contains(key);
@@ -99,10 +98,23 @@ pub(crate) fn check_secrets(
     }
 }
 
+/// Reports whether an AccessPolicy has no effect on a Gateway.
+fn has_no_effect(policy: &AccessPolicy, report: &StatusReport, gateway: &ObjectRef) -> bool {
+    let name = policy.object_ref();
+    let statuses = report.policies.get(&name).into_iter();
+    let mut statuses = statuses.flat_map(|statuses| statuses.iter());
+    statuses.any(|status| {
+        let ancestor = &status.ancestor_ref;
+        let namespace = ancestor.namespace.as_deref();
+        let is_own = namespace == Some(&*gateway.namespace) && ancestor.name == *gateway.name;
+        is_own && is_overridden(status)
+    })
+}
+
 /// The Secrets that AccessPolicies may use: with users, with keys of clients, with keys of issuers, and with secrets of
 /// clients of OpenID providers.
-fn of_policies(cluster: &Snapshot, closure: &Snapshot) -> [BTreeSet<ObjectRef>; 4] {
-    let policies = || closure.access_policies.iter();
+fn of_policies(cluster: &Snapshot, policies: &[&AccessPolicy]) -> [BTreeSet<ObjectRef>; 4] {
+    let policies = || policies.iter();
     let users = policies().filter_map(|policy| {
         let basic = policy.spec.basic.as_ref()?;
         Some((policy.object_ref(), basic.secret_ref.clone()))

@@ -63,7 +63,7 @@ pub(crate) fn closures() -> Closures {
     Closures::new(Options::default())
 }
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         controller_name: CONTROLLER.into(),
         mode: Mode::Dedicated,
@@ -71,7 +71,7 @@ fn options() -> Options {
     }
 }
 
-fn run(objects: &Snapshot) -> Translation {
+pub(crate) fn run(objects: &Snapshot) -> Translation {
     translate(objects, None, &options())
 }
 
@@ -250,9 +250,9 @@ fn routes(
     routes
 }
 
-/// Returns the status of policies for a Gateway, without TargetNotFound. A closure contains neither Services that no
-/// route of its Gateway refers to nor routes of other Gateways, and only the controller, which has the whole cluster,
-/// writes conditions.
+/// Returns the status of policies for a Gateway, without TargetNotFound, and without the verdict on what an AccessPolicy that
+/// has no effect says. A closure contains neither Services that no route of its Gateway refers to nor routes of other Gateways,
+/// nor the credentials of such a policy, and only the controller, which has the whole cluster, writes conditions.
 fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, AncestorStatus> {
     let mut policies = BTreeMap::new();
     for (policy, ancestors) in &report.policies {
@@ -261,13 +261,25 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
             ancestor.namespace.as_deref() == Some(&*gateway.namespace)
                 && ancestor.name == *gateway.name
         };
-        let status = ancestors.iter().find(of_gateway);
-        let status = status.filter(|status| status.conditions[0].reason != Reason::TargetNotFound);
-        if let Some(status) = status {
-            policies.insert(policy.clone(), status.clone());
+        let Some(mut status) = ancestors.iter().find(of_gateway).cloned() else {
+            continue;
+        };
+        if &*policy.kind == "AccessPolicy" && is_overridden(&status) {
+            let of_credentials = [ConditionType::Accepted, ConditionType::ResolvedRefs];
+            let conditions = &mut status.conditions;
+            conditions.retain(|it| !of_credentials.contains(&it.kind));
+        }
+        if status.conditions[0].reason != Reason::TargetNotFound {
+            policies.insert(policy.clone(), status);
         }
     }
     policies
+}
+
+/// Reports whether a policy has no effect on a Gateway.
+pub(crate) fn is_overridden(status: &AncestorStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|it| it.kind == ConditionType::Programmed && it.reason == Reason::Overridden)
 }
 
 /// Returns the status entries of XBackends for a Gateway.
@@ -301,7 +313,7 @@ fn release_backends(
 
 /// Checks that every closure translates to the same as the cluster for its Gateway, and that each of our Gateways has
 /// one.
-fn check_translations(cluster: &Snapshot, closures: &Closures) {
+pub(crate) fn check_translations(cluster: &Snapshot, closures: &Closures) {
     let whole = run(cluster);
     for gateway in cluster.gateways.iter() {
         let name = gateway.object_ref();

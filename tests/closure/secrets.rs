@@ -33,9 +33,9 @@ fn passthrough(secret: &str) -> Value {
     listener
 }
 
-/// Returns the Secrets in the closure, each with its keys.
-fn secrets(followed: &Followed) -> Vec<String> {
-    let secrets = followed.snapshot("g").secrets.iter();
+/// Returns the Secrets in the closure of a Gateway, each with its keys.
+pub(crate) fn secrets(followed: &Followed, gateway: &str) -> Vec<String> {
+    let secrets = followed.snapshot(gateway).secrets.iter();
     secrets
         .map(|secret| {
             let keys: Vec<_> = secret
@@ -73,7 +73,7 @@ fn closure_includes_certificates_only_of_accepted_listeners_that_terminate_tls()
         secret("conflict", "kubernetes.io/tls"),
     ]);
     let expected = ["terminated: tls.crt tls.key", "used: tls.crt tls.key"];
-    assert_eq!(secrets(&followed), expected);
+    assert_eq!(secrets(&followed, "g"), expected);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn closure_includes_no_value_of_a_secret_of_another_type() {
         ),
         secret("opaque", "Opaque"),
     ]);
-    assert_eq!(secrets(&followed), ["opaque: "]);
+    assert_eq!(secrets(&followed, "g"), ["opaque: "]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn closure_includes_only_the_authority_of_a_secret_that_clients_are_verified_by(
         map,
     ]);
     let both = ["ca: ca.crt", "used: tls.crt tls.key"];
-    assert_eq!(secrets(&followed), both);
+    assert_eq!(secrets(&followed, "g"), both);
     let maps: Vec<_> = followed.snapshot("g").config_maps.iter().collect();
     assert_eq!(maps[0].data.keys().collect::<Vec<_>>(), ["ca.crt"]);
     assert!(maps[0].metadata.annotations.is_empty());
@@ -113,10 +113,10 @@ fn closure_includes_only_the_authority_of_a_secret_that_clients_are_verified_by(
     let listeners = json!([listener("https", "HTTPS", 443, "ca")]);
     let change = "g: +Secret infra/ca -Secret infra/used +Gateway infra/g";
     assert_eq!(followed.put(&gateway(&listeners, &tls)), [change]);
-    assert_eq!(secrets(&followed), ["ca: ca.crt tls.crt tls.key"]);
+    assert_eq!(secrets(&followed, "g"), ["ca: ca.crt tls.crt tls.key"]);
     let plain = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
     followed.put(&gateway(&plain, &tls));
-    assert!(secrets(&followed).is_empty());
+    assert!(secrets(&followed, "g").is_empty());
 }
 
 #[test]
@@ -159,9 +159,9 @@ fn closure_includes_client_certificate_of_xbackend_only_while_it_is_presented() 
         xbackend("ServerOnly"),
         secret("client", "kubernetes.io/tls"),
     ]);
-    assert!(secrets(&followed).is_empty());
+    assert!(secrets(&followed, "g").is_empty());
     followed.put(&xbackend("ClientAndServer"));
-    assert_eq!(secrets(&followed), ["client: tls.crt tls.key"]);
+    assert_eq!(secrets(&followed, "g"), ["client: tls.crt tls.key"]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn closure_includes_no_certificate_of_a_set_that_moves_to_a_gateway_without_perm
             secret("used", "kubernetes.io/tls"),
         ]);
         followed.put(&set(to));
-        assert_eq!(secrets(&followed), [""; 0], "from {from}");
+        assert_eq!(secrets(&followed, "g"), [""; 0], "from {from}");
     }
 }
 
@@ -217,13 +217,13 @@ fn closure_includes_only_the_credentials_that_policies_name() {
         opaque("keys"),
         secret("tls", "kubernetes.io/tls"),
     ]);
-    assert_eq!(secrets(&followed), ["users: auth"]);
+    assert_eq!(secrets(&followed, "g"), ["users: auth"]);
     followed.put(&policy(keys("keys")));
     let all = "keys: auth ca.crt password tls.crt tls.key token";
-    assert_eq!(secrets(&followed), [all]);
+    assert_eq!(secrets(&followed, "g"), [all]);
     // Of a Secret of another type, only that it exists.
     followed.put(&policy(keys("tls")));
-    assert_eq!(secrets(&followed), ["tls: "]);
+    assert_eq!(secrets(&followed, "g"), ["tls: "]);
     followed.put(&policy(json!({"ipRules": {"deny": ["10.0.0.0/8"]}})));
-    assert!(secrets(&followed).is_empty());
+    assert!(secrets(&followed, "g").is_empty());
 }

@@ -1,4 +1,4 @@
-//! Certificates for the placeholders in goldens, generated on first use.
+//! Certificates and long texts for the placeholders in goldens. Certificates are generated on first use.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ thread_local! {
     static CERTIFICATES: RefCell<BTreeMap<String, (String, String)>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Replaces `${cert:NAME,NAME}`, `${key:NAME,NAME}` and their base64 forms `${cert64:…}`, `${key64:…}`.
+/// Replaces `${cert:NAME,NAME}`, `${key:NAME,NAME}` and their base64 forms `${cert64:…}`, `${key64:…}`, and `${text:LENGTH}`.
 pub(crate) fn with_certificates(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(expand(&text)),
@@ -31,6 +31,10 @@ fn expand(text: &str) -> String {
     let (kind, names) = placeholder
         .split_once(':')
         .expect("a placeholder has names");
+    if kind == "text" {
+        let text = "x".repeat(names.parse().expect("a length"));
+        return format!("{before}{text}{}", expand(after));
+    }
     let (certificate, key) = CERTIFICATES.with_borrow_mut(|known| {
         known
             .entry(names.to_owned())

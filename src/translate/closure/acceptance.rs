@@ -1,6 +1,6 @@
 //! Which parents accept a route, and which Secrets listeners use: what a closure depends on and several objects decide
-//! together. Follows the Gateways and ListenerSets, and what routes take: memory for patterns, and hostnames. Must not know the
-//! graph.
+//! together. Follows the Gateways and ListenerSets, what routes take, which is memory for patterns and hostnames, and the
+//! credentials that policies bring. Must not know the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +11,14 @@ use crate::api::gateway::{Gateway, ReferenceGrant};
 use crate::api::http_route::HttpRoute;
 use crate::api::reference::{ObjectReference, ParentRef};
 use crate::api::route_filter::RouteFilter;
-use crate::ir::{Hostname, ObjectRef};
+use crate::ir::sharing::Text;
+use crate::ir::{Hostname, Hostnames, ObjectRef};
 
 use super::super::backend::Backends;
+use super::super::budgets::Demand;
 use super::super::changes::Changes;
 use super::super::gateway::attachment::{
-    Attachment, Candidate, GatewayParents, Parent, Parents, parent_name,
+    Attachment, Candidate, GatewayParents, ListenerIndex, Parent, Parents, parent_name,
 };
 use super::super::gateway::draft::draft;
 use super::super::gateway::gateway::GatewayDraft;
@@ -26,11 +28,12 @@ use super::super::gateway::set_parents::SetParents;
 use super::super::gateway::{added, frontend};
 use super::super::input::Input;
 use super::super::memo::Memo;
-use super::super::patterns::{Demand, PatternBudgets};
+use super::super::patterns::PatternBudgets;
 use super::super::route::route::{Built, RouteObject};
 use super::super::route::routes::{Claim, KindConflicts};
 use super::super::route::{route, routes};
 use super::super::source::Source;
+use super::credentials::{Attached, GatewayCredentials};
 
 /// The Gateways of this controller with their ListenerSets, and what routes take.
 #[derive(Default)]
@@ -44,21 +47,25 @@ pub(super) struct Acceptance {
     conflicts: KindConflicts,
     /// What the rules of attached routes take. A change of a Gateway does not translate them again.
     rules: BTreeMap<ObjectRef, Arc<Rules>>,
+    pub(super) credentials: GatewayCredentials,
 }
 
 /// What the rules of a route take, whatever it attaches to.
 struct Rules {
     is_usable: bool,
+    /// The names of those that are served.
+    names: Box<[Option<Text>]>,
     patterns: Option<Demand>,
     hostnames: Option<Claim>,
 }
 
-/// What a route takes, whether or not it gets it.
+/// What a route takes, whether or not it gets it, and where it is attached if it has policies.
 #[derive(Default)]
 pub(super) struct Taken {
     rules: Option<Arc<Rules>>,
     patterns: Option<Demand>,
     hostnames: Option<Claim>,
+    attached: Option<Attached>,
 }
 
 /// The listeners of a Gateway and of its ListenerSets.
@@ -94,6 +101,7 @@ impl Acceptance {
     /// Updates the Gateways and ListenerSets that have changed. Announces those with other listeners, or others of which
     /// these use the Secrets.
     pub(super) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) {
+        self.credentials.step(input, changes);
         self.forget_rules(changes.objects());
         self.parents.begin();
         self.sets.step(input, changes);
@@ -185,6 +193,7 @@ impl Acceptance {
             rules,
             patterns,
             hostnames,
+            attached,
         } = taken;
         match rules {
             Some(rules) => drop(self.rules.insert(route.clone(), rules)),
@@ -192,6 +201,7 @@ impl Acceptance {
         }
         self.budgets.replace(route, patterns);
         self.conflicts.replace(route, hostnames);
+        self.credentials.attach(route, attached);
     }
 
     /// Forgets what the rules of changed routes take; of all routes of its namespace if a RouteFilter or a ConfigMap
@@ -229,6 +239,15 @@ impl Acceptance {
     /// Decides anew which routes get their hostnames. Returns those for which that has changed.
     pub(super) fn decide_conflicts(&mut self) -> BTreeSet<ObjectRef> {
         self.conflicts.decide()
+    }
+
+    /// Decides anew which credentials policies bring. Returns the objects of which a Gateway may use something else.
+    pub(super) fn decide_credentials(
+        &mut self,
+        input: &Input<'_>,
+        changes: &mut Changes,
+    ) -> BTreeSet<ObjectRef> {
+        self.credentials.decide(input, &self.parents, changes)
     }
 
     /// Decides which parents accept a route.
@@ -272,16 +291,33 @@ impl Acceptance {
         let hosts = routes::hosts(attached.iter().map(|(_, it)| it), &self.parents);
         let accepting = attached.into_iter().filter_map(|(parent, attachment)| {
             let (admitted, _) = self.conflicts.admit(name, attachment, &self.parents);
-            admitted.is_ok().then_some(parent)
+            Some((parent, admitted.ok()?))
         });
+        let (parents, listeners): (_, Vec<_>) = accepting.unzip();
+        let has_policies = self.credentials.has_policies(name);
         Verdict {
-            parents: accepting.collect(),
+            parents,
             is_usable: rules.is_usable,
             taken: Taken {
                 patterns,
                 hostnames: rules.hostnames.clone().and_then(|it| it.on(hosts)),
+                attached: has_policies.then(|| self.attached(&rules, &listeners)),
                 rules: Some(rules),
             },
+        }
+    }
+
+    /// Returns where a route is attached. A route without rules is not.
+    fn attached(&self, rules: &Rules, listeners: &[Vec<(ListenerIndex, Hostnames)>]) -> Attached {
+        let listeners = listeners.iter().flatten();
+        let listeners = listeners.filter(|_| !rules.names.is_empty());
+        let listener = |(place, _): &(ListenerIndex, Hostnames)| {
+            let parent = &self.parents[*place];
+            (parent.consumer.gateway.clone(), parent.key.clone())
+        };
+        Attached {
+            listeners: listeners.map(listener).collect(),
+            rule_names: rules.names.iter().flatten().cloned().collect(),
         }
     }
 }
@@ -298,6 +334,7 @@ impl Rules {
         let built = Built::new(input, object, name, None, &mut backends);
         Self {
             is_usable: built.unusable().is_none(),
+            names: built.rule_names().collect(),
             patterns: built.demand(gateways.to_vec()),
             hostnames: Claim::of(&built),
         }

@@ -1,55 +1,62 @@
 //! What a Gateway's pods are sent of an object: of Secrets and ConfigMaps only the keys that the Gateway uses. Secrets are
-//! sent for a purpose; without one, only that they exist and of which type they are. ConfigMaps with texts of responses are
-//! sent as a whole. Must not know who refers to them.
+//! sent for a purpose or with credentials; without one, only that they exist and of which type they are. ConfigMaps with texts
+//! of responses are sent as a whole. Must not know who refers to them.
 
 use std::sync::Arc;
 
+use crate::api::access_policy::AccessPolicy;
 use crate::api::core::{ConfigMap, Secret};
 use crate::api::{Object, ObjectMeta};
 use crate::ir::sharing::TextMap;
+use crate::translate::gateway::authority::BUNDLE;
 use crate::translate::links::Purpose;
-use crate::translate::policy::inherited::access::secret::is_for_credentials;
-use crate::translate::policy::inherited::access::{basic, jwt, oidc};
+use crate::translate::policy::inherited::credential::{Credential, is_for_credentials};
 
 /// The type of the Secrets that certificates are read from.
 const TLS_TYPE: &str = "kubernetes.io/tls";
-/// The key of certificates of authorities.
-const AUTHORITY: &str = "ca.crt";
 
-impl Purpose {
+/// How a Gateway uses an object.
+pub(super) struct Use {
+    /// What it is used for.
+    pub(super) purposes: Vec<Purpose>,
+    /// What policies read from it.
+    pub(super) credentials: Vec<Credential>,
+    /// If it is a policy: why the Gateway gets none of the credentials that it names.
+    pub(super) withheld: Option<String>,
+}
+
+impl Use {
     /// Reports whether it needs the value of a key of a Secret.
-    fn needs(self, key: &str) -> bool {
-        match self {
-            Self::Certificate => matches!(key, "tls.crt" | "tls.key"),
-            Self::Authority => key == AUTHORITY,
-            Self::Users => key == basic::KEY,
-            Self::ApiKeys => true,
-            Self::TokenKey => key == jwt::SHARED_KEY,
-            Self::ClientSecret => key == oidc::SECRET,
-            Self::Texts => false,
-        }
+    fn needs(&self, secret: &Secret, key: &str) -> bool {
+        let needs = |purpose: &Purpose| match purpose {
+            Purpose::Certificate => secret.kind == TLS_TYPE && matches!(key, "tls.crt" | "tls.key"),
+            Purpose::Authority => key == BUNDLE,
+            Purpose::Texts => false,
+        };
+        self.purposes.iter().any(needs) || is_for_credentials(secret) && self.reads(key)
     }
 
-    fn is_served_by(self, secret: &Secret) -> bool {
-        match self {
-            Self::Certificate => secret.kind == TLS_TYPE,
-            Self::Authority => true,
-            Self::Users | Self::ApiKeys | Self::TokenKey | Self::ClientSecret => {
-                is_for_credentials(secret)
-            }
-            Self::Texts => false,
-        }
+    /// Reports whether it needs the value of a key of a ConfigMap.
+    fn needs_text(&self, key: &str) -> bool {
+        let needs = |purpose: &Purpose| match purpose {
+            Purpose::Certificate => false,
+            Purpose::Authority => key == BUNDLE,
+            Purpose::Texts => true,
+        };
+        self.purposes.iter().any(needs) || self.reads(key)
+    }
+
+    fn reads(&self, key: &str) -> bool {
+        self.credentials.iter().any(|it| it.needs(key))
     }
 }
 
-/// Returns the parts of an object that are used. `is_for` reports whether it is used for a purpose.
-pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
+/// Returns the parts of an object that are used.
+pub(super) fn used(object: Object, how: impl FnOnce() -> Use) -> Object {
     match object {
         Object::Secret(secret) => {
-            let purposes = Purpose::ALL.into_iter();
-            let purposes = purposes.filter(|it| is_for(*it) && it.is_served_by(&secret));
-            let purposes: Vec<_> = purposes.collect();
-            let is_used = |key: &str| purposes.iter().any(|purpose| purpose.needs(key));
+            let how = how();
+            let is_used = |key: &str| how.needs(&secret, key);
             Object::Secret(Arc::new(Secret {
                 metadata: identity(&secret.metadata),
                 kind: secret.kind.clone(),
@@ -57,16 +64,23 @@ pub(super) fn used(object: Object, is_for: impl Fn(Purpose) -> bool) -> Object {
                 string_data: secret.string_data.only(is_used),
             }))
         }
-        Object::ConfigMap(map) => Object::ConfigMap(Arc::new(ConfigMap {
-            metadata: identity(&map.metadata),
-            data: {
-                let has_texts = is_for(Purpose::Texts);
-                let is_used = |key: &str| has_texts || matches!(key, AUTHORITY | jwt::KEY_SET);
-                let used = map.data.iter().filter(|(key, _)| is_used(key));
-                used.map(|(key, value)| (key.clone(), value.clone()))
-                    .collect()
-            },
-        })),
+        Object::ConfigMap(map) => {
+            let how = how();
+            let used = map.data.iter().filter(|(key, _)| how.needs_text(key));
+            Object::ConfigMap(Arc::new(ConfigMap {
+                metadata: identity(&map.metadata),
+                data: used
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect(),
+            }))
+        }
+        Object::AccessPolicy(policy) => match how().withheld {
+            Some(why) => Object::AccessPolicy(Arc::new(AccessPolicy {
+                withheld: Some(why.into()),
+                ..AccessPolicy::clone(&policy)
+            })),
+            None => Object::AccessPolicy(policy),
+        },
         other => other,
     }
 }

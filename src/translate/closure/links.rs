@@ -28,9 +28,11 @@ use super::super::gateway::attachment;
 use super::super::gateway::attachment::parent_name;
 use super::super::input::Input;
 use super::super::policy::inherited::access::key_backend::references as key_backends;
+use super::super::policy::inherited::access::named::named;
+use super::super::policy::inherited::credential::Named;
 use super::super::route::route::RouteObject;
 use super::acceptance::{Acceptance, Taken};
-use crate::translate::links::{Collector, Links, Purpose, Source};
+use crate::translate::links::{Collector, Links, Source};
 
 /// Returns the links of an object, and what it takes if it is a route.
 pub(super) fn links(
@@ -290,13 +292,16 @@ impl ByKind<'_> {
         self.collector.links.belongs_to.extend(targets);
     }
 
-    /// Collects the links of a policy on access: it refers to the Secrets with credentials, to the keys of
-    /// issuers, and to the authorization server.
+    /// Collects the links of a policy on access: it refers to the objects with credentials, of which a Gateway gets values only
+    /// if the policy has an effect there, to the keys of issuers, and to servers.
     fn access_policy(&mut self, policy: &AccessPolicy) {
         self.inherited_policy(policy);
+        for Named { object, .. } in named(policy) {
+            let (namespace, name) = (Some(&*object.namespace), &object.name);
+            self.collector
+                .refers_to_granted(&object.group, &object.kind, namespace, name, None);
+        }
         let AccessSpec {
-            basic,
-            api_key,
             jwt,
             oidc,
             external,
@@ -305,39 +310,18 @@ impl ByKind<'_> {
         if let Some(external) = external {
             self.backend(&external.auth.backend_ref);
         }
-        if let Some(basic) = basic {
-            self.collector.secret(&basic.secret_ref, Purpose::Users);
-        }
-        for secret in api_key.iter().flat_map(|it| &it.secret_refs) {
-            self.collector.secret(secret, Purpose::ApiKeys);
-        }
-        for provider in jwt.iter().flat_map(|it| &it.providers) {
-            if let Some(secret) = &provider.jwks.secret_ref {
-                self.collector.secret(secret, Purpose::TokenKey);
-            }
-            let remote = provider.jwks.remote.as_ref();
-            let authorities = remote.and_then(|remote| remote.ca_config_map_ref.as_ref());
-            let maps = provider.jwks.config_map_ref.iter().chain(authorities);
-            let namespace = &self.collector.name.namespace;
-            let maps = maps.map(|map| ObjectRef::core("ConfigMap", namespace, &map.name));
-            let key_set = remote
-                .map(|it| ObjectRef::new(GROUP, KeySet::KIND, namespace, &KeySet::name_of(it)));
-            self.collector.refers_to_all(maps.chain(key_set));
-            if let Some(backend) = remote.and_then(|remote| remote.backend_ref.as_ref()) {
+        let namespace = self.collector.name.namespace.clone();
+        let key_set = |name: &str| ObjectRef::new(GROUP, KeySet::KIND, &namespace, name);
+        let providers = jwt.iter().flat_map(|it| &it.providers);
+        for remote in providers.filter_map(|provider| provider.jwks.remote.as_ref()) {
+            self.collector.refers_to(key_set(&KeySet::name_of(remote)));
+            if let Some(backend) = &remote.backend_ref {
                 self.backend(backend);
             }
         }
         if let Some(oidc) = oidc {
-            if let Some(secret) = &oidc.client_secret_ref {
-                self.collector.secret(secret, Purpose::ClientSecret);
-            }
-            let namespace = &self.collector.name.namespace;
-            let map = oidc.ca_config_map_ref.as_ref();
-            let map = map.map(|map| ObjectRef::core("ConfigMap", namespace, &map.name));
-            let key_set = KeySet::name_of_provider(oidc);
-            let key_set = ObjectRef::new(GROUP, KeySet::KIND, namespace, &key_set);
-            self.collector
-                .refers_to_all(map.into_iter().chain([key_set]));
+            let name = KeySet::name_of_provider(oidc);
+            self.collector.refers_to(key_set(&name));
         }
     }
 

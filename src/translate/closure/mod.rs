@@ -3,6 +3,7 @@
 
 mod acceptance;
 mod contents;
+mod credentials;
 mod graph;
 mod links;
 
@@ -14,10 +15,12 @@ use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
 
 use self::acceptance::Acceptance;
+use self::contents::Use;
 use self::graph::{Dirty, Graph, Root};
 
 use super::changes::Changes;
 use super::input::{Input, Mode, Options};
+use super::links::Purpose;
 use crate::translate::registry::Registry;
 
 /// The closures of all Gateways of this controller.
@@ -93,7 +96,7 @@ impl Closures {
         let mut dirty = Dirty::new();
         let input = Input::new(&self.seen, None, &self.options, &Registry);
         self.acceptance.step(&input, &mut changes);
-        self.link(&changes, &mut dirty);
+        self.link(&mut changes, &mut dirty);
         let gone = self.follow_gateways(&changes, &mut dirty);
         for name in changes.objects() {
             for root in self.graph.holders(name) {
@@ -108,11 +111,18 @@ impl Closures {
             let Some(closure) = self.closures.get_mut(&root) else {
                 continue;
             };
+            let gateway = closure.gateway.clone();
+            let credentials = &self.acceptance.credentials;
             let changes = closure.follow(names, |name| {
                 let object = snapshot.object(name);
                 let object = object.filter(|_| self.graph.has(root, name))?;
-                let is_for = |purpose| self.graph.has_for(root, name, purpose);
-                Some(contents::used(object, is_for))
+                let is_for = |it: &Purpose| self.graph.has_for(root, name, *it);
+                let how = || Use {
+                    purposes: Purpose::ALL.into_iter().filter(is_for).collect(),
+                    credentials: credentials.read_from(name, &gateway),
+                    withheld: credentials.withheld(name, &gateway),
+                };
+                Some(contents::used(object, how))
             });
             if !changes.is_empty() {
                 differences.insert(closure.gateway.clone(), Difference::Changed(changes));
@@ -129,8 +139,9 @@ impl Closures {
     }
 
     /// Computes the links of changed objects and of their dependents.
-    fn link(&mut self, changes: &Changes, dirty: &mut Dirty) {
+    fn link(&mut self, changes: &mut Changes, dirty: &mut Dirty) {
         let mut names: BTreeSet<ObjectRef> = changes.objects().iter().cloned().collect();
+        names.extend(self.acceptance.credentials.touched().iter().cloned());
         let sources = changes.sources().iter();
         let dependents = sources.flat_map(|source| self.graph.dependents(source));
         names.extend(dependents.cloned());
@@ -140,6 +151,13 @@ impl Closures {
         self.link_each(&decided, dirty);
         let decided = self.acceptance.decide_conflicts();
         self.link_each(&decided, dirty);
+        // At last: where a policy has an effect depends on which routes are attached.
+        let input = Input::new(&self.seen, None, &self.options, &Registry);
+        for name in self.acceptance.decide_credentials(&input, changes) {
+            for root in self.graph.holders(&name) {
+                dirty.entry(root).or_default().push(name.clone());
+            }
+        }
     }
 
     fn link_each(&mut self, names: &BTreeSet<ObjectRef>, dirty: &mut Dirty) {

@@ -13,7 +13,7 @@ use crate::ir::tls::Authority;
 use super::certificate;
 
 /// The key with the certificates.
-const BUNDLE: &str = "ca.crt";
+pub(in crate::translate) const BUNDLE: &str = "ca.crt";
 /// Maximum size of a bundle, in bytes: the limit of a ConfigMap.
 const MAX_BUNDLE: usize = 1 << 20;
 /// Maximum number of certificates in a bundle.

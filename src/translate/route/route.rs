@@ -15,11 +15,12 @@ use crate::snapshot::Listed;
 use crate::status::Condition;
 
 use crate::translate::backend::{Backends, Resolution};
+use crate::translate::budgets::Demand;
 use crate::translate::consumer::{Consumer, Requests};
 use crate::translate::gateway::attachment::{Attachment, ListenerIndex, Parents};
 use crate::translate::gateway::priority;
 use crate::translate::input::Input;
-use crate::translate::patterns::{Demand, RoutePatterns};
+use crate::translate::patterns::RoutePatterns;
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::source::Source;
@@ -159,6 +160,11 @@ impl Built {
     /// Returns the backends that its rules and their filters send requests to, in order.
     pub(super) fn backends(&self) -> impl Iterator<Item = &BackendId> {
         self.route.rules.iter().flat_map(|rule| rule.backends())
+    }
+
+    /// Returns the names of the rules that are served, in order.
+    pub(in crate::translate) fn rule_names(&self) -> impl Iterator<Item = Option<Text>> {
+        self.route.rules.iter().map(|rule| rule.id.name.clone())
     }
 
     /// Reuses the route of a known translation that is equal.

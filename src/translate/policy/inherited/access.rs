@@ -2,29 +2,30 @@
 
 mod api_key;
 mod authorization;
-pub(in crate::translate) mod basic;
+mod basic;
 pub(in crate::translate) mod discovery;
 mod external;
 mod ip_rules;
 mod jwks;
-pub(in crate::translate) mod jwt;
+mod jwt;
 pub(in crate::translate) mod key_backend;
-pub(in crate::translate) mod oidc;
+pub(in crate::translate) mod named;
+mod oidc;
 pub(in crate::translate) mod remote;
-pub(in crate::translate) mod secret;
+mod secret;
 mod server_uri;
 
 use std::collections::BTreeMap;
 
 use crate::api::Resource;
-use crate::api::access_policy::{AccessPolicy, AccessSpec};
+use crate::api::access_policy::{AccessPolicy, AccessSpec, ApiKey, Basic, Jwt, Oidc};
 use crate::api::inherited_policy::{SectionTargetRef, Unreadable};
 use crate::ir::authentication::Require;
 
 pub(super) use self::ip_rules::cidrs;
 use self::secret::References;
 use super::super::policy_status::unreadable_fault;
-use super::policy::{Content, Policy, Section};
+use super::policy::{Content, Policy, Section, invalid};
 use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason};
 
@@ -40,8 +41,45 @@ const SECTIONS: [Section; 8] = [
     Section::Authorization,
 ];
 
-/// Parses a policy, with the Secrets that it refers to.
+/// A section whose credentials are in other objects.
+enum CredentialSection<'a> {
+    Basic(&'a Basic),
+    ApiKey(&'a ApiKey),
+    Jwt(&'a Jwt),
+    Oidc(&'a Oidc),
+}
+
+/// Parses a policy, with the Secrets and ConfigMaps that it names.
 pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
+    let name = object.object_ref();
+    let mut references = References {
+        input,
+        origin: &name,
+        unresolved: Vec::new(),
+    };
+    let mut policy = parse(object, |section| match section {
+        CredentialSection::Basic(section) => basic::read(&mut references, section),
+        CredentialSection::ApiKey(section) => api_key::read(&mut references, section),
+        CredentialSection::Jwt(section) => jwt::read(&mut references, section),
+        CredentialSection::Oidc(section) => oidc::read(&mut references, section),
+    });
+    policy.unresolved = references.unresolved;
+    policy
+}
+
+/// Parses a policy without its credentials. That suffices to tell where it has an effect, since its sections count whether or
+/// not they can be used.
+pub(super) fn outline(object: &AccessPolicy) -> Policy {
+    parse(object, |_| {
+        invalid("its credentials are not read".to_owned())
+    })
+}
+
+/// Parses a policy. `read` parses the sections with credentials.
+fn parse(
+    object: &AccessPolicy,
+    mut read: impl FnMut(CredentialSection<'_>) -> Result<Content, Fault>,
+) -> Policy {
     // Destructured, so that a new field fails to compile until it is handled here.
     let AccessSpec {
         target_refs,
@@ -60,26 +98,21 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
         return Policy::new(object, ConditionType::AccessPolicyAffected, sections);
     }
     let name = object.object_ref();
-    let mut references = References {
-        input,
-        origin: &name,
-        unresolved: Vec::new(),
-    };
     let mut sections = BTreeMap::new();
     if let Some(rules) = ip_rules {
         sections.insert(Section::IpRules, ip_rules::read(rules));
     }
     if let Some(section) = basic {
-        sections.insert(Section::Basic, basic::read(&mut references, section));
+        sections.insert(Section::Basic, read(CredentialSection::Basic(section)));
     }
     if let Some(section) = api_key {
-        sections.insert(Section::ApiKey, api_key::read(&mut references, section));
+        sections.insert(Section::ApiKey, read(CredentialSection::ApiKey(section)));
     }
     if let Some(section) = jwt {
-        sections.insert(Section::Jwt, jwt::read(&mut references, section));
+        sections.insert(Section::Jwt, read(CredentialSection::Jwt(section)));
     }
     if let Some(section) = oidc {
-        sections.insert(Section::Oidc, oidc::read(&mut references, section));
+        sections.insert(Section::Oidc, read(CredentialSection::Oidc(section)));
     }
     if let Some(section) = external {
         sections.insert(Section::External, external::read(&name, section));
@@ -94,19 +127,23 @@ pub(super) fn read(input: &Input<'_>, object: &AccessPolicy) -> Policy {
         let of_requests = sections.iter_mut().filter(|(it, _)| it.is_of_requests());
         for (section, content) in of_requests {
             let field = section.field();
-            let message = format!(
+            *content = invalid(format!(
                 "{field}: connections of TLSRoutes, TCPRoutes and UDPRoutes have no requests"
-            );
-            *content = Err(Fault::new(Reason::Invalid, message));
+            ));
         }
     }
-    let unresolved = references.unresolved;
     let mut policy = Policy::new(object, ConditionType::AccessPolicyAffected, sections);
-    policy.unresolved = unresolved;
+    policy.named = named::named(object);
+    policy.withheld = object.withheld.as_deref().map(withheld);
     let servers = key_backend::references(object);
     let servers = servers.map(|it| it.object_ref(&policy.name.namespace));
     policy.key_servers = servers.collect();
     policy
+}
+
+/// Returns why a pod gets none of the credentials that a policy names.
+fn withheld(why: &str) -> Fault {
+    Fault::new(Reason::CredentialLimitExceeded, why)
 }
 
 /// Returns the sections of a policy that is not valid, none of which can be used: those that it sets, or all if it is unknown
@@ -133,9 +170,6 @@ fn require(text: &str) -> Result<Content, Fault> {
     match text {
         "All" => Ok(Content::Require(Require::All)),
         "Any" => Ok(Content::Require(Require::Any)),
-        other => {
-            let message = format!("spec.require: {other:?} is neither All nor Any");
-            Err(Fault::new(Reason::Invalid, message))
-        }
+        other => invalid(format!("spec.require: {other:?} is neither All nor Any")),
     }
 }

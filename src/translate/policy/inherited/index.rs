@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::api::Resource;
 use crate::api::access_policy::AccessPolicy;
 use crate::api::client_policy::ClientPolicy;
 use crate::api::rate_limit_policy::RateLimitPolicy;
@@ -16,6 +17,7 @@ use super::{access, client, rate_limit, route};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::memo::Memo;
+use crate::translate::reason::Fault;
 use crate::translate::source::Source;
 
 /// Returns the policies of all kinds that have changed.
@@ -27,8 +29,15 @@ pub(super) fn changed(changes: &Changes) -> Vec<ObjectRef> {
     names
 }
 
+/// Parses a policy as far as it decides which credentials Gateways get.
+pub(super) fn outline(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
+    let is_access = &*name.kind == AccessPolicy::KIND;
+    let object = is_access.then(|| input.find::<AccessPolicy>(name))?;
+    object.map(|object| access::outline(object))
+}
+
 /// Parses a policy of any kind.
-fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
+pub(super) fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
     match &*name.kind {
         "AccessPolicy" => input
             .find::<AccessPolicy>(name)
@@ -55,7 +64,11 @@ pub(super) struct Index {
     naming: BTreeMap<ObjectRef, BTreeSet<(ObjectRef, bool)>>,
     /// Number of policies about clients.
     clients: usize,
+    refusals: Refusals,
 }
+
+/// Why policies get no credentials, by policy and Gateway.
+pub(in crate::translate) type Refusals = BTreeMap<ObjectRef, BTreeMap<ObjectRef, Fault>>;
 
 /// The policies on a target.
 #[derive(Default)]
@@ -105,8 +118,13 @@ impl OnTarget {
 }
 
 impl Index {
-    /// Parses what has changed. Returns the objects that are targets of a changed policy.
-    pub(super) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) -> BTreeSet<ObjectRef> {
+    /// Parses what has changed, with `read`. Returns the objects that are targets of a changed policy.
+    pub(super) fn step(
+        &mut self,
+        input: &Input<'_>,
+        changes: &mut Changes,
+        read: impl Fn(&Input<'_>, &ObjectRef) -> Option<Policy>,
+    ) -> BTreeSet<ObjectRef> {
         let mut names = self.policies.outdated(changes);
         names.extend(changed(changes));
         let mut touched = BTreeSet::new();
@@ -134,6 +152,33 @@ impl Index {
             changes.announce(Source::PoliciesOn(object.clone()));
         }
         touched
+    }
+
+    /// Replaces the refusals of these policies. Returns the targets of those that have others now.
+    pub(super) fn refuse(&mut self, refusals: Refusals) -> BTreeSet<ObjectRef> {
+        let mut touched = BTreeSet::new();
+        for (name, now) in refusals {
+            let previous = self.refusals.remove(&name).unwrap_or_default();
+            if previous != now {
+                let targets = self.policies.get(&name).into_iter();
+                let targets = targets.flat_map(|policy| &policy.targets);
+                touched.extend(targets.map(|target| target.object.clone()));
+            }
+            if !now.is_empty() {
+                self.refusals.insert(name, now);
+            }
+        }
+        touched
+    }
+
+    /// Returns why a policy gets no credentials on a Gateway, if it gets none.
+    pub(super) fn refusal<'a>(
+        &'a self,
+        policy: &'a Policy,
+        gateway: &ObjectRef,
+    ) -> Option<&'a Fault> {
+        let decided = || self.refusals.get(&policy.name)?.get(gateway);
+        policy.withheld.as_ref().or_else(decided)
     }
 
     fn remove(&mut self, policy: &Policy) {

@@ -8,6 +8,8 @@ mod authentication;
 mod client;
 mod compression;
 mod condition;
+pub(in crate::translate) mod credential;
+mod credentials;
 mod effective;
 mod error_pages;
 mod identity;
@@ -17,6 +19,7 @@ mod merge;
 mod path;
 mod policy;
 mod rate_limit;
+mod reach;
 mod route;
 mod status;
 
@@ -35,8 +38,9 @@ use crate::ir::{ListenerKey, ObjectRef, Route};
 use crate::status::Condition;
 
 pub(in crate::translate) use self::attachments::Attachments;
+pub(in crate::translate) use self::credentials::Credentials;
 use self::effective::effective;
-use self::index::Index;
+use self::index::{Index, Refusals};
 use self::path::{Combination, Levels, Path, Sections};
 use self::policy::{Content, Policy, Section};
 pub(in crate::translate) use self::rate_limit::key_part;
@@ -95,7 +99,29 @@ pub(in crate::translate) struct Place<'a> {
 impl InheritedPolicies {
     /// Parses what has changed. Announces the targets of these policies.
     pub(in crate::translate) fn step(&mut self, input: &Input<'_>, changes: &mut Changes) {
-        self.touched = self.index.step(input, changes);
+        self.touched = self.index.step(input, changes, index::read);
+        self.forget_required();
+    }
+
+    /// Parses what has changed as far as it decides which credentials Gateways get. Announces the targets of these policies.
+    pub(in crate::translate) fn step_outlines(&mut self, input: &Input<'_>, changes: &mut Changes) {
+        self.touched = self.index.step(input, changes, index::outline);
+    }
+
+    /// Takes over which policies get no credentials. Returns the changes that follow, if there are any.
+    pub(in crate::translate) fn refuse(&mut self, refusals: Refusals) -> Option<Changes> {
+        let touched = self.index.refuse(refusals);
+        if touched.is_empty() {
+            return None;
+        }
+        let sources = touched.iter().cloned().map(Source::PoliciesOn);
+        let changes = Changes::of_sources(sources.collect());
+        self.touched = touched;
+        self.forget_required();
+        Some(changes)
+    }
+
+    fn forget_required(&mut self) {
         if !self.touched.is_empty() {
             self.required.get_mut().clear();
             self.clients.get_mut().clear();
@@ -142,6 +168,11 @@ impl InheritedPolicies {
             let targets = policy.targets.iter();
             (&policy.name, targets.map(|target| &target.object).collect())
         })
+    }
+
+    /// Reports whether an object or one of its sections has policies.
+    pub(in crate::translate) fn has(&self, object: &ObjectRef) -> bool {
+        self.index.has(object)
     }
 
     /// Reports whether there are no policies.

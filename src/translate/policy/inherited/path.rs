@@ -1,6 +1,7 @@
 //! The policies on a path from a Gateway to a rule, level by level, and what follows for a section. Must not know which
 //! paths there are.
 
+use std::ptr;
 use std::sync::Arc;
 
 use crate::ir::sharing::Text;
@@ -38,6 +39,8 @@ pub(super) struct OnLevel<'a> {
     /// Whether the listener or rule that it targets does not exist. It is then unknown which requests it protects, so that
     /// it counts for all of the object. Policies that refuse nothing do not count then.
     pub(super) is_missing: bool,
+    /// Why the credentials of the section are not there.
+    refusal: Option<&'a Fault>,
 }
 
 impl Mergeable for OnLevel<'_> {
@@ -50,7 +53,8 @@ impl<'a> OnLevel<'a> {
     /// Returns what it says about the section, if that can be used.
     pub(super) fn usable(&self) -> Option<&'a Content> {
         let content = self.policy.sections.get(&self.section)?.as_ref();
-        content.ok().filter(|_| !self.is_missing)
+        let is_there = !self.is_missing && self.refusal.is_none();
+        content.ok().filter(|_| is_there)
     }
 
     /// Reports whether it locks another section, if it locks its own.
@@ -68,7 +72,9 @@ impl<'a> OnLevel<'a> {
                 self.policy.name, self.target
             ));
         }
-        match self.policy.sections.get(&self.section) {
+        let content = self.policy.sections.get(&self.section);
+        let content = content.map(|content| self.refusal.map_or(content.as_ref(), Err));
+        match content {
             Some(Ok(content)) => Ok(content),
             Some(Err(Fault { message, .. })) => Err(format!("{}: {message}", self.policy.name)),
             None => Err(format!("{} is not set", self.section.field())),
@@ -76,9 +82,9 @@ impl<'a> OnLevel<'a> {
     }
 }
 
-/// The policies on a path: by level and section, the address of the policy, and that of its target if the section of that
-/// is missing, since what follows for requests names it.
-pub(super) type Combination = Vec<(usize, Section, usize, Option<usize>)>;
+/// The policies on a path: by level and section, the address of the policy, and those of its target, if the section of that is
+/// missing, and of the refusal of its credentials, since what follows for requests names these.
+pub(super) type Combination = Vec<(usize, Section, usize, [Option<usize>; 2])>;
 
 /// The policies on a path, by level, from general to specific.
 pub(super) struct Levels<'a>(Vec<Level<OnLevel<'a>>>);
@@ -92,15 +98,16 @@ impl<'a> Levels<'a> {
             route,
         } = path;
         let mut levels = Self(Vec::with_capacity(8));
-        levels.whole(index, gateway, sections);
+        let on = (index, gateway);
+        levels.whole(on, gateway, sections);
         if listener.origin != *gateway {
-            levels.whole(index, &listener.origin, sections);
+            levels.whole(on, &listener.origin, sections);
         }
-        levels.section(index, &listener.origin, Some(&listener.name));
+        levels.section(on, &listener.origin, Some(&listener.name));
         if let Some((route, rule)) = route {
-            levels.whole(index, route, sections);
+            levels.whole(on, route, sections);
             if rule.is_some() {
-                levels.section(index, route, rule);
+                levels.section(on, route, rule);
             }
         }
         levels
@@ -114,12 +121,12 @@ impl<'a> Levels<'a> {
         sections: &dyn Sections,
     ) -> Self {
         let mut levels = Self(Vec::with_capacity(3));
-        levels.whole(index, gateway, sections);
+        levels.whole((index, gateway), gateway, sections);
         let names = sections.on_port_of(gateway, listener);
         let on_targets = names
             .iter()
             .filter_map(|name| index.on(gateway, Some(name)));
-        let level = on_targets.flat_map(|on_target| on_level(on_target, false));
+        let level = on_targets.flat_map(|it| on_level((index, gateway), it, false));
         let mut level: Vec<_> = level.collect();
         level.sort_by(|one, other| one.policy.age().cmp(&other.policy.age()));
         levels.0.push(level);
@@ -127,24 +134,24 @@ impl<'a> Levels<'a> {
     }
 
     /// Adds the level of an object, and one for policies on sections that it does not have.
-    fn whole(&mut self, index: &'a Index, object: &ObjectRef, sections: &dyn Sections) {
-        self.section(index, object, None);
-        let within = index.within(object);
+    fn whole(&mut self, on: (&'a Index, &ObjectRef), object: &ObjectRef, sections: &dyn Sections) {
+        self.section(on, object, None);
+        let within = on.0.within(object);
         let is_missing = |(target, _): &(&Target, _)| {
             let section = target.section.as_deref();
             section.is_some_and(|section| !sections.has(object, section))
         };
         let missing = within.filter(is_missing);
-        let missing = missing.flat_map(|on_target| on_level(on_target, true));
+        let missing = missing.flat_map(|on_target| on_level(on, on_target, true));
         let mut missing: Vec<_> = missing.filter(|it| it.policy.fails_closed()).collect();
         missing.sort_by(|one, other| one.policy.age().cmp(&other.policy.age()));
         self.0.push(missing);
     }
 
     /// Adds the level of a target.
-    fn section(&mut self, index: &'a Index, object: &ObjectRef, section: Option<&Text>) {
-        let on_target = index.on(object, section).into_iter();
-        let level = on_target.flat_map(|on_target| on_level(on_target, false));
+    fn section(&mut self, on: (&'a Index, &ObjectRef), object: &ObjectRef, section: Option<&Text>) {
+        let on_target = on.0.on(object, section).into_iter();
+        let level = on_target.flat_map(|on_target| on_level(on, on_target, false));
         self.0.push(level.collect());
     }
 
@@ -168,12 +175,18 @@ impl<'a> Levels<'a> {
 
     /// Returns what distinguishes these policies from all others: all that the merge looks at.
     pub(super) fn combination(&self) -> Combination {
-        let target = |it: &OnLevel<'_>| it.is_missing.then(|| std::ptr::from_ref(it.target).addr());
+        let named = |it: &OnLevel<'_>| {
+            let target = it.is_missing.then(|| ptr::from_ref(it.target).addr());
+            [
+                target,
+                it.refusal.map(|refusal| ptr::from_ref(refusal).addr()),
+            ]
+        };
         let levels = self.0.iter().enumerate();
         let all = levels.flat_map(|(level, policies)| policies.iter().map(move |it| (level, it)));
         all.map(|(level, it)| {
             let policy = Arc::as_ptr(it.policy).addr();
-            (level, it.section, policy, target(it))
+            (level, it.section, policy, named(it))
         })
         .collect()
     }
@@ -217,14 +230,21 @@ impl<'a> Levels<'a> {
     }
 }
 
+/// Returns the policies on a target that count on a Gateway.
 fn on_level<'a>(
+    (index, gateway): (&'a Index, &ObjectRef),
     (target, policies): (&'a Target, &'a OnTarget),
     is_missing: bool,
 ) -> impl Iterator<Item = OnLevel<'a>> {
-    policies.oldest().map(move |(section, policy)| OnLevel {
-        section,
-        policy,
-        target,
-        is_missing,
+    policies.oldest().map(move |(section, policy)| {
+        let reads = section.reads_credentials();
+        let refusal = reads.then(|| index.refusal(policy, gateway));
+        OnLevel {
+            section,
+            policy,
+            target,
+            is_missing,
+            refusal: refusal.flatten(),
+        }
     })
 }

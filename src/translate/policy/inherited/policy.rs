@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use super::credential::Named;
 use crate::api::inherited_policy::InheritedPolicy;
 use crate::api::reference::BackendObjectRef;
 use crate::ir::ObjectRef;
@@ -45,6 +46,10 @@ pub(super) struct Policy {
     pub(super) page_servers: Vec<PageServer>,
     /// The Services that keys of tokens are fetched from.
     pub(super) key_servers: Vec<ObjectRef>,
+    /// The Secrets and ConfigMaps with credentials that it names.
+    pub(super) named: Vec<Named>,
+    /// Why none of these is here, if the controller withholds them.
+    pub(super) withheld: Option<Fault>,
 }
 
 /// A reference to a server of error pages.
@@ -224,6 +229,11 @@ impl Section {
         )
     }
 
+    /// Reports whether its credentials are in Secrets or ConfigMaps.
+    pub(super) fn reads_credentials(self) -> bool {
+        matches!(self, Self::Basic | Self::ApiKey | Self::Jwt | Self::Oidc)
+    }
+
     /// Reports whether a policy that locks this section locks another one, too: what that one says decides what this one
     /// is worth. `content` is what this one says.
     pub(super) fn locks(self, other: Self, content: Option<&Content>) -> bool {
@@ -276,6 +286,8 @@ impl Policy {
             sections,
             page_servers: Vec::new(),
             key_servers: Vec::new(),
+            named: Vec::new(),
+            withheld: None,
         }
     }
 
@@ -315,10 +327,11 @@ impl Policy {
         }
     }
 
-    /// Returns what of it cannot be used, with what follows from that.
-    pub(super) fn unusable(&self) -> Vec<Fault> {
+    /// Returns what cannot be used of these sections, with what follows from that.
+    pub(super) fn unusable(&self, is_known: impl Fn(Section) -> bool) -> Vec<Fault> {
         let mut faults = Vec::new();
-        for (section, content) in &self.sections {
+        let known = self.sections.iter().filter(|(it, _)| is_known(**it));
+        for (section, content) in known {
             match content {
                 Err(fault) => {
                     let outcome = self.outcome_of_broken(*section);

@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::ir::sharing::Text;
-use crate::ir::{ListenerKey, ObjectRef};
+use crate::ir::ObjectRef;
 use crate::status::Condition;
 
 use super::super::affected::listed;
@@ -14,14 +13,14 @@ use super::attachments::Attachments;
 use super::index::{self, Index};
 use super::loosened::loosened;
 use super::merge::Obstacle;
-use super::path::{Levels, Path, Sections};
+use super::path::Levels;
 use super::policy::{Policy, Section, Target};
-use super::{InheritedPolicies, identity, is_route};
+use super::reach::{Existing, Reach};
+use super::{InheritedPolicies, identity};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::Report;
-use crate::translate::source::Source;
 
 /// Returns why requests through a Gateway cannot be sent to servers of a policy.
 type ServerFaults<'a> = &'a dyn Fn(&ObjectRef, &ObjectRef) -> Vec<Fault>;
@@ -67,29 +66,6 @@ struct OnGateway {
     without_identity: BTreeSet<String>,
 }
 
-/// The sections of targets as routes and Gateways have them.
-struct Existing<'a>(&'a dyn Attachments);
-
-impl Sections for Existing<'_> {
-    fn has(&self, object: &ObjectRef, section: &str) -> bool {
-        match is_route(object) {
-            true => self
-                .0
-                .rule_names_of(object)
-                .iter()
-                .any(|it| **it == *section),
-            false => {
-                let listeners = self.0.listeners_of(object);
-                listeners.iter().any(|(_, key)| *key.name == *section)
-            }
-        }
-    }
-
-    fn on_port_of(&self, gateway: &ObjectRef, listener: &ListenerKey) -> Vec<Text> {
-        self.0.on_port_of(gateway, listener)
-    }
-}
-
 /// Returns the conditions of a policy, for each Gateway.
 fn of_gateways(
     input: &Input<'_>,
@@ -99,57 +75,41 @@ fn of_gateways(
 ) -> BTreeMap<ObjectRef, Vec<Condition>> {
     let mut gateways: BTreeMap<ObjectRef, OnGateway> = BTreeMap::new();
     for target in &policy.targets {
-        let object = &target.object;
-        input.read(|| Source::Object(object.clone()));
-        input.read(|| Source::PoliciesOn(object.clone()));
-        let listeners = attachments.listeners_of(object);
-        let exists = |section| Existing(attachments).has(object, section);
-        let missing = target.section.as_deref().filter(|name| !exists(name));
-        let of_gateways: BTreeSet<_> = listeners.iter().map(|(gateway, _)| gateway).collect();
-        for gateway in of_gateways {
+        let reach = Reach::new(input, target, attachments);
+        for gateway in reach.gateways() {
             let on_gateway = gateways.entry(gateway.clone()).or_default();
-            on_gateway.faults.extend(missing.map(|_| {
-                let outcome = match policy.fails_closed() {
-                    true => format!(
-                        "where the policy has an effect, all requests through {object} get 500"
-                    ),
-                    false => "the target is left out".to_owned(),
-                };
-                let message = format!("spec.targetRefs: {target} does not exist; {outcome}");
-                Fault::new(Reason::TargetNotFound, message)
-            }));
+            let missing = reach.is_missing.then(|| missing(policy, target));
+            on_gateway.faults.extend(missing);
         }
-        for (gateway, listener) in &listeners {
-            if is_other_listener(target, listener) && missing.is_none() {
-                continue;
-            }
-            input.read(|| Source::PoliciesOn(gateway.clone()));
-            input.read(|| Source::PoliciesOn(listener.origin.clone()));
-            let rule = target.section.as_ref().filter(|_| missing.is_none());
-            let path = Path {
-                gateway,
-                listener,
-                route: is_route(object).then_some((object, rule)),
-            };
+        for path in reach.paths(input) {
             let existing = &Existing(attachments);
             let levels = Levels::new(index, path, existing);
-            let of_port =
-                (!policy.protects).then(|| Levels::of_port(index, (gateway, listener), existing));
-            let on_gateway = gateways.entry(gateway.clone()).or_default();
+            let place = (path.gateway, path.listener);
+            let of_port = (!policy.protects).then(|| Levels::of_port(index, place, existing));
+            let on_gateway = gateways.entry(path.gateway.clone()).or_default();
             on_gateway.add_path((&levels, of_port.as_ref()), policy, target);
         }
     }
     let conditions = gateways.into_iter().map(|(gateway, on_gateway)| {
         let faults = server_faults(&policy.name, &gateway);
-        (gateway, on_gateway.conditions(policy, &faults))
+        let refusal = index.refusal(policy, &gateway);
+        let conditions = on_gateway.conditions(policy, refusal, &faults);
+        (gateway, conditions)
     });
     conditions.collect()
 }
 
-/// Reports whether a target names another listener of the same object.
-fn is_other_listener(target: &Target, listener: &ListenerKey) -> bool {
-    let section = target.section.as_deref();
-    listener.origin == target.object && section.is_some_and(|name| *name != *listener.name)
+/// Returns the fault of a target whose listener or rule does not exist.
+fn missing(policy: &Policy, target: &Target) -> Fault {
+    let outcome = match policy.fails_closed() {
+        true => {
+            let object = &target.object;
+            format!("where the policy has an effect, all requests through {object} get 500")
+        }
+        false => "the target is left out".to_owned(),
+    };
+    let message = format!("spec.targetRefs: {target} does not exist; {outcome}");
+    Fault::new(Reason::TargetNotFound, message)
 }
 
 impl OnGateway {
@@ -199,9 +159,26 @@ impl OnGateway {
         }
     }
 
-    fn conditions(&self, policy: &Policy, of_servers: &[Fault]) -> Vec<Condition> {
+    /// Returns the conditions. `refusal` says why the policy gets no credentials: what is wrong with them is not known then, and
+    /// what a policy without effect would need is not reported.
+    fn conditions(
+        &self,
+        policy: &Policy,
+        refusal: Option<&Fault>,
+        of_servers: &[Fault],
+    ) -> Vec<Condition> {
         let generation = policy.generation;
-        let faults = [policy.unusable().as_slice(), &self.faults].concat();
+        let is_known = |section: Section| refusal.is_none() || !section.reads_credentials();
+        let refused = refusal.filter(|_| self.effective > 0);
+        let unusable = refused.map(|refusal| {
+            let message = format!("{}; its requests get 500", refusal.message);
+            Fault::new(refusal.reason, message)
+        });
+        let faults: Vec<_> = unusable
+            .into_iter()
+            .chain(policy.unusable(is_known))
+            .chain(self.faults.iter().cloned())
+            .collect();
         let unusable = merge(&faults);
         let accepted = judge(
             ConditionType::Accepted,
@@ -209,7 +186,8 @@ impl OnGateway {
             unusable.as_ref(),
             generation,
         );
-        let unresolved = policy.unresolved.iter().chain(of_servers);
+        let of_credentials = policy.unresolved.iter().filter(|_| refusal.is_none());
+        let unresolved = refused.into_iter().chain(of_credentials).chain(of_servers);
         let unresolved: Vec<_> = unresolved.cloned().collect();
         let unresolved = merge(&unresolved);
         let resolved = judge(

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::super::route::Built;
 use super::Routes;
 use super::translated_route::TranslatedRoute;
 use crate::ir::sharing::Text;
@@ -107,8 +108,7 @@ impl Attachments for RouteRequests<'_> {
     fn rule_names_of(&self, route: &ObjectRef) -> Vec<Text> {
         let built = self.routes.translated(route);
         let built = built.and_then(TranslatedRoute::any_variant).into_iter();
-        let rules = built.flat_map(|built| &built.route.rules);
-        rules.filter_map(|rule| rule.id.name.clone()).collect()
+        built.flat_map(Built::rule_names).flatten().collect()
     }
 }
 

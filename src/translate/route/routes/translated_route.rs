@@ -11,11 +11,12 @@ use crate::api::reference::ParentRef;
 use crate::ir::{AttachedRoute, BackendId, Hostname, ObjectRef};
 use crate::status::{Note, ParentStatus};
 use crate::translate::backend::Backends;
+use crate::translate::budgets::Demand;
 use crate::translate::consumer::Consumer;
 use crate::translate::gateway::attachment::{Attachment, Candidate, ListenerIndex, Parents};
 use crate::translate::input::Input;
 use crate::translate::memo::Reads;
-use crate::translate::patterns::{Demand, PatternBudgets};
+use crate::translate::patterns::PatternBudgets;
 use crate::translate::policy::inherited::InheritedPolicies;
 use crate::translate::source::Source;
 

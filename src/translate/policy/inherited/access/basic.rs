@@ -7,13 +7,12 @@ use crate::api::access_policy::Basic;
 use crate::api::core::Secret;
 use crate::ir::authentication::{self as ir, PasswordHash, User};
 
+use super::super::credential::USERS;
 use super::super::policy::Content;
 use super::secret::{References, forwarded_header};
 use crate::translate::gateway::certificate::value;
 use crate::translate::reason::{Fault, Reason};
 
-/// The key of a Secret with the lines of an htpasswd file.
-pub(in crate::translate) const KEY: &str = "auth";
 /// Maximum length of the name of a user.
 const MAX_NAME: usize = 255;
 
@@ -43,8 +42,8 @@ pub(super) fn read(references: &mut References<'_>, section: &Basic) -> Result<C
 /// Returns the users in order of their names, and the lines that are no users. Messages have nothing of a line, but its
 /// number.
 fn users(secret: &Secret) -> Result<(Box<[User]>, Vec<String>), String> {
-    let text = str::from_utf8(value(secret, KEY)?);
-    let text = text.map_err(|_| format!("has an {KEY} that is not UTF-8"))?;
+    let text = str::from_utf8(value(secret, USERS)?);
+    let text = text.map_err(|_| format!("has an {USERS} that is not UTF-8"))?;
     let mut users: BTreeMap<Box<str>, PasswordHash> = BTreeMap::new();
     let mut problems = Vec::new();
     let lines = text.lines().map(str::trim_end).zip(1..);
@@ -56,13 +55,13 @@ fn users(secret: &Secret) -> Result<(Box<[User]>, Vec<String>), String> {
         });
         match added {
             Ok((name, hash)) => drop(users.insert(name.into(), hash)),
-            Err(problem) => problems.push(format!("line {number} of {KEY} {problem}")),
+            Err(problem) => problems.push(format!("line {number} of {USERS} {problem}")),
         }
     }
     if users.is_empty() {
         let why = problems.first().map(|it| format!(": {it}"));
         let why = why.unwrap_or_default();
-        return Err(format!("has no user in {KEY}{why}"));
+        return Err(format!("has no user in {USERS}{why}"));
     }
     let users = users.into_iter();
     let users = users.map(|(name, password)| User { name, password });

@@ -14,6 +14,7 @@ use crate::ir::ObjectRef;
 use crate::ir::authentication::KeyPlace;
 use crate::ir::token::{ClaimHeader, KeyMaterial, Provider, TokenType, Tokens, VerificationKey};
 
+use super::super::credential::{KEY_SET, SHARED_KEY};
 use super::super::policy::Content;
 use super::api_key::place;
 use super::secret::{References, header};
@@ -22,10 +23,6 @@ use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
 use crate::translate::reason::{Fault, Reason};
 
-/// The key of a ConfigMap with a JSON Web Key Set.
-pub(in crate::translate) const KEY_SET: &str = "jwks";
-/// The key of a Secret with a key that the issuer has, too.
-pub(in crate::translate) const SHARED_KEY: &str = "secret";
 /// Least length of a shared key, in bytes: that of the hash of HS256 (RFC 7518, 3.2).
 const MIN_SHARED: usize = 32;
 /// By how much clocks may differ if the policy does not say it.

@@ -14,6 +14,7 @@ use crate::ir::hex;
 use crate::ir::oidc::{self as ir, ClientSecret, CookieSettings, SameSite};
 use crate::ir::token::{ClaimHeader, Provider};
 
+use super::super::credential::CLIENT_SECRET;
 use super::super::policy::Content;
 use super::api_key::is_token;
 use super::discovery;
@@ -25,8 +26,6 @@ use crate::translate::gateway::certificate::value;
 use crate::translate::policy::backend_tls::is_dns_name;
 use crate::translate::reason::{Fault, Reason};
 
-/// The key of a Secret with the secret of a client.
-pub(in crate::translate) const SECRET: &str = "client-secret";
 const REDIRECT_PATH: &str = "/oauth2/callback";
 const LOGOUT_PATH: &str = "/oauth2/logout";
 const PAGE: &str = "text/html";
@@ -149,7 +148,7 @@ fn client_secret_of(
     reference: &SecretRef,
 ) -> Result<ClientSecret, Fault> {
     references.read(reference, "spec.oidc.clientSecretRef", |secret| {
-        Ok((client_secret(value(secret, SECRET)?)?, Vec::new()))
+        Ok((client_secret(value(secret, CLIENT_SECRET)?)?, Vec::new()))
     })
 }
 
@@ -171,7 +170,7 @@ fn client_secret(bytes: &[u8]) -> Result<ClientSecret, String> {
         Ok(text) if !text.is_empty() && bytes.iter().all(|it| matches!(it, b' '..=b'~')) => {
             Ok(ClientSecret::new(text))
         }
-        _ => Err(format!("has a {SECRET} that is not printable text")),
+        _ => Err(format!("has a {CLIENT_SECRET} that is not printable text")),
     }
 }
 

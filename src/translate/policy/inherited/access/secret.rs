@@ -7,6 +7,7 @@ use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, TRAILER,
 };
 
+use super::super::credential::{TYPE, is_for_credentials};
 use crate::api::core::Secret;
 use crate::api::reference::SecretRef;
 use crate::ir::ObjectRef;
@@ -15,8 +16,6 @@ use crate::translate::input::Input;
 use crate::translate::reason::{Fault, Reason};
 use crate::translate::reference_grant;
 
-/// The only type of Secrets that credentials are read from. Those of other types are for others.
-const TYPE: &str = "Opaque";
 /// Maximum number of problems of a Secret that a message has.
 const MAX_PROBLEMS: usize = 3;
 
@@ -90,11 +89,6 @@ impl References<'_> {
         }
         Ok((name, secret.clone()))
     }
-}
-
-/// Reports whether credentials may be read from a Secret.
-pub(in crate::translate) fn is_for_credentials(secret: &Secret) -> bool {
-    secret.kind.is_empty() || secret.kind == TYPE
 }
 
 fn invalid_ref(message: String) -> Fault {
