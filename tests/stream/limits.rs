@@ -109,30 +109,80 @@ fn started<'a>(nodes: &'a [Node], rule: &str) -> Vec<Running<'a>> {
     pods
 }
 
-/// Sends requests over one connection at a rate for a time. Returns how many are admitted.
-fn send(port: u16, per_second: f64, time: Duration) -> u64 {
+/// Requests that were sent.
+struct Sent {
+    /// In order.
+    times: Vec<Instant>,
+    admitted: f64,
+}
+
+impl Sent {
+    /// The number of these requests that one limit with a burst admits, however unevenly a busy machine has sent them. Admitted
+    /// requests take a burst that is full.
+    fn admitted_by(&self, limit: f64, burst: f64) -> f64 {
+        let (mut admitted, mut tokens, mut last) = (0.0, burst, self.times.first().copied());
+        for time in &self.times {
+            let passed = last.map_or(Duration::ZERO, |last| *time - last);
+            tokens = (tokens + passed.as_secs_f64() * limit).min(burst);
+            last = Some(*time);
+            if tokens >= 1.0 {
+                (tokens, admitted) = (tokens - 1.0, admitted + 1.0);
+            }
+        }
+        admitted
+    }
+
+    /// The most that a limit and its burst admit meanwhile.
+    fn most(&self, limit: f64) -> f64 {
+        let (first, last) = (self.times.first(), self.times.last());
+        let time = last
+            .zip(first)
+            .map_or(Duration::ZERO, |(last, first)| *last - *first);
+        1.05 * limit * time.as_secs_f64() + BURST
+    }
+
+    /// Fails unless this part of what a limit admits was admitted, and no more than it and a burst.
+    fn check(&self, part: f64, limit: f64) {
+        // A burst may be used up by requests before these.
+        let least = part * (self.admitted_by(limit, BURST) - BURST);
+        let admitted = self.admitted;
+        assert!(admitted >= least, "{admitted}, not {least}");
+        assert!(
+            admitted <= self.most(limit),
+            "{admitted}, not at most {}",
+            self.most(limit)
+        );
+    }
+}
+
+/// Sends requests over one connection at a rate for a time.
+fn send(port: u16, per_second: f64, time: Duration) -> Sent {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket.set_nodelay(true).unwrap();
-    let (begun, mut admitted, mut sent) = (Instant::now(), 0, 0.0);
+    let begun = Instant::now();
+    let mut sent = Sent {
+        times: Vec::new(),
+        admitted: 0.0,
+    };
     // The rate of a while is the subject of the test.
     while begun.elapsed() < time {
-        if begun.elapsed().as_secs_f64() * per_second < sent {
+        if begun.elapsed().as_secs_f64() * per_second < sent.times.len() as f64 {
             // The pace of the requests.
             thread::sleep(Duration::from_millis(1));
             continue;
         }
-        sent += 1.0;
+        sent.times.push(Instant::now());
         socket
             .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
             .unwrap();
         match status(&mut socket) {
-            302 => admitted += 1,
+            302 => sent.admitted += 1.0,
             429 => {}
             other => panic!("{other}"),
         }
     }
-    admitted
+    sent
 }
 
 /// Reads a response and returns its status.
@@ -158,39 +208,37 @@ fn status(socket: &mut TcpStream) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Sends requests to several pods at the same time. Returns how many are admitted together.
-fn send_to(pods: &[&Running<'_>], per_second: f64, time: Duration) -> f64 {
+/// Sends requests to several pods at the same time.
+fn send_to(pods: &[&Running<'_>], per_second: f64, time: Duration) -> Sent {
     let ports: Vec<_> = pods.iter().map(|pod| pod.port).collect();
     let clients = ports.into_iter();
     let clients: Vec<_> = clients
         .map(|port| thread::spawn(move || send(port, per_second, time)))
         .collect();
-    clients
-        .into_iter()
-        .map(|it| it.join().unwrap())
-        .sum::<u64>() as f64
+    let of_pods: Vec<_> = clients.into_iter().map(|it| it.join().unwrap()).collect();
+    let mut times: Vec<_> = of_pods
+        .iter()
+        .flat_map(|it| it.times.iter().copied())
+        .collect();
+    times.sort_unstable();
+    Sent {
+        times,
+        admitted: of_pods.iter().map(|it| it.admitted).sum(),
+    }
 }
 
 const TIME: Duration = Duration::from_secs(4);
 const KEYED: &str = "key: [{type: ClientIP}]";
-
-fn most() -> f64 {
-    1.05 * LIMIT * TIME.as_secs_f64() + BURST
-}
 
 #[test]
 fn one_connection_gets_the_limit_from_every_pod_and_all_together_no_more() {
     let nodes = nodes::<3>();
     let pods = started(&nodes, KEYED);
     for pod in &pods {
-        let admitted = send_to(&[pod], 300.0, TIME);
-        assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
-        assert!(admitted <= most(), "{admitted}");
+        send_to(&[pod], 300.0, TIME).check(0.95, LIMIT);
     }
     let all: Vec<_> = pods.iter().collect();
-    let admitted = send_to(&all, 150.0, TIME);
-    assert!(admitted >= 0.9 * LIMIT * TIME.as_secs_f64(), "{admitted}");
-    assert!(admitted <= most(), "{admitted}");
+    send_to(&all, 150.0, TIME).check(0.9, LIMIT);
     for pod in &pods {
         assert_eq!(pod.pod.metric("limit_peer_faults_total"), 0);
     }
@@ -208,14 +256,17 @@ fn one_connection_gets_the_limit_from_every_pod_and_all_together_no_more() {
 fn limit_without_a_key_is_divided_among_the_ready_pods() {
     let nodes = nodes::<2>();
     let pods = started(&nodes, "mode: Enforce");
-    let half = 0.5 * (LIMIT * TIME.as_secs_f64() + BURST);
-    let admitted = send_to(&[&pods[0]], 300.0, TIME);
-    assert!((0.9 * half..=1.05 * half).contains(&admitted), "{admitted}");
+    let sent = send_to(&[&pods[0]], 300.0, TIME);
+    let half = sent.admitted_by(LIMIT / 2.0, BURST / 2.0);
+    let admitted = sent.admitted;
+    assert!(
+        (0.9 * half..=1.05 * half).contains(&admitted),
+        "{admitted}, not {half}"
+    );
     list(&pods, &[0]);
     // No metric tells that the list has arrived.
     thread::sleep(Duration::from_millis(200));
-    let admitted = send_to(&[&pods[0]], 300.0, TIME);
-    assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
+    send_to(&[&pods[0]], 300.0, TIME).check(0.95, LIMIT);
 }
 
 #[test]
@@ -240,17 +291,12 @@ fn pods_without_the_owner_admit_their_parts_until_it_leaves_the_list() {
     let (name, address) = (dead.name.clone(), dead.address);
     drop(dead);
     pods.iter().for_each(|pod| wait_until_away(pod, 1));
-    let third = LIMIT * TIME.as_secs_f64() / 3.0;
-    let admitted = send_to(&[&pods[0]], 300.0, TIME);
-    assert!(admitted >= 0.9 * third, "{admitted}");
-    assert!(admitted <= 1.1 * third + BURST, "{admitted}");
+    send_to(&[&pods[0]], 300.0, TIME).check(0.9, LIMIT / 3.0);
     list(&pods, &[0, 1]);
     pods.iter().for_each(|pod| wait_until_away(pod, 0));
     // No metric tells that the others know it too.
     thread::sleep(Duration::from_millis(600));
-    let admitted = send_to(&[&pods[0]], 300.0, TIME);
-    assert!(admitted >= 0.95 * LIMIT * TIME.as_secs_f64(), "{admitted}");
-    assert!(admitted <= most(), "{admitted}");
+    send_to(&[&pods[0]], 300.0, TIME).check(0.95, LIMIT);
     // A pod that is added is away until it is there.
     let ready = pods.iter().map(|pod| (pod.name.clone(), pod.address));
     let ready: Vec<_> = ready.chain([(name, address)]).collect();

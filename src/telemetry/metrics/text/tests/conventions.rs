@@ -1,7 +1,7 @@
 //! Tests of the page as a whole: the rules of `promlint`, and the number of series of a large configuration.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -75,15 +75,10 @@ fn large() -> Arc<Table> {
 fn large_configuration_has_a_bounded_number_of_series() {
     let table = large();
     assert_eq!(table.rules().count(), ROUTES * RULES);
-    let start = Instant::now();
     let text = encode(table, ProcessStats::default(), 0, MetricsDetail::default());
-    let elapsed = start.elapsed();
     let series = text.lines().filter(|line| !line.starts_with('#')).count();
     assert!(series <= 60_000, "{series} series");
-    // Builds without optimization take several times as long.
-    let limit = if cfg!(debug_assertions) { 3_000 } else { 150 };
-    assert!(elapsed <= Duration::from_millis(limit), "{elapsed:?}");
-    eprintln!("{series} series, {} bytes, {elapsed:?}", text.len());
+    eprintln!("{series} series, {} bytes", text.len());
 }
 
 /// The rules of `promlint`, the linter of Prometheus' client library.
