@@ -25,7 +25,7 @@ const UNDEFINED: u8 = 0xef;
 const PART: usize = 16 * 1024;
 
 /// Makes the kernel take little that is not read.
-fn limit(socket: SockRef<'_>) {
+fn limit(socket: &SockRef<'_>) {
     socket.set_recv_buffer_size(4096).unwrap();
     socket.set_tcp_mss(536).unwrap();
 }
@@ -33,7 +33,7 @@ fn limit(socket: SockRef<'_>) {
 /// Connects without ever reading.
 fn connect(idle: &mut Idle) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    limit(SockRef::from(&socket));
+    limit(&SockRef::from(&socket));
     let address = SocketAddr::from(([127, 0, 0, 1], idle.port));
     socket.connect(&address.into()).unwrap();
     let client = socket.into();
@@ -274,7 +274,7 @@ fn send_bodies(client: &mut TcpStream) {
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn bodies_for_backends_that_do_not_read() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    limit(SockRef::from(&listener));
+    limit(&SockRef::from(&listener));
     let (route, _) = origin_on(listener, HTTP2, stop_reading);
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
