@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::encode;
 use super::hub::{Hub, Next, Session};
@@ -16,6 +16,10 @@ use crate::wire::{ReadyPods, Update};
 
 /// How long a pod may not read while there is something to send. It keeps what it was sent, and resumes from there.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Least bytes a second of a state, or of the changes since one, that a pod has to read once that time is over. Meanwhile, the
+/// session holds objects that others may no longer need.
+const LEAST_RATE: usize = 256 * 1024;
 
 /// Inputs of a session besides the feed.
 pub(super) struct SessionInputs {
@@ -69,17 +73,14 @@ impl Sender<'_> {
             let revision = match next {
                 Next::Current => have,
                 Next::Changes(changes, revision) => {
-                    for change in changes {
-                        self.send(change.text()).await?;
-                    }
+                    self.send_all(changes.into_iter().map(|change| change.text()))
+                        .await?;
                     self.send_update(&Update::Commit { revision }).await?;
                     Some(revision)
                 }
                 Next::FullState(objects, revision) => {
                     self.begin(None).await?;
-                    for chunk in encode::full_state(&objects) {
-                        self.send(chunk).await?;
-                    }
+                    self.send_all(encode::full_state(&objects)).await?;
                     self.send_update(&Update::Commit { revision }).await?;
                     Some(revision)
                 }
@@ -130,16 +131,35 @@ impl Sender<'_> {
         self.send(encode::update(update)).await
     }
 
+    /// Sends lines that belong together.
+    async fn send_all(&self, all: impl Iterator<Item = Bytes>) -> Result<(), Ended> {
+        let (began, mut sent) = (Instant::now(), 0);
+        for lines in all {
+            sent += lines.len();
+            self.send(lines).await?;
+            let longest = READ_TIMEOUT + Duration::from_secs((sent / LEAST_RATE) as u64);
+            if began.elapsed() > longest {
+                let seconds = began.elapsed().as_secs();
+                return self.is_too_slow(&format!("has read {sent} bytes in {seconds} s"));
+            }
+        }
+        Ok(())
+    }
+
     async fn send(&self, lines: Bytes) -> Result<(), Ended> {
         match timeout(READ_TIMEOUT, self.lines.send(lines)).await {
             Ok(sent) => sent.map_err(|_| Ended),
             Err(_) => {
-                let Session { gateway, pod, .. } = self.session;
                 let seconds = READ_TIMEOUT.as_secs();
-                tracing::warn!("pod {pod} of {gateway} has not read its stream for {seconds} s");
-                Err(Ended)
+                self.is_too_slow(&format!("has not read its stream for {seconds} s"))
             }
         }
+    }
+
+    fn is_too_slow(&self, how: &str) -> Result<(), Ended> {
+        let Session { gateway, pod, .. } = self.session;
+        tracing::warn!("pod {pod} of {gateway} {how}");
+        Err(Ended)
     }
 }
 
@@ -152,6 +172,20 @@ mod tests {
     use crate::ir::ObjectRef;
     use crate::snapshot::Snapshot;
     use crate::translate::Options;
+
+    /// A route of more than a chunk.
+    fn long_route(name: &str) -> serde_json::Value {
+        let matches = |rule: usize| {
+            let values = (0..8).map(|number| format!("/{rule}/{number}/{}", "a".repeat(1_000)));
+            let matches = values.map(|it| json!({"path": {"type": "PathPrefix", "value": it}}));
+            matches.collect::<Vec<_>>()
+        };
+        let rules = (0..16).map(|rule| json!({"matches": matches(rule)}));
+        json!({
+            "metadata": {"namespace": "infra", "name": name},
+            "spec": {"parentRefs": [{"name": "edge"}], "rules": rules.collect::<Vec<_>>()},
+        })
+    }
 
     /// Returns a hub with the Gateway `infra/edge`.
     fn hub() -> Arc<Hub> {
@@ -166,14 +200,52 @@ mod tests {
         });
         let gateway = json!({
             "metadata": {"namespace": "infra", "name": "edge"},
-            "spec": {"gatewayClassName": "ours", "listeners": []},
+            "spec": {
+                "gatewayClassName": "ours",
+                "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+            },
         });
-        for (kind, object) in [("GatewayClass", class), ("Gateway", gateway)] {
+        let routes = (0..10).map(|number| ("HTTPRoute", long_route(&number.to_string())));
+        let others = [("GatewayClass", class), ("Gateway", gateway)];
+        for (kind, object) in others.into_iter().chain(routes) {
             let kind = Kind::find("gateway.networking.k8s.io/v1", kind).unwrap();
             cluster.insert(kind.decode(&object).unwrap());
         }
         hub.follow(&cluster);
         Arc::new(hub)
+    }
+
+    /// Reports whether a pod gets the whole state that rests after each chunk.
+    async fn is_complete(rest: Duration) -> bool {
+        let hub = hub();
+        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
+        let connected = hub.connect(&gateway, "pod", "uid").unwrap();
+        let (_leadership, led) = watch::channel(Leadership::default());
+        let inputs = SessionInputs {
+            revisions: connected.revisions,
+            pods: connected.pods,
+            leadership: led,
+            session_secret: None,
+        };
+        let (lines, mut body) = mpsc::channel(1);
+        let reading = async {
+            while let Some(lines) = body.recv().await {
+                if lines.windows(8).any(|it| it == b"\"commit\"") {
+                    return;
+                }
+                tokio::time::sleep(rest).await;
+            }
+        };
+        tokio::select! {
+            () = run(&hub, &connected.session, inputs, None, lines) => false,
+            () = reading => true,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_of_a_pod_that_reads_slowly_ends() {
+        assert!(is_complete(Duration::from_millis(100)).await);
+        assert!(!is_complete(READ_TIMEOUT / 2).await);
     }
 
     #[tokio::test(start_paused = true)]

@@ -44,8 +44,12 @@ fn published() -> Store {
 }
 
 fn policy(name: &str, version: u64) -> Change {
+    policy_with(name, version, json!({"ipRules": {"deny": ["192.0.2.1"]}}))
+}
+
+fn policy_with(name: &str, version: u64, mut spec: serde_json::Value) -> Change {
     let target = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name});
-    let spec = json!({"targetRefs": [target], "ipRules": {"deny": ["192.0.2.1"]}});
+    spec["targetRefs"] = json!([target]);
     Change::Applied(ParsedObject {
         version: Some(version),
         ..parsed("AccessPolicy", name, &spec)
@@ -224,6 +228,8 @@ enum Step {
     Policies,
     Routes,
     Answer(usize),
+    /// A fetch ends that something waits for. The object exists or not.
+    Fetched(bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -232,6 +238,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Step::Policies),
         Just(Step::Routes),
         (0..protecting().len()).prop_map(Step::Answer),
+        any::<bool>().prop_map(Step::Fetched),
     ];
     prop::collection::vec(step, 0..200)
 }
@@ -244,6 +251,8 @@ struct Writes {
     policies: u64,
     routes: u64,
     moment: u64,
+    /// What is fetched.
+    wanted: Vec<ObjectRef>,
 }
 
 impl Writes {
@@ -268,7 +277,13 @@ impl Writes {
             Step::Policies => {
                 if let Some(version) = Self::next(self.policies, self.written, true) {
                     self.policies = version;
-                    store.apply(index("AccessPolicy"), policy(&name(version), version));
+                    let name = name(version);
+                    // Half of the policies need a Secret that has not been fetched.
+                    let spec = match version % 4 {
+                        1 => json!({"basic": {"secretRef": {"name": name}}}),
+                        _ => json!({"ipRules": {"deny": ["192.0.2.1"]}}),
+                    };
+                    store.apply(index("AccessPolicy"), policy_with(&name, version, spec));
                 }
             }
             Step::Routes => {
@@ -285,6 +300,14 @@ impl Writes {
                 let newest = versions.find(|version| Self::is_policy(*version));
                 let newest = newest.filter(|_| scope == index("AccessPolicy"));
                 store.apply_message(Message::Newest(scope, self.moment, newest));
+            }
+            Step::Fetched(exists) => {
+                let wanted = store.take_wanted().into_iter();
+                self.wanted.extend(wanted.map(|(name, _)| name));
+                if let Some(name) = self.wanted.pop() {
+                    let found = exists.then(|| secret(&name.name, 1));
+                    store.apply_message(Message::Fetched(name, found));
+                }
             }
         }
         store.release(Instant::now());
