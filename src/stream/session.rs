@@ -227,7 +227,7 @@ mod tests {
             leadership: led,
             session_secret: None,
         };
-        let (lines, mut body) = mpsc::channel(1);
+        let (lines, mut body) = mpsc::channel::<Bytes>(1);
         let reading = async {
             while let Some(lines) = body.recv().await {
                 if lines.windows(8).any(|it| it == b"\"commit\"") {
