@@ -11,6 +11,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "controller"
 from api import Api
 from objects import access_policy, backend_tls
 
+CRDS = Path(__file__).resolve().parents[2] / "deploy" / "crds"
+
 
 class Routes:
     """The HTTPRoutes of the bench, in the cluster of the kubeconfig."""
@@ -52,6 +54,8 @@ class Routes:
 
     def protect(self) -> None:
         """Creates policies that protect, on a route and a Service that no request goes to."""
+        subprocess.run(["kubectl", "apply", "--server-side", "-f", CRDS], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["kubectl", "wait", "--for=condition=Established", "--timeout=60s", "-f", CRDS], check=True, stdout=subprocess.DEVNULL)
         target = {"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "protected"}
         self._api.apply(access_policy("default", "protected", "", targetRefs=[target]))
         self._api.apply(backend_tls("default", "protected", "protected", "authorities"))
