@@ -215,8 +215,8 @@ mod tests {
         Arc::new(hub)
     }
 
-    /// Reports whether a pod gets the whole state that rests after each chunk.
-    async fn is_complete(rest: Duration) -> bool {
+    /// Runs the session of a pod of the Gateway.
+    async fn serve(lines: mpsc::Sender<Bytes>) {
         let hub = hub();
         let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
         let connected = hub.connect(&gateway, "pod", "uid").unwrap();
@@ -227,6 +227,11 @@ mod tests {
             leadership: led,
             session_secret: None,
         };
+        run(&hub, &connected.session, inputs, None, lines).await;
+    }
+
+    /// Reports whether a pod gets the whole state that rests after each chunk.
+    async fn is_complete(rest: Duration) -> bool {
         let (lines, mut body) = mpsc::channel::<Bytes>(1);
         let reading = async {
             while let Some(lines) = body.recv().await {
@@ -237,7 +242,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = run(&hub, &connected.session, inputs, None, lines) => false,
+            () = serve(lines) => false,
             () = reading => true,
         }
     }
@@ -250,18 +255,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn session_of_a_pod_that_does_not_read_ends() {
-        let hub = hub();
-        let gateway = ObjectRef::gateway_api("Gateway", "infra", "edge");
-        let connected = hub.connect(&gateway, "pod", "uid").unwrap();
-        let (_leadership, led) = watch::channel(Leadership::default());
-        let inputs = SessionInputs {
-            revisions: connected.revisions,
-            pods: connected.pods,
-            leadership: led,
-            session_secret: None,
-        };
         let (lines, mut body) = mpsc::channel(1);
-        run(&hub, &connected.session, inputs, None, lines).await;
+        serve(lines).await;
         assert!(body.recv().await.is_some());
         assert!(body.recv().await.is_none(), "one chunk is held");
     }
