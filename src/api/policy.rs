@@ -1,5 +1,4 @@
-//! BackendTLSPolicy, and route kinds that are validated but not served: their parents are read, so that status can name
-//! them.
+//! BackendTLSPolicy, and what it has in common with other kinds of policies on TLS to Services.
 
 use std::collections::BTreeMap;
 

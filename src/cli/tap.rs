@@ -40,7 +40,7 @@ pub struct Args {
     /// Only requests of this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Only requests whose path begins so
+    /// Only requests whose path has this prefix
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
     /// Only responses of this status, such as 503, or of this class, such as 5xx

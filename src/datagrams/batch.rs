@@ -1,4 +1,4 @@
-//! Many datagrams with one system call (sendmmsg), of which each has a receiver of its own. Linux only.
+//! Sends up to 32 datagrams to different addresses with one system call (sendmmsg). Linux only.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, MultiHeaders, SockaddrStorage, 
 use tokio::net::UdpSocket;
 
 /// Maximum number of datagrams of one call.
-pub(super) const MOST: usize = 32;
+pub(super) const MAX_BATCH: usize = 32;
 
 /// Memory for what describes datagrams to the kernel. Messages without and with a local address have control messages of
 /// different lengths, which must be filled.
@@ -24,15 +24,15 @@ pub(super) struct Headers {
 impl Default for Headers {
     fn default() -> Self {
         Self {
-            plain: MultiHeaders::preallocate(MOST, None),
-            from_ipv4: MultiHeaders::preallocate(MOST, Some(cmsg_space!(in_pktinfo))),
-            from_ipv6: MultiHeaders::preallocate(MOST, Some(cmsg_space!(in6_pktinfo))),
+            plain: MultiHeaders::preallocate(MAX_BATCH, None),
+            from_ipv4: MultiHeaders::preallocate(MAX_BATCH, Some(cmsg_space!(in_pktinfo))),
+            from_ipv6: MultiHeaders::preallocate(MAX_BATCH, Some(cmsg_space!(in6_pktinfo))),
         }
     }
 }
 
 impl Headers {
-    /// Sends datagrams, at most [`MOST`], from one local address. Returns how many were sent.
+    /// Sends datagrams, at most [`MAX_BATCH`], from one local address. Returns how many were sent.
     ///
     /// # Errors
     /// When the first one could not be sent.
@@ -42,10 +42,10 @@ impl Headers {
         from: Option<IpAddr>,
         datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>,
     ) -> io::Result<usize> {
-        let mut addresses = [None; MOST];
-        let mut slices = [[IoSlice::new(&[])]; MOST];
+        let mut addresses = [None; MAX_BATCH];
+        let mut slices = [[IoSlice::new(&[])]; MAX_BATCH];
         let mut count = 0;
-        for (index, (to, datagram)) in datagrams.take(MOST).enumerate() {
+        for (index, (to, datagram)) in datagrams.take(MAX_BATCH).enumerate() {
             addresses[index] = Some(SockaddrStorage::from(to));
             slices[index] = [IoSlice::new(datagram)];
             count = index + 1;

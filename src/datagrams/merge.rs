@@ -7,7 +7,7 @@ use quinn_udp::RecvMeta;
 use super::run::{Datagrams, count};
 
 /// Maximum number of datagrams that the kernel divides (UDP_MAX_SEGMENTS of older kernels).
-const MOST: usize = 64;
+const MAX_DATAGRAMS: usize = 64;
 /// Maximum number of their bytes: those of one datagram.
 const MOST_BYTES: usize = 65_507;
 /// Maximum length of datagrams that are joined: an Ethernet frame without headers. The kernel does not divide into
@@ -44,7 +44,7 @@ impl Run {
         let is_last = meta.len == meta.stride && meta.len < self.length;
         let is_next = meta.stride == self.length || is_last;
         let all = bytes + meta.len;
-        let fits = all <= MOST_BYTES && count(all, self.length) <= MOST;
+        let fits = all <= MOST_BYTES && count(all, self.length) <= MAX_DATAGRAMS;
         bytes.is_multiple_of(self.length) && is_next && fits
     }
 
@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn kernel_can_divide_what_is_joined() {
-        let received = vec![(1, 1, 1, "a"); MOST + 1];
+        let received = vec![(1, 1, 1, "a"); MAX_DATAGRAMS + 1];
         let counts: Vec<_> = merged(&received).iter().map(|run| run.3.len()).collect();
-        assert_eq!(counts, [MOST, 1]);
+        assert_eq!(counts, [MAX_DATAGRAMS, 1]);
         let mut meta = RecvMeta::default();
         (meta.len, meta.stride) = (LONGEST + 1, LONGEST + 1);
         assert!(!Run::new(0, &meta).accepts(&meta));

@@ -45,13 +45,13 @@ pub struct Limit {
     /// authentication and authorization.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identity: Vec<IdentityPart>,
-    /// Requests in a time.
+    /// Requests per period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// What a request takes of the rate.
     #[serde(skip_serializing_if = "Cost::is_request")]
     pub cost: Cost,
-    /// Requests at the same time, 1 or more.
+    /// Concurrent requests, at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent: Option<u32>,
     /// Whose requests are counted together.

@@ -14,7 +14,7 @@ use super::cidr::CidrSet;
 use super::limit::Limits;
 use super::route_defaults::RouteDefaults;
 
-/// The phases of a request that has matched a rule, in order.
+/// The phases of a request, in order. `explain` prints them.
 pub const PHASES: [Phase; 9] = [
     Phase::ClientIp,
     Phase::IpRules,

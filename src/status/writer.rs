@@ -65,7 +65,7 @@ pub struct Writer {
     pub stored: Arc<Stored>,
     /// Counters of writes.
     pub stats: Arc<ControllerStats>,
-    /// Where written transitions are told.
+    /// Receives the written transitions.
     pub events: Events,
 }
 

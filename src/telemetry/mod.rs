@@ -1,4 +1,4 @@
-//! Telemetry: the log on standard error, the access log, and metrics.
+//! Telemetry: the log on standard error, the access log, metrics, traces, and taps.
 
 pub mod access_log;
 mod address;

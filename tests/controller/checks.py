@@ -18,12 +18,12 @@ def check(promise: str, open_because: str | None = None):
     With `open_because` the check is known to fail: it runs, and it is an error if it passes.
     """
 
-    def keep(function):
+    def register(function):
         function.promise, function.open_because = promise, open_because
         _SUBJECTS.setdefault(function.__module__, []).append(function)
         return function
 
-    return keep
+    return register
 
 
 class Tally:
@@ -47,7 +47,7 @@ class Tally:
         is_part = self._only not in _SUBJECTS and self._only in promise if self._only else True
         return is_part or self._only == subject
 
-    def _attempt(self, name: str, function, cluster, is_told: bool) -> bool:
+    def _attempt(self, name: str, function, cluster, is_reported: bool) -> bool:
         """Runs a function; reports it if requested or if it fails."""
         began = time.monotonic()
         fault, trace, figures = None, "", None
@@ -69,7 +69,7 @@ class Tally:
             self.failed.append(name)
             print(f"FAIL {seconds:6.1f} s  {name}\n               {fault}", flush=True)
             print(trace, end="", flush=True)
-        elif is_told:
+        elif is_reported:
             self.passed += 1
             print(f"PASS {seconds:6.1f} s  {name}" + (f" ({figures})" if isinstance(figures, str) else ""), flush=True)
         return fault is None

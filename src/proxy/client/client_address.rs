@@ -30,11 +30,11 @@ impl Origin {
     }
 }
 
-/// Returns where a request of a connection comes from. Where the source tells no address, that is the one of the
+/// Returns where a request of a connection comes from. Where the source names no address, that is the one of the
 /// connection, `peer`.
 pub(crate) fn origin(source: &AddressSource, peer: IpAddr, headers: &HeaderMap) -> Origin {
     let direct = Origin::direct(peer);
-    let (told, is_trusted) = match source {
+    let (named, is_trusted) = match source {
         AddressSource::Connection => return direct,
         AddressSource::Hops(hops) => {
             let element = elements(headers).nth(hops.saturating_sub(1));
@@ -51,7 +51,7 @@ pub(crate) fn origin(source: &AddressSource, peer: IpAddr, headers: &HeaderMap) 
         AddressSource::Proxies(_) | AddressSource::Header { .. } => return direct,
     };
     Origin {
-        address: told.unwrap_or(peer),
+        address: named.unwrap_or(peer),
         is_trusted,
         is_known: true,
     }

@@ -99,7 +99,7 @@ impl Forwarding {
         };
         if origin.is_trusted && claims.chain.is_empty() {
             // Another header may tell the address.
-            claims.chain.extend(self.told(origin));
+            claims.chain.extend(self.client(origin));
         }
         if let Some(certificate) = &self.certificate {
             let claimed = headers.get_all(X_FORWARDED_CLIENT_CERT).iter();
@@ -161,9 +161,9 @@ impl Forwarding {
                 ForwardingHeader::XForwardedPort => Some(HeaderValue::from(port)),
                 ForwardingHeader::XRealIp => HeaderValue::try_from(origin.address.to_string()).ok(),
                 _ => {
-                    let told = self.told(origin).filter(|_| !headers.contains_key(&name));
-                    let told = told.map(|address| element(&address, None, None));
-                    let before = headers.get_all(&name).iter().chain(&told);
+                    let client = self.client(origin).filter(|_| !headers.contains_key(&name));
+                    let client = client.map(|address| element(&address, None, None));
+                    let before = headers.get_all(&name).iter().chain(&client);
                     let own = element(&self.address, Some(&self.proto), host);
                     Some(chain(before, &own, b", "))
                 }
@@ -174,7 +174,7 @@ impl Forwarding {
     }
 
     /// Returns the address of the client, if it is another one than that of the connection.
-    fn told(&self, origin: &Origin) -> Option<HeaderValue> {
+    fn client(&self, origin: &Origin) -> Option<HeaderValue> {
         let address = HeaderValue::try_from(origin.address.to_string()).ok()?;
         (address != self.address).then_some(address)
     }

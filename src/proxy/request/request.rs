@@ -1,4 +1,5 @@
-//! The phases of a request, in order. `attempts.rs` has the phases of an attempt; no other module knows an order.
+//! The phases of a request, in order. Those before the match are in `admission.rs`, those of policies in `policies.rs`, and
+//! those of an attempt in `attempts.rs`.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -258,10 +258,10 @@ impl Record {
         }
     }
 
-    /// Returns the address of the client. If a proxy tells it, the port is 0.
+    /// Returns the address of the client. If a proxy names it, the port is 0.
     pub(crate) fn client(&self) -> SocketAddr {
-        let told = self.origin.map(|address| SocketAddr::new(address, 0));
-        told.unwrap_or(self.client.peer)
+        let named = self.origin.map(|address| SocketAddr::new(address, 0));
+        named.unwrap_or(self.client.peer)
     }
 
     /// Records the request id.
