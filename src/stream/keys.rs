@@ -2,38 +2,19 @@
 //! does not match rejects a token without a TokenReview.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
-};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, crypto};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::token::Claims;
-
-/// Sizes of an RSA modulus that can be verified, and size of a point of P-256, in bytes.
-const RSA_BYTES: RangeInclusive<usize> = 256..=1024;
-const POINT_BYTES: usize = 65;
 
 /// A JWK set (RFC 7517, 5).
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct KeySet {
     #[serde(default)]
-    keys: Vec<Jwk>,
-}
-
-/// A key with the parameters of RFC 7518, 6.2 and 6.3.
-#[derive(Debug, Deserialize)]
-struct Jwk {
-    kid: Option<String>,
-    kty: String,
-    crv: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
+    keys: Vec<Value>,
 }
 
 /// Result of the verification of a signature.
@@ -51,19 +32,18 @@ pub(super) enum Verdict {
 
 /// Public keys by `kid`.
 #[derive(Debug, Default)]
-pub(super) struct Keys(BTreeMap<String, PublicKey>);
-
-#[derive(Debug)]
-enum PublicKey {
-    Rsa(RsaPublicKeyComponents<Vec<u8>>),
-    P256(UnparsedPublicKey<Vec<u8>>),
-}
+pub(super) struct Keys(BTreeMap<String, DecodingKey>);
 
 impl Keys {
-    /// Parses a key set. Skips keys of other types.
+    /// Reads a key set. Skips what is no public key that tokens are verified with.
     pub(super) fn new(set: &KeySet) -> Self {
         let keys = set.keys.iter();
-        let keys = keys.filter_map(|key| Some((key.kid.clone()?, key.parse()?)));
+        let keys = keys.filter_map(|key| Jwk::deserialize(key).ok());
+        let keys = keys.filter_map(|key| {
+            let read = DecodingKey::from_jwk(&key).ok()?;
+            let is_public = read.family() != AlgorithmFamily::Hmac;
+            Some((key.common.key_id?, read)).filter(|_| is_public)
+        });
         Self(keys.collect())
     }
 
@@ -73,48 +53,19 @@ impl Keys {
             return Verdict::NoKeys;
         }
         let key = claims.key.as_ref().and_then(|key| self.0.get(key));
-        let algorithm = claims.algorithm.as_deref();
+        let algorithm = claims.algorithm.as_ref();
+        let algorithm = algorithm.and_then(|name| name.parse::<Algorithm>().ok());
         let (Some(key), Some(algorithm)) = (key, algorithm) else {
             return Verdict::UnknownKey;
         };
-        let (message, signature) = (claims.signed.as_bytes(), &claims.signature);
-        let verified = match (key, algorithm) {
-            (PublicKey::Rsa(key), "RS256") => {
-                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
-            }
-            (PublicKey::P256(key), "ES256") => key.verify(message, signature),
-            _ => return Verdict::UnknownKey,
-        };
-        match verified {
-            Ok(()) => Verdict::Valid,
-            Err(_) => Verdict::Invalid,
+        if algorithm.family() != key.family() {
+            return Verdict::UnknownKey;
         }
-    }
-}
-
-impl Jwk {
-    fn parse(&self) -> Option<PublicKey> {
-        let bytes = |text: &Option<String>| URL_SAFE_NO_PAD.decode(text.as_ref()?).ok();
-        match (self.kty.as_str(), self.crv.as_deref()) {
-            ("RSA", _) => {
-                let number = |text| {
-                    let bytes = bytes(text)?;
-                    let first = bytes.iter().position(|byte| *byte != 0)?;
-                    Some(bytes[first..].to_vec())
-                };
-                let (n, e) = (number(&self.n)?, number(&self.e)?);
-                let key = RsaPublicKeyComponents { n, e };
-                RSA_BYTES
-                    .contains(&key.n.len())
-                    .then_some(PublicKey::Rsa(key))
-            }
-            ("EC", Some("P-256")) => {
-                // An uncompressed point (SEC 1, 2.3.3).
-                let point = [vec![4], bytes(&self.x)?, bytes(&self.y)?].concat();
-                let key = || UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point.clone());
-                (point.len() == POINT_BYTES).then(|| PublicKey::P256(key()))
-            }
-            _ => None,
+        match crypto::verify(claims.signature, claims.signed.as_bytes(), key, algorithm) {
+            Ok(true) => Verdict::Valid,
+            Ok(false) => Verdict::Invalid,
+            // The key is none that can verify, such as an RSA key of 1024 bits.
+            Err(_) => Verdict::UnknownKey,
         }
     }
 }
@@ -126,6 +77,8 @@ mod tests {
     use aws_lc_rs::signature::{
         ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, RSA_PKCS1_SHA256,
     };
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::{Value, json};
 
     use super::super::token;

@@ -308,7 +308,7 @@ mod tests {
                 pod: Some(object(pod_uid)),
             }),
             signed: "",
-            signature: Vec::new(),
+            signature: "",
         }
     }
 

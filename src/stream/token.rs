@@ -34,8 +34,8 @@ pub(super) struct Claims<'a> {
     pub(super) bound: Option<Bound>,
     /// The signed text.
     pub(super) signed: &'a str,
-    /// The signature.
-    pub(super) signature: Vec<u8>,
+    /// The signature, in base64url.
+    pub(super) signature: &'a str,
 }
 
 /// The claim `kubernetes.io`.
@@ -97,17 +97,11 @@ pub(super) fn claims(token: &str, now: u64) -> Result<Claims<'_>, String> {
     else {
         return Err("the bearer token is not a ServiceAccount token".to_owned());
     };
-    let parsed = || {
-        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        let has_signature = !signature.is_empty();
-        has_signature.then_some((
-            json::<Header>(header)?,
-            json::<Payload>(payload)?,
-            signature,
-        ))
-    };
-    let parsed = parsed().ok_or("the bearer token cannot be parsed as a ServiceAccount token")?;
-    let (header, payload, decoded_signature) = parsed;
+    let has_signature = !signature.is_empty() && URL_SAFE_NO_PAD.decode(signature).is_ok();
+    let parsed = json::<Header>(header).zip(json::<Payload>(payload));
+    let parsed = parsed.filter(|_| has_signature);
+    let (header, payload) =
+        parsed.ok_or("the bearer token cannot be parsed as a ServiceAccount token")?;
     if let Some(algorithm) = &header.alg
         && !ALGORITHMS.contains(&algorithm.as_str())
     {
@@ -128,7 +122,7 @@ pub(super) fn claims(token: &str, now: u64) -> Result<Claims<'_>, String> {
         algorithm: header.alg,
         bound: payload.bound,
         signed: &token[..token.len() - signature.len() - 1],
-        signature: decoded_signature,
+        signature,
     })
 }
 
@@ -189,7 +183,7 @@ mod tests {
             assert_eq!(claims.key.as_deref(), Some("k"));
             assert_eq!(claims.issuer.as_deref(), Some("https://issuer"));
             assert_eq!(claims.bound.unwrap().pod.unwrap().uid, "2");
-            assert_eq!(claims.signature, b"sig");
+            assert_eq!(claims.signature, "c2ln");
             assert_eq!(format!("{}.c2ln", claims.signed), token);
         }
     }
