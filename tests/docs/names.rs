@@ -1,6 +1,9 @@
-//! Names of metrics and versions in pages. docs/metrics.md itself is compared with the program.
+//! Names of metrics, commands, kinds and versions in pages. docs/metrics.md itself is compared with the program.
 
 use std::collections::BTreeSet;
+
+use portcullis::api::Kind;
+use portcullis::cli;
 
 use crate::{pages, read};
 
@@ -42,6 +45,31 @@ fn pages_name_metrics_that_exist() {
         }
     }
     assert!(unknown.is_empty(), "\n{}\n", unknown.join("\n"));
+}
+
+/// Every command has a row in README.md.
+#[test]
+fn readme_lists_the_commands() {
+    let readme = read("README.md");
+    let (_, table) = readme.split_once("| command | what it does |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| !line.is_empty());
+    let mut listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let command = cli::command();
+    let commands = command.get_subcommands().map(|one| one.get_name());
+    let mut commands: Vec<&str> = commands.filter(|name| *name != "help").collect();
+    listed.sort_unstable();
+    commands.sort_unstable();
+    assert_eq!(listed, commands);
+}
+
+#[test]
+fn readme_lists_the_kinds() {
+    let readme = read("README.md");
+    let row = readme.lines().find(|line| line.starts_with("| objects |"));
+    let listed: Vec<&str> = words(row.unwrap()).collect();
+    for kind in Kind::all() {
+        assert!(listed.contains(&kind.kind), "{} is missing", kind.kind);
+    }
 }
 
 /// The value of a key of `Cargo.toml`.
