@@ -116,8 +116,13 @@ fn unreferenced_secrets_are_ignored() {
     }
     api.delete("Secret", "default", "s7");
     api.put(gateway(&["s99"]));
-    watching.wait_for(|load| held(load) == ["s99"]);
-    assert_eq!(watching.history().len(), 2);
+    watching.wait_for(|load| listeners(load) == ["s99"]);
+    // The Secret may come alone, while the Gateway waits for policies.
+    let [_, rest @ ..] = &*watching.history() else {
+        panic!("no load")
+    };
+    assert!(rest.len() <= 2, "{} loads", rest.len());
+    assert!(rest.iter().all(|load| held(load) == ["s99"]));
 }
 
 #[test]
