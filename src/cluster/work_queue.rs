@@ -167,11 +167,6 @@ impl WorkQueue {
         self.delayed.first().map(|(until, _)| *until)
     }
 
-    /// Reports whether any object waits or is being processed.
-    pub fn is_busy(&self) -> bool {
-        !self.running.is_empty() || !self.waiting.is_empty()
-    }
-
     /// Completes when an object may be ready to pop; never while there is none.
     pub async fn ready(&self) {
         match self.next_deadline() {
@@ -247,7 +242,8 @@ mod tests {
     }
 
     fn assert_empty(queue: &WorkQueue) {
-        assert!(!queue.is_busy() && queue.namespaces.is_empty() && queue.turns.is_empty());
+        assert!(queue.running.is_empty() && queue.waiting.is_empty());
+        assert!(queue.namespaces.is_empty() && queue.turns.is_empty());
         assert!(queue.delayed.is_empty() && queue.backoffs.is_empty());
     }
 

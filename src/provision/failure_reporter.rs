@@ -24,12 +24,6 @@ impl FailureReporter {
         &self.failures
     }
 
-    /// Reports whether the API server was unreachable for any Gateway.
-    pub(super) fn is_any_unreachable(&self) -> bool {
-        let mut reasons = self.failures.values().map(|failure| failure.reason);
-        reasons.any(|reason| reason == FailureReason::Unreachable)
-    }
-
     /// Clears the failure of a Gateway whose objects are as desired.
     pub(super) fn clear(&mut self, gateway: &ObjectRef) {
         if self.failures.remove(gateway).is_some() {

@@ -10,7 +10,6 @@ pub mod data_plane;
 mod desired;
 mod failure_reporter;
 mod inventory;
-mod legacy_rbac;
 mod managed_fields;
 mod metadata;
 mod name;

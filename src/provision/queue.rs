@@ -88,11 +88,6 @@ impl Queue {
         self.work.next_deadline()
     }
 
-    /// Reports whether any Gateway is queued or running.
-    pub(super) fn is_busy(&self) -> bool {
-        self.work.is_busy()
-    }
-
     /// Pops the next Gateway within the concurrency limits and marks it as running.
     pub(super) fn next(&mut self) -> Option<ObjectRef> {
         let gateway = self.work.pop()?;
@@ -214,6 +209,5 @@ mod tests {
         queue.touch(&gateway());
         assert_eq!(queue.next(), None);
         assert!(queue.next_deadline().is_some());
-        assert!(!queue.is_busy());
     }
 }

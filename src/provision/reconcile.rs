@@ -22,7 +22,6 @@ use super::desired::{
 };
 use super::failure_reporter::FailureReporter;
 use super::inventory::{ChildKey, Existing, Inventory, PartialObject, follow};
-use super::legacy_rbac::{self, LegacyRbac};
 use super::plan::{AppliedObjects, Plan, plan};
 use super::queue::{Queue, Reconciled};
 use super::rollout::{Permission, RolloutEnd, Rollouts, WorkloadState};
@@ -32,13 +31,7 @@ use crate::ir::ObjectRef;
 const ROLLOUT_GIVEN_UP: &str = "the new pods do not serve, and neither did the previous ones: the rollout continues with other Gateways";
 const ROLLOUT_OVERDUE: &str = "the new pods do not serve, but the previous ones did: the rollout to other Gateways of the namespace waits for them";
 
-/// A finished task.
-enum Finished {
-    Gateway(JobResult),
-    LegacyRbac(Result<(), String>),
-}
-
-type Work = FuturesUnordered<BoxFuture<'static, Finished>>;
+type Work = FuturesUnordered<BoxFuture<'static, JobResult>>;
 
 /// State of the loop.
 struct State {
@@ -51,7 +44,6 @@ struct State {
     failure_reporter: FailureReporter,
     /// Gateways for which a rollout that another process had begun was taken over.
     resumed: BTreeSet<ObjectRef>,
-    legacy_rbac: LegacyRbac,
 }
 
 /// Applies the desired state while polled. Writes nothing before the desired and the existing
@@ -126,7 +118,6 @@ impl State {
             rollouts: Rollouts::new(options),
             failure_reporter: FailureReporter::new(events),
             resumed: BTreeSet::new(),
-            legacy_rbac: LegacyRbac::new(),
         }
     }
 
@@ -227,7 +218,7 @@ impl State {
             while let Some(gateway) = self.queue.next() {
                 match self.prepare(&desired, &gateway) {
                     Some(job) => {
-                        work.push(Box::pin(async { Finished::Gateway(job.run().await) }));
+                        work.push(Box::pin(job.run()));
                     }
                     None => {
                         self.queue.finish(&gateway, &Reconciled::Unchanged);
@@ -247,7 +238,6 @@ impl State {
                 self.queue.push(&gateway);
             }
         }
-        self.remove_legacy_rbac(work);
     }
 
     /// Plans the job for a Gateway; `None` if all objects are as desired.
@@ -326,11 +316,7 @@ impl State {
         }
     }
 
-    fn finish(&mut self, finished: Finished) {
-        let done = match finished {
-            Finished::Gateway(done) => done,
-            Finished::LegacyRbac(removed) => return self.legacy_rbac.finish(removed),
-        };
+    fn finish(&mut self, done: JobResult) {
         let gateway = &done.gateway;
         let result = self.result(&done);
         for (key, applied, existing) in done.written {
@@ -402,27 +388,12 @@ impl State {
         record.is_some_and(|record| record.template == revision.template)
     }
 
-    /// Deletes the RBAC objects of previous versions once no pod of such a version is left.
-    fn remove_legacy_rbac(&mut self, work: &mut Work) {
-        let is_unsure = self.rollouts.is_pending()
-            || self.failure_reporter.is_any_unreachable()
-            || self.queue.is_busy();
-        if is_unsure || !self.legacy_rbac.begin() {
-            return;
-        }
-        let client = self.client.clone();
-        work.push(Box::pin(async move {
-            Finished::LegacyRbac(legacy_rbac::delete_legacy_rbac(&client).await)
-        }));
-    }
-
     /// Returns when to run again without an event.
     fn next_deadline(&self) -> Option<Instant> {
         let rollouts = self.rollouts.next_deadline(Timestamp::now());
         let deadlines = [
             self.queue.next_deadline(),
             rollouts.map(|left| Instant::now() + left),
-            self.legacy_rbac.next_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

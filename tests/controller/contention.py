@@ -14,7 +14,6 @@ from objects import gateway, gateway_class, namespace, parameters, parameters_re
 NS, HANGING = "contention", "hanging"
 KINDS = ["ServiceAccount", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment"]
 OTHER_CLASS = "internal-portcullis"
-FORMER = "portcullis-data-plane"
 
 
 def prepare(cluster):
@@ -133,24 +132,3 @@ def hanging_webhook(cluster):
     for number in range(10):
         cluster.api.delete("Gateway", f"stuck-{number}", HANGING)
     return f"{took:.1f} s"
-
-
-@check("the next leader deletes the RBAC objects of a previous version")
-def former_rights(cluster):
-    group, labels = "rbac.authorization.k8s.io", {"app.kubernetes.io/name": "portcullis"}
-    metadata = {"name": FORMER, "labels": labels}
-    rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}]
-    cluster.apply(
-        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": rules},
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": FORMER},
-            "subjects": [{"kind": "ServiceAccount", "namespace": NS, "name": "any"}],
-        },
-    )
-    cluster.api.delete("Pod", cluster.leader(), SYSTEM)
-    for kind in "ClusterRoleBinding", "ClusterRole":
-        wait_for(f"the {kind} is deleted", lambda: not cluster.api.get(kind, FORMER), 20)
-    wait_for("two controllers are ready", lambda: len(cluster.controllers()) == 2, 40)

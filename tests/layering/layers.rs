@@ -141,7 +141,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("provision/apply", PROVISION_IO, NO_TRAFFIC),
     layer("provision/managed_fields", PROVISION_IO, NO_TRAFFIC),
     layer("provision/response", PROVISION_IO, NO_TRAFFIC),
-    layer("provision/legacy_rbac", PROVISION_IO, NO_TRAFFIC),
     layer("provision/inventory", PROVISION_IO, NO_TRAFFIC),
     layer("provision/reconcile", PROVISION_IO, NO_TRAFFIC),
     layer(

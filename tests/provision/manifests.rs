@@ -334,11 +334,7 @@ fn controller_may_review_tokens_and_read_owners() {
 fn no_role_can_escalate_privileges() {
     let of_roles = |right: &String| right.starts_with("rbac.authorization.k8s.io/");
     let of_roles: Vec<_> = rights().into_iter().filter(of_roles).collect();
-    let expected = ["clusterrolebindings", "clusterroles"].map(|plural| {
-        ["delete", "get"]
-            .map(|verb| format!("rbac.authorization.k8s.io/{plural} {verb} portcullis-data-plane"))
-    });
-    assert_eq!(of_roles, expected.concat());
+    assert!(of_roles.is_empty(), "{of_roles:?}");
     let manifests = documents(&read("deploy/install.yaml"));
     let bound = manifests
         .iter()
