@@ -24,43 +24,43 @@ macro_rules! kinds {
     ($list:ident) => {
         $list! {
             gateway_classes: gateway::GatewayClass
-                { GATEWAY_GROUP, "GatewayClass", ["v1", "v1beta1"], "gatewayclass", namespaced: false },
+                { GATEWAY_GROUP, "GatewayClass", ["v1", "v1beta1"], "gatewayclass", namespaced: false, status: Some(StatusShape::GatewayClass) },
             gateways: gateway::Gateway
-                { GATEWAY_GROUP, "Gateway", ["v1", "v1beta1"], "gateway" },
+                { GATEWAY_GROUP, "Gateway", ["v1", "v1beta1"], "gateway", status: Some(StatusShape::Gateway) },
             listener_sets: gateway::ListenerSet
-                { GATEWAY_GROUP, "ListenerSet", ["v1"], "listenerset", experimental: Some(X_LISTENER_SET) },
+                { GATEWAY_GROUP, "ListenerSet", ["v1"], "listenerset", status: Some(StatusShape::ListenerSet), experimental: Some(X_LISTENER_SET) },
             http_routes: http_route::HttpRoute
-                { GATEWAY_GROUP, "HTTPRoute", ["v1", "v1beta1"], "httproute" },
+                { GATEWAY_GROUP, "HTTPRoute", ["v1", "v1beta1"], "httproute", status: Some(StatusShape::Route) },
             grpc_routes: grpc_route::GrpcRoute
-                { GATEWAY_GROUP, "GRPCRoute", ["v1"], "grpcroute" },
+                { GATEWAY_GROUP, "GRPCRoute", ["v1"], "grpcroute", status: Some(StatusShape::Route) },
             tls_routes: l4_route::TlsRoute
-                { GATEWAY_GROUP, "TLSRoute", ["v1"], "tlsroute" },
+                { GATEWAY_GROUP, "TLSRoute", ["v1"], "tlsroute", status: Some(StatusShape::Route) },
             tcp_routes: l4_route::TcpRoute
-                { GATEWAY_GROUP, "TCPRoute", ["v1"], "tcproute" },
+                { GATEWAY_GROUP, "TCPRoute", ["v1"], "tcproute", status: Some(StatusShape::Route) },
             udp_routes: l4_route::UdpRoute
-                { GATEWAY_GROUP, "UDPRoute", ["v1"], "udproute" },
+                { GATEWAY_GROUP, "UDPRoute", ["v1"], "udproute", status: Some(StatusShape::Route) },
             backend_tls_policies: policy::BackendTlsPolicy
-                { GATEWAY_GROUP, "BackendTLSPolicy", ["v1"], "backendtlspolicy" },
+                { GATEWAY_GROUP, "BackendTLSPolicy", ["v1"], "backendtlspolicy", status: Some(StatusShape::Policy) },
             backend_tls_overrides: backend_tls_override::BackendTlsOverride
-                { GROUP, "BackendTLSOverride", ["v1alpha1"], "backendtlsoverride" },
+                { GROUP, "BackendTLSOverride", ["v1alpha1"], "backendtlsoverride", status: Some(StatusShape::Policy) },
             backend_traffic_policies: traffic_policy::BackendTrafficPolicy
-                { EXPERIMENTAL_GROUP, "XBackendTrafficPolicy", ["v1alpha1"], "xbackendtrafficpolicy" },
+                { EXPERIMENTAL_GROUP, "XBackendTrafficPolicy", ["v1alpha1"], "xbackendtrafficpolicy", status: Some(StatusShape::Policy) },
             backend_policies: backend_policy::BackendPolicy
-                { GROUP, "BackendPolicy", ["v1alpha1"], "backendpolicy" },
+                { GROUP, "BackendPolicy", ["v1alpha1"], "backendpolicy", status: Some(StatusShape::Policy) },
             telemetry_policies: telemetry_policy::TelemetryPolicy
-                { GROUP, "TelemetryPolicy", ["v1alpha1"], "telemetrypolicy" },
+                { GROUP, "TelemetryPolicy", ["v1alpha1"], "telemetrypolicy", status: Some(StatusShape::Policy) },
             xbackends: xbackend::XBackend
-                { EXPERIMENTAL_GROUP, "XBackend", ["v1alpha1"], "xbackend" },
+                { EXPERIMENTAL_GROUP, "XBackend", ["v1alpha1"], "xbackend", status: Some(StatusShape::Backend) },
             release_backends: release_backend::ReleaseBackend
-                { GROUP, "ReleaseBackend", ["v1alpha1"], "releasebackend" },
+                { GROUP, "ReleaseBackend", ["v1alpha1"], "releasebackend", status: Some(StatusShape::ReleaseBackend) },
             access_policies: access_policy::AccessPolicy
-                { GROUP, "AccessPolicy", ["v1alpha1"], "accesspolicy" },
+                { GROUP, "AccessPolicy", ["v1alpha1"], "accesspolicy", status: Some(StatusShape::Policy) },
             client_policies: client_policy::ClientPolicy
-                { GROUP, "ClientPolicy", ["v1alpha1"], "clientpolicy" },
+                { GROUP, "ClientPolicy", ["v1alpha1"], "clientpolicy", status: Some(StatusShape::Policy) },
             rate_limit_policies: rate_limit_policy::RateLimitPolicy
-                { GROUP, "RateLimitPolicy", ["v1alpha1"], "ratelimitpolicy" },
+                { GROUP, "RateLimitPolicy", ["v1alpha1"], "ratelimitpolicy", status: Some(StatusShape::Policy) },
             route_policies: route_policy::RoutePolicy
-                { GROUP, "RoutePolicy", ["v1alpha1"], "routepolicy" },
+                { GROUP, "RoutePolicy", ["v1alpha1"], "routepolicy", status: Some(StatusShape::Policy) },
             route_filters: route_filter::RouteFilter
                 { GROUP, "RouteFilter", ["v1alpha1"], "routefilter" },
             service_imports: service_import::ServiceImport
@@ -104,6 +104,25 @@ pub(super) const X_LISTENER_SET: ExperimentalKind = ExperimentalKind {
     version: "v1alpha1",
     kind: "XListenerSet",
 };
+
+/// What a controller writes into the status of objects of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusShape {
+    /// Conditions, and the features of the controller.
+    GatewayClass,
+    /// Conditions, addresses and listeners.
+    Gateway,
+    /// Conditions and listeners.
+    ListenerSet,
+    /// Conditions for each parent of a route.
+    Route,
+    /// Conditions for each Gateway that a policy applies to.
+    Policy,
+    /// Conditions for each Gateway that sends requests to a backend.
+    Backend,
+    /// Conditions and releases.
+    ReleaseBackend,
+}
 
 /// Implements [`Resource`] for the types of the table.
 macro_rules! resources {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::kind::{ExperimentalKind, X_LISTENER_SET, kinds};
+use super::kind::{ExperimentalKind, StatusShape, X_LISTENER_SET, kinds};
 use super::meta::{ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{api_version, group_and_version};
@@ -82,6 +82,7 @@ where
         versions: &[],
         namespaced: true,
         experimental: None,
+        status: None,
         is_watched: true,
         schema,
         decode: decode::<T>,
@@ -103,6 +104,8 @@ pub struct Kind {
     /// The experimental kind that this one was before its release, with the same fields. It is read as this kind where the
     /// cluster does not serve this one.
     pub experimental: Option<ExperimentalKind>,
+    /// What a controller writes into the status; `None` if nothing.
+    pub status: Option<StatusShape>,
     /// Whether clusters and folders have objects of the kind. Those of others are created by Portcullis itself.
     is_watched: bool,
     /// Schema of the kind, as compact JSON.
@@ -147,9 +150,14 @@ impl Kind {
         })
     }
 
+    /// Returns the version of the released shape.
+    pub fn version(&self) -> &'static str {
+        self.versions.first().copied().unwrap_or("v1")
+    }
+
     /// Returns the `apiVersion` of the released shape.
     pub fn api_version(&self) -> String {
-        self.group_version(self.versions.first().copied().unwrap_or("v1"))
+        self.group_version(self.version())
     }
 
     /// Returns the `apiVersion` for a version of the kind's group.
