@@ -6,27 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
-use crate::api::access_policy::AccessPolicy;
-use crate::api::backend_policy::BackendPolicy;
-use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::client_policy::ClientPolicy;
-use crate::api::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
-use crate::api::gateway::{Gateway, GatewayClass, ListenerSet, ReferenceGrant};
-use crate::api::grpc_route::GrpcRoute;
-use crate::api::http_route::HttpRoute;
-use crate::api::key_set::KeySet;
-use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
-use crate::api::parameters::GatewayParameters;
-use crate::api::pod::Pod;
-use crate::api::policy::BackendTlsPolicy;
-use crate::api::rate_limit_policy::RateLimitPolicy;
-use crate::api::release_backend::ReleaseBackend;
-use crate::api::route_filter::RouteFilter;
-use crate::api::route_policy::RoutePolicy;
-use crate::api::service_import::ServiceImport;
-use crate::api::telemetry_policy::TelemetryPolicy;
-use crate::api::traffic_policy::BackendTrafficPolicy;
-use crate::api::xbackend::XBackend;
+use crate::api::kind::kinds;
 use crate::api::{Key, Kind, Object, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::packed::packed;
@@ -204,13 +184,16 @@ impl<T: Resource + PartialEq> Objects<T> {
     }
 }
 
-/// Declares [`Snapshot`] from one list of kinds. Each kind is named like its variant of [`Object`].
+/// Declares [`Snapshot`] from the table of kinds.
 macro_rules! snapshot {
-    ($($(#[$doc:meta])+ $objects:ident: $kind:ident,)+) => {
+    ($($objects:ident: $module:ident::$kind:ident $facts:tt,)+) => {
+        $(use crate::api::$module::$kind;)+
+
         /// All objects that a translation can read.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each map is named after its kind")]
         pub struct Snapshot {
-            $($(#[$doc])+ pub $objects: Objects<$kind>,)+
+            $(pub $objects: Objects<$kind>,)+
             /// Objects that the source has, and that never had a valid version.
             pub invalid: Arc<BTreeSet<ObjectRef>>,
         }
@@ -295,68 +278,7 @@ macro_rules! snapshot {
     };
 }
 
-snapshot! {
-    /// GatewayClasses.
-    gateway_classes: GatewayClass,
-    /// Gateways.
-    gateways: Gateway,
-    /// ListenerSets.
-    listener_sets: ListenerSet,
-    /// HTTPRoutes.
-    http_routes: HttpRoute,
-    /// GRPCRoutes.
-    grpc_routes: GrpcRoute,
-    /// TLSRoutes.
-    tls_routes: TlsRoute,
-    /// TCPRoutes.
-    tcp_routes: TcpRoute,
-    /// UDPRoutes.
-    udp_routes: UdpRoute,
-    /// BackendTLSPolicies.
-    backend_tls_policies: BackendTlsPolicy,
-    /// BackendTLSOverrides.
-    backend_tls_overrides: BackendTlsOverride,
-    /// XBackendTrafficPolicies.
-    backend_traffic_policies: BackendTrafficPolicy,
-    /// BackendPolicies.
-    backend_policies: BackendPolicy,
-    /// TelemetryPolicies.
-    telemetry_policies: TelemetryPolicy,
-    /// XBackends.
-    xbackends: XBackend,
-    /// ReleaseBackends.
-    release_backends: ReleaseBackend,
-    /// AccessPolicies.
-    access_policies: AccessPolicy,
-    /// ClientPolicies.
-    client_policies: ClientPolicy,
-    /// RateLimitPolicies.
-    rate_limit_policies: RateLimitPolicy,
-    /// RoutePolicies.
-    route_policies: RoutePolicy,
-    /// RouteFilters.
-    route_filters: RouteFilter,
-    /// ServiceImports.
-    service_imports: ServiceImport,
-    /// ReferenceGrants.
-    reference_grants: ReferenceGrant,
-    /// GatewayParameters.
-    gateway_parameters: GatewayParameters,
-    /// Namespaces.
-    namespaces: Namespace,
-    /// Services.
-    services: Service,
-    /// Pods.
-    pods: Pod,
-    /// EndpointSlices.
-    endpoint_slices: EndpointSlice,
-    /// Secrets.
-    secrets: Secret,
-    /// ConfigMaps.
-    config_maps: ConfigMap,
-    /// KeySets.
-    key_sets: KeySet,
-}
+kinds!(snapshot);
 
 impl Snapshot {
     /// Reports whether there is a valid version of an object, and not a stand-in or nothing.

@@ -8,8 +8,7 @@ use thin_vec::ThinVec;
 use super::filter::ExternalAuth;
 use super::http_route::{NameValueMatch, PathMatch};
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::reference::{BackendObjectRef, ConfigMapRef, SecretRef};
 
 /// Who may send requests.
@@ -27,7 +26,6 @@ pub struct AccessPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<Box<str>>,
 }
-resource!(AccessPolicy, GROUP, "AccessPolicy");
 
 /// Spec of an AccessPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client_policy::Http2Settings;
 use super::inherited_policy::SectionTargetRef;
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::rate_limit_policy::KeyPart;
 use super::route_policy::Size;
 use super::session_persistence::SessionPersistence;
@@ -20,7 +19,6 @@ pub struct BackendPolicy {
     #[serde(default)]
     pub spec: BackendPolicySpec,
 }
-resource!(BackendPolicy, GROUP, "BackendPolicy");
 
 /// Spec of a BackendPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::inherited_policy::Unreadable;
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::policy::{BackendTlsSpec, TlsPolicy};
 
 /// TLS settings for Services, chosen by the senders of requests.
@@ -20,7 +19,6 @@ pub struct BackendTlsOverride {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
 }
-resource!(BackendTlsOverride, GROUP, "BackendTLSOverride");
 
 impl TlsPolicy for BackendTlsOverride {
     fn spec(&self) -> &BackendTlsSpec {

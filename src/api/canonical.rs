@@ -5,8 +5,10 @@ use std::io;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use super::core::Secret;
+use super::kind::kinds;
 use super::meta::ObjectMeta;
-use super::object::Object;
+use super::object::{Kind, Object};
 use super::values::{Base64, Values};
 
 impl Object {
@@ -26,58 +28,48 @@ impl Object {
     pub fn write_json(&self, writer: impl io::Write) -> Result<(), serde_json::Error> {
         self.serialized(&mut serde_json::Serializer::new(writer))
     }
+}
 
-    fn serialized<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let kind = self.kind();
-        let (api_version, kind) = (kind.api_version(), kind.kind);
-        macro_rules! typed {
-            ($object:expr) => {
-                Typed {
-                    api_version,
-                    kind,
-                    object: $object,
+/// Implements `serialized`, which writes the object of any variant.
+macro_rules! serialized {
+    ($($objects:ident: $module:ident::$type:ident $facts:tt,)+) => {
+        impl Object {
+            fn serialized<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$type(object) => object.as_ref().write(self.kind(), serializer),)+
                 }
-                .serialize(serializer)
-            };
+            }
         }
-        match self {
-            Self::GatewayClass(object) => typed!(&**object),
-            Self::Gateway(object) => typed!(&**object),
-            Self::ListenerSet(object) => typed!(&**object),
-            Self::HttpRoute(object) => typed!(&**object),
-            Self::GrpcRoute(object) => typed!(&**object),
-            Self::TlsRoute(object) => typed!(&**object),
-            Self::TcpRoute(object) => typed!(&**object),
-            Self::UdpRoute(object) => typed!(&**object),
-            Self::BackendTlsPolicy(object) => typed!(&**object),
-            Self::BackendTlsOverride(object) => typed!(&**object),
-            Self::BackendTrafficPolicy(object) => typed!(&**object),
-            Self::XBackend(object) => typed!(&**object),
-            Self::ReleaseBackend(object) => typed!(&**object),
-            Self::AccessPolicy(object) => typed!(&**object),
-            Self::BackendPolicy(object) => typed!(&**object),
-            Self::ClientPolicy(object) => typed!(&**object),
-            Self::RateLimitPolicy(object) => typed!(&**object),
-            Self::RoutePolicy(object) => typed!(&**object),
-            Self::RouteFilter(object) => typed!(&**object),
-            Self::ServiceImport(object) => typed!(&**object),
-            Self::TelemetryPolicy(object) => typed!(&**object),
-            Self::ReferenceGrant(object) => typed!(&**object),
-            Self::GatewayParameters(object) => typed!(&**object),
-            Self::Namespace(object) => typed!(&**object),
-            Self::Service(object) => typed!(&**object),
-            Self::Pod(object) => typed!(&**object),
-            Self::EndpointSlice(object) => typed!(&**object),
-            Self::ConfigMap(object) => typed!(&**object),
-            Self::KeySet(object) => typed!(&**object),
-            // `Secret` does not implement `Serialize`, so that nothing prints its data by accident.
-            Self::Secret(object) => typed!(&SecretFields {
-                metadata: &object.metadata,
-                kind: &object.kind,
-                data: &object.data,
-                string_data: &object.string_data,
-            }),
-        }
+    };
+}
+kinds!(serialized);
+
+/// An object that can be written with the name of its kind.
+trait Canonical {
+    fn write<S: Serializer>(&self, kind: &Kind, serializer: S) -> Result<S::Ok, S::Error>;
+}
+
+impl<T: Serialize> Canonical for T {
+    fn write<S: Serializer>(&self, kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+        let typed = Typed {
+            api_version: kind.api_version(),
+            kind: kind.kind,
+            object: self,
+        };
+        typed.serialize(serializer)
+    }
+}
+
+// `Secret` does not implement `Serialize`, so that nothing prints its data by accident.
+impl Canonical for Secret {
+    fn write<S: Serializer>(&self, kind: &Kind, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = SecretFields {
+            metadata: &self.metadata,
+            kind: &self.kind,
+            data: &self.data,
+            string_data: &self.string_data,
+        };
+        fields.write(kind, serializer)
     }
 }
 

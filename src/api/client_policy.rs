@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::route_policy::Size;
 
 /// How clients connect.
@@ -20,7 +19,6 @@ pub struct ClientPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
 }
-resource!(ClientPolicy, GROUP, "ClientPolicy");
 
 /// Spec of a ClientPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

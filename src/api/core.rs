@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::values::{Base64, Values};
 use crate::ir::sharing::{Text, TextMap};
 
@@ -15,7 +15,6 @@ pub struct Namespace {
     /// Metadata.
     pub metadata: ObjectMeta,
 }
-resource!(Namespace, "", "Namespace", namespaced: false);
 
 /// A Service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -29,7 +28,6 @@ pub struct Service {
     #[serde(default)]
     pub status: ServiceStatus,
 }
-resource!(Service, "", "Service");
 
 /// Spec of a [`Service`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -124,7 +122,6 @@ pub struct EndpointSlice {
     #[serde(default, deserialize_with = "null_as_empty")]
     pub ports: Box<[SlicePort]>,
 }
-resource!(EndpointSlice, "discovery.k8s.io", "EndpointSlice");
 
 fn null_as_empty<'de, D, T>(deserializer: D) -> Result<Box<[T]>, D::Error>
 where
@@ -238,7 +235,6 @@ pub struct Secret {
     #[serde(rename = "stringData", default)]
     pub string_data: Values<Box<str>>,
 }
-resource!(Secret, "", "Secret");
 
 impl Secret {
     /// Returns the keys with the sizes of their values, in bytes. A key of both lists counts twice.
@@ -267,4 +263,3 @@ pub struct ConfigMap {
     #[serde(default)]
     pub data: BTreeMap<String, String>,
 }
-resource!(ConfigMap, "", "ConfigMap");

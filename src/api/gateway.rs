@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::reference::{LocalObjectReference, ObjectReference, ParentRef, SecretRef};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::Text;
@@ -17,7 +17,6 @@ pub struct GatewayClass {
     /// Spec.
     pub spec: GatewayClassSpec,
 }
-resource!(GatewayClass, GATEWAY_GROUP, "GatewayClass", namespaced: false);
 
 /// Spec of a [`GatewayClass`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -38,7 +37,6 @@ pub struct Gateway {
     /// Spec.
     pub spec: GatewaySpec,
 }
-resource!(Gateway, GATEWAY_GROUP, "Gateway");
 
 /// Spec of a [`Gateway`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -264,7 +262,6 @@ pub struct ListenerSet {
     /// Spec.
     pub spec: ListenerSetSpec,
 }
-resource!(ListenerSet, GATEWAY_GROUP, "ListenerSet");
 
 /// Spec of a [`ListenerSet`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -284,7 +281,6 @@ pub struct ReferenceGrant {
     /// Spec.
     pub spec: ReferenceGrantSpec,
 }
-resource!(ReferenceGrant, GATEWAY_GROUP, "ReferenceGrant");
 
 /// Spec of a [`ReferenceGrant`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

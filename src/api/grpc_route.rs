@@ -4,11 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::HttpFilter;
 use super::http_route::NameValueMatch;
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::reference::BackendRef;
 use super::route::{RouteResource, RouteRule, RouteSpec};
 use super::session_persistence::SessionPersistence;
-use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// A GRPCRoute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -19,7 +18,6 @@ pub struct GrpcRoute {
     #[serde(default)]
     pub spec: RouteSpec<GrpcRule>,
 }
-resource!(GrpcRoute, GATEWAY_GROUP, "GRPCRoute");
 
 impl RouteResource for GrpcRoute {
     type Rule = GrpcRule;

@@ -4,11 +4,10 @@ use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
 use super::filter::HttpFilter;
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::reference::BackendRef;
 use super::route::{RouteResource, RouteRule, RouteSpec};
 use super::session_persistence::SessionPersistence;
-use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::Text;
 
 /// An HTTPRoute.
@@ -20,7 +19,6 @@ pub struct HttpRoute {
     #[serde(default)]
     pub spec: RouteSpec<HttpRule>,
 }
-resource!(HttpRoute, GATEWAY_GROUP, "HTTPRoute");
 
 impl RouteResource for HttpRoute {
     type Rule = HttpRule;

@@ -5,8 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::access_policy::{Oidc, RemoteJwks};
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::reference::ConfigMapRef;
 
 /// A fetched key set. Its namespace is that of the policies, and its name is [`KeySet::name_of`] what they refer to.
@@ -24,7 +23,6 @@ pub struct KeySet {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
-resource!(KeySet, GROUP, "KeySet");
 
 /// What the discovery document of an OpenID provider says (OpenID Connect Discovery 1.0, 3).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

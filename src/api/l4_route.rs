@@ -4,14 +4,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::filter::HttpFilter;
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::reference::BackendRef;
 use super::route::{RouteResource, RouteRule, RouteSpec};
-use crate::ir::object_ref::GATEWAY_GROUP;
 
 /// Declares a kind of route with rules of type [`L4Rule`].
 macro_rules! l4_route {
-    ($(#[$doc:meta])+ $type:ident, $kind:literal) => {
+    ($(#[$doc:meta])+ $type:ident) => {
         $(#[$doc])+
         #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
         pub struct $type {
@@ -21,7 +20,6 @@ macro_rules! l4_route {
             #[serde(default)]
             pub spec: RouteSpec<L4Rule>,
         }
-        resource!($type, GATEWAY_GROUP, $kind);
 
         impl RouteResource for $type {
             type Rule = L4Rule;
@@ -35,15 +33,15 @@ macro_rules! l4_route {
 
 l4_route! {
     /// A TLSRoute: connections by the server name of their ClientHello.
-    TlsRoute, "TLSRoute"
+    TlsRoute
 }
 l4_route! {
     /// A TCPRoute: all connections of a listener.
-    TcpRoute, "TCPRoute"
+    TcpRoute
 }
 l4_route! {
     /// A UDPRoute: all datagrams of a listener.
-    UdpRoute, "UDPRoute"
+    UdpRoute
 }
 
 /// The rule. The schema permits one per route.

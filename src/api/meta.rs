@@ -90,14 +90,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// An object of one watched kind.
+/// An object of one kind. The table of kinds implements it.
 pub trait Resource {
     /// API group, empty for the core group.
     const GROUP: &'static str;
     /// Kind.
     const KIND: &'static str;
-    /// Whether the kind is namespaced rather than cluster-scoped.
-    const NAMESPACED: bool = true;
 
     /// Returns the object's metadata.
     fn meta(&self) -> &ObjectMeta;
@@ -123,19 +121,3 @@ pub trait Resource {
         )
     }
 }
-
-/// Implements [`Resource`] for a type with a `metadata` field.
-macro_rules! resource {
-    ($type:ty, $group:expr, $kind:expr $(, namespaced: $namespaced:expr)?) => {
-        impl $crate::api::meta::Resource for $type {
-            const GROUP: &'static str = $group;
-            const KIND: &'static str = $kind;
-            $(const NAMESPACED: bool = $namespaced;)?
-
-            fn meta(&self) -> &$crate::api::meta::ObjectMeta {
-                &self.metadata
-            }
-        }
-    };
-}
-pub(crate) use resource;

@@ -17,6 +17,7 @@ pub mod grpc_route;
 pub mod http_route;
 pub mod inherited_policy;
 pub mod key_set;
+pub mod kind;
 pub mod l4_route;
 mod legacy;
 pub mod meta;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 
 /// Group of our own kinds.
 pub const GROUP: &str = "portcullis.dev";
@@ -20,7 +20,6 @@ pub struct GatewayParameters {
     #[serde(default)]
     pub spec: Parameters,
 }
-resource!(GatewayParameters, GROUP, "GatewayParameters");
 
 /// Spec of [`GatewayParameters`], or several of them merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use crate::ir::sharing::TextMap;
 
 /// A Pod, without annotations.
@@ -19,7 +19,6 @@ pub struct Pod {
     #[serde(default)]
     pub status: PodStatus,
 }
-resource!(Pod, "", "Pod");
 
 /// Spec of a [`Pod`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::inherited_policy::Unreadable;
-use super::meta::{ObjectMeta, Resource, resource};
+use super::meta::{ObjectMeta, Resource};
 use super::reference::LocalObjectReference;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
@@ -22,7 +22,6 @@ pub struct BackendTlsPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
 }
-resource!(BackendTlsPolicy, GATEWAY_GROUP, "BackendTLSPolicy");
 
 /// A kind of policy on TLS to Services. All such kinds have the same spec.
 pub trait TlsPolicy: Resource + Eq {

@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::http_route::HttpMatch;
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 
 /// How many requests clients may send.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -19,7 +18,6 @@ pub struct RateLimitPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
 }
-resource!(RateLimitPolicy, GROUP, "RateLimitPolicy");
 
 /// Spec of a RateLimitPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::nulls::without_nulls;
-use super::parameters::GROUP;
 
 /// A backend with releases.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -19,7 +18,6 @@ pub struct ReleaseBackend {
     #[serde(default)]
     pub spec: ReleaseBackendSpec,
 }
-resource!(ReleaseBackend, GROUP, "ReleaseBackend");
 
 /// Spec of a [`ReleaseBackend`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::filter::HeaderValue;
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 
 /// A filter of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -16,7 +15,6 @@ pub struct RouteFilter {
     #[serde(default)]
     pub spec: RouteFilterSpec,
 }
-resource!(RouteFilter, GROUP, "RouteFilter");
 
 /// Spec of a RouteFilter, with one field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

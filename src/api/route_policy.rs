@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::HeaderModifier;
 use super::http_route::{HttpRetry, HttpTimeouts};
 use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::reference::BackendObjectRef;
 
 /// How requests are handled.
@@ -19,7 +18,6 @@ pub struct RoutePolicy {
     #[serde(default)]
     pub spec: RouteSpec,
 }
-resource!(RoutePolicy, GROUP, "RoutePolicy");
 
 /// Spec of a RoutePolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::core::ServicePort;
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 
 /// Group of the Multi-Cluster Services API.
 pub const MULTICLUSTER_GROUP: &str = "multicluster.x-k8s.io";
@@ -22,7 +22,6 @@ pub struct ServiceImport {
     #[serde(default)]
     pub spec: ServiceImportSpec,
 }
-resource!(ServiceImport, MULTICLUSTER_GROUP, "ServiceImport");
 
 /// Spec of a [`ServiceImport`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

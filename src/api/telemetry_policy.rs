@@ -3,8 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, resource};
-use super::parameters::GROUP;
+use super::meta::ObjectMeta;
 use super::reference::{BackendObjectRef, LocalObjectReference};
 
 /// Traces and the access log of the requests through Gateways.
@@ -16,7 +15,6 @@ pub struct TelemetryPolicy {
     #[serde(default)]
     pub spec: TelemetrySpec,
 }
-resource!(TelemetryPolicy, GROUP, "TelemetryPolicy");
 
 /// Spec of a TelemetryPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

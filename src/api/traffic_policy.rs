@@ -3,10 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::reference::LocalObjectReference;
 use super::session_persistence::SessionPersistence;
-use super::xbackend::EXPERIMENTAL_GROUP;
 
 /// Policy for requests to backends in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -17,11 +16,6 @@ pub struct BackendTrafficPolicy {
     #[serde(default)]
     pub spec: BackendTrafficSpec,
 }
-resource!(
-    BackendTrafficPolicy,
-    EXPERIMENTAL_GROUP,
-    "XBackendTrafficPolicy"
-);
 
 /// Spec of an XBackendTrafficPolicy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -65,26 +65,26 @@ const WITHOUT_ADDRESSES: [&str; 6] = ["timeouts", "connections", "headers", "htt
 impl Object {
     /// Returns why this object is the stand-in of a policy that is not valid; `None` if it is valid.
     pub fn unreadable(&self) -> Option<&Unreadable> {
-        match self {
-            Self::AccessPolicy(policy) => policy.unreadable.as_deref(),
-            Self::ClientPolicy(policy) => policy.unreadable.as_deref(),
-            Self::RateLimitPolicy(policy) => policy.unreadable.as_deref(),
-            Self::BackendTlsPolicy(policy) => policy.unreadable.as_deref(),
-            Self::BackendTlsOverride(policy) => policy.unreadable.as_deref(),
-            _ => None,
-        }
+        let (unreadable, _) = self.protection()?;
+        unreadable
     }
 
     /// Reports whether this object is a stand-in without a target, so that it refuses nothing.
     pub fn is_without_targets(&self) -> bool {
-        match self {
-            Self::AccessPolicy(policy) => policy.spec.target_refs.is_empty(),
-            Self::ClientPolicy(policy) => policy.spec.target_refs.is_empty(),
-            Self::RateLimitPolicy(policy) => policy.spec.target_refs.is_empty(),
-            Self::BackendTlsPolicy(policy) => policy.spec.target_refs.is_empty(),
-            Self::BackendTlsOverride(policy) => policy.spec.target_refs.is_empty(),
-            _ => true,
-        }
+        self.protection().is_none_or(|(_, targets)| targets == 0)
+    }
+
+    /// Returns why a policy that protects requests is not valid, if it is not, and the number of its targets.
+    fn protection(&self) -> Option<(Option<&Unreadable>, usize)> {
+        let (unreadable, targets) = match self {
+            Self::AccessPolicy(policy) => (&policy.unreadable, policy.spec.target_refs.len()),
+            Self::ClientPolicy(policy) => (&policy.unreadable, policy.spec.target_refs.len()),
+            Self::RateLimitPolicy(policy) => (&policy.unreadable, policy.spec.target_refs.len()),
+            Self::BackendTlsPolicy(policy) => (&policy.unreadable, policy.spec.target_refs.len()),
+            Self::BackendTlsOverride(policy) => (&policy.unreadable, policy.spec.target_refs.len()),
+            _ => return None,
+        };
+        Some((unreadable.as_deref(), targets))
     }
 
     /// Returns which requests this object refuses if it is a stand-in.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::meta::{ObjectMeta, resource};
+use super::meta::ObjectMeta;
 use super::policy::BackendTlsValidation;
 use super::reference::SecretRef;
 
@@ -19,7 +19,6 @@ pub struct XBackend {
     #[serde(default)]
     pub spec: XBackendSpec,
 }
-resource!(XBackend, EXPERIMENTAL_GROUP, "XBackend");
 
 /// Spec of an XBackend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

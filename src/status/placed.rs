@@ -47,7 +47,36 @@ impl StatusReport {
 
     /// Returns the conditions of the objects whose status differs from that in another report. Skips what both share.
     pub(super) fn conditions_unlike(&self, other: &Self) -> Vec<PlacedConditions<'_>> {
-        // Destructured, so that a new kind fails to compile until it is handled here.
+        let maps = self.maps(other).into_iter();
+        maps.flat_map(|map| map.conditions()).collect()
+    }
+
+    /// Returns the conditions of an object, each with its place.
+    pub(super) fn conditions_of(&self, object: &ObjectRef) -> Vec<(String, &[Condition])> {
+        let maps = self.maps(self).into_iter();
+        maps.flat_map(|map| map.conditions_of(object)).collect()
+    }
+
+    /// Returns the names of all objects whose status differs from that in another report, also of those that this
+    /// controller does not manage. Skips what both reports share.
+    pub fn objects_unlike(&self, other: &Self) -> Vec<ObjectRef> {
+        let Released {
+            gateways,
+            listener_sets,
+        } = &self.released;
+        let maps = self.maps(other).into_iter();
+        let mut names: Vec<_> = maps.flat_map(|map| map.names()).collect();
+        names.extend(names_changed_since(gateways, &other.released.gateways));
+        names.extend(names_changed_since(
+            listener_sets,
+            &other.released.listener_sets,
+        ));
+        names
+    }
+
+    /// Returns all maps with conditions of objects that this controller manages, each with that of another report.
+    fn maps<'a: 'o, 'o>(&'a self, other: &'o Self) -> [Box<dyn Difference<'a> + 'o>; 7] {
+        // Destructured, so that a new map fails to compile until it is here.
         let Self {
             gateway_classes,
             gateways,
@@ -61,81 +90,15 @@ impl StatusReport {
             // Not conditions.
             notes: _,
         } = self;
-        let mut all = Vec::new();
-        place(gateway_classes, &other.gateway_classes, &mut all);
-        place(gateways, &other.gateways, &mut all);
-        place(listener_sets, &other.listener_sets, &mut all);
-        place(routes, &other.routes, &mut all);
-        place(policies, &other.policies, &mut all);
-        place(backends, &other.backends, &mut all);
-        place(release_backends, &other.release_backends, &mut all);
-        all
-    }
-
-    /// Returns the conditions of an object, each with its place.
-    pub(super) fn conditions_of(&self, object: &ObjectRef) -> Vec<(String, &[Condition])> {
-        // Destructured, as above.
-        let Self {
-            gateway_classes,
-            gateways,
-            listener_sets,
-            routes,
-            policies,
-            backends,
-            release_backends,
-            released: _,
-            notes: _,
-        } = self;
-        let all = [
-            places(gateway_classes, object),
-            places(gateways, object),
-            places(listener_sets, object),
-            places(routes, object),
-            places(policies, object),
-            places(backends, object),
-            places(release_backends, object),
-        ];
-        all.concat()
-    }
-
-    /// Returns the names of all objects whose status differs from that in another report, also of those that this
-    /// controller does not manage. Skips what both reports share.
-    pub fn objects_unlike(&self, other: &Self) -> Vec<ObjectRef> {
-        // Destructured, as above.
-        let Self {
-            gateway_classes,
-            gateways,
-            listener_sets,
-            routes,
-            policies,
-            backends,
-            release_backends,
-            released:
-                Released {
-                    gateways: released_gateways,
-                    listener_sets: released_sets,
-                },
-            notes: _,
-        } = self;
-        let mut names = names_changed_since(gateway_classes, &other.gateway_classes);
-        names.extend(names_changed_since(gateways, &other.gateways));
-        names.extend(names_changed_since(listener_sets, &other.listener_sets));
-        names.extend(names_changed_since(routes, &other.routes));
-        names.extend(names_changed_since(policies, &other.policies));
-        names.extend(names_changed_since(backends, &other.backends));
-        names.extend(names_changed_since(
-            release_backends,
-            &other.release_backends,
-        ));
-        names.extend(names_changed_since(
-            released_gateways,
-            &other.released.gateways,
-        ));
-        names.extend(names_changed_since(
-            released_sets,
-            &other.released.listener_sets,
-        ));
-        names
+        [
+            Box::new((gateway_classes, &other.gateway_classes)),
+            Box::new((gateways, &other.gateways)),
+            Box::new((listener_sets, &other.listener_sets)),
+            Box::new((routes, &other.routes)),
+            Box::new((policies, &other.policies)),
+            Box::new((backends, &other.backends)),
+            Box::new((release_backends, &other.release_backends)),
+        ]
     }
 }
 
@@ -236,32 +199,44 @@ fn with_listeners<'a>(
         .collect()
 }
 
-fn places<'a, T: Status + ?Sized>(
-    statuses: &'a StatusMap<T>,
-    object: &ObjectRef,
-) -> Vec<(String, &'a [Condition])> {
-    let status = statuses.get(object);
-    let places = status
-        .map(|it| Arc::as_ref(it).places())
-        .unwrap_or_default();
-    places
-        .into_iter()
-        .map(|(place, conditions)| (place.to_string(), conditions))
-        .collect()
+/// What a map of statuses has that another one has not.
+trait Difference<'a> {
+    /// Returns the conditions of the objects whose status differs.
+    fn conditions(&self) -> Vec<PlacedConditions<'a>>;
+
+    /// Returns the names of the objects whose status differs.
+    fn names(&self) -> Vec<ObjectRef>;
+
+    /// Returns the conditions of an object, each with its place, whether they differ or not.
+    fn conditions_of(&self, object: &ObjectRef) -> Vec<(String, &'a [Condition])>;
 }
 
-fn place<'a, T: Status + Eq + ?Sized>(
-    statuses: &'a StatusMap<T>,
-    others: &StatusMap<T>,
-    all: &mut Vec<PlacedConditions<'a>>,
-) {
-    for (object, status) in changed_since(statuses, others) {
-        let placed = |(place, conditions)| PlacedConditions {
-            object,
-            place,
-            conditions,
-        };
-        all.extend(Arc::as_ref(status).places().into_iter().map(placed));
+impl<'a, T: Status + Eq + ?Sized> Difference<'a> for (&'a StatusMap<T>, &StatusMap<T>) {
+    fn conditions(&self) -> Vec<PlacedConditions<'a>> {
+        let (now, other) = *self;
+        let changed = changed_since(now, other).into_iter();
+        let placed = changed.flat_map(|(object, status)| {
+            let places = Arc::as_ref(status).places().into_iter();
+            places.map(move |(place, conditions)| PlacedConditions {
+                object,
+                place,
+                conditions,
+            })
+        });
+        placed.collect()
+    }
+
+    fn names(&self) -> Vec<ObjectRef> {
+        let (now, other) = *self;
+        names_changed_since(now, other)
+    }
+
+    fn conditions_of(&self, object: &ObjectRef) -> Vec<(String, &'a [Condition])> {
+        let (now, _) = *self;
+        let status = now.get(object).into_iter();
+        let places = status.flat_map(|status| Arc::as_ref(status).places());
+        let texts = places.map(|(place, conditions)| (place.to_string(), conditions));
+        texts.collect()
     }
 }
 

@@ -20,11 +20,12 @@ use super::merge::{DesiredStatus, merge};
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
 use super::transitions::transitions;
+use crate::api::Kind;
+use crate::api::kind::StatusShape;
 use crate::cluster::api_server::{FIELD_MANAGER, describe, is_status_ours, request, retry_after};
 use crate::cluster::events::{Events, Notice};
 use crate::cluster::work_queue::{Limits, WorkQueue};
 use crate::ir::ObjectRef;
-use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::runtime::backoff::Backoff;
 use crate::telemetry::metrics::{ControllerStats, WriteResult};
 
@@ -226,53 +227,36 @@ impl Writer {
         object: &ObjectRef,
         report: &'a StatusReport,
     ) -> Option<DesiredStatus<'a>> {
-        match &*object.kind {
-            "GatewayClass" => {
+        let desired = match Kind::of(object)?.status? {
+            StatusShape::GatewayClass => {
                 let conditions = report.gateway_classes.get(object)?;
-                Some(DesiredStatus::GatewayClass(conditions, self.features))
+                DesiredStatus::GatewayClass(conditions, self.features)
             }
-            "Gateway" => report
-                .gateways
-                .get(object)
-                .map(|it| DesiredStatus::Gateway(it)),
-            "ListenerSet" => {
-                report
-                    .listener_sets
-                    .get(object)
-                    .map(|it| match self.stored.served_as(object) {
-                        Some(_) => DesiredStatus::ExperimentalListenerSet(it),
-                        None => DesiredStatus::ListenerSet(it),
-                    })
+            StatusShape::Gateway => DesiredStatus::Gateway(report.gateways.get(object)?),
+            StatusShape::ListenerSet => {
+                let status = report.listener_sets.get(object)?;
+                match self.stored.served_as(object) {
+                    Some(_) => DesiredStatus::ExperimentalListenerSet(status),
+                    None => DesiredStatus::ListenerSet(status),
+                }
             }
-            kind if kind.ends_with("Route") => {
-                let parents = report.routes.get(object).map_or(&[][..], |parents| parents);
-                Some(DesiredStatus::Parents(&self.controller, parents))
+            StatusShape::Route => {
+                let parents = report.routes.get(object).map_or(&[][..], |it| it);
+                DesiredStatus::Parents(&self.controller, parents)
             }
-            "XBackend" => {
-                let parents = report
-                    .backends
-                    .get(object)
-                    .map_or(&[][..], |parents| parents);
-                Some(DesiredStatus::Parents(&self.controller, parents))
+            StatusShape::Backend => {
+                let parents = report.backends.get(object).map_or(&[][..], |it| it);
+                DesiredStatus::Parents(&self.controller, parents)
             }
-            "ReleaseBackend" => {
-                let status = report.release_backends.get(object)?;
-                Some(DesiredStatus::ReleaseBackend(status))
+            StatusShape::ReleaseBackend => {
+                DesiredStatus::ReleaseBackend(report.release_backends.get(object)?)
             }
-            "AccessPolicy"
-            | "BackendPolicy"
-            | "BackendTLSPolicy"
-            | "BackendTLSOverride"
-            | "ClientPolicy"
-            | "RateLimitPolicy"
-            | "RoutePolicy"
-            | "TelemetryPolicy"
-            | "XBackendTrafficPolicy" => {
+            StatusShape::Policy => {
                 let ancestors = report.policies.get(object).map_or(&[][..], |it| it);
-                Some(DesiredStatus::Policy(&self.controller, ancestors))
+                DesiredStatus::Policy(&self.controller, ancestors)
             }
-            _ => None,
-        }
+        };
+        Some(desired)
     }
 
     fn make(&self, write: Write) -> impl Future<Output = (Write, Outcome)> + use<> {
@@ -427,13 +411,9 @@ fn stored(object: &DynamicObject) -> StoredStatus {
     StoredStatus::new(&version, &object.data["status"]).with_owner(is_ours)
 }
 
-/// The version of an object's group: Gateway API kinds with a status are all served as `v1`, experimental ones and kinds of
-/// Portcullis as `v1alpha1`.
+/// Returns the released version of an object's kind.
 fn version(object: &ObjectRef) -> &'static str {
-    match &*object.group {
-        GATEWAY_GROUP => "v1",
-        _ => "v1alpha1",
-    }
+    Kind::of(object).map_or("v1", Kind::version)
 }
 
 /// Returns the API of an object. A cluster may serve a kind under another name.

@@ -93,6 +93,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         "status/writer",
         &[
             "status",
+            "api::Kind",
+            "api::kind",
             "ir",
             "telemetry",
             "cluster::api_server",

@@ -267,6 +267,20 @@ fn controller_may_read_watched_kinds() {
     }
 }
 
+#[test]
+fn controller_may_write_statuses() {
+    let rights = rights();
+    for kind in Kind::all().iter().filter(|kind| kind.status.is_some()) {
+        let resource = resource(kind);
+        for right in [
+            format!("{resource} get"),
+            format!("{resource}/status patch"),
+        ] {
+            assert!(rights.contains(&right), "{right}");
+        }
+    }
+}
+
 /// The roles that docs/kubernetes.md gives, cluster-wide and by namespace.
 #[test]
 fn documented_roles_may_read_watched_kinds() {

@@ -2,13 +2,13 @@
 //! less protected meanwhile. Must not know what is known.
 
 use crate::api::access_policy::AccessSpec;
-use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::gateway::{GatewaySpec, Listener};
+use crate::api::kind::StatusShape;
 use crate::api::policy::BackendTlsSpec;
 use crate::api::route_filter::RouteFilterSpec;
 use crate::api::route_policy::RouteSpec;
 use crate::api::xbackend::XBackendSpec;
-use crate::api::{Kind, Object, Resource, Text};
+use crate::api::{Kind, Object, Text};
 
 /// Reports whether the published version of an object, or its absence, may take the place of the new version. Otherwise, the
 /// new one is published although what it refers to is not known, and requests that need that are refused.
@@ -21,7 +21,7 @@ pub(super) fn may_wait(published: Option<&Object>, new: &Object) -> bool {
 
 /// Reports whether requests are served without objects of a kind. Without one of another kind, those that need it are refused.
 pub(super) fn is_policy(kind: &Kind) -> bool {
-    kind.kind.ends_with("Policy") || kind.kind == BackendTlsOverride::KIND
+    kind.status == Some(StatusShape::Policy)
 }
 
 /// Reports whether two versions protect the same in the same way, and differ in nothing but the Secrets and ConfigMaps of

@@ -3,18 +3,7 @@
 use serde_json::Value;
 
 use super::head::Head;
-use crate::api::access_policy::AccessPolicy;
-use crate::api::backend_policy::BackendPolicy;
-use crate::api::backend_tls_override::BackendTlsOverride;
-use crate::api::client_policy::ClientPolicy;
-use crate::api::gateway::Gateway;
-use crate::api::rate_limit_policy::RateLimitPolicy;
-use crate::api::release_backend::ReleaseBackend;
-use crate::api::route_policy::RoutePolicy;
-use crate::api::telemetry_policy::TelemetryPolicy;
-use crate::api::traffic_policy::BackendTrafficPolicy;
-use crate::api::xbackend::XBackend;
-use crate::api::{Kind, ObjectRef, Resource};
+use crate::api::{Kind, ObjectRef};
 use crate::cluster::api_server::is_status_ours;
 
 /// Observes every object that can have a status of this controller, including unparsable ones.
@@ -73,19 +62,7 @@ impl Observed {
 
 /// Reports whether objects of a kind are observed.
 pub(super) fn is_observed(kind: &Kind) -> bool {
-    let others = [
-        AccessPolicy::KIND,
-        BackendPolicy::KIND,
-        ClientPolicy::KIND,
-        RateLimitPolicy::KIND,
-        RoutePolicy::KIND,
-        BackendTlsOverride::KIND,
-        BackendTrafficPolicy::KIND,
-        ReleaseBackend::KIND,
-        TelemetryPolicy::KIND,
-        XBackend::KIND,
-    ];
-    others.contains(&kind.kind) || kind.group == Gateway::GROUP && kind.kind != "ReferenceGrant"
+    kind.status.is_some()
 }
 
 #[cfg(test)]

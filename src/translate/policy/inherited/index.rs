@@ -20,13 +20,28 @@ use crate::translate::memo::Memo;
 use crate::translate::reason::Fault;
 use crate::translate::source::Source;
 
+/// A kind of policies: its group and name, and how one of them is parsed.
+type Row = (
+    (&'static str, &'static str),
+    fn(&Input<'_>, &ObjectRef) -> Option<Policy>,
+);
+
+/// The kinds.
+const KINDS: [Row; 4] = [
+    row::<AccessPolicy>(|input, name| Some(access::read(input, input.find(name)?))),
+    row::<ClientPolicy>(|input, name| Some(client::read(input.find(name)?))),
+    row::<RateLimitPolicy>(|input, name| Some(rate_limit::read(input.find(name)?))),
+    row::<RoutePolicy>(|input, name| Some(route::read(input, input.find(name)?))),
+];
+
+const fn row<T: Resource>(read: fn(&Input<'_>, &ObjectRef) -> Option<Policy>) -> Row {
+    ((T::GROUP, T::KIND), read)
+}
+
 /// Returns the policies of all kinds that have changed.
 pub(super) fn changed(changes: &Changes) -> Vec<ObjectRef> {
-    let mut names = changes.of::<AccessPolicy>();
-    names.extend(changes.of::<ClientPolicy>());
-    names.extend(changes.of::<RateLimitPolicy>());
-    names.extend(changes.of::<RoutePolicy>());
-    names
+    let kinds = KINDS.into_iter();
+    kinds.flat_map(|(kind, _)| changes.named(kind)).collect()
 }
 
 /// Parses a policy as far as it decides which credentials Gateways get.
@@ -38,21 +53,10 @@ pub(super) fn outline(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
 
 /// Parses a policy of any kind.
 pub(super) fn read(input: &Input<'_>, name: &ObjectRef) -> Option<Policy> {
-    match &*name.kind {
-        "AccessPolicy" => input
-            .find::<AccessPolicy>(name)
-            .map(|object| access::read(input, object)),
-        "ClientPolicy" => input
-            .find::<ClientPolicy>(name)
-            .map(|object| client::read(object)),
-        "RateLimitPolicy" => input
-            .find::<RateLimitPolicy>(name)
-            .map(|object| rate_limit::read(object)),
-        "RoutePolicy" => input
-            .find::<RoutePolicy>(name)
-            .map(|object| route::read(input, object)),
-        _ => None,
-    }
+    let mut kinds = KINDS.into_iter();
+    let (_, read) =
+        kinds.find(|((group, kind), _)| (*group, *kind) == (&*name.group, &*name.kind))?;
+    read(input, name)
 }
 
 /// All policies.
