@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::admin_client::runtime;
 use super::value::namespace;
+use crate::cluster::client::ApiServer;
 use crate::provider::{FileProvider, KubernetesProvider, Listing, Load};
 use crate::settings::NamespacedName;
 use crate::telemetry::log;
@@ -117,13 +118,11 @@ async fn list(flags: &ClusterFlags, options: &Options) -> anyhow::Result<Listing
         gateway,
         namespaces,
     } = flags;
-    let provider = match (kubeconfig, context) {
-        (None, None) => KubernetesProvider::from_environment().await?,
-        (file, context) => {
-            KubernetesProvider::from_kubeconfig(file.as_deref(), context.as_deref()).await?
-        }
+    let api_server = match (kubeconfig, context) {
+        (None, None) => ApiServer::from_environment().await?,
+        (file, context) => ApiServer::from_kubeconfig(file.as_deref(), context.as_deref()).await?,
     };
-    let provider = provider
+    let provider = KubernetesProvider::new(&api_server)?
         .of_kinds(watched_kinds(options))
         .within(namespaces.iter().cloned());
     let provider = match gateway {

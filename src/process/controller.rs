@@ -21,12 +21,13 @@ use super::stream::StreamThread;
 use super::supervised::{Supervised, Tasks};
 use crate::admin::{AdminState, AdminThread, TokenFile};
 use crate::api::Kind;
+use crate::cluster::client::ApiServer;
 use crate::cluster::events;
 use crate::cluster::events::{Events, Publisher};
 use crate::control::cluster;
 use crate::control::cluster::{Inputs, Outputs, PodSettings};
 use crate::ir::ObjectRef;
-use crate::provider::{KubernetesProvider, Load, Observed, Observer};
+use crate::provider::{Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::runtime::shutdown;
 use crate::runtime::shutdown::Shutdown;
@@ -77,7 +78,8 @@ pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
 async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (stored, mut changes) = Stored::new();
     let stored = Arc::new(stored);
-    let client = KubernetesProvider::from_environment().await?.client();
+    let api_server = ApiServer::from_environment().await?;
+    let client = api_server.client()?;
     let stats = Arc::new(ControllerStats::default());
     let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
     let mut state = AdminState::new(
@@ -100,9 +102,11 @@ async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::R
     };
     let (events, mut publisher) = events::channel(&settings.identity);
     let channels = Channels::new(events);
-    let mut election = ElectionThread::start(settings, channels.leadership.clone())?;
+    let mut election =
+        ElectionThread::start(settings, api_server.clone(), channels.leadership.clone())?;
     let mut stream = StreamThread::start(
         settings,
+        api_server,
         Arc::new(StoredStatuses(stored.clone())),
         state.clone(),
         channels.leadership.subscribe(),

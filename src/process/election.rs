@@ -4,7 +4,7 @@
 use tokio::sync::{oneshot, watch};
 
 use super::controller_settings::ControllerSettings;
-use crate::provider::KubernetesProvider;
+use crate::cluster::client::ApiServer;
 use crate::status::lease::{Candidate, Leadership};
 
 /// Name of the Lease.
@@ -22,6 +22,7 @@ impl ElectionThread {
     /// Starts the thread, which publishes who leads.
     pub(super) fn start(
         settings: &ControllerSettings,
+        api_server: ApiServer,
         leadership: watch::Sender<Leadership>,
     ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -38,7 +39,7 @@ impl ElectionThread {
                 let _running: oneshot::Sender<()> = running;
                 let campaign = async {
                     // A client must live on the runtime that created it.
-                    let client = KubernetesProvider::from_environment().await?.client();
+                    let client = api_server.client()?;
                     let mut candidate =
                         Candidate::new(client, &namespace, LEASE, &identity, address);
                     tokio::select! {

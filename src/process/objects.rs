@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, watch};
 use super::session_key;
 use crate::admin::AdminState;
 use crate::api::Key;
+use crate::cluster::client::ApiServer;
 use crate::control::data_plane::{Outputs, ServedConfiguration};
 use crate::dns::{Names, SystemLookup};
 use crate::ir::BindReport;
@@ -48,9 +49,11 @@ impl Objects {
                 gateway,
                 namespaces,
             } => {
-                let provider = runtime.block_on(KubernetesProvider::from_environment())?;
-                let provider =
-                    provider.of_kinds(watched_kinds(&options(settings, Mode::Kubernetes)));
+                let api_server = runtime.block_on(ApiServer::from_environment())?;
+                // A client must live on the runtime that created it.
+                let _within = runtime.enter();
+                let provider = KubernetesProvider::new(&api_server)?
+                    .of_kinds(watched_kinds(&options(settings, Mode::Kubernetes)));
                 let provider = provider.within(namespaces.iter().cloned());
                 Ok(Self::Cluster(match gateway {
                     Some(only) => provider.only(&only.namespace, &only.name),

@@ -10,6 +10,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::controller_settings::ControllerSettings;
 use crate::admin::{self, AdminState};
+use crate::cluster::client::ApiServer;
 use crate::dns::{AllowedAddresses, SystemLookup};
 use crate::key_sets::KeySets;
 use crate::provider::{KubernetesProvider, Load, Observer};
@@ -33,6 +34,7 @@ impl StreamThread {
     /// Binds the address and starts the thread.
     pub(super) fn start(
         settings: &ControllerSettings,
+        api_server: ApiServer,
         observer: Arc<dyn Observer>,
         state: Arc<AdminState>,
         leadership: watch::Receiver<Leadership>,
@@ -78,7 +80,7 @@ impl StreamThread {
                 let _alive: oneshot::Sender<()> = alive;
                 let serving = async {
                     // A client must live on the runtime that created it.
-                    let provider = KubernetesProvider::from_environment().await?;
+                    let provider = KubernetesProvider::new(&api_server)?;
                     let provider = provider.of_kinds(kinds).observed_by(observer);
                     let client = provider.client();
                     let listener = TcpListener::from_std(listener)?;

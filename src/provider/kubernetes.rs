@@ -4,7 +4,6 @@
 
 mod additions;
 pub mod bundle;
-mod client;
 mod deferral;
 mod deferrals;
 mod events;
@@ -28,13 +27,10 @@ mod timing;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use tokio::sync::{mpsc, watch as watched};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -54,6 +50,7 @@ pub use self::timing::Timing;
 use self::watch::Watch;
 use super::Load;
 use crate::api::{Key, Kind};
+use crate::cluster::client::ApiServer;
 
 /// Debounce of changes: related changes often arrive together.
 const DEBOUNCE: Duration = Duration::from_millis(2);
@@ -86,49 +83,14 @@ pub struct KubernetesProvider {
 }
 
 impl KubernetesProvider {
-    /// Creates a provider for the cluster of the environment: from the service account of a pod,
-    /// else from the kubeconfig. Sends no request yet.
-    ///
-    /// # Errors
-    /// When neither exists or can be read.
-    pub async fn from_environment() -> anyhow::Result<Self> {
-        let config = Config::infer()
-            .await
-            .context("found neither a service account nor a kubeconfig")?;
-        Self::new(config)
-    }
-
-    /// Creates a provider for a context of a kubeconfig, by default for the current context of the file of the
-    /// environment. Sends no request yet.
-    ///
-    /// # Errors
-    /// When the file cannot be read or does not have the context.
-    pub async fn from_kubeconfig(
-        file: Option<&Path>,
-        context: Option<&str>,
-    ) -> anyhow::Result<Self> {
-        let read = match file {
-            Some(file) => Kubeconfig::read_from(file)
-                .with_context(|| format!("cannot read the kubeconfig {}", file.display()))?,
-            None => Kubeconfig::read().context("cannot read the kubeconfig")?,
-        };
-        let options = KubeConfigOptions {
-            context: context.map(str::to_owned),
-            ..KubeConfigOptions::default()
-        };
-        let config = Config::from_custom_kubeconfig(read, &options).await;
-        Self::new(config.context("cannot use the kubeconfig")?)
-    }
-
     /// Creates a provider for a cluster. Sends no request yet.
     ///
     /// # Errors
     /// When the address or the credentials are invalid.
-    pub fn new(config: Config) -> anyhow::Result<Self> {
+    pub fn new(api_server: &ApiServer) -> anyhow::Result<Self> {
         Ok(Self {
-            url: config.cluster_url.to_string(),
-            client: client::client(config)
-                .context("invalid address or credentials of the cluster")?,
+            url: api_server.url(),
+            client: api_server.client()?,
             kinds: Kind::all().iter().collect(),
             gateway: None,
             namespaces: BTreeSet::new(),

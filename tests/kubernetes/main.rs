@@ -8,6 +8,7 @@
 //! | 410 to a watch, or between pages | `serving::applies_deletions_missed_by_watches`, `faults::relists_expired_pages_*` |
 //! | a watch goes silent | `faults::detects_silent_watch`, `faults::times_out_hanging_watch_request` |
 //! | resets, 429, 503, 504, HTML pages, `Retry-After` | `faults::survives_*`, `faults::backs_off_when_watches_end_early`, `faults::honors_retry_after`, `faults::bounds_retry_after` |
+//! | the plugin of a kubeconfig fails, and its credential expires or is refused | `credentials` |
 //! | 401 and a new token, 403 for one kind | `serving::reloads_rotated_token_*` (takes most of a minute), `faults::forbidden_kind_*`, `serving::forbidden_kind_*` |
 //! | repeated events, updates without changes | `order::publishes_repeated_events_once`, `secrets::unreferenced_secrets_*` |
 //! | objects in any order, revoked grants | `order` |
@@ -27,6 +28,7 @@
 #[path = "../api_server/mod.rs"]
 mod api;
 mod backend_kinds;
+mod credentials;
 mod events;
 mod experimental;
 mod faults;

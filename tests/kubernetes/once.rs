@@ -3,6 +3,7 @@
 use std::process::{Command, Output};
 
 use kube::Config;
+use portcullis::cluster::client::ApiServer;
 use portcullis::provider::{KubernetesProvider, Listing};
 use serde_json::{Value, json};
 
@@ -46,7 +47,8 @@ fn list(
         .build()
         .unwrap();
     runtime.block_on(async {
-        let provider = KubernetesProvider::new(Config::new(api.url().parse().unwrap())).unwrap();
+        let api_server = ApiServer::new(Config::new(api.url().parse().unwrap()));
+        let provider = KubernetesProvider::new(&api_server).unwrap();
         adapt(provider).list_once().await
     })
 }

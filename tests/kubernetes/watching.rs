@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use kube::Config;
+use portcullis::cluster::client::ApiServer;
 use portcullis::provider::{KubernetesProvider, Load, Timing};
 use tokio::sync::{oneshot, watch};
 
@@ -53,7 +54,7 @@ impl Watching {
             .unwrap();
         let provider = {
             let _within = runtime.enter();
-            adapt(KubernetesProvider::new(config).unwrap())
+            adapt(KubernetesProvider::new(&ApiServer::new(config)).unwrap())
         };
         let (end, ended) = oneshot::channel();
         thread::spawn(move || {

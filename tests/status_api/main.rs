@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use kube::config::AuthInfo;
 use kube::{Client, Config};
-use portcullis::provider::KubernetesProvider;
+use portcullis::cluster::client::ApiServer;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::api::Api;
@@ -74,7 +74,7 @@ fn client(api: &Api, token: &str) -> Client {
         token: Some(token.to_owned().into()),
         ..AuthInfo::default()
     };
-    KubernetesProvider::new(config).unwrap().client()
+    ApiServer::new(config).client().unwrap()
 }
 
 fn runtime() -> Runtime {

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::api::parameters::GROUP;
 use crate::api::release_backend::ReleaseBackendSpec;
 use crate::cluster::api_server::{describe, request};
-use crate::provider::KubernetesProvider;
+use crate::cluster::client::ApiServer;
 use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 use crate::settings::{NamespacedName, Settings};
 
@@ -132,9 +132,8 @@ pub(super) struct GatewayPod {
 impl Cluster {
     /// Creates a client for the cluster of the environment. Sends no request.
     pub(super) async fn connect(name: &ObjectName) -> anyhow::Result<Self> {
-        let provider = KubernetesProvider::from_environment().await?;
         Ok(Self {
-            client: provider.client(),
+            client: ApiServer::from_environment().await?.client()?,
             name: name.clone(),
         })
     }
