@@ -1,6 +1,7 @@
 """The backends that all clients share: one over HTTP/1.1 and one over HTTP/2 without TLS, each with several endpoints. The path says how to answer."""
 
 import asyncio
+import collections
 import contextlib
 import json
 import logging
@@ -12,10 +13,14 @@ from http2 import END_HEADERS, END_STREAM, HEADERS, block, frame
 
 ENDPOINTS = 3
 SMALL, LARGE, EVENT, EVENTS = b"x" * 1000, b"y" * (1 << 20), b"data: an event 0123\n", {"events": 1500, "many": 12000}
+# A response that compresses well, and the fields of an informational response, of which a request gets many.
+TEXT, HINTS, LINK = b"a line of a text of 32 characters" * (100 << 15), 100, "</" + "x" * 1000 + ">; rel=preload"
 DELAY = 3
 # asyncio moves what it has not sent at every write.
 PIECE = 1 << 16
 OK = block([(":status", "200")])
+OK_TEXT = block([(":status", "200"), ("content-type", "text/plain")])
+HINT = block([(":status", "103"), ("link", LINK)])
 
 
 class Backend(http2.Connection):
@@ -25,11 +30,17 @@ class Backend(http2.Connection):
 
     def __init__(self):
         super().__init__()
-        self.requests = {}
+        self.requests, self.unheard = {}, collections.Counter()
+
+    def consume(self, stream: int, count: int) -> None:
+        if stream in self.requests and self.requests[stream][0].endswith("/deaf"):
+            self.unheard[stream] += count
+        else:
+            super().consume(stream, count)
 
     def on_headers(self, stream: int, headers: dict) -> None:
         if stream not in self.requests:
-            self.requests[stream] = (headers.get(":path", ""), bytearray())
+            self.requests[stream] = (headers.get(":path", "/deaf"), bytearray())
 
     def on_data(self, stream: int, data: bytes) -> None:
         if stream in self.requests and len(self.requests[stream][1]) < len(LARGE):
@@ -37,6 +48,7 @@ class Backend(http2.Connection):
 
     def on_reset(self, stream: int, _code: int) -> None:
         self.requests.pop(stream, None)
+        self.unread += self.unheard.pop(stream, 0)
 
     def on_lost(self) -> None:
         self.requests.clear()
@@ -52,6 +64,13 @@ class Backend(http2.Connection):
                 self.respond(stream, LARGE)
             case "events" | "many":
                 self.respond(stream, EVENT, EVENTS[path])
+            case "text":
+                self.respond(stream, TEXT, head=OK_TEXT)
+            case "informed":
+                self.write(frame(HEADERS, END_HEADERS, stream, HINT) * HINTS)
+                self.respond(stream, SMALL)
+            case "deaf":
+                pass
             case "cut":
                 self.write(http2.reset(stream, 2))
             case "partial":
@@ -67,12 +86,12 @@ class Backend(http2.Connection):
             case _:
                 self.respond(stream, body or SMALL)
 
-    def head(self, stream: int) -> bytes:
-        return frame(HEADERS, END_HEADERS, stream, OK)
+    def head(self, stream: int, block: bytes = OK) -> bytes:
+        return frame(HEADERS, END_HEADERS, stream, block)
 
-    def respond(self, stream: int, body: bytes, times: int = 1) -> None:
+    def respond(self, stream: int, body: bytes, times: int = 1, head: bytes = OK) -> None:
         if stream in self.windows:
-            self.write(self.head(stream))
+            self.write(self.head(stream, head))
             self.send(stream, body, times)
 
     def write(self, data: bytes) -> None:
@@ -90,6 +109,9 @@ async def http1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\n\r\n")
                 await websocket(reader, writer)
                 return
+            if path == "deaf":
+                await asyncio.sleep(5 * DELAY)
+                break
             if not await respond(path, await body(head, reader), writer):
                 return
     writer.close()
@@ -129,8 +151,13 @@ async def respond(path: str, received: bytes, writer: asyncio.StreamWriter) -> b
         return True
     if path == "late":
         await asyncio.sleep(DELAY)
-    content = LARGE if path == "large" else received or SMALL
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content))
+    if path == "informed":
+        for _ in range(HINTS):
+            writer.write(f"HTTP/1.1 103 Early Hints\r\nLink: {LINK}\r\n\r\n".encode())
+            await writer.drain()
+    content = {"large": LARGE, "text": TEXT}.get(path, received or SMALL)
+    kind = b"Content-Type: text/plain\r\n" if path == "text" else b""
+    writer.write(b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n" % (kind, len(content)))
     for at in range(0, len(content), PIECE):
         writer.write(content[at : at + PIECE])
         await writer.drain()

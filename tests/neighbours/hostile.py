@@ -1,4 +1,4 @@
-"""The hostile client: attacks in turns, two at a time, each with a bounded number of connections and calls. A line per attack, and at the end what was sent."""
+"""The hostile client: attacks in turns, two at a time, or all together, each with a bounded number of connections and calls. A line per attack, and at the end what was sent."""
 
 import asyncio
 import collections
@@ -35,6 +35,10 @@ BAD_REQUESTS = [
     os.urandom(500),
 ]
 GET = http2.request(HOST, "/one/x")
+# Streams of a connection, of which the proxy permits 100.
+STREAMS = 95
+# How long an attack takes if all come together.
+ROUND = 20
 HELLO = PREFACE + http2.settings()
 BAD_FRAMES = [
     PREFACE + b"GET / HTTP/1.1\r\n\r\n",
@@ -124,9 +128,9 @@ def http1(path: str, method: str = "GET", more: str = "") -> bytes:
     return f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n{more}\r\n".encode()
 
 
-def streams(paths: list[str]) -> bytes:
+def streams(paths: list[str], *more: tuple[str, str]) -> bytes:
     SENT["requests"] += len(paths)
-    return b"".join(frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, http2.request(HOST, path)) for at, path in enumerate(paths))
+    return b"".join(frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, http2.request(HOST, path, "GET", *more)) for at, path in enumerate(paths))
 
 
 async def unread_responses(attack: Attack) -> None:
@@ -146,7 +150,7 @@ async def unread_events(attack: Attack) -> None:
     """Many small frames of responses that are not read: of the connection, or of its streams."""
     for at in range(6):
         hello = PREFACE + http2.settings(_4=(65535, 0)[at % 2])
-        await attack.connect(hello + streams([f"/{('two', 'one')[at // 4]}/events"] * 12), reads=at % 2 == 1)
+        await attack.connect(hello + streams([f"/{('two', 'one')[at // 4]}/events"] * STREAMS), reads=at % 2 == 1)
 
 
 async def many_events(attack: Attack) -> None:
@@ -159,7 +163,7 @@ async def many_events(attack: Attack) -> None:
 
 
 class Uploader(http2.Connection):
-    """Sends bodies in small frames, one stream after another."""
+    """Sends bodies in equal frames."""
 
     def __init__(self):
         super().__init__()
@@ -167,19 +171,28 @@ class Uploader(http2.Connection):
 
     def begin(self, path: str, data: bytes, times: int) -> None:
         SENT["requests"] += 1
-        SENT["small parts"] += times
+        SENT["parts of bodies"] += times
         stream, self.next = self.next, self.next + 2
         self.windows[stream] = self.initial
         self.transport.write(frame(HEADERS, END_HEADERS, stream, http2.request(HOST, path, "POST")))
         self.send(stream, data, times)
 
 
-async def small_frames(attack: Attack) -> None:
-    """Uploads in frames of 20 bytes."""
+@contextlib.asynccontextmanager
+async def uploaders(port: int, count: int):
     loop, clients = asyncio.get_running_loop(), []
     try:
-        for _ in range(4):
-            clients.append((await loop.create_connection(Uploader, "127.0.0.1", attack.port))[1])
+        for _ in range(count):
+            clients.append((await loop.create_connection(Uploader, "127.0.0.1", port))[1])
+        yield clients
+    finally:
+        for client in clients:
+            client.transport.abort()
+
+
+async def small_frames(attack: Attack) -> None:
+    """Uploads in frames of 20 bytes."""
+    async with uploaders(attack.port, 4) as clients:
 
         async def call(number: int) -> None:
             client = clients[number % len(clients)]
@@ -187,9 +200,61 @@ async def small_frames(attack: Attack) -> None:
                 client.begin(f"/{('two', 'one')[number // 4 % 2]}/call", b"z" * 20, 400)
 
         await repeat(10, call)
-    finally:
-        for client in clients:
-            client.transport.abort()
+
+
+async def unread_uploads(attack: Attack) -> None:
+    """Bodies that backends do not read."""
+    async with uploaders(attack.port, 4) as clients:
+        for at, client in enumerate(clients * 24):
+            client.begin(f"/{('two', 'one')[at % 2]}/deaf", b"u" * http2.MAX_FRAME, 64)
+        await asyncio.Event().wait()
+
+
+async def long_heads(attack: Attack) -> None:
+    """Long heads of requests that wait."""
+    long = [(f"x-{at}", "x" * 10000) for at in range(5)]
+    parts = [http2.request(HOST, "/two/deaf"), *(http2.block([each]) for each in long)]
+    for _ in range(20):
+        SENT["requests"] += STREAMS
+        heads = (frame(HEADERS if at == 0 else http2.CONTINUATION, (END_STREAM if at == 0 else 0) | (END_HEADERS if at == 5 else 0), 2 * stream + 1, part) for stream in range(STREAMS) for at, part in enumerate(parts))
+        await attack.connect(HELLO + b"".join(heads), reads=True)
+
+
+async def informational_responses(attack: Attack) -> None:
+    """Many informational responses that are not read."""
+    for at in range(30):
+        path = f"/{('one', 'two')[at % 2]}/informed"
+        await attack.connect(http1(path) if at < 24 else HELLO + streams([path] * STREAMS))
+
+
+async def compressed_responses(attack: Attack) -> None:
+    """Long responses that are compressed: read, not read, and behind closed windows."""
+    for at in range(12):
+        path, encoding = f"/{('one', 'two')[at % 2]}/text", ("gzip", "br", "zstd")[at // 4]
+        if at % 4 < 3:
+            await attack.connect(http1(path, more=f"Accept-Encoding: {encoding}\r\n"), reads=at % 4 == 0)
+        else:
+            await attack.connect(PREFACE + http2.settings(_4=0) + streams([path] * STREAMS, ("accept-encoding", encoding)))
+
+
+async def pipelines(attack: Attack, request) -> None:
+    """Sends what `request` returns on connections that are read."""
+    clients = [await attack.connect(reads=True) for _ in range(4)]
+
+    async def call(number: int) -> None:
+        await attack.send(clients[number % len(clients)], b"".join(request() for _ in range(20)))
+
+    await repeat(20, call)
+
+
+async def limited_requests(attack: Attack) -> None:
+    """Requests over limits, each with another key."""
+    await pipelines(attack, lambda: http1("/limited", more=f"X-Key: {os.urandom(100).hex()}\r\n"))
+
+
+async def long_lines(attack: Attack) -> None:
+    """Requests with much to tell in logs and traces."""
+    await pipelines(attack, lambda: http1(f"/one/{'x' * 2000}/x", more=f"User-Agent: {'a' * 1000}\r\n"))
 
 
 async def single_bytes(attack: Attack) -> None:
@@ -305,7 +370,8 @@ async def idle_connections(attack: Attack) -> None:
 
 ATTACKS = [
     unread_streams, small_frames, bad_requests, unread_events, cancelled_calls, slow_uploads, many_events, failing_backends, unread_responses,
-    single_bytes, bad_frames, unread_websockets, idle_connections, floods,
+    single_bytes, bad_frames, unread_websockets, idle_connections, floods, unread_uploads, long_heads, informational_responses, compressed_responses,
+    limited_requests, long_lines,
 ]  # fmt: skip
 
 
@@ -322,11 +388,7 @@ async def carry_out(attack_of, port: int, seconds: float) -> None:
         await attack.end()
 
 
-async def main(port: int, seconds: float, only: str) -> None:
-    # Warns of data that is sent on a connection that the peer has closed, as is usual here.
-    logging.getLogger("asyncio").setLevel(logging.ERROR)
-    os.nice(5)
-    attacks = [attack for attack in ATTACKS if only in attack.__name__]
+async def in_turns(attacks: list, port: int, seconds: float) -> None:
     slot = max(1, min(5, seconds / len(attacks)))
     until, running, at = time.monotonic() + seconds, [], 0
     while (left := until - time.monotonic()) > 0.1:
@@ -336,7 +398,22 @@ async def main(port: int, seconds: float, only: str) -> None:
         at += 1
         await asyncio.sleep(min(slot, left))
     await asyncio.gather(*running)
+
+
+async def together(attacks: list, port: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0.1:
+        print(f"next: all {len(attacks)} attacks", flush=True)
+        await asyncio.gather(*(carry_out(attack, port, min(ROUND, left)) for attack in attacks))
+
+
+async def main(port: int, seconds: float, only: str, order: str) -> None:
+    # Warns of data that is sent on a connection that the peer has closed, as is usual here.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    os.nice(5)
+    attacks = [attack for attack in ATTACKS if only in attack.__name__]
+    await (together if order == "together" else in_turns)(attacks, port, seconds)
     print(json.dumps(SENT), flush=True)
 
 
-asyncio.run(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]))
+asyncio.run(main(int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:]))
