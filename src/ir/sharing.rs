@@ -4,13 +4,12 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arcstr::ArcStr;
 use hashbrown::HashTable;
-use rustc_hash::FxHasher;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
 
@@ -193,11 +192,12 @@ impl<'de> Deserialize<'de> for TextMap {
     }
 }
 
-/// Returns the digest of a value, equal for equal values of this process.
+/// The key of all digests of this process. Whoever knew it could name objects so that those of all namespaces take long to find.
+static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Returns the digest of a value, equal for equal values of this process and unpredictable.
 pub fn digest(value: impl Hash) -> u64 {
-    let mut hasher = FxHasher::default();
-    value.hash(&mut hasher);
-    hasher.finish()
+    KEY.hash_one(value)
 }
 
 /// A pointer to a value that is counted.
@@ -310,6 +310,10 @@ impl<P: Counted> Part<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasherDefault, DefaultHasher};
+
+    use rustc_hash::FxBuildHasher;
+
     use super::*;
 
     #[test]
@@ -334,6 +338,15 @@ mod tests {
             .map(|part| part.lock().unwrap().values.len());
         assert!(values.sum::<usize>() <= PARTS * 2 * MIN_SWEEP);
         assert!((0..100).all(|number| ArcStr::ptr_eq(&kept[number], &get(number))));
+    }
+
+    #[test]
+    fn digests_depend_on_a_key() {
+        let hashers = BuildHasherDefault::<DefaultHasher>::default();
+        let digests: Vec<_> = (0..100).map(digest).collect();
+        assert_eq!(digests, (0..100).map(digest).collect::<Vec<_>>());
+        assert!((0..100).all(|value| digests[value] != hashers.hash_one(value)));
+        assert!((0..100).all(|value| digests[value] != FxBuildHasher.hash_one(value)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod entry;
 mod locate;
 mod merge;
 mod parse;
+mod pending;
 mod scan;
 mod watch;
 pub mod written;

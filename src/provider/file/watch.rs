@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::change::{Change, Dirty, Effect};
+use super::pending::PendingChanges;
 use super::{Draft, FileProvider, Load, scan};
 use crate::api::Severity;
 use crate::provider::Problem;
@@ -137,7 +138,7 @@ type Inode = (u64, u64);
 struct Changes {
     /// `None` if file system events are unavailable: the directory is polled.
     watcher: Option<RecommendedWatcher>,
-    events: mpsc::UnboundedReceiver<Change>,
+    events: Arc<PendingChanges>,
     /// Why events are unavailable.
     warning: Option<Problem>,
     watched: BTreeMap<PathBuf, Inode>,
@@ -159,12 +160,12 @@ struct Changes {
 
 impl Changes {
     fn new(directory: &Path) -> Self {
-        let (sender, events) = mpsc::unbounded_channel();
+        let events = Arc::<PendingChanges>::default();
+        let pending = events.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let change = event.map_or(Some(Change::Unknown), Change::of);
             if let Some(change) = change {
-                // The receiver is dropped only when the watch ends.
-                drop(sender.send(change));
+                pending.push(change);
             }
         });
         let name = std::path::absolute(directory).ok();
@@ -310,14 +311,11 @@ impl Changes {
                 .min()
                 .map(|written| *written + UNCLOSED_TIMEOUT);
             let change = match stalled {
-                None => self.events.recv().await,
+                None => self.events.next().await,
                 Some(stalled) => tokio::select! {
-                    change = self.events.recv() => change,
+                    change = self.events.next() => change,
                     () = sleep_until(stalled) => return,
                 },
-            };
-            let Some(change) = change else {
-                return std::future::pending().await;
             };
             if self.record(change) == Effect::Changed {
                 break;
@@ -331,7 +329,7 @@ impl Changes {
             } else {
                 latest
             };
-            let Ok(Some(change)) = timeout_at(until, self.events.recv()).await else {
+            let Ok(change) = timeout_at(until, self.events.next()).await else {
                 return;
             };
             self.record(change);
@@ -354,7 +352,7 @@ impl Changes {
         }
         let until = Instant::now() + EVENT_DELAY;
         let mut is_disturbed = false;
-        while let Ok(Some(change)) = timeout_at(until, self.events.recv()).await {
+        while let Ok(change) = timeout_at(until, self.events.next()).await {
             is_disturbed |= self.record(change) > Effect::Nothing;
         }
         is_disturbed

@@ -132,8 +132,60 @@ fn document((name, kind): &(u8, u8)) -> String {
     }
 }
 
+/// The text of a policy of a file, valid or not, or no YAML.
+fn policy(file: usize, (name, kind): &(u8, u8)) -> String {
+    let rules = ["{deny: [192.0.2.1]}", "{deny: [192.0.2.2]}", "{deny: 7}"];
+    let Some(rules) = rules.get(usize::from(*kind)) else {
+        return "[\n".to_owned();
+    };
+    format!(
+        "apiVersion: portcullis.dev/v1alpha1\nkind: AccessPolicy\nmetadata: {{name: p{file}{name}}}\n\
+         spec: {{targetRefs: [{{group: gateway.networking.k8s.io, kind: HTTPRoute, name: r}}], ipRules: {rules}}}\n"
+    )
+}
+
+/// Returns the names of the policies of a file.
+fn names(file: usize, policies: &[(u8, u8)]) -> BTreeSet<String> {
+    let readable = policies.iter().filter(|(_, kind)| *kind < 3);
+    readable.map(|(name, _)| format!("p{file}{name}")).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// The policies of a file protect: by a valid version, or because requests to their targets are refused. Those of before
+    /// protect as long as a file is no YAML. A restart knows what files name now.
+    #[test]
+    fn policies_protect_after_every_change_and_restart(
+        steps in proptest::collection::vec(
+            (0..3_usize, proptest::collection::vec((0..3_u8, 0..4_u8), 0..4), 0..10_u8),
+            1..12,
+        ),
+    ) {
+        let (mut folder, _) = Folder::new(&[("keep.yaml", config_map("keep", "one"))]);
+        let (mut written, mut protecting) = ([(); 3].map(|()| BTreeSet::new()), [(); 3].map(|()| BTreeSet::new()));
+        for (file, policies, what) in steps {
+            let path = ["a.yaml", "b.yaml", "c.yaml"][file];
+            let is_broken = policies.iter().any(|(_, kind)| *kind == 3);
+            written[file] = names(file, &policies);
+            if !is_broken {
+                protecting[file].clone_from(&written[file]);
+            }
+            let texts: Vec<_> = policies.iter().map(|it| policy(file, it)).collect();
+            folder.write(path, &texts.join("---\n"));
+            let load = match what {
+                0 => {
+                    protecting = written.clone();
+                    folder.provider = FileProvider::new(folder.root.path().to_owned());
+                    folder.provider.load().unwrap()
+                }
+                _ => folder.follow(&[path]),
+            };
+            for name in protecting.iter().flatten() {
+                prop_assert!(load.snapshot.access_policies.get("default", name).is_some(), "{}", name);
+            }
+        }
+    }
 
     /// What follows from a change is what follows from all files and the objects in service.
     #[test]
