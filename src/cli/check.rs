@@ -25,7 +25,7 @@ use crate::ir::ObjectRef;
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
-    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, Released, StatusReport,
+    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
@@ -90,13 +90,11 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     };
     let options = Options {
         infrastructure,
+        is_judged_alone: matches!(source, ObjectSource::Folder(_)),
         ..options(&args.permissions, mode)
     };
     let (load, translation) = translate_objects(source, &options)?;
     let mut result = CheckResult::new(&load, &translation, (options.mode, Timestamp::now()));
-    if matches!(source, ObjectSource::Folder(_)) {
-        result.unmet.extend(unserved(&translation.report));
-    }
     let allowed = args.controller.key_addresses();
     result
         .warnings
@@ -291,23 +289,6 @@ fn accepted(report: &StatusReport) -> HashSet<ObjectRef> {
     let placed = report.conditions().into_iter();
     let accepted = placed.filter(|placed| placed.conditions.iter().any(holds));
     accepted.map(|placed| placed.object.clone()).collect()
-}
-
-/// Returns the Gateways and ListenerSets that no controller serves, and why.
-fn unserved(report: &StatusReport) -> impl Iterator<Item = (ObjectRef, String)> {
-    let Released {
-        gateways,
-        listener_sets,
-    } = &report.released;
-    let gateways = gateways.iter().map(|(name, it)| (name, &it.conditions));
-    let sets = listener_sets.iter();
-    let all = gateways.chain(sets.map(|(name, it)| (name, &it.conditions)));
-    all.filter_map(|(name, conditions)| {
-        let mut failed = conditions
-            .iter()
-            .filter(|it| it.status == ConditionStatus::False);
-        Some((name.clone(), failed.next()?.to_string()))
-    })
 }
 
 /// Reports whether a problem is a condition `Accepted` that is False, of an object or a part of it.

@@ -161,6 +161,42 @@ pub fn remove_api_keys(parts: &mut Parts, places: &[KeyPlace]) -> Option<()> {
     Some(())
 }
 
+/// Removes the keys or tokens of all of these places but for one that was verified, since a backend may read another place.
+/// Credentials of other schemes in `Authorization` stay. Fails like [`remove_api_keys`].
+pub fn remove_others<'a>(
+    parts: &mut Parts,
+    places: impl Iterator<Item = &'a KeyPlace>,
+    kept: &[u8],
+) -> Option<()> {
+    for place in places {
+        match place {
+            KeyPlace::Header(name) => {
+                let is_other = |value: &[u8]| match bearer(value) {
+                    Some(token) => token != kept && value != kept,
+                    None => value != kept && *name != AUTHORIZATION,
+                };
+                let mut values = parts.headers.get_all(name).iter();
+                if values.any(|value| is_other(value.as_bytes())) {
+                    parts.headers.remove(name);
+                }
+            }
+            KeyPlace::Query(name) => {
+                let query = parts.uri.query().unwrap_or_default();
+                let mut parameters = form_urlencoded::parse(query.as_bytes());
+                if parameters.any(|(key, value)| *key == **name && value.as_bytes() != kept) {
+                    remove_parameter(parts, name)?;
+                }
+            }
+            KeyPlace::Cookie(name) => {
+                if cookie::values(&parts.headers, name).any(|value| value != kept) {
+                    remove_cookie(&mut parts.headers, name)?;
+                }
+            }
+        }
+    }
+    Some(())
+}
+
 /// Removes a query parameter. The others stay as they are.
 fn remove_parameter(parts: &mut Parts, name: &str) -> Option<()> {
     let Some(query) = parts.uri.query() else {
@@ -366,6 +402,26 @@ mod tests {
         let long = "a".repeat(MAX_TOKEN + 1);
         let parts = parts(&format!("/?t={long}"), &[]);
         assert!(token((&parts.headers, parts.uri.query()), &places).is_none());
+    }
+
+    #[test]
+    fn no_credentials_stay_but_those_that_were_verified() {
+        let places = [places(), [AUTHORIZATION; 3].map(KeyPlace::Header)].concat();
+        for (target, headers, expected) in [
+            ("/?key=a&b", &["Bearer a", "a", "key=a"][..], "/?key=a&b"),
+            ("/?key=c&b", &["Bearer c", "c", "key=c"], "/?b"),
+            ("/?key=a&key=c", &["Basic c", "a", "key=a; key=c"], "/"),
+        ] {
+            let names = ["authorization", "x-api-key", "cookie"];
+            let headers: Vec<_> = names.into_iter().zip(headers.iter().copied()).collect();
+            let mut parts = parts(target, &headers);
+            remove_others(&mut parts, places.iter(), b"a").unwrap();
+            assert_eq!(parts.uri.to_string(), expected);
+            for (name, value) in headers {
+                let stays = !value.ends_with('c') || value == "Basic c";
+                assert_eq!(parts.headers.contains_key(name), stays, "{value}");
+            }
+        }
     }
 
     #[test]

@@ -2,17 +2,22 @@
 //! (RFC 3875, 4.1.18), and some servers every other symbol too, so that `X_User` is read as `X-User`. Must not know who says a
 //! header, or why.
 
-use http::{HeaderMap, HeaderName};
+use http::header::{AUTHORIZATION, COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Why a header is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protection {
+    /// The proxy says by it who the client is: nothing that the client says by it decides.
+    Identity,
     /// The proxy sets it: no other spelling of it is of the client.
     Set,
     /// The proxy removes it.
     Removed,
-    /// The proxy decides by it: a backend must not read another value.
+    /// The proxy reads credentials from it: a backend must not read others.
     Read,
+    /// The proxy decides by its value: a backend must not read another one.
+    Compared,
 }
 
 /// A list of protected headers, which is made with the configuration.
@@ -45,10 +50,20 @@ impl ProtectedHeaders {
         Self::new(names.map(|name| (name, Protection::Set)))
     }
 
-    /// Removes all other spellings from the head of a request. The headers themselves are removed or replaced by what sets
-    /// them.
-    pub fn remove_aliases(&self, head: &mut HeaderMap) {
-        remove(head, |name| self.is_alias(name));
+    /// Removes all other spellings from the head of a request, and the headers about identity. Others are removed or replaced by
+    /// what sets them. Several lines whose value decides become one, since many servers read one of them alone. Those with
+    /// credentials stay several, which are not valid.
+    pub fn sanitize(&self, head: &mut HeaderMap) {
+        remove(head, |name| self.is_forged(name));
+        let is_credential = |name: &HeaderName| {
+            let mut read = self.headers.iter();
+            *name == AUTHORIZATION || read.any(|(own, why)| own == name && *why == Protection::Read)
+        };
+        for (name, protection) in &self.headers {
+            if *protection == Protection::Compared && !is_credential(name) {
+                join(head, name);
+            }
+        }
     }
 
     /// Removes the headers in every spelling from the trailers of a request, since servers merge these into the head.
@@ -56,20 +71,23 @@ impl ProtectedHeaders {
         remove(trailers, |name| self.spelled_like(name).next().is_some());
     }
 
-    /// Reports whether a name is another spelling of a protected one.
-    fn is_alias(&self, name: &HeaderName) -> bool {
-        let mut others = self.spelled_like(name).filter(|(own, _)| own != name);
-        others.any(|(_, protection)| match protection {
-            Protection::Set => true,
+    /// Reports whether a name is another spelling of a protected one, or about identity.
+    fn is_forged(&self, name: &HeaderName) -> bool {
+        let mut protected = self.spelled_like(name);
+        protected.any(|(own, protection)| match protection {
+            Protection::Identity => true,
+            Protection::Set => own != name,
             // To remove `X_User` is no reason to remove `X-User`.
-            Protection::Removed => has_symbol(name.as_str()) && !self.is_read(name),
-            Protection::Read => !self.is_read(name),
+            Protection::Removed => own != name && has_symbol(name.as_str()) && !self.is_read(name),
+            Protection::Read | Protection::Compared => own != name && !self.is_read(name),
         })
     }
 
     fn is_read(&self, name: &HeaderName) -> bool {
         let mut same = self.spelled_like(name);
-        same.any(|(own, protection)| own == name && *protection == Protection::Read)
+        same.any(|(own, protection)| {
+            own == name && matches!(protection, Protection::Read | Protection::Compared)
+        })
     }
 
     /// Returns the protected headers that a name may be taken for.
@@ -95,6 +113,20 @@ pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool)
     }
 }
 
+/// Makes several lines of a header one, with the value that decisions see (RFC 9110, 5.3).
+fn join(headers: &mut HeaderMap, name: &HeaderName) {
+    let mut lines = headers.get_all(name).iter();
+    if lines.nth(1).is_none() {
+        return;
+    }
+    let lines = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let lines: Vec<_> = lines.collect();
+    let separator: &[u8] = if *name == COOKIE { b"; " } else { b"," };
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(separator)) {
+        headers.insert(name, joined);
+    }
+}
+
 /// Reports whether two names of headers, in lower case, are the same but for their symbols.
 pub fn is_spelled_like(name: &str, other: &str) -> bool {
     name.len() == other.len() && name.bytes().map(folded).eq(other.bytes().map(folded))
@@ -115,8 +147,6 @@ fn folded(byte: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn list(headers: &[(&'static str, Protection)]) -> ProtectedHeaders {
@@ -157,15 +187,14 @@ mod tests {
     fn no_other_spelling_of_a_header_that_is_set_stays() {
         let all = ["x-user", "x_user", "x.user", "x!user", "x_users", "xuser"];
         let mut headers = request(&all);
-        list(&[("x-user", Protection::Set)]).remove_aliases(&mut headers);
+        list(&[("x-user", Protection::Set)]).sanitize(&mut headers);
         assert_eq!(names(&headers), ["x-user", "x_users", "xuser"]);
         // A configuration may set a name with an underscore, and both.
         let mut headers = request(&all);
-        list(&[("x_user", Protection::Set)]).remove_aliases(&mut headers);
+        list(&[("x_user", Protection::Set)]).sanitize(&mut headers);
         assert_eq!(names(&headers), ["x_user", "x_users", "xuser"]);
         let mut headers = request(&all);
-        list(&[("x_user", Protection::Set), ("x-user", Protection::Set)])
-            .remove_aliases(&mut headers);
+        list(&[("x_user", Protection::Set), ("x-user", Protection::Set)]).sanitize(&mut headers);
         assert_eq!(names(&headers), ["x_users", "xuser"]);
     }
 
@@ -183,11 +212,25 @@ mod tests {
             ),
             (&[("x-key", Protection::Removed)], &["x-key"]),
             (&[("x_key", Protection::Removed)], &["x-key", "x_key"]),
+            (&[("x-key", Protection::Identity), ("x-key", read)], &[]),
         ] {
             let mut headers = request(&both);
-            list(listed).remove_aliases(&mut headers);
+            list(listed).sanitize(&mut headers);
             assert_eq!(names(&headers), expected, "{listed:?}");
         }
+    }
+
+    #[test]
+    fn lines_that_decide_are_one() {
+        let mut headers = request(&["x-debug", "x-key"]);
+        for name in ["x-debug", "x-key", "cookie", "cookie"] {
+            headers.append(name, HeaderValue::from_static("2"));
+        }
+        let compared = ["x-debug", "x-key", "cookie"].map(|name| (name, Protection::Compared));
+        list(&[&compared[..], &[("x-key", Protection::Read)]].concat()).sanitize(&mut headers);
+        assert_eq!(headers["x-debug"], "1,2");
+        assert_eq!(headers["cookie"], "2; 2");
+        assert_eq!(headers.get_all("x-key").iter().count(), 2);
     }
 
     #[test]

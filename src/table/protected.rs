@@ -40,8 +40,6 @@ pub(super) fn of_policies(
 ) -> Option<Arc<ProtectedHeaders>> {
     let mut headers = Headers::new();
     if let Some(authentication) = authentication {
-        let said = authentication.identity_headers.iter().cloned();
-        headers.extend(said.map(|name| (name, Protection::Set)));
         if let Some(external) = &authentication.external {
             add_call(&external.call, &mut headers);
         }
@@ -53,6 +51,17 @@ pub(super) fn of_policies(
             KeyPlace::Header(name) => Some((name.clone(), Protection::Read)),
             KeyPlace::Query(_) | KeyPlace::Cookie(_) => None,
         });
+        let read: Headers = read.collect();
+        let said = authentication.identity_headers.iter().map(|name| {
+            // What the client sends may be a credential, too. It is removed once that was read.
+            let is_read = read.iter().any(|(own, _)| own == name);
+            let protection = match is_read {
+                true => Protection::Set,
+                false => Protection::Identity,
+            };
+            (name.clone(), protection)
+        });
+        headers.extend(said);
         headers.extend(read);
     }
     if let Some(Enforced::Valid(authorization)) = &ir.authorization {
@@ -64,7 +73,7 @@ pub(super) fn of_policies(
         for limit in &limits.limits {
             add_matches(limit.condition.iter(), &mut headers);
             let keys = limit.key.iter().filter_map(|part| match part {
-                KeyPart::Header(name) => Some((name.clone(), Protection::Read)),
+                KeyPart::Header(name) => Some((name.clone(), Protection::Compared)),
                 KeyPart::ClientIp { .. } | KeyPart::Cookie(_) | KeyPart::Hostname => None,
             });
             headers.extend(keys);
@@ -77,12 +86,18 @@ pub(super) fn of_policies(
     list(headers)
 }
 
-/// Returns the headers that filters of a rule and of its backendRefs protect.
+/// Returns the headers that filters of a rule and of its backendRefs protect. If policies target its route or rules of that, which
+/// rule a request gets is part of their decision.
 pub(super) fn of_rule<'a>(
+    route: &ir::Route,
     ir: &'a ir::Rule,
     of_backends: impl Iterator<Item = &'a Filter>,
 ) -> Option<Arc<ProtectedHeaders>> {
     let mut headers = Headers::new();
+    if route.policies.is_some() {
+        let matches = route.rules.iter().flat_map(|rule| &rule.matches);
+        add_matches(matches, &mut headers);
+    }
     for filter in ir.filters.iter().chain(of_backends) {
         match filter {
             Filter::RequestHeaders(changes) => add_changes(changes, &mut headers),
@@ -128,6 +143,6 @@ fn add_changes(changes: &HeaderChanges, headers: &mut Headers) {
 
 fn add_matches<'a>(matches: impl Iterator<Item = &'a Match>, headers: &mut Headers) {
     let conditions = matches.flat_map(|condition| &condition.others.headers);
-    let read = conditions.map(|condition| (condition.name.clone(), Protection::Read));
-    headers.extend(read);
+    let compared = conditions.map(|condition| (condition.name.clone(), Protection::Compared));
+    headers.extend(compared);
 }

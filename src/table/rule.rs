@@ -32,7 +32,7 @@ pub struct Rule {
     filter_targets: Targets,
     /// What policies require of its requests, if they target its route.
     policies: Option<Arc<Policies>>,
-    /// The headers that its filters decide about.
+    /// The headers that its filters decide about, and those that select it among rules with policies.
     protected: Option<Arc<ProtectedHeaders>>,
     /// Kind and creation time of its route, which are part of the precedence.
     kind: RouteKind,
@@ -132,8 +132,7 @@ impl Rule {
             all.push(WeightedBackend::new(reference, backends));
         }
         let filter_targets = Targets::new(&ir.filters, backends);
-        let of_backends = references(&ir).iter().flat_map(|it| &it.filters);
-        let protected = protected::of_rule(&ir, of_backends);
+        let protected = protected_headers(route, &ir);
         let backends = match all.pop() {
             Some(only) if all.is_empty() && only.has_weight => WeightedBackends::One(only),
             last => WeightedBackends::Other(Box::new(Shares {
@@ -173,6 +172,8 @@ impl Rule {
         (self.kind, self.created, self.priority) == (route.kind, route.created, route.priority)
             && self.ir == *ir
             && self.policies.as_ref().map(|it| &it.ir) == policies(route, index)
+            // With policies, the other rules of the route have a part in it.
+            && (route.policies.is_none() || self.protected == protected_headers(route, ir))
             && self.has_same_targets(backends)
     }
 
@@ -244,7 +245,7 @@ impl Rule {
         self.policies.as_ref()
     }
 
-    /// The headers that its filters decide about.
+    /// The headers that its filters decide about, and those that select it among rules with policies.
     pub(super) fn protected(&self) -> Option<&Arc<ProtectedHeaders>> {
         self.protected.as_ref()
     }
@@ -284,6 +285,11 @@ impl Rule {
 /// Returns what policies require of the requests of a rule of a route that they target.
 fn policies(route: &ir::Route, index: usize) -> Option<&Arc<ir::policy::Policies>> {
     route.policies.as_ref()?.get(index)
+}
+
+fn protected_headers(route: &ir::Route, ir: &ir::Rule) -> Option<Arc<ProtectedHeaders>> {
+    let of_backends = references(ir).iter().flat_map(|it| &it.filters);
+    protected::of_rule(route, ir, of_backends)
 }
 
 fn references(ir: &ir::Rule) -> &[ir::route::WeightedBackend] {

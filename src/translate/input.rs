@@ -26,6 +26,8 @@ pub struct Options {
     pub controller_name: Arc<str>,
     /// Where the objects come from.
     pub mode: Mode,
+    /// Whether the objects are a folder that is judged as a cluster without others, whatever the mode.
+    pub is_judged_alone: bool,
     /// Permissions that the operator gives to objects.
     pub permissions: Permissions,
     /// What the data planes of Gateways may ask of the cluster; `None` where none are created.
@@ -39,10 +41,18 @@ impl Default for Options {
         Self {
             controller_name: CONTROLLER_NAME.into(),
             mode: Mode::Standalone,
+            is_judged_alone: false,
             permissions: Permissions::default(),
             infrastructure: None,
             location: Location::default(),
         }
+    }
+}
+
+impl Options {
+    /// Reports whether no other controller can have what is missing, so that objects that are not served get notes.
+    pub(super) fn are_of_a_folder(&self) -> bool {
+        self.is_judged_alone || self.mode == Mode::Standalone
     }
 }
 

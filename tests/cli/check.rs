@@ -151,6 +151,26 @@ metadata: {name: portcullis}
 spec: {controllerName: portcullis.dev/gateway-controller}
 ";
 
+/// What names a Gateway that does not exist.
+const ORPHANS: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec: {parentRefs: [{name: wbe}], rules: [{backendRefs: [{name: shop, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: more}
+spec: {parentRef: {name: wbe}, listeners: [{name: http, port: 8081, protocol: HTTP}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: office}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: wbe}]
+  ipRules: {allow: [192.0.2.0/24]}
+";
+
 #[test]
 fn check_judges_a_folder_as_its_controller_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -162,8 +182,8 @@ fn check_judges_a_folder_as_its_controller_does() {
         (stdout(&output), output.status.code())
     };
     let (text, code) = checked(&[]);
-    let unserved = "problem: Gateway default/web: Programmed is False (Pending): no controller serves the Gateway: \
-                    GatewayClass portcullis does not exist\n";
+    let unserved = "not accepted: Gateway default/web: not served: spec.gatewayClassName is portcullis, which does not \
+                    exist; classes served here: none\n";
     assert!(text.contains(unserved), "{text}");
     assert_eq!(code, Some(1));
     fs::write(folder.path().join("class.yaml"), CLASS).unwrap();
@@ -179,6 +199,17 @@ fn check_judges_a_folder_as_its_controller_does() {
         "{text}"
     );
     assert_eq!(code, Some(0), "{text}");
+    // No other controller has what is missing.
+    fs::write(folder.path().join("orphans.yaml"), ORPHANS).unwrap();
+    let (text, code) = checked(&["--allow-host-network", "unprivileged-ports"]);
+    for orphan in [
+        "not accepted: HTTPRoute default/shop: spec.parentRefs[0] names Gateway default/wbe, which does not exist",
+        "not accepted: ListenerSet default/more: spec.parentRef names Gateway default/wbe, which does not exist",
+        "not accepted: AccessPolicy default/office: without effect",
+    ] {
+        assert!(text.contains(orphan), "{text}");
+    }
+    assert_eq!(code, Some(1));
 }
 
 #[test]

@@ -250,9 +250,10 @@ fn routes(
     routes
 }
 
-/// Returns the status of policies for a Gateway, without TargetNotFound, and without the verdict on what an AccessPolicy that
-/// has no effect says. A closure contains neither Services that no route of its Gateway refers to nor routes of other Gateways,
-/// nor the credentials of such a policy, and only the controller, which has the whole cluster, writes conditions.
+/// Returns the status of policies for a Gateway, without those that lack a target, and without the verdict on what an
+/// AccessPolicy that has no effect says. A closure contains neither Services that no route of its Gateway refers to nor routes of
+/// other Gateways, nor the credentials of such a policy or of one on a listener or rule that does not exist, and only the
+/// controller, which has the whole cluster, writes conditions.
 fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, AncestorStatus> {
     let mut policies = BTreeMap::new();
     for (policy, ancestors) in &report.policies {
@@ -269,7 +270,9 @@ fn policies(report: &StatusReport, gateway: &ObjectRef) -> BTreeMap<ObjectRef, A
             let conditions = &mut status.conditions;
             conditions.retain(|it| !of_credentials.contains(&it.kind));
         }
-        if status.conditions[0].reason != Reason::TargetNotFound {
+        let first = &status.conditions[0];
+        let names_target = first.message.contains("spec.targetRefs: ");
+        if first.reason != Reason::TargetNotFound && !names_target {
             policies.insert(policy.clone(), status);
         }
     }

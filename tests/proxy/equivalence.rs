@@ -26,7 +26,7 @@ const SEGMENTS: [&str; 8] = [
     "a%2Fb",
     "p;v=1",
 ];
-const TEAMS: [&str; 2] = ["red", "blue"];
+const TEAMS: [&str; 3] = ["red", "blue", "red,green"];
 /// More than the requests of a test. It is for a day, so that none of them is free again during the test.
 const LIMIT: u32 = 100;
 
@@ -168,7 +168,14 @@ impl<'a> Speller<'a> {
                 headers.push((alias, TEAMS[usize::from(self.choose(2))].to_owned()));
             }
         }
-        headers.extend(meaning.team.map(|team| ("x-team", team.to_owned())));
+        let team = meaning.team.into_iter();
+        match self.choose(2) {
+            0 => headers.extend(team.map(|team| ("x-team", team.to_owned()))),
+            _ => {
+                let lines = team.flat_map(|team| team.split(','));
+                headers.extend(lines.map(|line| ("x-team", line.to_owned())));
+            }
+        }
         let user = meaning.user;
         let cookies = match self.choose(5) {
             0 => vec![format!("u={user}")],

@@ -160,6 +160,70 @@ async fn headers_that_policies_decide_by_have_one_spelling() {
     assert!(forged(&request).is_empty(), "{:?}", forged(&request));
     assert_eq!(request.fields.get("x-api-key"), Some("key-of-shop"));
     assert_eq!(request.fields.get("x-tenant"), Some("one"));
+    // Several lines are one value, and a backend that reads one of them alone finds nothing else.
+    let lines = ["X-Tenant: one", "X-Debug: 1", "X-Debug: 0", "X-Tenant: two"];
+    let request = sent(
+        scene.at(80),
+        &origin,
+        &[&lines[..], &own[..1]].concat(),
+        &[],
+    );
+    assert_eq!(request.fields.all("x-debug"), ["1,0"]);
+    assert_eq!(request.fields.all("x-tenant"), ["one,two"]);
+}
+
+/// Only backends are told who the client is: what it says itself in these headers neither permits nor counts anything.
+#[tokio::test]
+async fn headers_about_identity_decide_nothing() {
+    let origin = Origin::hello();
+    let admin = json!({"headers": [{"name": "X-User", "value": "admin"}]});
+    let rules = json!([{"name": "admin", "action": "Allow", "match": admin}]);
+    let mut permitting = basic();
+    permitting["authorization"] = json!({"rules": rules});
+    let mut rule = per_hour("user", 1);
+    rule["key"] = json!([{"type": "Header", "name": "X-User"}]);
+    let limit = limits("l", &of_route(), &json!([rule]), None);
+    let alice = authorization("alice", "password");
+    for (policies, expected) in [
+        (&[access("a", &gateway(), &permitting)][..], [403, 403]),
+        (&[access("a", &gateway(), &basic()), limit], [200, 429]),
+    ] {
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]);
+        let objects = objects.with(users(&[("alice", BCRYPT)]));
+        let scene = Scene::start(&policies.iter().cloned().fold(objects, Objects::with));
+        let statuses = ["admin", "other"].map(|name| {
+            let head = format!("Host: a.com\r\nAuthorization: {alice}\r\nX-User: {name}");
+            let request = format!("GET / HTTP/1.1\r\n{head}\r\n\r\n");
+            Client::connect(scene.at(80)).round_trip(request).status
+        });
+        assert_eq!(statuses, expected);
+    }
+}
+
+/// No other spelling of a header takes a request past the policy on the rule that the header selects.
+#[tokio::test]
+async fn headers_that_select_rules_with_policies_have_one_spelling() {
+    let origin = Origin::hello();
+    let mut beta = to("origin");
+    beta["name"] = json!("beta");
+    beta["matches"] = json!([{"headers": [{"name": "X-Env", "value": "beta"}]}]);
+    let of_beta = json!({"kind": "HTTPRoute", "name": "route", "sectionName": "beta"});
+    let nobody = json!({"ipRules": {"allow": ["192.0.2.0/24"]}});
+    let objects = Objects::http().service("origin", &[origin.address]);
+    let objects = objects.route("route", &[beta, to("origin")]);
+    let scene = Scene::start(&objects.with(access("a", &of_beta, &nobody)));
+    let request = "GET / HTTP/1.1\r\nHost: a.com\r\nX-Env: beta\r\n\r\n";
+    let refused = Client::connect(scene.at(80)).round_trip(request);
+    assert_eq!(refused.status, 403);
+    let head = ["X_Env: beta", "X-Env: beta", "x.env: beta", "X-Env: other"];
+    let request = sent(scene.at(80), &origin, &head, &["X-Env: beta"]);
+    assert_eq!(request.fields.all("x-env"), ["beta,other"]);
+    let trailers = &request.body.trailers;
+    for name in ["x_env", "x.env", "x-env"] {
+        let lines = [request.fields.all(name), trailers.all(name)].concat();
+        assert!(!lines.contains(&"beta"), "{name}: {lines:?}");
+    }
 }
 
 #[tokio::test]
@@ -244,6 +308,42 @@ async fn several_authorization_headers_are_no_credentials() {
             assert_eq!(response.status, 401, "{several}");
         }
         assert_eq!(origin.requests().len(), before);
+    }
+}
+
+/// A backend that reads a token or a key in another place than the proxy finds none that the proxy has not verified.
+#[tokio::test]
+async fn backends_get_no_credentials_beside_those_that_were_verified() {
+    let origin = Origin::hello();
+    let issuer = Issuer::new("one", jsonwebtoken::Algorithm::ES256);
+    let token = issuer.token(&claims(&json!({})));
+    let mut tokens = jwt(&[issuer.jwk()]);
+    tokens["jwt"]["providers"][0]["from"] = json!([
+        {"type": "Header", "name": "Authorization"}, {"type": "Header", "name": "X-Token"},
+        {"type": "Cookie", "name": "key"},
+    ]);
+    let mut kept = api_key();
+    kept["apiKey"]["keep"] = json!(true);
+    for (spec, verified, other) in [
+        (
+            tokens,
+            format!("Authorization: {}", bearer(&token)),
+            "X-Token: forged",
+        ),
+        (kept, "X-API-Key: key-of-shop".to_owned(), "Cookie: b=c"),
+    ] {
+        let objects = Objects::http().service("origin", &[origin.address]);
+        let objects = objects.route("route", &[to("origin")]).with(keys());
+        let scene = Scene::start(&objects.with(access("a", &gateway(), &spec)));
+        let head = [&*verified, other, "Cookie: a=b; key=forged"];
+        let request = sent(scene.at(80), &origin, &head, &[]);
+        assert!(forged(&request).is_empty(), "{:?}", forged(&request));
+        let lines = request.fields.0.iter();
+        let lines: Vec<_> = lines
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        let has = |line: &str| lines.iter().any(|it| it.eq_ignore_ascii_case(line));
+        assert!(has(&verified) && has("Cookie: a=b"), "{lines:?}");
     }
 }
 

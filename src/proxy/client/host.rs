@@ -82,6 +82,10 @@ fn parse_host(text: &[u8]) -> Result<Host, Error> {
     if host.is_empty() || host.len() > 255 || (host[0] != b'[' && !host.iter().all(is_name)) {
         return Err(BAD);
     }
+    // Some resolvers and frameworks skip empty labels, so that the name would be that of another host.
+    if host[0] == b'.' || host.windows(2).any(|pair| pair == b"..") {
+        return Err(BAD);
+    }
     match port.split_first() {
         None => {}
         Some((b':', digits)) if digits.is_empty() || is_port(digits) => {}

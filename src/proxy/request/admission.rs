@@ -180,7 +180,7 @@ fn protect(
     (parts, body): (&mut request::Parts, &mut RequestBody),
 ) {
     for headers in listener.protected_headers(rule) {
-        headers.remove_aliases(&mut parts.headers);
+        headers.sanitize(&mut parts.headers);
         body.protect(headers);
     }
 }
@@ -336,7 +336,8 @@ pub(super) fn rule_of<'a>(
 
 /// Generates a request id: 128 random bits in hexadecimal.
 pub(super) fn new_id() -> HeaderValue {
-    let bytes: [u8; 16] = rand::rng().random();
+    // Each byte of a random array would take a word of the generator.
+    let bytes = rand::rng().random::<u128>().to_ne_bytes();
     let mut text = [0; 32];
     for (digits, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
         *digits = hex::DIGITS[usize::from(byte)];

@@ -159,6 +159,9 @@ pub(crate) fn normalize(
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Error::MethodNotAllowed);
     }
+    if is_misspelled(&parts.method) {
+        return Err(Error::BadRequest("a method of HTTP has upper-case letters"));
+    }
     if parts.headers.len() > max_headers && lines(parts) > max_headers {
         return Err(Error::TooManyHeaders);
     }
@@ -185,6 +188,31 @@ pub(crate) fn normalize(
         expects_continue,
         has_forwarding: present.forwarding,
     })
+}
+
+/// Reports whether a method differs from one of HTTP in nothing but the case of its letters. RFC 9110, 9.1 tells them apart, and
+/// so do rules about methods; many frameworks do not.
+#[inline]
+fn is_misspelled(method: &Method) -> bool {
+    !is_of_http(method) && {
+        let upper = Method::from_bytes(method.as_str().to_ascii_uppercase().as_bytes());
+        upper.is_ok_and(|upper| is_of_http(&upper))
+    }
+}
+
+fn is_of_http(method: &Method) -> bool {
+    matches!(
+        *method,
+        Method::GET
+            | Method::POST
+            | Method::HEAD
+            | Method::PUT
+            | Method::PATCH
+            | Method::DELETE
+            | Method::OPTIONS
+            | Method::CONNECT
+            | Method::TRACE
+    )
 }
 
 /// Returns the number of headers, of which the cookies of HTTP/2 are one in as many fields as the client likes (RFC 9113, 8.2.3).

@@ -1,6 +1,7 @@
 //! Who sent a request, what the client may send for that, and what the backend gets of it. Must not know how credentials are
 //! written or verified.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::policy_refusal::PolicyRefusal;
-use crate::filter::credentials::remove_api_keys;
+use crate::filter::credentials::{api_key, remove_api_keys, remove_others, token};
 use crate::filter::session_cookies;
 use crate::ir::auth_call::ExternalPolicy;
-use crate::ir::authentication::Require;
+use crate::ir::authentication::{KeyPlace, Require};
 use crate::proxy::error::Error;
 use crate::table::{
     Authentication, AuthorizedRequest, BrokenPolicy, Claims, ClientIdentity, Oidc, Policies,
@@ -133,7 +134,7 @@ impl Identity {
         let token = tokens.as_ref().zip(self.token.as_ref());
         let token = token.and_then(|(tokens, token)| {
             Some(TokenIdentity {
-                issuer: [&tokens.ir.policy.namespace, tokens.issuer(token)?],
+                issuer: [&tokens.ir.policy.namespace, &tokens.issuer(token)?.issuer],
                 claims: &token.claims,
             })
         });
@@ -166,7 +167,8 @@ impl Identity {
         of_token.or_else(|| self.session.as_ref().map(|session| &session.claims))
     }
 
-    /// Tells backends who sent the request. What the client says about that is removed, its API key, and the cookies of a sign-in.
+    /// Tells backends who sent the request. What the client says about that is removed, its API key, the cookies of a sign-in, and
+    /// keys and tokens that were not verified beside one that was.
     pub(super) fn apply(&self, parts: &mut request::Parts) -> Result<(), Error> {
         let Ok(Some(authentication)) = self.policies.authentication() else {
             return Err(Error::BrokenPolicy);
@@ -174,15 +176,26 @@ impl Identity {
         let Authentication {
             users,
             clients,
-            tokens: _,
+            tokens,
             oidc,
             external: _,
             require: _,
             identity_headers,
         } = authentication;
+        if let Some((tokens, verified)) = tokens.as_ref().zip(self.token.as_ref()) {
+            let own = tokens.issuer(verified).ok_or(Error::Filter)?;
+            let places = tokens.ir.providers.iter().flat_map(|it| &it.from);
+            keep_only(parts, (token, &own.from), places)?;
+        }
         let clients = clients.as_ref().map(|clients| &*clients.ir);
-        if let Some(clients) = clients.filter(|clients| !clients.keep) {
-            remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
+        match clients {
+            Some(clients) if !clients.keep => {
+                remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
+            }
+            Some(clients) if self.key.is_some() => {
+                keep_only(parts, (api_key, &clients.from), clients.from.iter())?;
+            }
+            Some(_) | None => {}
         }
         if let Some(oidc) = oidc {
             let name = &oidc.ir.cookie.name;
@@ -232,6 +245,23 @@ pub(super) fn authorize(
 
 pub(super) fn broken(_: BrokenPolicy) -> Box<PolicyRefusal> {
     Box::new(Error::BrokenPolicy.into())
+}
+
+/// Reads credentials of a request.
+type Read = for<'a> fn((&'a HeaderMap, Option<&'a str>), &[KeyPlace]) -> Option<Cow<'a, [u8]>>;
+
+/// Removes all credentials of several places but for those that were read from `own`, and verified.
+fn keep_only<'a>(
+    parts: &mut request::Parts,
+    (read, own): (Read, &[KeyPlace]),
+    places: impl Iterator<Item = &'a KeyPlace> + Clone,
+) -> Result<(), Error> {
+    if places.clone().nth(1).is_none() {
+        return Ok(());
+    }
+    let kept = read((&parts.headers, parts.uri.query()), own);
+    let kept = kept.ok_or(Error::Filter)?.into_owned();
+    remove_others(parts, places, &kept).ok_or(Error::Filter)
 }
 
 /// Sets the headers with tokens of a session.

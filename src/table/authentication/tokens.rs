@@ -95,9 +95,8 @@ impl Tokens {
     }
 
     /// Returns the issuer of a token that it has verified.
-    pub fn issuer(&self, token: &VerifiedToken) -> Option<&str> {
-        let provider = self.ir.providers.get(token.provider)?;
-        Some(&provider.issuer)
+    pub fn issuer(&self, token: &VerifiedToken) -> Option<&Provider> {
+        self.ir.providers.get(token.provider)
     }
 
     fn verify_at(

@@ -158,8 +158,8 @@ impl Gateways {
         let computed = input.reading(|| {
             let object = input.find::<Gateway>(name)?;
             let Some(mut draft) = draft(input, object, self.sets.of_gateway(input, name)) else {
-                let is_standalone = input.options.mode == Mode::Standalone;
-                let note = is_standalone.then(|| gateway::unserved(input, object));
+                let is_reported = input.options.are_of_a_folder();
+                let note = is_reported.then(|| gateway::unserved(input, object));
                 return Some(Output {
                     translated: None,
                     released: released::of_gateway(input, object).map(Arc::new),

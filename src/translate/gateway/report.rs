@@ -17,7 +17,7 @@ use super::attachment::DEFAULT_SCOPE;
 use super::gateway::{GatewayDraft, SetDraft};
 use super::listener::ListenerDraft;
 use super::listener_set::parent_not_accepted;
-use crate::translate::input::{Input, Mode};
+use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge};
 
 /// Returns the status of a Gateway. The number of routes of each listener is 0.
@@ -214,7 +214,7 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
 
 /// Returns notes on a ListenerSet whose parent does not exist. In a folder, no other controller can have it.
 pub(super) fn orphan_set(input: &Input<'_>, set: &ListenerSet) -> Vec<Note> {
-    if input.options.mode != Mode::Standalone {
+    if !input.options.are_of_a_folder() {
         return Vec::new();
     }
     let (name, parent) = (set.object_ref(), &set.spec.parent_ref);
@@ -224,7 +224,7 @@ pub(super) fn orphan_set(input: &Input<'_>, set: &ListenerSet) -> Vec<Note> {
 
 /// Returns notes on a route that requests default Gateways while there is none.
 pub(in crate::translate) fn without_default(input: &Input<'_>, route: &ObjectRef) -> Vec<Note> {
-    if input.options.mode != Mode::Standalone {
+    if !input.options.are_of_a_folder() {
         return Vec::new();
     }
     let message = format!(
@@ -243,7 +243,7 @@ pub(in crate::translate) fn orphan_route(
     route: &ObjectRef,
     parents: &[ParentRef],
 ) -> Vec<Note> {
-    if input.options.mode != Mode::Standalone {
+    if !input.options.are_of_a_folder() {
         return Vec::new();
     }
     if parents.is_empty() {

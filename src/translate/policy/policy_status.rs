@@ -11,7 +11,7 @@ use crate::status::merge::MAX_ANCESTORS;
 use crate::status::{AncestorStatus, Condition, Note};
 
 use crate::translate::changes::Changes;
-use crate::translate::input::{Input, Mode};
+use crate::translate::input::Input;
 use crate::translate::memo::Memo;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::{Report, put};
@@ -113,9 +113,7 @@ fn note(
     ancestors: &[AncestorStatus],
 ) -> Option<Note> {
     let message = match ancestors.len() {
-        0 if input.options.mode == Mode::Standalone => {
-            format!("without effect: {unused}")
-        }
+        0 if input.options.are_of_a_folder() => format!("without effect: {unused}"),
         count if count > MAX_ANCESTORS => format!(
             "it applies to {count} Gateways, and the API permits {MAX_ANCESTORS} entries in status.ancestors: the conditions of the \
              others are not written; target fewer Services with one policy"

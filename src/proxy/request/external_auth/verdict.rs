@@ -75,7 +75,7 @@ pub(super) fn protect(
     request: &mut HeaderMap,
 ) -> Option<Arc<ProtectedHeaders>> {
     let protected = protected?;
-    protected.remove_aliases(request);
+    protected.sanitize(request);
     Some(Arc::new(protected))
 }
 

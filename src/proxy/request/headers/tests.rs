@@ -57,7 +57,7 @@ fn determines_the_host_once() {
 
 #[test]
 fn ignores_one_trailing_dot_of_the_host_for_matching() {
-    for (host, matched) in [("A.Example.:80", "a.example"), ("a.", "a"), ("a..", "a.")] {
+    for (host, matched) in [("A.Example.:80", "a.example"), ("a.", "a")] {
         let (normal, parts) = http1("/", &[("host", host)]).unwrap();
         assert_eq!(normal.host.as_str(), matched);
         assert_eq!(parts.headers[HOST], host);
@@ -119,6 +119,9 @@ fn rejects_malformed_hosts() {
         &[("host", "a, b")],
         &[("host", "")],
         &[("host", "user@a")],
+        &[("host", "a..")],
+        &[("host", ".a")],
+        &[("host", "a..b")],
         &[("host", "a:0")],
         &[("host", "a:65536")],
         &[("host", "a:x")],
@@ -223,6 +226,23 @@ fn converts_http2_requests_for_http1() {
         http2("https://a/", &many).unwrap_err(),
         Error::TooManyHeaders
     );
+}
+
+#[test]
+fn rejects_methods_of_http_in_other_letters() {
+    for (method, is_valid) in [
+        ("DELETE", true),
+        ("delete", false),
+        ("Post", false),
+        ("cONNECT", false),
+        ("PROPFIND", true),
+        ("propfind", true),
+    ] {
+        let mut parts = parts(Version::HTTP_11, "/", &[("host", "a")]);
+        parts.method = method.parse().unwrap();
+        let normalized = normalize(&mut parts, &mut LastHost::default(), 100);
+        assert_eq!(normalized.is_ok(), is_valid, "{method}");
+    }
 }
 
 #[test]

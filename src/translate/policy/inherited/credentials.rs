@@ -189,7 +189,8 @@ impl Brought {
     }
 }
 
-/// Returns the Gateways on which a section of a policy has an effect.
+/// Returns the Gateways on which a section of a policy has an effect. One whose listener or rule does not exist refuses requests
+/// whatever its credentials are.
 fn effective_on(
     input: &Input<'_>,
     index: &Index,
@@ -199,7 +200,7 @@ fn effective_on(
     let mut gateways = BTreeSet::new();
     for target in &policy.targets {
         let reach = Reach::new(input, target, attachments);
-        for path in reach.paths(input) {
+        for path in reach.paths(input).filter(|_| !reach.is_missing) {
             let levels = Levels::new(index, path, &Existing(attachments));
             let mut sections = policy.sections.keys();
             if sections.any(|section| levels.obstacle(*section, policy, target).is_none()) {

@@ -60,6 +60,8 @@ struct OnGateway {
     faults: Vec<Fault>,
     /// Number of sections on paths that have an effect.
     effective: usize,
+    /// Whether one of them has it on a target that exists, so that its credentials are used.
+    uses_credentials: bool,
     obstacles: BTreeSet<String>,
     loosened: BTreeSet<String>,
     /// Limits by an identity that requests lack.
@@ -87,7 +89,7 @@ fn of_gateways(
             let place = (path.gateway, path.listener);
             let of_port = (!policy.protects).then(|| Levels::of_port(index, place, existing));
             let on_gateway = gateways.entry(path.gateway.clone()).or_default();
-            on_gateway.add_path((&levels, of_port.as_ref()), policy, target);
+            on_gateway.add_path((&levels, of_port.as_ref()), policy, (target, &reach));
         }
     }
     let conditions = gateways.into_iter().map(|(gateway, on_gateway)| {
@@ -117,14 +119,17 @@ impl OnGateway {
         &mut self,
         (path, of_port): (&Levels<'_>, Option<&Levels<'_>>),
         policy: &Policy,
-        target: &Target,
+        (target, reach): (&Target, &Reach<'_>),
     ) {
         for section in policy.sections.keys() {
             let field = section.field();
             let of_port = of_port.filter(|_| section.is_of_connections());
             let levels = of_port.unwrap_or(path);
             match levels.obstacle(*section, policy, target) {
-                None => self.effective += 1,
+                None => {
+                    self.effective += 1;
+                    self.uses_credentials |= !reach.is_missing;
+                }
                 Some(Obstacle::Older(other)) => {
                     let name = &other.policy.name;
                     let place = match other.target == target {
@@ -169,7 +174,7 @@ impl OnGateway {
     ) -> Vec<Condition> {
         let generation = policy.generation;
         let is_known = |section: Section| refusal.is_none() || !section.reads_credentials();
-        let refused = refusal.filter(|_| self.effective > 0);
+        let refused = refusal.filter(|_| self.uses_credentials);
         let unusable = refused.map(|refusal| {
             let message = format!("{}; its requests get 500", refusal.message);
             Fault::new(refusal.reason, message)
