@@ -11,6 +11,14 @@ use bytes::{Bytes, BytesMut};
 /// them would keep the buffer allocated, which is at least eight times as large.
 pub const MIN_SLICE: usize = 8 * 1024;
 
+/// Size of most buffers that responses are read into. The number of larger ones is bounded.
+pub const READ_BUFFER: usize = 64 * 1024;
+
+/// Reports whether bytes that wait stay in the buffer that they were read into, which counts as a whole then. Fewer are copied.
+pub fn stay_in_read_buffer(waiting: usize) -> bool {
+    waiting >= READ_BUFFER / 2
+}
+
 /// Minimum and maximum size of a chunk that collects small parts. Each chunk is as large as what is
 /// in the chain before it, so that a chain allocates at most twice its length and a few chunks.
 const MIN_CHUNK: usize = 256;

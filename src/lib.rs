@@ -17,7 +17,7 @@
 //! | [`tls`] | TLS configurations from the IR |
 //! | [`proxy`] | ports, connections and requests of clients |
 //! | [`upstream`] | connections and responses of backends |
-//! | `http2`, [`byte_chain`] | bodies that wait in memory, and frames that h2 does not report |
+//! | `http2`, [`byte_chain`], [`header_memory`] | what waits in memory, and frames that h2 does not report |
 //! | [`datagrams`] | datagrams in batches, for `proxy` and `upstream` |
 //! | [`dns`] | addresses of backends with a hostname |
 //! | [`https`] | requests to servers that policies name |
@@ -47,6 +47,7 @@ pub mod datagrams;
 pub mod dns;
 pub mod explain;
 pub mod filter;
+pub mod header_memory;
 mod http2;
 pub mod https;
 pub mod ir;

@@ -1,6 +1,6 @@
 //! What memory the program takes: memory that a large configuration or many connections needed goes back to the system
 //! when it is free, and what clients make it keep is bounded by what it allocates. Only the program itself shows that, so
-//! it is started and watched from outside.
+//! it is started and watched from outside. What one call of a library allocates is counted in the process of the tests.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -12,10 +12,14 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "memory/heads.rs"]
+mod heads;
 #[path = "memory/hostile.rs"]
 mod hostile;
 #[path = "memory/long_bodies.rs"]
 mod long_bodies;
+#[path = "memory/patterns.rs"]
+mod patterns;
 #[path = "harness/ports.rs"]
 mod ports;
 #[path = "memory/unwritten.rs"]

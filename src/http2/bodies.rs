@@ -16,9 +16,10 @@ use slab::Slab;
 use super::header_blocks::HeaderBlocks;
 use super::held;
 use super::send_queue::SendQueue;
-use super::unsent::UnsentParts;
+use super::stream::{BodyError, Stream};
+use super::waiting::WaitingParts;
 use super::wire::{Arrived, Counts, EmptyFrames, Wire};
-use crate::byte_chain::ByteChain;
+use crate::header_memory;
 
 /// Maximum empty frames of a stream without data in between. Each costs time, but no memory.
 const MAX_EMPTY: u32 = 1000;
@@ -26,20 +27,6 @@ const MAX_EMPTY: u32 = 1000;
 const PROVEN: u64 = 256 * 1024;
 /// Stream window while much is unread.
 const MIN_WINDOW: u32 = 16 * 1024;
-
-/// Why a body ended early.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
-    /// The stream or its connection failed.
-    #[error(transparent)]
-    Http2(#[from] h2::Error),
-    /// The worker holds too much, and this reader was idle for the longest time.
-    #[error("it was read too slowly while too much memory was in use")]
-    TooSlow,
-    /// The peer sends nothing but empty frames.
-    #[error("too many empty DATA frames")]
-    EmptyFrames,
-}
 
 /// Flow-control windows of the streams of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +44,10 @@ pub(crate) struct Bodies {
     streams: RefCell<Slab<Stream>>,
     counts: Rc<Counts>,
     /// The header blocks that were received.
-    blocks: Rc<RefCell<HeaderBlocks>>,
+    pub(super) blocks: Rc<RefCell<HeaderBlocks>>,
     /// Allocated bytes of what was collected.
     held: Cell<usize>,
-    unsent: UnsentParts,
+    waiting: WaitingParts,
     /// Time of the last collection.
     collected: Cell<u64>,
     /// Bytes that readers have taken since the window changed last.
@@ -73,30 +60,13 @@ pub(crate) struct Bodies {
     key: usize,
 }
 
-/// The body of one stream.
-struct Stream {
-    /// `None` after it has failed.
-    incoming: Option<RecvStream>,
-    collected: ByteChain,
-    /// The end of the data was collected.
-    has_ended: bool,
-    error: Option<BodyError>,
-    /// Time of the last read ([`held::now`]).
-    read: u64,
-    /// The task that waits for data, or waited last.
-    reader: Option<Waker>,
-    is_awaited: bool,
-    /// Empty frames since the last data.
-    empty: u32,
-}
-
 /// Something that is held.
 #[derive(Clone, Copy)]
 pub(super) enum Holder {
     /// What was collected of a body.
     Collected(usize),
-    /// A part of a body that the peer does not take.
-    Unsent(usize),
+    /// What a task keeps while it waits.
+    Waiting(usize),
 }
 
 /// Reads a body. Releases it on drop.
@@ -114,7 +84,7 @@ impl Bodies {
             blocks: Rc::new(RefCell::new(HeaderBlocks::new(is_server))),
             is_server,
             held: Cell::new(0),
-            unsent: UnsentParts::default(),
+            waiting: WaitingParts::default(),
             collected: Cell::new(held::now()),
             taken: Cell::new(0),
             windows,
@@ -155,6 +125,11 @@ impl Bodies {
         self.window.get()
     }
 
+    /// Returns the number of bytes that were received since the last call.
+    pub(crate) fn take_received(&self) -> usize {
+        self.counts.take_received()
+    }
+
     /// Returns the number of empty frames of the connection that h2 may have counted.
     pub(crate) fn counted_empty_frames(&self) -> u32 {
         self.counts.counted()
@@ -162,16 +137,8 @@ impl Bodies {
 
     /// Returns the reader of a stream's body.
     pub(crate) fn read(self: &Rc<Self>, incoming: RecvStream) -> Body {
-        let key = self.streams.borrow_mut().insert(Stream {
-            incoming: Some(incoming),
-            collected: ByteChain::default(),
-            has_ended: false,
-            error: None,
-            read: held::now(),
-            reader: None,
-            is_awaited: false,
-            empty: 0,
-        });
+        let stream = Stream::new(Some(incoming));
+        let key = self.streams.borrow_mut().insert(stream);
         Body {
             bodies: self.clone(),
             key,
@@ -229,9 +196,9 @@ impl Bodies {
             // h2 without a copy.
             let is_idle = !stream.is_awaited && stream.read < last;
             if is_small || is_idle {
-                let before = stream.collected.allocated();
+                let before = stream.allocated();
                 stream.collect();
-                added += stream.collected.allocated() - before;
+                added += stream.allocated() - before;
             }
         }
         self.held.set(self.held.get() + added);
@@ -282,24 +249,24 @@ impl Bodies {
         }
     }
 
-    /// Returns the allocated bytes of what was collected, and of what the peer does not take.
+    /// Returns the allocated bytes of what was collected, and of what waits.
     pub(super) fn held(&self) -> usize {
-        self.held.get() + self.unsent.held()
+        self.held.get() + self.waiting.held()
     }
 
-    /// Returns what waits because the peer does not take it.
-    pub(super) fn unsent(&self) -> &UnsentParts {
-        &self.unsent
+    /// Returns what the tasks of streams keep while they wait.
+    pub(super) fn waiting(&self) -> &WaitingParts {
+        &self.waiting
     }
 
     /// Returns what is held, first what waits for the longest time.
     pub(super) fn by_idle_time(&self) -> Vec<Holder> {
         let streams = self.streams.borrow();
-        let collected = streams.iter().filter(|(_, it)| !it.collected.is_empty());
+        let collected = streams.iter().filter(|(_, it)| it.allocated() > 0);
         let collected = collected.map(|(key, it)| (it.read, Holder::Collected(key)));
-        let unsent = self.unsent.times().into_iter();
-        let unsent = unsent.map(|(since, key)| (since, Holder::Unsent(key)));
-        let mut holders: Vec<_> = collected.chain(unsent).collect();
+        let waiting = self.waiting.times().into_iter();
+        let waiting = waiting.map(|(since, key)| (since, Holder::Waiting(key)));
+        let mut holders: Vec<_> = collected.chain(waiting).collect();
         holders.sort_by_key(|(since, _)| *since);
         holders.into_iter().map(|(_, holder)| holder).collect()
     }
@@ -308,7 +275,7 @@ impl Bodies {
     pub(super) fn drop_held(&self, holder: Holder) {
         match holder {
             Holder::Collected(key) => self.fail(key, BodyError::TooSlow),
-            Holder::Unsent(key) => self.unsent.fail(key),
+            Holder::Waiting(key) => self.waiting.fail(key),
         }
     }
 
@@ -319,10 +286,10 @@ impl Bodies {
             return;
         };
         let incoming = stream.incoming.take();
-        let collected = mem::take(&mut stream.collected);
+        self.release(stream.allocated());
+        let collected = (mem::take(&mut stream.collected), stream.trailers.take());
         stream.error = Some(error);
         let reader = stream.reader.take();
-        self.release(collected.allocated());
         drop(streams);
         // h2 resets the stream, unless the request is still being sent.
         drop((incoming, collected));
@@ -334,19 +301,15 @@ impl Bodies {
     /// Adds a body of which this many bytes were collected.
     #[cfg(test)]
     pub(super) fn add_collected(self: &Rc<Self>, bytes: usize) -> Body {
-        let mut collected = ByteChain::default();
+        let mut collected = crate::byte_chain::ByteChain::default();
         collected.push(&vec![b'x'; bytes]);
         self.held.set(self.held.get() + collected.allocated());
         held::add(collected.allocated());
         let key = self.streams.borrow_mut().insert(Stream {
-            incoming: None,
             collected,
             has_ended: true,
-            error: None,
             read: held::advance(),
-            reader: None,
-            is_awaited: false,
-            empty: 0,
+            ..Stream::new(None)
         });
         Body {
             bodies: self.clone(),
@@ -363,39 +326,6 @@ impl Bodies {
 impl Drop for Bodies {
     fn drop(&mut self) {
         held::unregister(self.key);
-    }
-}
-
-impl Stream {
-    /// Moves the frames of h2 to buffers.
-    fn collect(&mut self) {
-        if self.has_ended || self.error.is_some() {
-            return;
-        }
-        let Some(incoming) = &mut self.incoming else {
-            return;
-        };
-        let reader = self.reader.as_ref().filter(|_| self.is_awaited);
-        let mut cx = Context::from_waker(reader.unwrap_or(Waker::noop()));
-        loop {
-            match incoming.poll_data(&mut cx) {
-                Poll::Ready(Some(Ok(data))) => {
-                    if !data.is_empty() {
-                        self.collected.push(&data);
-                        self.empty = 0;
-                    }
-                }
-                Poll::Ready(Some(Err(error))) => {
-                    self.error = Some(error.into());
-                    return;
-                }
-                Poll::Ready(None) => {
-                    self.has_ended = true;
-                    return;
-                }
-                Poll::Pending => return,
-            }
-        }
     }
 }
 
@@ -454,6 +384,10 @@ impl Body {
         if let Some(error) = stream.error.take() {
             return Poll::Ready(Err(error));
         }
+        if let Some(trailers) = stream.trailers.take() {
+            self.bodies.release(header_memory::size(&trailers));
+            return Poll::Ready(Ok(Some(trailers)));
+        }
         match &mut stream.incoming {
             Some(incoming) => incoming.poll_trailers(cx).map_err(BodyError::from),
             None => Poll::Ready(Ok(None)),
@@ -466,6 +400,7 @@ impl Body {
         let stream = &streams[self.key];
         let incoming = stream.incoming.as_ref();
         stream.collected.is_empty()
+            && stream.trailers.is_none()
             && stream.error.is_none()
             && incoming.is_some_and(RecvStream::is_end_stream)
     }
@@ -476,7 +411,7 @@ impl Drop for Body {
         // h2 may drop wakers: the borrow ends before.
         let stream = self.bodies.streams.borrow_mut().try_remove(self.key);
         if let Some(stream) = &stream {
-            self.bodies.release(stream.collected.allocated());
+            self.bodies.release(stream.allocated());
         }
     }
 }

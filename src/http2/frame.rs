@@ -1,4 +1,5 @@
-//! The layout of a frame header (RFC 9113, 4.1).
+//! The layout of a frame header (RFC 9113, 4.1). With an observer of received frames in h2, which would get each header before h2
+//! acts on it, no code here would read frames.
 
 /// Size of a frame header.
 pub(super) const HEADER: usize = 9;
@@ -16,6 +17,10 @@ pub(super) fn length(head: [u8; HEADER]) -> usize {
 
 /// Returns the stream of the frame.
 pub(super) fn stream(head: [u8; HEADER]) -> u32 {
-    // The first bit is reserved.
-    u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]])
+    stream_id([head[5], head[6], head[7], head[8]])
+}
+
+/// Decodes the id of a stream. The first bit is reserved.
+pub(super) fn stream_id(bytes: [u8; 4]) -> u32 {
+    u32::from_be_bytes(bytes) & 0x7fff_ffff
 }

@@ -1,22 +1,26 @@
 //! Watches the header blocks that a peer sends for pseudo-header fields in wrong places: those of requests in a
 //! response, and any in trailers. Such messages are malformed (RFC 9113, 8.1 and 8.3), but h2 drops the fields before they
-//! are visible. Follows the state of HPACK (RFC 7541) as far as this needs, without names and values. Does no I/O.
+//! are visible. Follows the state of HPACK (RFC 7541) as far as this needs, without names and values; where it cannot, all
+//! is malformed. If h2 reset such streams, or reported the fields, no header block would have to be read twice. Does no I/O.
 
 use std::collections::VecDeque;
 use std::mem;
 
+use super::frame;
 use super::hpack::{Block, FieldTable};
 
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const PUSH_PROMISE: u8 = 5;
+pub(super) const CONTINUATION: u8 = 9;
 pub(super) const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const END_HEADERS: u8 = 4;
 pub(super) const PADDED: u8 = 8;
-const PRIORITY: u8 = 0x20;
+pub(super) const PRIORITY: u8 = 0x20;
 /// Bytes of the priority in a HEADERS frame.
 const PRIORITY_LENGTH: usize = 5;
-/// Maximum size of a header block. h2 ends connections with larger ones.
-const MAX_BLOCK: usize = 1024 * 1024;
+/// Maximum size of a header block. h2 ends connections earlier: after 5 frames that do not end their block, or as many as
+/// the maximum size of a head and a quarter of it take.
+const MAX_BLOCK: usize = 16 * 1024 * 1024;
 /// Number of streams that are remembered until their exchanges have read the result.
 const MAX_REMEMBERED: usize = 256;
 
@@ -26,13 +30,15 @@ pub(super) struct HeaderBlocks {
     /// Whether the peer is a client, which sends requests.
     of_requests: bool,
     block: Vec<u8>,
+    /// Whether the block lacks its last frame.
+    is_open: bool,
     /// Flags and stream of the HEADERS frame that began the block.
     flags: u8,
     stream: u32,
     /// The last stream that a client has opened.
     opened: u32,
-    table: FieldTable,
-    /// Whether a block could not be read. h2 ends such a connection.
+    pub(super) table: FieldTable,
+    /// Whether a block could not be read, or h2 may have read it otherwise: the table may be another one from then on.
     is_lost: bool,
     /// Streams with a pseudo-header field of requests in a response, or with any in the trailers of a request.
     malformed: Remembered,
@@ -69,14 +75,19 @@ impl HeaderBlocks {
         }
     }
 
+    /// Reports whether blocks cannot be read any more, so that the connection has to end.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
     /// Reports whether the head of a response is malformed.
     pub(super) fn is_head_malformed(&self, stream: u32) -> bool {
-        self.malformed.has(stream)
+        self.is_lost || self.malformed.has(stream)
     }
 
     /// Reports whether the trailers of a message are malformed.
     pub(super) fn are_trailers_malformed(&self, stream: u32) -> bool {
-        self.malformed.has(stream) || self.ended_with_status.has(stream)
+        self.is_head_malformed(stream) || self.ended_with_status.has(stream)
     }
 
     /// Reports whether trailers of requests were malformed since the last call.
@@ -86,11 +97,19 @@ impl HeaderBlocks {
 
     /// Reports whether frames of this type have a part of a block.
     pub(super) fn are_in(kind: u8) -> bool {
-        matches!(kind, HEADERS | CONTINUATION)
+        matches!(kind, HEADERS | PUSH_PROMISE | CONTINUATION)
     }
 
     /// Begins a frame with a part of a block.
     pub(super) fn begin_frame(&mut self, kind: u8, flags: u8, stream: u32) {
+        self.is_lost |= match kind {
+            // RFC 9113, 6.10. After a malformed field, h2 drops the rest of a block and goes on.
+            HEADERS => self.is_open,
+            CONTINUATION => !self.is_open || stream != self.stream,
+            // RFC 9113, 8.4: push is disabled. For a stream that was reset, h2 reads the block and goes on.
+            _ => true,
+        };
+        self.is_open = flags & END_HEADERS == 0;
         if kind == HEADERS {
             self.block.clear();
             self.flags = flags;
@@ -107,11 +126,11 @@ impl HeaderBlocks {
     }
 
     /// Ends a frame, and reads the block if it is complete.
-    pub(super) fn end_frame(&mut self, kind: u8, flags: u8) {
+    pub(super) fn end_frame(&mut self, kind: u8) {
         if kind == HEADERS {
             self.is_lost |= self.strip().is_none();
         }
-        if flags & END_HEADERS == 0 || self.is_lost {
+        if self.is_open || self.is_lost {
             return;
         }
         match self.table.read(&self.block) {
@@ -144,7 +163,7 @@ impl HeaderBlocks {
         }
     }
 
-    /// Removes padding and priority of a HEADERS frame (RFC 9113, 6.2).
+    /// Removes padding and priority of a HEADERS frame (RFC 9113, 6.2). `None` if h2 does not read the block.
     fn strip(&mut self) -> Option<()> {
         let mut begin = 0;
         if self.flags & PADDED != 0 {
@@ -154,6 +173,11 @@ impl HeaderBlocks {
             begin = 1;
         }
         if self.flags & PRIORITY != 0 {
+            let dependency = *self.block.get(begin..)?.first_chunk()?;
+            // h2 resets the stream, without the fields that its block adds to the table.
+            if frame::stream_id(dependency) == self.stream {
+                return None;
+            }
             begin += PRIORITY_LENGTH;
         }
         (begin <= self.block.len()).then(|| drop(self.block.drain(..begin)))
@@ -171,7 +195,7 @@ mod tests {
         for (kind, flags, stream, payload) in frames {
             blocks.begin_frame(*kind, *flags, *stream);
             payload.chunks(cut).for_each(|part| blocks.add(part));
-            blocks.end_frame(*kind, *flags);
+            blocks.end_frame(*kind);
         }
     }
 
@@ -253,6 +277,42 @@ mod tests {
             assert_eq!(verdict, [is_malformed, false], "{trailers:?}");
             assert_eq!(blocks.take_news(), is_malformed);
             assert!(!blocks.is_lost && !blocks.take_news());
+        }
+    }
+
+    /// h2 reads no block, another one, or a part of it, and goes on.
+    #[test]
+    fn nothing_is_well_formed_after_a_block_that_h2_may_read_otherwise() {
+        let head = (HEADERS, 4, 1, OK);
+        let on_itself = [&[0x80, 0, 0, 3, 16][..], OK].concat();
+        let on_another = [&[0x80, 0, 0, 1, 16][..], OK].concat();
+        let promise = [&[0, 0, 0, 2][..], PATH].concat();
+        for (frames, is_lost) in [
+            (vec![head, (HEADERS, 0x24, 3, &on_itself[..])], true),
+            (vec![head, (HEADERS, 0x24, 3, &on_another)], false),
+            (vec![head, (HEADERS, 0x2c, 3, &[9])], true),
+            (vec![head, (HEADERS, 0, 3, OK), (HEADERS, 4, 3, OK)], true),
+            (vec![head, (CONTINUATION, 4, 1, STATUS)], true),
+            (
+                vec![(HEADERS, 0, 1, OK), (CONTINUATION, 4, 3, STATUS)],
+                true,
+            ),
+            (vec![head, (PUSH_PROMISE, 4, 1, &promise)], true),
+            (vec![head, (HEADERS, 4, 3, b"\x00\x00\x01x")], true),
+            (
+                vec![
+                    (HEADERS, 0, 1, b"\x88\x40\x00\x01x"),
+                    (CONTINUATION, 4, 1, STATUS),
+                ],
+                true,
+            ),
+        ] {
+            let mut blocks = HeaderBlocks::new(false);
+            read(&mut blocks, &frames, 9);
+            read(&mut blocks, &[(HEADERS, 4, 5, OK)], 9);
+            let verdict = (blocks.is_head_malformed(5), blocks.is_lost());
+            assert_eq!(verdict, (is_lost, is_lost), "{frames:?}");
+            assert_eq!(blocks.are_trailers_malformed(1), is_lost, "{frames:?}");
         }
     }
 

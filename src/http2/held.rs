@@ -1,4 +1,4 @@
-//! Memory of the bodies of one worker, and which of them fails when it is too much.
+//! Memory that the streams of one worker hold while they wait, and which of them fail when it is too much.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -12,40 +12,25 @@ use super::bodies::Bodies;
 const PROCESS: usize = 80 * 1024 * 1024;
 const OF_WORKER: (usize, usize) = (16 * 1024 * 1024, 48 * 1024 * 1024);
 
-thread_local!(static WORKER: Worker = Worker::default());
-
-/// A worker is a thread.
-struct Worker {
-    max: Cell<usize>,
-    held: Cell<usize>,
+// A worker is a thread. Numbers in cells are read for each part of a body, and need neither initialization nor a destructor.
+thread_local! {
+    static MAX: Cell<usize> = const { Cell::new(OF_WORKER.1) };
+    static HELD: Cell<usize> = const { Cell::new(0) };
     /// Number of collections so far: the time of a read, as far as it matters here.
-    now: Cell<u64>,
-    connections: RefCell<Slab<Weak<Bodies>>>,
-}
-
-impl Default for Worker {
-    fn default() -> Self {
-        Self {
-            max: Cell::new(OF_WORKER.1),
-            held: Cell::default(),
-            now: Cell::default(),
-            connections: RefCell::default(),
-        }
-    }
+    static NOW: Cell<u64> = const { Cell::new(0) };
+    static CONNECTIONS: RefCell<Slab<Weak<Bodies>>> = const { RefCell::new(Slab::new()) };
 }
 
 /// Makes the thread one of `workers` workers, which share the memory of the process.
 pub(crate) fn divide(workers: usize) {
     let (least, most) = OF_WORKER;
-    WORKER.with(|worker| {
-        let max = PROCESS / workers.max(1);
-        worker.max.set(max.clamp(least, most));
-    });
+    let max = PROCESS / workers.max(1);
+    MAX.set(max.clamp(least, most));
 }
 
 /// Returns the maximum bytes of the worker.
 fn max() -> usize {
-    WORKER.with(|worker| worker.max.get())
+    MAX.get()
 }
 
 /// Returns what is left after the maximum was exceeded.
@@ -60,50 +45,48 @@ pub(crate) fn is_much() -> bool {
 
 /// Adds a connection; returns its key.
 pub(super) fn register(bodies: Weak<Bodies>) -> usize {
-    WORKER.with(|worker| worker.connections.borrow_mut().insert(bodies))
+    CONNECTIONS.with_borrow_mut(|connections| connections.insert(bodies))
 }
 
 /// Removes a connection.
 pub(super) fn unregister(key: usize) {
     // Fails only while the thread ends.
-    let _ = WORKER.try_with(|worker| worker.connections.borrow_mut().try_remove(key));
+    let _ = CONNECTIONS.try_with(|connections| connections.borrow_mut().try_remove(key));
 }
 
 /// Returns the bytes that the worker holds.
-fn total() -> usize {
-    WORKER.with(|worker| worker.held.get())
+pub(super) fn total() -> usize {
+    HELD.get()
 }
 
 /// Counts bytes.
 pub(super) fn add(bytes: usize) {
-    WORKER.with(|worker| worker.held.set(worker.held.get() + bytes));
+    HELD.set(total() + bytes);
 }
 
 /// Stops counting bytes.
 pub(super) fn remove(bytes: usize) {
-    // Fails only while the thread ends.
-    let _ = WORKER.try_with(|worker| worker.held.set(worker.held.get().saturating_sub(bytes)));
+    HELD.set(total().saturating_sub(bytes));
 }
 
 /// Returns the number of collections so far.
 pub(super) fn now() -> u64 {
-    WORKER.with(|worker| worker.now.get())
+    NOW.get()
 }
 
 /// Counts a collection; returns the number so far.
 pub(super) fn advance() -> u64 {
-    WORKER.with(|worker| worker.now.set(worker.now.get() + 1));
+    NOW.set(now() + 1);
     now()
 }
 
 /// Fails streams if the worker holds too much: those of the connection that holds most first, and of
-/// these the ones whose readers or senders have been idle longest.
+/// these the ones that have waited longest.
 pub(super) fn enforce() {
     if total() <= max() {
         return;
     }
-    let mut connections: Vec<Rc<Bodies>> = WORKER.with(|worker| {
-        let connections = worker.connections.borrow();
+    let mut connections: Vec<Rc<Bodies>> = CONNECTIONS.with_borrow(|connections| {
         let alive = connections.iter().filter_map(|(_, it)| it.upgrade());
         alive.collect()
     });
@@ -120,7 +103,7 @@ pub(super) fn enforce() {
     }
     tracing::warn!(
         failed,
-        "ended HTTP/2 streams that are not read: they hold too much memory"
+        "ended HTTP/2 streams that wait: they hold too much memory"
     );
 }
 
@@ -128,7 +111,7 @@ pub(super) fn enforce() {
 mod tests {
     use std::task::{Context, Poll, Waker};
 
-    use super::super::{Body, Unsent, Windows};
+    use super::super::{Body, Waiting, Windows};
     use super::*;
 
     const KIB: usize = 1024;
@@ -227,7 +210,7 @@ mod tests {
     fn above_the_maximum_parts_that_are_not_taken_fail_with_the_bodies_of_their_connection() {
         let cx = Context::from_waker(Waker::noop());
         let [holder, neighbour] = [connection(), connection()];
-        let part = |bodies, bytes| Unsent::new(bodies, bytes, &cx);
+        let part = |bodies, bytes| Waiting::new(bodies, bytes, &cx);
         let oldest = part(&neighbour, 2 * MIB);
         let first = part(&holder, MIB);
         let mut second = holder.add_collected(MIB);

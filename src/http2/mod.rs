@@ -1,20 +1,26 @@
 //! What HTTP/2 connections to clients and to backends share: bodies that their readers have not
-//! taken yet and what its peer does not read, in bounded memory, and frames and fields on the wire that h2 does not report.
+//! taken yet, and what waits for a peer, in bounded memory, and frames and fields on the wire that h2 does not report.
 
 mod bodies;
 mod frame;
 mod header_blocks;
 mod held;
 mod hpack;
+#[cfg(test)]
+mod oracle;
 mod send_queue;
 mod send_window;
-mod unsent;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod waiting;
 mod wire;
 
-pub(crate) use self::bodies::{Bodies, Body, BodyError, Windows};
+pub(crate) use self::bodies::{Bodies, Body, Windows};
 pub(crate) use self::held::{divide as divide_memory, is_much as is_memory_scarce};
 pub(crate) use self::send_queue::SendQueue;
-pub(crate) use self::unsent::Unsent;
+pub(crate) use self::stream::BodyError;
+pub(crate) use self::waiting::Waiting;
 pub(crate) use self::wire::{EmptyFrames, Wire};
 
 /// Limit for h2's own count of small frames. That count spans all streams of a connection, ends

@@ -1,5 +1,6 @@
 //! What h2 has got to send on one connection. h2 bounds the data of each stream, but neither the sum nor informational
-//! responses, and a peer that does not read would make it keep all of that. Does no I/O.
+//! responses, and a peer that does not read would make it keep all of that. If h2 bounded the sum, or reported what it has not
+//! written, this count would not be needed. Does no I/O.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};

@@ -1,5 +1,5 @@
-//! The window of a whole connection for the data that this process sends (RFC 9113, 6.9), followed on the wire: h2 does
-//! not report it. Does no I/O.
+//! The window of a whole connection for the data that this process sends (RFC 9113, 6.9), followed on the wire. If h2
+//! reported it, as it reports the window for what is received, nothing would be followed. Does no I/O.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ const LOW: i64 = 16 * 1024;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 
 /// Bytes of all streams together that the peer permits at present.
-pub(super) struct SendWindow(Cell<i64>);
+pub(super) struct SendWindow(pub(super) Cell<i64>);
 
 impl Default for SendWindow {
     fn default() -> Self {

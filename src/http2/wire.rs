@@ -1,5 +1,7 @@
 //! Counts frames on the wire, and yields to the task that drives the connection before
-//! too many wait in h2, and to other tasks before too many were read without a pause.
+//! too many wait in h2, and to other tasks before too many were read without a pause. If h2
+//! bounded what its streams hold by allocated bytes, counted empty frames by stream, and returned
+//! after a number of frames, the wire would be that of the connection.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -17,13 +19,15 @@ use super::send_queue::SendQueue;
 use super::send_window::{SendWindow, SentFrames, WINDOW_UPDATE};
 
 /// A frame type that no specification defines. Receivers ignore such frames (RFC 9113, 5.5).
-const UNDEFINED: u8 = 0xef;
+pub(super) const UNDEFINED: u8 = 0xef;
 
 /// Frames below this size cost more in h2 than their content.
 const SMALL: usize = 1024;
 /// Small frames, or bytes, that may wait in h2 before they are collected.
 const MAX_SMALL_FRAMES: usize = 128;
 const MAX_BYTES: usize = 256 * 1024;
+/// What a byte of a header block counts as: what a peer sends of trailers has no window.
+const BLOCK_WEIGHT: usize = 8;
 /// Work of h2 after which other tasks and sockets get their turn. One for each frame, which costs
 /// h2 a few hundred nanoseconds, and one for each 4 KiB.
 const TURN: usize = 128;
@@ -48,13 +52,15 @@ pub(crate) enum EmptyFrames {
 /// Frames received since they were collected last.
 #[derive(Default)]
 pub(super) struct Counts {
-    small: Cell<usize>,
-    bytes: Cell<usize>,
+    pub(super) small: Cell<usize>,
+    pub(super) bytes: Cell<usize>,
+    /// Bytes of frames of all types since they were taken last.
+    received: Cell<usize>,
     empty: RefCell<Vec<(u32, u32)>>,
     /// Empty frames that h2 may have counted, in the lifetime of the connection.
     counted: Cell<u32>,
     /// The window for what is sent, if that is watched.
-    window: SendWindow,
+    pub(super) window: SendWindow,
     queue: SendQueue,
 }
 
@@ -84,6 +90,11 @@ impl Counts {
         } else {
             Arrived::Bytes
         }
+    }
+
+    /// Returns the number of bytes that were received since the last call.
+    pub(super) fn take_received(&self) -> usize {
+        self.received.take()
     }
 
     /// Takes the streams that received empty frames, with their numbers.
@@ -145,11 +156,7 @@ impl<T> Wire<T> {
     ) -> Self {
         Self {
             io,
-            frames: Frames {
-                skip: if is_server { PREFACE } else { 0 },
-                empty,
-                ..Frames::default()
-            },
+            frames: Frames::after(if is_server { PREFACE } else { 0 }, empty),
             counts,
             blocks,
             sent: (!is_server).then(|| SentFrames::after(PREFACE)),
@@ -194,7 +201,7 @@ impl<T: AsyncRead + Unpin> Wire<T> {
 }
 
 /// The position in the stream of frames.
-struct Frames {
+pub(super) struct Frames {
     /// The beginning of a header that is not complete yet.
     head: [u8; HEADER],
     head_length: usize,
@@ -208,24 +215,28 @@ struct Frames {
     empty: EmptyFrames,
 }
 
-impl Default for Frames {
-    fn default() -> Self {
+impl Frames {
+    /// Starts before `skip` bytes that are no frames.
+    pub(super) fn after(skip: usize, empty: EmptyFrames) -> Self {
         Self {
             head: [0; HEADER],
             head_length: 0,
-            skip: 0,
+            skip,
             is_in_block: false,
             is_in_grant: false,
             grant: 0,
-            empty: EmptyFrames::Pass,
+            empty,
         }
     }
-}
 
-impl Frames {
     /// Counts the frames whose headers end in `bytes`, and reads header blocks. Returns the number
     /// of frames.
-    fn scan(&mut self, bytes: &mut [u8], counts: &Counts, blocks: &mut HeaderBlocks) -> usize {
+    pub(super) fn scan(
+        &mut self,
+        bytes: &mut [u8],
+        counts: &Counts,
+        blocks: &mut HeaderBlocks,
+    ) -> usize {
         let (mut at, mut frames) = (0, 0);
         loop {
             let skipped = self.skip.min(bytes.len() - at);
@@ -234,7 +245,7 @@ impl Frames {
                 blocks.add(&bytes[at..at + skipped]);
                 if self.skip == 0 {
                     self.is_in_block = false;
-                    blocks.end_frame(self.head[TYPE], self.head[FLAGS]);
+                    blocks.end_frame(self.head[TYPE]);
                 }
             }
             if self.is_in_grant {
@@ -287,11 +298,15 @@ impl Frames {
         let head = &self.head;
         let length = frame::length(*head);
         self.skip = length;
+        let weight = match HeaderBlocks::are_in(head[TYPE]) {
+            true => BLOCK_WEIGHT,
+            false => 1,
+        };
+        counts.bytes.set(counts.bytes.get() + weight * length);
         if head[TYPE] != DATA {
             return;
         }
         let flags = head[FLAGS];
-        counts.bytes.set(counts.bytes.get() + length);
         // A stream has one last frame, so that their number is limited.
         if length >= SMALL || flags & END_STREAM != 0 {
             return;
@@ -302,8 +317,10 @@ impl Frames {
         if length > 0 && !is_padding || self.empty == EmptyFrames::Pass {
             return;
         }
+        // h2 ends a connection with one that must not be (RFC 9113, 6.1).
+        let is_allowed = flags & PADDED == 0 && self.stream() != 0;
         match kind {
-            Some(kind) if length == 0 => {
+            Some(kind) if length == 0 && is_allowed => {
                 *kind = UNDEFINED;
                 counts.on_empty(self.stream());
             }
@@ -319,6 +336,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        // Unless h2 has ended the connection because of the same block.
+        if this.blocks.borrow().is_lost() {
+            let message = "a header block that violates HTTP/2";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
+        }
         if this.work >= TURN || this.counts.is_due() {
             this.work = 0;
             // The driver collects once h2 returns. It reads on after the tasks that are ready and
@@ -334,6 +356,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         }
         let small = this.counts.small.get();
         let bytes = &mut buffer.filled_mut()[start..];
+        let received = &this.counts.received;
+        received.set(received.get() + bytes.len());
         let blocks = &mut this.blocks.borrow_mut();
         let work = bytes.len() / BYTES_PER_WORK + this.frames.scan(bytes, &this.counts, blocks);
         this.work += work;
@@ -384,6 +408,7 @@ mod tests {
     use std::future::poll_fn;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
+    use std::task::Waker;
 
     use tokio::io::AsyncReadExt;
     use tokio::runtime::{Builder, LocalOptions};
@@ -394,6 +419,11 @@ mod tests {
 
     /// Size of h2's read buffer while frames are small.
     const BUFFER: usize = 8 * 1024;
+    const NO_WINDOWS: Windows = Windows {
+        initial: 0,
+        full: 0,
+        max_unread: 0,
+    };
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let length = (payload as u32).to_be_bytes();
@@ -403,10 +433,7 @@ mod tests {
 
     fn scan(bytes: &mut [u8], step: usize, empty: EmptyFrames) -> Counts {
         let (counts, mut blocks) = (Counts::default(), HeaderBlocks::default());
-        let mut frames = Frames {
-            empty,
-            ..Frames::default()
-        };
+        let mut frames = Frames::after(0, empty);
         for part in bytes.chunks_mut(step) {
             frames.scan(part, &counts, &mut blocks);
         }
@@ -429,7 +456,7 @@ mod tests {
         ];
         for step in 1..60 {
             let (counts, mut blocks) = (Counts::default(), HeaderBlocks::default());
-            let mut frames_of_server = Frames::default();
+            let mut frames_of_server = Frames::after(0, EmptyFrames::Pass);
             for part in frames.concat().chunks_mut(step) {
                 assert!(!blocks.are_trailers_malformed(5));
                 frames_of_server.scan(part, &counts, &mut blocks);
@@ -474,12 +501,7 @@ mod tests {
             neighbour: Some(far.try_clone()?),
             frames: frames.clone(),
         };
-        let windows = Windows {
-            initial: 0,
-            full: 0,
-            max_unread: 0,
-        };
-        let bodies = Bodies::new(windows, false);
+        let bodies = Bodies::new(NO_WINDOWS, false);
         let mut wire = bodies.wire(burst, EmptyFrames::Pass);
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -525,7 +547,8 @@ mod tests {
         for step in 1..60 {
             let mut bytes = frames.concat();
             let counts = scan(&mut bytes, step, EmptyFrames::Hide);
-            assert_eq!((counts.small.get(), counts.bytes.get()), (2, 2041));
+            let bytes_of_all = 2041 + 30 * BLOCK_WEIGHT + 4;
+            assert_eq!((counts.small.get(), counts.bytes.get()), (2, bytes_of_all));
             assert_eq!(bytes, frames.concat(), "cut by {step}");
         }
     }
@@ -545,7 +568,8 @@ mod tests {
             SentFrames::after(0).scan(&sent, &counts.window);
             assert!(counts.is_window_low());
             let mut bytes = grant(0, 0x8000_0000 + 15_384);
-            Frames::default().scan(&mut bytes, &counts, &mut HeaderBlocks::default());
+            let mut frames = Frames::after(0, EmptyFrames::Hide);
+            frames.scan(&mut bytes, &counts, &mut HeaderBlocks::default());
             assert!(!counts.is_window_low(), "cut by {step}");
         }
     }
@@ -567,6 +591,32 @@ mod tests {
         let mut bytes = empty.clone();
         scan(&mut bytes, usize::MAX, EmptyFrames::Pass);
         assert_eq!(bytes, empty);
+    }
+
+    #[test]
+    fn does_not_hide_empty_frames_that_must_not_be() {
+        let padded = frame(DATA, PADDED, 0);
+        let mut of_no_stream = frame(DATA, 0, 0);
+        of_no_stream[HEADER - 1] = 0;
+        for frame in [padded, of_no_stream] {
+            let mut bytes = frame.clone();
+            let counts = scan(&mut bytes, usize::MAX, EmptyFrames::Hide);
+            assert_eq!((bytes, counts.counted()), (frame, 1));
+        }
+    }
+
+    #[test]
+    fn reads_nothing_after_a_block_that_h2_may_read_otherwise() {
+        let promise = frame(5, 4, 4);
+        let bodies = Bodies::new(NO_WINDOWS, false);
+        let mut wire = bodies.wire(&promise[..], EmptyFrames::Hide);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut bytes = vec![0; BUFFER];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        let mut read = || Pin::new(&mut wire).poll_read(&mut cx, &mut buffer);
+        assert!(matches!(read(), Poll::Ready(Ok(()))));
+        assert!(matches!(read(), Poll::Ready(Err(_))));
+        assert_eq!(buffer.filled(), promise);
     }
 
     #[test]

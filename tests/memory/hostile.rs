@@ -19,7 +19,7 @@ const WORKERS: &str = "4";
 /// Streams of each HTTP/2 connection.
 pub(super) const STREAMS: usize = 10;
 /// Length of a long header.
-const FIELD: usize = 10 * 1024;
+pub(super) const FIELD: usize = 10 * 1024;
 /// Payload of a small frame.
 const SMALL: usize = 100;
 /// Memory that all of them may take above the idle program.
@@ -193,12 +193,12 @@ fn refuse_bodies(socket: &mut TcpStream, _: &AtomicUsize) -> Option<()> {
     }
 }
 
-fn connect(port: u16) -> TcpStream {
+pub(super) fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
-/// Begins HTTP/2 with requests on all streams, and grants this window for each response.
-pub(super) fn open(mut client: &TcpStream, method: &str, flags: u8, window: u32) {
+/// Encodes the head of a request.
+pub(super) fn request_head(method: &str) -> Vec<u8> {
     let fields = [
         (":method", method),
         (":scheme", "http"),
@@ -206,7 +206,12 @@ pub(super) fn open(mut client: &TcpStream, method: &str, flags: u8, window: u32)
         (":authority", "a"),
     ];
     let fields = fields.iter().map(|(name, value)| field(name, value));
-    let head = fields.collect::<Vec<_>>().concat();
+    fields.collect::<Vec<_>>().concat()
+}
+
+/// Begins HTTP/2 with requests on all streams, and grants this window for each response.
+pub(super) fn open(mut client: &TcpStream, method: &str, flags: u8, window: u32) {
+    let head = request_head(method);
     let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
     let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat();
     if window > 0 {

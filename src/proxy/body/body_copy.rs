@@ -12,7 +12,8 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::byte_chain::ByteChain;
-use crate::proxy::worker_state::budget::{Held, Share, size_of_headers};
+use crate::header_memory;
+use crate::proxy::worker_state::budget::{Held, Share};
 use crate::upstream::{BoxError, Replay};
 
 /// Maximum memory of what a copy lags behind the client.
@@ -91,7 +92,7 @@ impl Queue {
 
     /// Counts the memory of the queue. Returns false if the client may not keep that much.
     fn hold(&mut self) -> bool {
-        let trailers = self.trailers.as_ref().map_or(0, size_of_headers);
+        let trailers = self.trailers.as_ref().map_or(0, header_memory::size);
         self.permit.hold(self.data.allocated() + trailers)
     }
 

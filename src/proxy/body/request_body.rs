@@ -17,13 +17,14 @@ use super::body_copy::{BodyCopy, Copies, CopyPermit};
 use super::incoming::Incoming;
 use super::trailers;
 use crate::byte_chain::ByteChain;
+use crate::header_memory;
 use crate::ir::grpc::WebFormat;
 use crate::ir::protected_headers::ProtectedHeaders;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::forwarding_names;
 use crate::proxy::error::Error;
 use crate::proxy::grpc_web;
-use crate::proxy::worker_state::budget::{Held, Share, size_of_headers};
+use crate::proxy::worker_state::budget::{Held, Share};
 use crate::upstream::{BoxError, Replay, SendError};
 
 /// Maximum bytes that are buffered for replay, unless the body is read as a whole; a longer one is sent only once.
@@ -345,7 +346,7 @@ impl ReplayBuffer {
 
     /// Counts the memory of the buffer. Returns false if the client may not keep that much.
     fn hold(&mut self) -> bool {
-        let trailers = self.trailers.as_ref().map_or(0, size_of_headers);
+        let trailers = self.trailers.as_ref().map_or(0, header_memory::size);
         self.held.resize(self.data.allocated() + trailers)
     }
 

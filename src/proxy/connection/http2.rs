@@ -16,6 +16,7 @@ use tokio::task::spawn_local;
 use super::deadline::in_time;
 use super::in_place::in_place;
 use super::io::{ClientIo, Observed};
+use super::request_heads::RequestHeads;
 use super::stream::{self, Stream};
 use crate::http2::{AMPLE_WINDOW, Bodies, EmptyFrames, FRAME_BUDGET, SEND_BUFFER, Windows, Wire};
 use crate::proxy::activity::{Activity, Phase};
@@ -63,6 +64,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
         shared: Rc::new(Shared {
             cancelled: Cancellations::default(),
             bodies,
+            heads: RequestHeads::default(),
             tunnels: Cell::new(0),
             activity,
             client,
@@ -231,7 +233,7 @@ impl Server {
             && !self.shared.activity.is_write_blocked()
     }
 
-    fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    fn accept(&mut self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let clock = &self.shared.client.worker.clock;
         if self.goaway == GoAway::Calm {
             self.shared.cancelled.count(clock);
@@ -245,7 +247,7 @@ impl Server {
             respond.send_reset(Reason::PROTOCOL_ERROR);
             return;
         }
-        let mut stream = Stream::new(self.shared.clone(), &request, respond);
+        let mut stream = Stream::new(self.shared.clone(), &mut request, respond);
         let is_head = request.method() == Method::HEAD;
         let request = stream.open(request);
         spawn_local(in_place(|| stream::serve(stream, request, is_head)));

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use super::request_heads::RequestHeads;
 use crate::http2::Bodies;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::Client;
@@ -22,6 +23,7 @@ pub(in crate::proxy) struct Shared {
     pub(in crate::proxy) activity: Rc<Activity>,
     pub(in crate::proxy) cancelled: Cancellations,
     pub(in crate::proxy) bodies: Rc<Bodies>,
+    pub(super) heads: RequestHeads,
     /// Number of open tunnels.
     pub(super) tunnels: Cell<u32>,
 }

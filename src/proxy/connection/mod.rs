@@ -15,6 +15,7 @@ pub(super) mod listener;
 mod preamble;
 mod proxy_protocol;
 mod relay;
+mod request_heads;
 mod socket;
 mod splice;
 mod stream;

@@ -16,9 +16,11 @@ use http_body::Body;
 
 use super::http2_shared::Shared;
 use super::relay::RelayEnd;
+use super::request_heads::HeadMemory;
 use super::stream_io::{StreamReader, StreamWriter};
 use super::upgrade;
-use crate::http2::{self, SendQueue, Unsent};
+use crate::byte_chain::{READ_BUFFER, stay_in_read_buffer};
+use crate::http2::{self, SendQueue, Waiting};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
 use crate::proxy::activity::{Activity, BodyPace, Phase};
@@ -34,10 +36,6 @@ use crate::proxy::response::interim::Interim;
 /// bounds what a connection holds for a client that grants no window.
 const SMALL_END: usize = 1024;
 
-/// Size of most buffers that responses are read into, of which a part of a body keeps all allocated. The memory of larger
-/// ones has a bound of its own.
-const READ_BUFFER: usize = 64 * 1024;
-
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
 pub(in crate::proxy) struct Stream {
     id: u32,
@@ -47,10 +45,12 @@ pub(in crate::proxy) struct Stream {
     /// The bytes that the client of an extended CONNECT sends.
     tunneled: Option<http2::Body>,
     is_grpc: bool,
+    head: HeadMemory,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.connection.heads.release(&self.head);
         self.connection.activity.on_request_end();
     }
 }
@@ -59,13 +59,14 @@ impl Drop for Stream {
 pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_head: bool) {
     let handled = {
         let mut handling = pin!(request.serve());
+        let mut head = None;
         poll_fn(|cx| {
             if stream.reset_malformed() {
                 return Poll::Ready(None);
             }
             match handling.as_mut().poll(cx) {
                 Poll::Ready(response) => Poll::Ready(Some(response)),
-                Poll::Pending => stream.poll_end(cx).map(|()| None),
+                Poll::Pending => stream.poll_end(cx, &mut head).map(|()| None),
             }
         })
         .await
@@ -108,10 +109,12 @@ pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_he
 impl Stream {
     pub(in crate::proxy) fn new(
         connection: Rc<Shared>,
-        request: &Request<RecvStream>,
+        request: &mut Request<RecvStream>,
         respond: SendResponse<Bytes>,
     ) -> Self {
         connection.activity.on_request();
+        let received = connection.bodies.take_received();
+        let head = connection.heads.take(request, received);
         let client = &connection.client;
         let is_grpc = *request.method() == Method::POST && is_grpc(request.headers());
         let pace = pace(request, is_grpc);
@@ -123,6 +126,7 @@ impl Stream {
             respond: Rc::new(RefCell::new(respond)),
             tunneled: None,
             is_grpc,
+            head,
         }
     }
 
@@ -143,8 +147,15 @@ impl Stream {
         request::open(client, self.activity.clone(), interim, parts, body)
     }
 
-    /// Becomes ready when the stream has ended before its response begins.
-    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Becomes ready when the stream has ended before its response begins. Until then, `head` counts the request's.
+    fn poll_end(&self, cx: &mut Context<'_>, head: &mut Option<Waiting>) -> Poll<()> {
+        if let HeadMemory::Counted(bytes) = self.head {
+            let count = || Waiting::new(&self.connection.bodies, bytes, cx);
+            if head.get_or_insert_with(count).has_failed() {
+                self.reset();
+                return Poll::Ready(());
+            }
+        }
         if self.respond.borrow_mut().poll_reset(cx).is_ready() {
             self.on_lost();
             return Poll::Ready(());
@@ -295,7 +306,7 @@ struct BodySender {
     /// Whether it is the last data.
     is_last: bool,
     /// Counts what is allocated for a client that takes nothing.
-    unsent: Option<Unsent>,
+    unsent: Option<Waiting>,
 }
 
 impl BodySender {
@@ -328,7 +339,7 @@ impl BodySender {
         match self.poll_body(cx, body.as_mut(), stream) {
             // Sending fails after a reset. Only a stream that waits has to learn of it.
             Poll::Pending if self.sender.poll_reset(cx).is_ready() => Poll::Ready(Err(Lost)),
-            Poll::Pending if self.unsent.as_ref().is_some_and(Unsent::has_failed) => {
+            Poll::Pending if self.unsent.as_ref().is_some_and(Waiting::has_failed) => {
                 body.give_up();
                 stream.reset();
                 Poll::Ready(Ok(()))
@@ -347,15 +358,16 @@ impl BodySender {
         if self.unsent.is_some() {
             return;
         }
-        let mut bytes = self.data.len();
-        if bytes < READ_BUFFER / 2 {
-            self.data = Bytes::copy_from_slice(&self.data);
-        } else {
-            bytes = READ_BUFFER;
-        }
-        bytes += body.compact();
+        let kept = match stay_in_read_buffer(self.data.len()) {
+            true => READ_BUFFER,
+            false => {
+                self.data = Bytes::copy_from_slice(&self.data);
+                self.data.len()
+            }
+        };
+        let bytes = kept + body.compact();
         if bytes > 0 {
-            self.unsent = Some(Unsent::new(&stream.connection.bodies, bytes, cx));
+            self.unsent = Some(Waiting::new(&stream.connection.bodies, bytes, cx));
         }
     }
 

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use http::{HeaderMap, Response, StatusCode};
 
+use crate::header_memory;
 use crate::http2::Bodies;
 use crate::proxy::client::Client;
-use crate::proxy::worker_state::budget::size_of_headers;
 
 /// Sender of the informational responses of one request.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ impl Interim {
             // response could follow its own final response.
             Self::Http1(client) => _ = client.injection.push_next(&head(status, headers)),
             Self::Http2(stream, bodies) => {
-                let size = size_of_headers(headers);
+                let size = header_memory::size(headers);
                 let is_admitted = bodies.send_queue().admit_informational(size);
                 // Clients wait for a 100, but not for its headers.
                 if !is_admitted && status != StatusCode::CONTINUE {

@@ -9,8 +9,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::rc::{Rc, Weak};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
-
 /// Budget of the process in bytes, divided among its workers, and the minimum of a worker. The
 /// minimum allows 64 full replays of 64 KiB.
 const PROCESS: usize = 64 * 1024 * 1024;
@@ -86,16 +84,6 @@ impl Budget {
     pub(in crate::proxy) fn held(&self) -> usize {
         self.held.get()
     }
-}
-
-/// Returns the memory of headers: their text, and about as much for each line as a `HeaderMap`
-/// takes.
-pub(in crate::proxy) fn size_of_headers(headers: &HeaderMap) -> usize {
-    const LINE: usize = size_of::<(HeaderName, HeaderValue)>() + 5 * size_of::<usize>();
-    let lines = headers.iter();
-    lines
-        .map(|(name, value)| name.as_str().len() + value.len() + LINE)
-        .sum()
 }
 
 /// A client with IPv6 usually has a whole /64 network.

@@ -9,14 +9,12 @@ use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 
-/// Size for a head and the data after it, and for any body while all large buffers are in use.
-pub(super) const ORDINARY: usize = 64 * 1024;
+use crate::byte_chain::{READ_BUFFER, stay_in_read_buffer};
+
 /// Minimum free space for a read.
 const MIN_SPACE: usize = 8 * 1024;
-/// Unread data of at least this size stays in its buffer.
-const MAX_COPY: usize = ORDINARY / 2;
-/// Size for long bodies: fewer system calls per byte, and still within the L2 cache of most
-/// processors.
+/// Size for long bodies, unless all buffers of that size are in use: fewer system calls per byte, and still within the L2
+/// cache of most processors.
 pub(super) const LARGE: usize = 512 * 1024;
 /// Maximum number of unused ordinary buffers.
 const MAX_SPARE: usize = 16;
@@ -39,11 +37,11 @@ impl Buffers {
     fn take_ordinary(&self) -> BytesMut {
         if let Some(mut spare) = self.ordinary.borrow_mut().pop()
             // A response may still reference data of the last read. Then a new buffer is needed.
-            && spare.try_reclaim(ORDINARY)
+            && spare.try_reclaim(READ_BUFFER)
         {
             return spare;
         }
-        BytesMut::with_capacity(ORDINARY)
+        BytesMut::with_capacity(READ_BUFFER)
     }
 
     fn put_ordinary(&self, mut buffer: BytesMut) {
@@ -106,10 +104,9 @@ impl ReadBuffer {
         }
     }
 
-    /// Reserves space for the next read: [`ORDINARY`], or more if more data is expected. Unread
-    /// data reduces the space.
+    /// Reserves space for the next read: [`READ_BUFFER`], or more if more data is expected. Unread data reduces the space.
     pub(super) fn make_room(&mut self, expected: usize) {
-        if expected > ORDINARY && self.bytes.is_empty() {
+        if expected > READ_BUFFER && self.bytes.is_empty() {
             if self.is_large && self.bytes.try_reclaim(LARGE) {
                 return;
             }
@@ -160,11 +157,10 @@ impl ReadBuffer {
     /// Gives the memory back while nobody reads on, apart from that of the unread data. Returns the bytes that stay
     /// allocated.
     pub(super) fn compact(&mut self) -> usize {
-        if self.bytes.len() >= MAX_COPY {
-            // The number of large ones is bounded.
+        if stay_in_read_buffer(self.bytes.len()) {
             return match self.is_large {
-                true => ORDINARY,
-                false => self.bytes.len().max(ORDINARY),
+                true => READ_BUFFER,
+                false => self.bytes.len().max(READ_BUFFER),
             };
         }
         let unread = BytesMut::from(&self.bytes[..]);
@@ -222,7 +218,7 @@ mod tests {
         assert_eq!(home.large_count.get(), MAX_LARGE);
         let mut buffer = ReadBuffer::new(home.clone());
         buffer.make_room(LARGE);
-        assert!(!buffer.is_large && buffer.capacity() >= ORDINARY);
+        assert!(!buffer.is_large && buffer.capacity() >= READ_BUFFER);
         unread.clear();
         buffer.make_room(LARGE);
         assert!(buffer.is_large);
@@ -252,7 +248,7 @@ mod tests {
             assert!(buffer.is_large);
             let text = vec![7; buffer.capacity()];
             drop(read(&mut buffer, &text));
-            buffer.make_room(ORDINARY);
+            buffer.make_room(READ_BUFFER);
             assert!(!buffer.is_large);
         }
         assert_eq!(home.large_count.get(), 1);
@@ -262,10 +258,10 @@ mod tests {
     fn compact_buffer_keeps_its_unread_bytes_alone() {
         let home = Rc::new(Buffers::default());
         for (size, length, kept) in [
-            (ORDINARY, 0, 0),
-            (ORDINARY, 100, 100),
-            (ORDINARY, MAX_COPY, ORDINARY),
-            (LARGE, MAX_COPY, ORDINARY),
+            (READ_BUFFER, 0, 0),
+            (READ_BUFFER, 100, 100),
+            (READ_BUFFER, READ_BUFFER / 2, READ_BUFFER),
+            (LARGE, READ_BUFFER / 2, READ_BUFFER),
             (LARGE, 100, 100),
         ] {
             let mut buffer = ReadBuffer::new(home.clone());
@@ -275,8 +271,8 @@ mod tests {
             buffer.extend_from_slice(&text);
             assert_eq!(buffer.compact(), kept, "{length} of {size}");
             assert_eq!(buffer[..], text);
-            assert!(kept == ORDINARY || buffer.capacity() <= length);
-            buffer.make_room(ORDINARY);
+            assert!(kept == READ_BUFFER || buffer.capacity() <= length);
+            buffer.make_room(READ_BUFFER);
             assert_eq!(buffer[..], text);
             assert!(buffer.capacity() - length >= MIN_SPACE);
             drop(taken);

@@ -22,13 +22,14 @@ use tokio::time::{Sleep, sleep};
 
 use self::body::{Decoder, Piece};
 pub(super) use self::buffers::Buffers;
-use self::buffers::{LARGE, ORDINARY, ReadBuffer};
+use self::buffers::{LARGE, ReadBuffer};
 use self::head::{RequestFraming, ResponseFraming, ResponseHead};
 use self::write_queue::WriteQueue;
 pub use super::exchange_error::ExchangeError;
 use super::io::Io;
 use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 use super::response_head::{Head, InformationalHeads};
+use crate::byte_chain::READ_BUFFER;
 use crate::http2::is_memory_scarce;
 
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
@@ -83,7 +84,7 @@ impl Connection {
     /// Reads more data, of which about `expected` bytes are expected, or little while other connections hold much.
     fn poll_fill(&mut self, cx: &mut Context<'_>, expected: usize) -> Poll<io::Result<usize>> {
         let (expected, most) = match is_memory_scarce() {
-            true => (ORDINARY, SCARCE_READ),
+            true => (READ_BUFFER, SCARCE_READ),
             false => (expected, usize::MAX),
         };
         self.buffer.make_room(expected);
@@ -196,7 +197,7 @@ impl<B: Replay> Exchange<B> {
                 }
             }
             let connection = self.connection.as_mut().ok_or(ExchangeError::Truncated)?;
-            match ready!(connection.poll_fill(cx, ORDINARY)) {
+            match ready!(connection.poll_fill(cx, READ_BUFFER)) {
                 Ok(0) => {
                     return Poll::Ready(Err(self
                         .request_failed
@@ -356,8 +357,8 @@ impl<B: Replay> Exchange<B> {
             }
             let expected = match self.decoder.remaining() {
                 Some(left) => usize::try_from(left).unwrap_or(LARGE),
-                None if self.last_read >= ORDINARY => LARGE,
-                None => ORDINARY,
+                None if self.last_read >= READ_BUFFER => LARGE,
+                None => READ_BUFFER,
             };
             match ready!(connection.poll_fill(cx, expected)) {
                 Ok(0) if self.decoder == Decoder::Close => self.decoder = Decoder::Done,

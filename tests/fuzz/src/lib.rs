@@ -5,6 +5,8 @@
 //! same paths, since they name each other by them.
 
 pub mod goldens;
+#[allow(dead_code, reason = "only a part of the modules is called")]
+mod http2;
 pub mod mutate;
 pub mod objects;
 #[allow(dead_code, reason = "only a part of the modules is called")]
@@ -17,4 +19,4 @@ pub mod targets;
 #[allow(dead_code, reason = "only a part of the modules is called")]
 mod upstream;
 
-use portcullis::{byte_chain, filter, ir, table, wire};
+use portcullis::{byte_chain, filter, header_memory, ir, table, wire};

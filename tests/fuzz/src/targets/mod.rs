@@ -6,6 +6,8 @@ pub mod client_certificate;
 pub mod client_hello;
 pub mod credentials;
 pub mod grpc;
+pub mod http2_backend;
+pub mod http2_client;
 pub mod proxy_protocol;
 pub mod response_head;
 pub mod route_match;

@@ -44,6 +44,8 @@ targets! {
     client_hello: targets::client_hello::mutate,
     credentials: bytes,
     grpc: bytes,
+    http2_backend: bytes,
+    http2_client: bytes,
     proxy_protocol: bytes,
     response_head: bytes,
     route_match: bytes,

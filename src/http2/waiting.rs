@@ -1,5 +1,6 @@
-//! Parts of bodies that wait because the peer takes no more of them. What they keep allocated counts as memory of the
-//! worker and of the connection, like bodies that are not read.
+//! What the tasks of streams keep while they wait: parts of bodies that the peer does not take, and heads of requests without a
+//! response. What is allocated counts as memory of the worker and of the connection, like bodies that are not read. If h2 bounded
+//! what all streams of several connections hold, this count would not be needed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,9 +11,9 @@ use slab::Slab;
 use super::bodies::Bodies;
 use super::held;
 
-/// The waiting parts of one connection.
+/// What waits of one connection.
 #[derive(Default)]
-pub(super) struct UnsentParts {
+pub(super) struct WaitingParts {
     parts: RefCell<Slab<Part>>,
     /// Allocated bytes of all of them.
     held: Cell<usize>,
@@ -23,16 +24,16 @@ struct Part {
     /// When it began to wait ([`held::now`]).
     since: u64,
     /// The task that waits. `None` after the part has failed.
-    sender: Option<Waker>,
+    task: Option<Waker>,
 }
 
-/// A part of a body that waits. Counts until dropped.
-pub(crate) struct Unsent {
+/// A part of a stream that waits. Counts until dropped.
+pub(crate) struct Waiting {
     bodies: Rc<Bodies>,
     key: usize,
 }
 
-impl UnsentParts {
+impl WaitingParts {
     /// Returns the allocated bytes.
     pub(super) fn held(&self) -> usize {
         self.held.get()
@@ -41,22 +42,22 @@ impl UnsentParts {
     /// Returns the times since when parts wait, and their keys.
     pub(super) fn times(&self) -> Vec<(u64, usize)> {
         let parts = self.parts.borrow();
-        let waiting = parts.iter().filter(|(_, part)| part.sender.is_some());
+        let waiting = parts.iter().filter(|(_, part)| part.task.is_some());
         waiting.map(|(key, part)| (part.since, key)).collect()
     }
 
-    /// Makes the sender of a part give it up. Its bytes do not count any more.
+    /// Makes the task of a part give it up. Its bytes do not count any more.
     pub(super) fn fail(&self, key: usize) {
-        let sender = {
+        let task = {
             let mut parts = self.parts.borrow_mut();
             let part = parts.get_mut(key);
             part.and_then(|part| {
                 self.release(std::mem::take(&mut part.bytes));
-                part.sender.take()
+                part.task.take()
             })
         };
-        if let Some(sender) = sender {
-            sender.wake();
+        if let Some(task) = task {
+            task.wake();
         }
     }
 
@@ -66,16 +67,16 @@ impl UnsentParts {
     }
 }
 
-impl Unsent {
+impl Waiting {
     /// Counts allocated bytes that a task keeps for a connection. It is woken if they have to go.
     pub(crate) fn new(bodies: &Rc<Bodies>, bytes: usize, cx: &Context<'_>) -> Self {
-        let unsent = bodies.unsent();
-        let key = unsent.parts.borrow_mut().insert(Part {
+        let waiting = bodies.waiting();
+        let key = waiting.parts.borrow_mut().insert(Part {
             bytes,
             since: held::advance(),
-            sender: Some(cx.waker().clone()),
+            task: Some(cx.waker().clone()),
         });
-        unsent.held.set(unsent.held.get() + bytes);
+        waiting.held.set(waiting.held.get() + bytes);
         held::add(bytes);
         held::enforce();
         Self {
@@ -86,15 +87,15 @@ impl Unsent {
 
     /// Reports whether the bytes have to go.
     pub(crate) fn has_failed(&self) -> bool {
-        let parts = self.bodies.unsent().parts.borrow();
-        parts[self.key].sender.is_none()
+        let parts = self.bodies.waiting().parts.borrow();
+        parts[self.key].task.is_none()
     }
 }
 
-impl Drop for Unsent {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        let unsent = self.bodies.unsent();
-        let part = unsent.parts.borrow_mut().remove(self.key);
-        unsent.release(part.bytes);
+        let waiting = self.bodies.waiting();
+        let part = waiting.parts.borrow_mut().remove(self.key);
+        waiting.release(part.bytes);
     }
 }
