@@ -153,8 +153,8 @@ fn names(file: usize, policies: &[(u8, u8)]) -> BTreeSet<String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// The policies of a file protect: by a valid version, or because requests to their targets are refused. Those of before
-    /// protect as long as a file is no YAML. A restart knows what files name now.
+    /// The policies of a file protect: by a valid version, or because requests to their targets are refused. While a file is no
+    /// YAML, those of before protect that were valid, or that it still names. A restart knows what files name now.
     #[test]
     fn policies_protect_after_every_change_and_restart(
         steps in proptest::collection::vec(
@@ -164,12 +164,14 @@ proptest! {
     ) {
         let (mut folder, _) = Folder::new(&[("keep.yaml", config_map("keep", "one"))]);
         let (mut written, mut protecting) = ([(); 3].map(|()| BTreeSet::new()), [(); 3].map(|()| BTreeSet::new()));
+        let mut valid = BTreeSet::new();
         for (file, policies, what) in steps {
             let path = ["a.yaml", "b.yaml", "c.yaml"][file];
             let is_broken = policies.iter().any(|(_, kind)| *kind == 3);
             written[file] = names(file, &policies);
-            if !is_broken {
-                protecting[file].clone_from(&written[file]);
+            match is_broken {
+                true => protecting[file].retain(|it| written[file].contains(it) || valid.contains(it)),
+                false => protecting[file].clone_from(&written[file]),
             }
             let texts: Vec<_> = policies.iter().map(|it| policy(file, it)).collect();
             folder.write(path, &texts.join("---\n"));
@@ -181,6 +183,8 @@ proptest! {
                 }
                 _ => folder.follow(&[path]),
             };
+            let policies = load.snapshot.access_policies.iter();
+            valid = policies.filter(|it| it.unreadable.is_none()).map(|it| it.metadata.name.to_string()).collect();
             for name in protecting.iter().flatten() {
                 prop_assert!(load.snapshot.access_policies.get("default", name).is_some(), "{}", name);
             }
