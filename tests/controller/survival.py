@@ -181,7 +181,7 @@ def crowded_admin_port(cluster):
             began = time.monotonic()
             assert ask(pods[0], "/healthz")[0] == 200, "/healthz does not return 200"
             slowest = max(slowest, time.monotonic() - began)
-            assert is_ready(cluster.api.get("Pod", name, NS)), "it is not ready"
+            assert is_ready(cluster.api.get("Pod", name, NS)), f"it is not ready: {readiness(pods[0])}"
             # A client that keeps reconnecting.
             for number, one in enumerate(crowd[:20]):
                 one.close()
