@@ -176,7 +176,7 @@ impl<'a, B: Replay> State<'a, B> {
             Ready::Http1(connection) => {
                 let limits = limits.of(backend);
                 let exchange = http1::Exchange::new(connection, request, body, limits);
-                Self::Exchanging(Exchange::Http1(Box::new(exchange)), in_flight)
+                Self::Exchanging(Exchange::Http1(exchange), in_flight)
             }
             Ready::Http2(slot) => match http2::Exchange::new(slot, request, body, limits) {
                 Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), in_flight),

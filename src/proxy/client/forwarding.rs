@@ -88,7 +88,7 @@ impl Forwarding {
     pub(crate) fn sanitize(
         &self,
         headers: &mut HeaderMap,
-        host: Option<&HeaderValue>,
+        host: Option<HeaderValue>,
         (origin, has_claims): (&Origin, bool),
         new_id: impl FnOnce() -> HeaderValue,
     ) -> AddedHeaders {
@@ -110,34 +110,32 @@ impl Forwarding {
             None => claims.id.filter(|_| origin.is_trusted),
             Some(rules) => rules.id(claims.id, origin.is_trusted),
         };
-        let requested = host;
-        let host = claims.host.or_else(|| host.cloned());
-        let end = if host.is_some() { 4 } else { 3 };
-        let values = [
-            (X_REQUEST_ID, id.unwrap_or_else(new_id)),
-            (
-                X_FORWARDED_FOR,
-                chain(claims.chain.iter(), &self.address, b", "),
-            ),
-            (
-                X_FORWARDED_PROTO,
-                claims.proto.unwrap_or_else(|| self.proto.clone()),
-            ),
-            (
-                X_FORWARDED_HOST,
-                host.unwrap_or(HeaderValue::from_static("")),
-            ),
-        ];
+        let requested = self.rules.as_ref().and_then(|_| host.clone());
+        let host = claims.host.or(host);
         let mut added = AddedHeaders {
-            headers: values,
             first: 0,
-            end,
+            end: if host.is_some() { 4 } else { 3 },
+            headers: [
+                (X_REQUEST_ID, id.unwrap_or_else(new_id)),
+                (
+                    X_FORWARDED_FOR,
+                    chain(claims.chain.iter(), &self.address, b", "),
+                ),
+                (
+                    X_FORWARDED_PROTO,
+                    claims.proto.unwrap_or_else(|| self.proto.clone()),
+                ),
+                (
+                    X_FORWARDED_HOST,
+                    host.unwrap_or(HeaderValue::from_static("")),
+                ),
+            ],
         };
         if let Some(rules) = &self.rules {
             added.first = usize::from(!rules.send_id());
             if let Some(sent) = rules.sent() {
                 added.retain(sent);
-                self.set_others(headers, (sent, rules.port), (origin, requested));
+                self.set_others(headers, (sent, rules.port), (origin, requested.as_ref()));
             }
         }
         added

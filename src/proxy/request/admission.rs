@@ -81,7 +81,7 @@ pub(super) fn admit(
     record: &mut Record,
 ) -> Result<Matched, Refused> {
     let websocket = websocket::begin(parts)?;
-    let normalized = normalize(client, parts)?;
+    let mut normalized = normalize(client, parts)?;
     let table = client.worker.table.load();
     let place = Place::find(client, &table, &normalized.host);
     let clients = place.clients();
@@ -93,7 +93,8 @@ pub(super) fn admit(
     let origin = client.origin(clients, &mut parts.headers);
     record.comes_from(&origin);
     let claims = (&origin, normalized.has_forwarding);
-    let host_header = normalized.host_header.as_ref();
+    let host_header = normalized.host_header.take();
+    let has_host = host_header.is_some();
     let added = client
         .forwarding
         .sanitize(&mut parts.headers, host_header, claims, new_id);
@@ -148,7 +149,7 @@ pub(super) fn admit(
             ..refused(error)
         }
     })?;
-    if host_header.is_none() {
+    if !has_host {
         // RFC 9110, 7.1: without an authority, the local address is used.
         parts.headers.insert(HOST, client.local_authority());
     }

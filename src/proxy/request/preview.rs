@@ -107,9 +107,8 @@ impl Preview {
             ..Origin::direct(Ipv4Addr::LOCALHOST.into())
         };
         let claims = (&origin, normalized.has_forwarding);
-        let host_header = normalized.host_header.as_ref();
         let id = || REQUEST_ID;
-        let added = forwarding.sanitize(&mut parts.headers, host_header, claims, id);
+        let added = forwarding.sanitize(&mut parts.headers, normalized.host_header, claims, id);
         Ok(Self {
             parts,
             is_call,

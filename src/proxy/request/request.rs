@@ -19,6 +19,7 @@ use super::authentication::{Credentials, Unverified};
 use super::compression::compress;
 use super::error_pages::fetch;
 use super::negotiation::{Negotiated, wanted_page};
+use super::policies::Passed;
 use super::policy_refusal::PolicyRefusal;
 use super::websocket::Handshake;
 use super::{error_pages, filters, permission, preflight};
@@ -61,6 +62,27 @@ enum Outcome {
     Preflight(Box<(Box<Exchange>, Box<PolicyRefusal>)>),
     /// It is refused.
     Refuse(Box<ErrorResponse>),
+}
+
+impl Outcome {
+    /// Returns what follows for a request that its policies let pass.
+    fn of(mut exchange: Box<Exchange>, passed: Option<Box<Passed>>) -> Self {
+        let Some(passed) = passed else {
+            return Self::Forward(exchange);
+        };
+        if let Some(headers) = passed.headers {
+            exchange
+                .response_phase
+                .change_headers(Level::Rule, *headers);
+        }
+        match passed.credentials {
+            Some(Credentials::Unverified(unverified)) => {
+                Self::Verify(Box::new((exchange, unverified)))
+            }
+            Some(Credentials::Waived(refusal)) => Self::Preflight(Box::new((exchange, refusal))),
+            Some(Credentials::Valid(_)) | None => Self::Forward(exchange),
+        }
+    }
 }
 
 /// Normalizes and matches a request. Does not await.
@@ -279,7 +301,9 @@ impl Exchange {
                 passed,
             }) => {
                 let defaults = passed.as_ref().and_then(|it| it.defaults.clone());
-                let mut exchange = Box::new(Self {
+                // Written in place: `Box::new` would copy it.
+                let place = Box::new_uninit();
+                let exchange = Self {
                     negotiated: Negotiated::of(defaults.as_deref(), &parts),
                     page: match websocket {
                         // A page with 200 would open the tunnel.
@@ -315,30 +339,13 @@ impl Exchange {
                     attempt_expires: None,
                     rule,
                     record,
-                });
+                };
+                let exchange = Box::write(place, exchange);
                 let defaults = exchange.defaults.as_deref();
                 if let Some(time) = defaults.and_then(RouteDefaults::stream_idle_timeout) {
                     exchange.record.activity().idle_for(time);
                 }
-                match passed {
-                    None => Outcome::Forward(exchange),
-                    Some(passed) => {
-                        if let Some(headers) = passed.headers {
-                            exchange
-                                .response_phase
-                                .change_headers(Level::Rule, *headers);
-                        }
-                        match passed.credentials {
-                            Some(Credentials::Unverified(unverified)) => {
-                                Outcome::Verify(Box::new((exchange, unverified)))
-                            }
-                            Some(Credentials::Waived(refusal)) => {
-                                Outcome::Preflight(Box::new((exchange, refusal)))
-                            }
-                            Some(Credentials::Valid(_)) | None => Outcome::Forward(exchange),
-                        }
-                    }
-                }
+                Outcome::of(exchange, passed)
             }
             Err(refused) => refuse_unmatched(refused, &parts, record),
         }

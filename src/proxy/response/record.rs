@@ -66,7 +66,9 @@ impl Record {
         let start = Instant::now();
         let worker = &client.worker;
         let line = (worker.access_log).open(&client.peer_text, parts, start, &worker.clock);
-        Box::new(Self {
+        // Written in place: `Box::new` would copy it.
+        let place = Box::new_uninit();
+        let record = Self {
             client,
             activity,
             origin: None,
@@ -84,7 +86,8 @@ impl Record {
             log: None,
             log_settings: None,
             span: None,
-        })
+        };
+        Box::write(place, record)
     }
 
     /// The connection of the request.

@@ -147,12 +147,14 @@ impl<B: Replay> Exchange<B> {
         request: &Outgoing<'_>,
         body: B,
         limits: HeadLimits,
-    ) -> Self {
+    ) -> Box<Self> {
         let parts = request.parts;
         let ended = body.is_end_stream();
         let framing = framing_of(parts, &body);
         let expects = request.expect_continue && framing.announces_body();
-        Self {
+        // Written in place: `Box::new` would copy it.
+        let place = Box::new_uninit();
+        let exchange = Self {
             connection: Some(connection),
             queue: WriteQueue::new(head::encode(request, framing)),
             chunked: framing == RequestFraming::Chunked,
@@ -172,7 +174,8 @@ impl<B: Replay> Exchange<B> {
             decoder: Decoder::Done,
             keep_alive: false,
             head_done: false,
-        }
+        };
+        Box::write(place, exchange)
     }
 
     /// Sends the request and waits for the final response head. Afterwards, polling the response continues to send the

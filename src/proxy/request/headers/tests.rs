@@ -309,7 +309,7 @@ fn accepts_forwarding_headers_from_trusted_clients_only() {
         };
         let mut added = forwarding.sanitize(
             &mut headers,
-            normal.host_header.as_ref(),
+            normal.host_header,
             (&from(trusted), normal.has_forwarding),
             || HeaderValue::from_static("new"),
         );
@@ -352,7 +352,7 @@ fn client_certificates_are_claimed_by_trusted_clients_only() {
         let id = || HeaderValue::from_static("new");
         forwarding.sanitize(
             &mut headers,
-            normal.host_header.as_ref(),
+            normal.host_header,
             (&from(trusted), normal.has_forwarding),
             id,
         );
