@@ -11,7 +11,7 @@ pub fn size(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// Copies values, which else keep the whole buffer allocated that they were read into.
+/// Copies values, which otherwise keep the whole buffer allocated that they were read into.
 pub fn detach(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         // What was valid once is valid again.

@@ -161,34 +161,35 @@ pub fn remove_api_keys(parts: &mut Parts, places: &[KeyPlace]) -> Option<()> {
     Some(())
 }
 
-/// Removes the keys or tokens of all of these places but for one that was verified, since a backend may read another place.
-/// Credentials of other schemes in `Authorization` stay. Fails like [`remove_api_keys`].
+/// Removes the keys or tokens of all of these places but for those that are kept. Credentials of other schemes in `Authorization`
+/// stay. Fails like [`remove_api_keys`].
 pub fn remove_others<'a>(
     parts: &mut Parts,
     places: impl Iterator<Item = &'a KeyPlace>,
-    kept: &[u8],
+    kept: &[Vec<u8>],
 ) -> Option<()> {
+    let is_other = |value: &[u8]| kept.iter().all(|kept| kept != value);
     for place in places {
         match place {
             KeyPlace::Header(name) => {
-                let is_other = |value: &[u8]| match bearer(value) {
-                    Some(token) => token != kept && value != kept,
-                    None => value != kept && *name != AUTHORIZATION,
+                let is_removed = |value: &[u8]| match bearer(value) {
+                    Some(token) => is_other(token) && is_other(value),
+                    None => is_other(value) && (*name != AUTHORIZATION || !value.contains(&b' ')),
                 };
                 let mut values = parts.headers.get_all(name).iter();
-                if values.any(|value| is_other(value.as_bytes())) {
+                if values.any(|value| is_removed(value.as_bytes())) {
                     parts.headers.remove(name);
                 }
             }
             KeyPlace::Query(name) => {
                 let query = parts.uri.query().unwrap_or_default();
                 let mut parameters = form_urlencoded::parse(query.as_bytes());
-                if parameters.any(|(key, value)| *key == **name && value.as_bytes() != kept) {
+                if parameters.any(|(key, value)| *key == **name && is_other(value.as_bytes())) {
                     remove_parameter(parts, name)?;
                 }
             }
             KeyPlace::Cookie(name) => {
-                if cookie::values(&parts.headers, name).any(|value| value != kept) {
+                if cookie::values(&parts.headers, name).any(is_other) {
                     remove_cookie(&mut parts.headers, name)?;
                 }
             }
@@ -411,11 +412,13 @@ mod tests {
             ("/?key=a&b", &["Bearer a", "a", "key=a"][..], "/?key=a&b"),
             ("/?key=c&b", &["Bearer c", "c", "key=c"], "/?b"),
             ("/?key=a&key=c", &["Basic c", "a", "key=a; key=c"], "/"),
+            ("/?key=b", &["c", "b", "key=b"], "/?key=b"),
         ] {
             let names = ["authorization", "x-api-key", "cookie"];
             let headers: Vec<_> = names.into_iter().zip(headers.iter().copied()).collect();
             let mut parts = parts(target, &headers);
-            remove_others(&mut parts, places.iter(), b"a").unwrap();
+            let kept = ["a", "b"].map(Vec::from);
+            remove_others(&mut parts, places.iter(), &kept).unwrap();
             assert_eq!(parts.uri.to_string(), expected);
             for (name, value) in headers {
                 let stays = !value.ends_with('c') || value == "Basic c";

@@ -192,7 +192,7 @@ impl<'de> Deserialize<'de> for TextMap {
     }
 }
 
-/// The key of all digests of this process. Whoever knew it could name objects so that those of all namespaces take long to find.
+/// The key of all digests of this process. An author who knows it can choose names that make look-ups slow for all namespaces.
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// Returns the digest of a value, equal for equal values of this process and unpredictable.

@@ -151,6 +151,19 @@ metadata: {name: portcullis}
 spec: {controllerName: portcullis.dev/gateway-controller}
 ";
 
+/// A Gateway of another controller.
+const FOREIGN: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: other}
+spec: {controllerName: example.com/other}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: other}
+spec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTTP}]}
+";
+
 /// What names a Gateway that does not exist.
 const ORPHANS: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
@@ -198,6 +211,10 @@ fn check_judges_a_folder_as_its_controller_does() {
         text.contains("Gateway default/web\n  Accepted is True"),
         "{text}"
     );
+    assert_eq!(code, Some(0), "{text}");
+    // Another controller serves its own Gateways.
+    fs::write(folder.path().join("foreign.yaml"), FOREIGN).unwrap();
+    let (text, code) = checked(&["--allow-host-network", "unprivileged-ports"]);
     assert_eq!(code, Some(0), "{text}");
     // No other controller has what is missing.
     fs::write(folder.path().join("orphans.yaml"), ORPHANS).unwrap();

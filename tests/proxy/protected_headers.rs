@@ -172,7 +172,7 @@ async fn headers_that_policies_decide_by_have_one_spelling() {
     assert_eq!(request.fields.all("x-tenant"), ["one,two"]);
 }
 
-/// Only backends are told who the client is: what it says itself in these headers neither permits nor counts anything.
+/// The proxy alone says to backends who the client is: what the client says itself in these headers neither permits nor counts anything.
 #[tokio::test]
 async fn headers_about_identity_decide_nothing() {
     let origin = Origin::hello();
@@ -324,6 +324,10 @@ async fn backends_get_no_credentials_beside_those_that_were_verified() {
     ]);
     let mut kept = api_key();
     kept["apiKey"]["keep"] = json!(true);
+    let [mut with_password, mut with_token] = [kept.clone(), kept.clone()];
+    with_password["basic"] = basic()["basic"].clone();
+    with_password["require"] = json!("Any");
+    with_token["jwt"] = tokens["jwt"].clone();
     for (spec, verified, other) in [
         (
             tokens,
@@ -331,9 +335,20 @@ async fn backends_get_no_credentials_beside_those_that_were_verified() {
             "X-Token: forged",
         ),
         (kept, "X-API-Key: key-of-shop".to_owned(), "Cookie: b=c"),
+        (
+            with_password,
+            format!("Authorization: {}", authorization("alice", "password")),
+            "X-API-Key: forged",
+        ),
+        (
+            with_token,
+            format!("X-Token: {token}\r\nX-API-Key: key-of-shop"),
+            "Authorization: Bearer forged",
+        ),
     ] {
         let objects = Objects::http().service("origin", &[origin.address]);
         let objects = objects.route("route", &[to("origin")]).with(keys());
+        let objects = objects.with(users(&[("alice", BCRYPT)]));
         let scene = Scene::start(&objects.with(access("a", &gateway(), &spec)));
         let head = [&*verified, other, "Cookie: a=b; key=forged"];
         let request = sent(scene.at(80), &origin, &head, &[]);
@@ -343,7 +358,8 @@ async fn backends_get_no_credentials_beside_those_that_were_verified() {
             .map(|(name, value)| format!("{name}: {value}"))
             .collect();
         let has = |line: &str| lines.iter().any(|it| it.eq_ignore_ascii_case(line));
-        assert!(has(&verified) && has("Cookie: a=b"), "{lines:?}");
+        let stay = verified.split("\r\n").all(has);
+        assert!(stay && has("Cookie: a=b"), "{lines:?}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::task::consume_budget;
 
 use super::change::Change;
 
@@ -34,6 +35,8 @@ impl PendingChanges {
     /// Waits for the next change and returns it.
     pub(super) async fn next(&self) -> Change {
         loop {
+            // While changes come as fast as they are handled, other tasks have their turns.
+            consume_budget().await;
             if let Some(change) = self.pop() {
                 return change;
             }

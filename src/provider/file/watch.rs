@@ -322,7 +322,7 @@ impl Changes {
             }
         }
         let latest = Instant::now() + MAX_DEBOUNCE;
-        loop {
+        while Instant::now() < latest {
             // A file in the middle of a write probably belongs to the same change.
             let until = if self.unfinished.is_empty() {
                 latest.min(Instant::now() + DEBOUNCE)
@@ -353,7 +353,11 @@ impl Changes {
         let until = Instant::now() + EVENT_DELAY;
         let mut is_disturbed = false;
         while let Ok(change) = timeout_at(until, self.events.next()).await {
-            is_disturbed |= self.record(change) > Effect::Nothing;
+            // Changes that are not handled in time may be some during the draft.
+            is_disturbed |= self.record(change) > Effect::Nothing || Instant::now() >= until;
+            if Instant::now() >= until {
+                break;
+            }
         }
         is_disturbed
     }

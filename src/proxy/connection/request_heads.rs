@@ -15,6 +15,8 @@ const FREE: usize = 64 * 1024;
 pub(super) struct RequestHeads {
     /// Bytes of those that do not count.
     free: Cell<usize>,
+    /// Bytes before the heads that were read together.
+    read: Cell<usize>,
 }
 
 /// The memory of the head of one request.
@@ -26,9 +28,13 @@ pub(super) enum HeadMemory {
 }
 
 impl RequestHeads {
-    /// Takes the head of a request, the first after this many bytes. Those in the same buffer stay allocated with it.
+    /// Takes the head of a request after this many new bytes, 0 for another one of them. Any of the heads may keep all of these
+    /// allocated.
     pub(super) fn take<B>(&self, request: &mut Request<B>, received: usize) -> HeadMemory {
-        let size = size(request);
+        if received > 0 {
+            self.read.set(received);
+        }
+        let (size, received) = (size(request), self.read.get());
         let free = self.free.get() + size + received;
         if free <= FREE {
             self.free.set(free);
@@ -48,8 +54,11 @@ impl RequestHeads {
 
 /// Returns the bytes of a head without its buffer.
 fn size<B>(request: &Request<B>) -> usize {
-    let target = request.uri().path_and_query();
-    target.map_or(0, |target| target.as_str().len()) + header_memory::size(request.headers())
+    let uri = request.uri();
+    request.method().as_str().len()
+        + uri.authority().map_or(0, |it| it.as_str().len())
+        + uri.path_and_query().map_or(0, |it| it.as_str().len())
+        + header_memory::size(request.headers())
 }
 
 /// Copies a head out of its buffer.
@@ -98,16 +107,32 @@ mod tests {
         let take = |size, received| heads.take(&mut request("/", size), received);
         let first = take(1000, FREE / 2);
         assert!(matches!(first, HeadMemory::Free(bytes) if bytes > FREE / 2 + 1000));
-        let large = take(FREE / 2, 0);
+        let of_same_read = take(1, 0);
+        assert!(matches!(of_same_read, HeadMemory::Counted(bytes) if bytes < 1000));
+        let large = take(FREE / 2, 1);
         assert!(matches!(large, HeadMemory::Counted(bytes) if bytes < FREE / 2 + 1000));
         let after_much = take(1, FREE);
         assert!(matches!(after_much, HeadMemory::Counted(bytes) if bytes < 1000));
         let second = take(1, 1);
         assert!(matches!(second, HeadMemory::Free(_)));
-        for head in [first, large, after_much, second] {
+        for head in [first, of_same_read, large, after_much, second] {
             heads.release(&head);
         }
         assert_eq!(heads.free.get(), 0);
+    }
+
+    #[test]
+    fn every_part_of_a_head_counts() {
+        let long = "x".repeat(1000);
+        let requests = [
+            Request::builder().method(long.as_str()),
+            Request::builder().uri(format!("http://{long}/")),
+            Request::builder().uri(format!("/{long}")),
+            Request::builder().header("field", &long),
+        ];
+        for request in requests.map(|it| it.body(()).unwrap()) {
+            assert!(size(&request) >= 1000, "{request:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Who sent a request, what the client may send for that, and what the backend gets of it. Must not know how credentials are
 //! written or verified.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use super::policy_refusal::PolicyRefusal;
 use crate::filter::credentials::{api_key, remove_api_keys, remove_others, token};
 use crate::filter::session_cookies;
 use crate::ir::auth_call::ExternalPolicy;
-use crate::ir::authentication::{KeyPlace, Require};
+use crate::ir::authentication::{ApiKeys, Require};
 use crate::proxy::error::Error;
 use crate::table::{
     Authentication, AuthorizedRequest, BrokenPolicy, Claims, ClientIdentity, Oidc, Policies,
-    RequestView, Session, TokenIdentity, VerifiedToken,
+    RequestView, Session, TokenIdentity, Tokens, VerifiedToken,
 };
 use crate::telemetry::trace::Event;
 
@@ -167,6 +166,38 @@ impl Identity {
         of_token.or_else(|| self.session.as_ref().map(|session| &session.claims))
     }
 
+    /// Removes the tokens that were not verified beside one that was, and the API keys that were not verified where keys are kept:
+    /// a backend may read another place than the proxy.
+    fn remove_unverified(
+        &self,
+        parts: &mut request::Parts,
+        tokens: Option<&Tokens>,
+        clients: Option<&ApiKeys>,
+    ) -> Result<(), Error> {
+        let tokens = tokens.zip(self.token.as_ref());
+        let issuer = tokens.map(|(tokens, token)| tokens.issuer(token).ok_or(Error::Filter));
+        let issuer = issuer.transpose()?;
+        let providers = tokens
+            .into_iter()
+            .flat_map(|(tokens, _)| &tokens.ir.providers);
+        let keeping = clients.filter(|clients| clients.keep);
+        let of_keys = keeping.into_iter().flat_map(|clients| &clients.from);
+        let places = providers.flat_map(|it| &it.from).chain(of_keys);
+        let keeping = keeping.filter(|_| self.key.is_some());
+        let verified = usize::from(issuer.is_some()) + usize::from(keeping.is_some());
+        if places.clone().count() == verified {
+            return Ok(());
+        }
+        let request = (&parts.headers, parts.uri.query());
+        let token = issuer.map(|issuer| token(request, &issuer.from));
+        let key = keeping.map(|clients| api_key(request, &clients.from));
+        let mut kept = Vec::new();
+        for verified in token.into_iter().chain(key) {
+            kept.push(verified.ok_or(Error::Filter)?.into_owned());
+        }
+        remove_others(parts, places, &kept).ok_or(Error::Filter)
+    }
+
     /// Tells backends who sent the request. What the client says about that is removed, its API key, the cookies of a sign-in, and
     /// keys and tokens that were not verified beside one that was.
     pub(super) fn apply(&self, parts: &mut request::Parts) -> Result<(), Error> {
@@ -182,20 +213,10 @@ impl Identity {
             require: _,
             identity_headers,
         } = authentication;
-        if let Some((tokens, verified)) = tokens.as_ref().zip(self.token.as_ref()) {
-            let own = tokens.issuer(verified).ok_or(Error::Filter)?;
-            let places = tokens.ir.providers.iter().flat_map(|it| &it.from);
-            keep_only(parts, (token, &own.from), places)?;
-        }
         let clients = clients.as_ref().map(|clients| &*clients.ir);
-        match clients {
-            Some(clients) if !clients.keep => {
-                remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
-            }
-            Some(clients) if self.key.is_some() => {
-                keep_only(parts, (api_key, &clients.from), clients.from.iter())?;
-            }
-            Some(_) | None => {}
+        self.remove_unverified(parts, tokens.as_deref(), clients)?;
+        if let Some(clients) = clients.filter(|clients| !clients.keep) {
+            remove_api_keys(parts, &clients.from).ok_or(Error::Filter)?;
         }
         if let Some(oidc) = oidc {
             let name = &oidc.ir.cookie.name;
@@ -245,23 +266,6 @@ pub(super) fn authorize(
 
 pub(super) fn broken(_: BrokenPolicy) -> Box<PolicyRefusal> {
     Box::new(Error::BrokenPolicy.into())
-}
-
-/// Reads credentials of a request.
-type Read = for<'a> fn((&'a HeaderMap, Option<&'a str>), &[KeyPlace]) -> Option<Cow<'a, [u8]>>;
-
-/// Removes all credentials of several places but for those that were read from `own`, and verified.
-fn keep_only<'a>(
-    parts: &mut request::Parts,
-    (read, own): (Read, &[KeyPlace]),
-    places: impl Iterator<Item = &'a KeyPlace> + Clone,
-) -> Result<(), Error> {
-    if places.clone().nth(1).is_none() {
-        return Ok(());
-    }
-    let kept = read((&parts.headers, parts.uri.query()), own);
-    let kept = kept.ok_or(Error::Filter)?.into_owned();
-    remove_others(parts, places, &kept).ok_or(Error::Filter)
 }
 
 /// Sets the headers with tokens of a session.

@@ -158,7 +158,11 @@ impl Gateways {
         let computed = input.reading(|| {
             let object = input.find::<Gateway>(name)?;
             let Some(mut draft) = draft(input, object, self.sets.of_gateway(input, name)) else {
-                let is_reported = input.options.are_of_a_folder();
+                let class = &object.spec.gateway_class_name;
+                let has_class = input.get::<GatewayClass>("", class).is_some();
+                let options = input.options;
+                let is_reported =
+                    options.mode == Mode::Standalone || options.is_judged_alone && !has_class;
                 let note = is_reported.then(|| gateway::unserved(input, object));
                 return Some(Output {
                     translated: None,

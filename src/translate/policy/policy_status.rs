@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::inherited_policy::Unreadable;
+use crate::api::parameters;
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
 use crate::status::merge::MAX_ANCESTORS;
 use crate::status::{AncestorStatus, Condition, Note};
 
 use crate::translate::changes::Changes;
-use crate::translate::input::Input;
+use crate::translate::input::{Input, Mode};
 use crate::translate::memo::Memo;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::report::{Report, put};
@@ -106,14 +107,16 @@ pub(in crate::translate) fn accepted(
 }
 
 /// Returns the note on a policy that applies to more Gateways than its status has room for, or to none. In a folder, no
-/// other controller can use it.
+/// other controller can use a policy of ours, nor any of a proxy that is alone.
 fn note(
     input: &Input<'_>,
     (policy, unused): (&ObjectRef, &str),
     ancestors: &[AncestorStatus],
 ) -> Option<Note> {
+    let is_alone = input.options.mode == Mode::Standalone;
+    let is_ours = input.options.is_judged_alone && *policy.group == *parameters::GROUP;
     let message = match ancestors.len() {
-        0 if input.options.are_of_a_folder() => format!("without effect: {unused}"),
+        0 if is_alone || is_ours => format!("without effect: {unused}"),
         count if count > MAX_ANCESTORS => format!(
             "it applies to {count} Gateways, and the API permits {MAX_ANCESTORS} entries in status.ancestors: the conditions of the \
              others are not written; target fewer Services with one policy"

@@ -145,7 +145,7 @@ impl Http2Connection {
             used: Cell::new(clock.now()),
         });
         if let Some(mut pings) = connection.ping_pong() {
-            let has_responded = learn_settings(&mut connection, &mut pings).await?;
+            let has_responded = learn_settings(&mut connection, &mut pings, &bodies).await?;
             let deadline = clock.deadline();
             deadline.set(PING_AFTER);
             let silence = Silence {
@@ -354,12 +354,15 @@ impl Future for Driver {
 async fn learn_settings(
     connection: &mut client::Connection<Wire<WatchedIo>, Bytes>,
     pings: &mut PingPong,
+    bodies: &Rc<Bodies>,
 ) -> Result<bool, h2::Error> {
     pings.send_ping(Ping::opaque())?;
     let pong = poll_fn(|cx| {
         if let Poll::Ready(end) = Pin::new(&mut *connection).poll(cx) {
             return Poll::Ready(end.and(Err(Reason::NO_ERROR.into())));
         }
+        // Counted frames end a turn until they are collected.
+        bodies.on_driven(|_| Ok(()));
         pings.poll_pong(cx).map_ok(|_| true)
     });
     timeout(SETTINGS_TIMEOUT, pong).await.unwrap_or(Ok(false))
