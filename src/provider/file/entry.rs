@@ -40,7 +40,7 @@ pub(super) struct Entry {
 struct Broken {
     /// Why the last read failed. The documents are then those of the previous read.
     failure: Option<Box<str>>,
-    /// Its objects when it was last valid. They stay in service.
+    /// Its objects when it was last valid, or else when it was first read. They stay in service.
     retained: BTreeSet<ObjectRef>,
 }
 
@@ -140,7 +140,7 @@ impl Entry {
         self.broken.as_ref()?.failure.as_deref()
     }
 
-    /// Returns the objects that a broken file had when it was last valid.
+    /// Returns the objects that a broken file had when it was last valid, or else when it was first read.
     pub(super) fn retained(&self) -> &BTreeSet<ObjectRef> {
         static NONE: BTreeSet<ObjectRef> = BTreeSet::new();
         self.broken
@@ -256,13 +256,10 @@ pub(super) fn read_entry(
     Some(Arc::new(entry))
 }
 
-/// Returns the objects of a file when it was last valid.
+/// Returns the objects of a file when it was last valid, or else those that could be read when it was first read.
 fn retained(previous: Option<&Arc<Entry>>) -> BTreeSet<ObjectRef> {
-    match previous {
-        Some(previous) if previous.is_broken() => previous.retained().clone(),
-        Some(previous) => previous.objects().cloned().collect(),
-        None => BTreeSet::new(),
-    }
+    let objects = previous.into_iter().flat_map(|previous| previous.objects());
+    objects.cloned().collect()
 }
 
 fn read_document(
