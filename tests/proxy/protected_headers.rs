@@ -328,6 +328,7 @@ async fn backends_get_no_credentials_beside_those_that_were_verified() {
     with_password["basic"] = basic()["basic"].clone();
     with_password["require"] = json!("Any");
     with_token["jwt"] = tokens["jwt"].clone();
+    with_token["jwt"]["providers"][0]["from"][1]["name"] = json!("X-API-Key");
     for (spec, verified, other) in [
         (
             tokens,
@@ -342,8 +343,11 @@ async fn backends_get_no_credentials_beside_those_that_were_verified() {
         ),
         (
             with_token,
-            format!("X-Token: {token}\r\nX-API-Key: key-of-shop"),
-            "Authorization: Bearer forged",
+            format!(
+                "Authorization: {}\r\nX-API-Key: key-of-shop",
+                bearer(&token)
+            ),
+            "Cookie: b=c",
         ),
     ] {
         let objects = Objects::http().service("origin", &[origin.address]);
