@@ -95,9 +95,8 @@ pub(super) fn admit(
     let claims = (&origin, normalized.has_forwarding);
     let host_header = normalized.host_header.take();
     let has_host = host_header.is_some();
-    let added = client
-        .forwarding
-        .sanitize(&mut parts.headers, host_header, claims, new_id);
+    let forwarding = &client.forwarding;
+    let added = forwarding.sanitize(&mut parts.headers, host_header, claims, new_id);
     record.identified(added.id());
     let refused = |error: Error| Refused {
         id: Some(added.id().clone()),
