@@ -15,6 +15,8 @@ import http2
 from http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame, reset
 
 HOST = "polite.test"
+# The polite client has another one.
+ADDRESS = "127.0.0.2"
 PREFACE = http2.PREFACE
 SENT = collections.Counter()
 
@@ -75,6 +77,7 @@ class Attack:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sockets.append(client)
+        client.bind((ADDRESS, 0))
         await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
         SENT["connections"] += 1
         if data:
@@ -183,7 +186,7 @@ async def uploaders(port: int, count: int):
     loop, clients = asyncio.get_running_loop(), []
     try:
         for _ in range(count):
-            clients.append((await loop.create_connection(Uploader, "127.0.0.1", port))[1])
+            clients.append((await loop.create_connection(Uploader, "127.0.0.1", port, local_addr=(ADDRESS, 0)))[1])
         yield clients
     finally:
         for client in clients:

@@ -10,21 +10,25 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::rc::{Rc, Weak};
 
 /// Budget of the process in bytes, divided among its workers, and the minimum of a worker. The
-/// minimum allows 64 full replays of 64 KiB.
-const PROCESS: usize = 64 * 1024 * 1024;
+/// minimum allows 64 full replays of 64 KiB. With the bodies of HTTP/2, what one client can hold stays below 128 MiB.
+const PROCESS: usize = 32 * 1024 * 1024;
 const MIN: usize = 4 * 1024 * 1024;
 /// The same for encoders of responses.
-const ENCODERS: usize = 128 * 1024 * 1024;
-const MIN_ENCODERS: usize = 16 * 1024 * 1024;
+const ENCODERS: usize = 64 * 1024 * 1024;
+const MIN_ENCODERS: usize = 8 * 1024 * 1024;
 /// Pages of one policy that a worker fetches at the same time.
 const PAGES: usize = 64;
 /// Part of the free bytes that one connection may hold. An address may hold all that is still free,
 /// hence half of the budget, and leaves as much to all others.
 const CONNECTION: usize = 8;
+/// The same for an encoder, of which a small budget has room for few.
+const ENCODER: usize = 1;
 
 /// The budget of one worker.
 pub(in crate::proxy) struct Budget {
     limit: usize,
+    /// Part of what is free that one share may hold.
+    part: usize,
     held: Cell<usize>,
     /// What addresses hold that have connections with kept bytes.
     addresses: RefCell<HashMap<IpAddr, Weak<Cell<usize>>>>,
@@ -48,22 +52,23 @@ pub(in crate::proxy) struct Held {
 impl Budget {
     /// Creates the budget of one of `workers` workers.
     pub(in crate::proxy) fn of_worker(workers: usize) -> Rc<Self> {
-        Self::new((PROCESS / workers.max(1)).max(MIN))
+        Self::new((PROCESS / workers.max(1)).max(MIN), CONNECTION)
     }
 
     /// Creates the budget for encoders of responses, of one of `workers` workers.
     pub(in crate::proxy) fn of_encoders(workers: usize) -> Rc<Self> {
-        Self::new((ENCODERS / workers.max(1)).max(MIN_ENCODERS))
+        Self::new((ENCODERS / workers.max(1)).max(MIN_ENCODERS), ENCODER)
     }
 
     /// Creates the budget for error pages of a policy: one for each page, instead of bytes.
     pub(in crate::proxy) fn of_pages() -> Rc<Self> {
-        Self::new(PAGES)
+        Self::new(PAGES, CONNECTION)
     }
 
-    fn new(limit: usize) -> Rc<Self> {
+    fn new(limit: usize, part: usize) -> Rc<Self> {
         Rc::new(Self {
             limit,
+            part,
             held: Cell::new(0),
             addresses: RefCell::default(),
         })
@@ -138,7 +143,7 @@ impl Held {
         let after = |cell: &Cell<usize>| cell.get() - self.bytes + bytes;
         let [of_connection, of_address, of_all] = cells.map(after);
         let free = share.budget.limit.saturating_sub(of_all);
-        if bytes > self.bytes && (of_connection > free / CONNECTION || of_address > free) {
+        if bytes > self.bytes && (of_connection > free / share.budget.part || of_address > free) {
             return false;
         }
         cells.iter().for_each(|cell| cell.set(after(cell)));
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn connection_gets_a_part_of_what_is_free() {
-        let budget = Budget::new(LIMIT);
+        let budget = Budget::new(LIMIT, CONNECTION);
         let share = budget.share("192.0.2.1".parse().unwrap());
         let (mut first, mut second) = (Held::none(&share), Held::none(&share));
         let most = LIMIT / (CONNECTION + 1) / 2;
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn greedy_address_leaves_half_to_others() {
-        let budget = Budget::new(LIMIT);
+        let budget = Budget::new(LIMIT, CONNECTION);
         let networks = ["192.0.2.1", "2001:db8::1", "2001:db8::ffff:1"];
         let hostile: Vec<_> = (0..200).map(|_| greedy(&budget, networks[0])).collect();
         assert!(budget.held() <= LIMIT / 2);

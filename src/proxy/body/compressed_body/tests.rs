@@ -271,9 +271,10 @@ fn encoder_exists_from_the_first_frame_until_the_body_is_dropped() {
 fn encoders_of_an_address_are_bounded() {
     let budget = Budget::of_encoders(4);
     let take = |client| EncoderPermit::new(&budget, client, Encoding::Brotli);
-    let all: Vec<_> = std::iter::from_fn(|| take(CLIENT)).collect();
-    assert_eq!(all.len(), 16);
-    assert!(take(IpAddr::from([192, 0, 2, 1])).is_some());
-    drop(all);
+    let all = |client| std::iter::from_fn(|| take(client)).collect::<Vec<_>>();
+    // Half of 16 MiB, then half of what is left, and so on.
+    let clients = [1, 2, 3, 4].map(|it| all(IpAddr::from([192, 0, 2, it])));
+    assert_eq!(clients.each_ref().map(Vec::len), [8, 4, 2, 1]);
+    drop(clients);
     assert_eq!(budget.held(), 0);
 }
