@@ -14,7 +14,7 @@ import time
 import http2
 from http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame, reset
 
-HOST = "polite.test"
+HOST = "hostile.test"
 # The polite client has another one.
 ADDRESS = "127.0.0.2"
 PREFACE = http2.PREFACE
@@ -23,17 +23,17 @@ SENT = collections.Counter()
 BAD_REQUESTS = [
     b"GET /one/x HTTP/1.1\r\n\r\n",
     b"GET /one/x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    b"GET /one/x HTTP/9.9\r\nHost: polite.test\r\n\r\n",
-    b"POST /one/x HTTP/1.1\r\nHost: polite.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-    b"POST /two/x HTTP/1.1\r\nHost: polite.test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /two/x HTTP/1.1\r\nHost: polite.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX5\r\n",
-    b"POST /two/x HTTP/1.1\r\nHost: polite.test\r\nContent-Length: -1\r\n\r\n",
-    b"POST /one/x HTTP/1.1\r\nHost: polite.test\r\nContent-Length: 100000\r\n\r\nnot all of it",
-    b"GET /one/x HTTP/1.1\r\nHost: polite.test\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
-    b"GET /one/" + b"x" * 200_000 + b" HTTP/1.1\r\nHost: polite.test\r\n\r\n",
-    b"GET /one/x HTTP/1.1\r\nHost: polite.test\r\nA: \x00\r\n\r\n",
+    b"GET /one/x HTTP/9.9\r\nHost: hostile.test\r\n\r\n",
+    b"POST /one/x HTTP/1.1\r\nHost: hostile.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+    b"POST /two/x HTTP/1.1\r\nHost: hostile.test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /two/x HTTP/1.1\r\nHost: hostile.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX5\r\n",
+    b"POST /two/x HTTP/1.1\r\nHost: hostile.test\r\nContent-Length: -1\r\n\r\n",
+    b"POST /one/x HTTP/1.1\r\nHost: hostile.test\r\nContent-Length: 100000\r\n\r\nnot all of it",
+    b"GET /one/x HTTP/1.1\r\nHost: hostile.test\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
+    b"GET /one/" + b"x" * 200_000 + b" HTTP/1.1\r\nHost: hostile.test\r\n\r\n",
+    b"GET /one/x HTTP/1.1\r\nHost: hostile.test\r\nA: \x00\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100,
-    b"CONNECT polite.test:80 HTTP/1.1\r\nHost: polite.test\r\n\r\n",
+    b"CONNECT hostile.test:80 HTTP/1.1\r\nHost: hostile.test\r\n\r\n",
     os.urandom(500),
 ]
 GET = http2.request(HOST, "/one/x")
@@ -275,7 +275,7 @@ async def single_bytes(attack: Attack) -> None:
 
 async def slow_uploads(attack: Attack) -> None:
     """Heads and bodies that take their time."""
-    begun = [b"GET /one/x HTTP/1.1\r\nHost: polite.test\r\nX: "] * 20 + [http1("/one/call", "POST", "Content-Length: 1000000\r\n")] * 30
+    begun = [b"GET /one/x HTTP/1.1\r\nHost: hostile.test\r\nX: "] * 20 + [http1("/one/call", "POST", "Content-Length: 1000000\r\n")] * 30
     clients = [(await attack.connect(data), b"x") for data in begun]
     for _ in range(5):
         head = b"".join(frame(HEADERS, END_HEADERS, at, http2.request(HOST, "/two/call", "POST")) for at in range(1, 40, 2))
