@@ -2,6 +2,8 @@
 //! found. It does not interpret the objects.
 
 pub mod file;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub mod kubernetes;
 pub mod problem;
 mod progress;

@@ -3,6 +3,8 @@
 
 mod connect;
 mod copy;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod follower;
 mod lines;
 mod objects;

@@ -129,3 +129,6 @@ async fn follow(
         published.send_replace(Arc::new(Published { load, revisions }));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use crate::api::Key;
 use crate::wire::Update;
 
 /// File name of the copy, and of the next copy while it is being written.
-const FILE: &str = "objects.ndjson";
+pub(super) const FILE: &str = "objects.ndjson";
 const NEXT_FILE: &str = "objects.ndjson.next";
 /// Minimum size of the appended changes, in bytes, before the file is rewritten.
 const MIN_APPENDED: u64 = 256 << 10;
@@ -133,7 +133,7 @@ async fn next(
 }
 
 /// Writes states to the copy.
-struct Journal {
+pub(super) struct Journal {
     dir: PathBuf,
     /// The last written state; `None` before the first write, when a previous container may have left a copy.
     written: Option<GatewayObjects>,
@@ -146,7 +146,8 @@ struct Journal {
 }
 
 impl Journal {
-    fn new(dir: PathBuf) -> Self {
+    /// Creates a journal that has not written yet.
+    pub(super) fn new(dir: PathBuf) -> Self {
         Self {
             dir,
             written: None,
@@ -164,7 +165,7 @@ impl Journal {
 
     /// Brings the copy to a state. If that fails, the copy is removed rather than left with keys that the state may not
     /// have.
-    fn write(&mut self, state: GatewayObjects) -> io::Result<()> {
+    pub(super) fn write(&mut self, state: GatewayObjects) -> io::Result<()> {
         let is_outdated = self.written.is_none() || self.holds_keys_missing_in(&state);
         let result = self.try_write(state, is_outdated);
         if result.is_err() {

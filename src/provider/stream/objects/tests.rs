@@ -5,6 +5,8 @@ use serde_json::json;
 use super::*;
 use crate::api::Object;
 
+mod unknown_fields;
+
 fn begin(instance: &str, base: Option<u64>) -> Update {
     Update::Begin {
         instance: instance.to_owned(),

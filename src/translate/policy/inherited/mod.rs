@@ -327,3 +327,6 @@ impl Sections for Existing<'_> {
 fn is_route(object: &ObjectRef) -> bool {
     object.kind.ends_with("Route")
 }
+
+#[cfg(test)]
+mod tests;

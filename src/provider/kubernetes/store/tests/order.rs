@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::super::super::moments::Moments;
 use super::*;
 use crate::api::protects;
+use crate::provider::fixtures;
 
 /// Returns a store in which every kind has been listed.
 fn started() -> Store {
@@ -259,30 +260,21 @@ impl Writes {
     const LAST: u64 = 40;
     const ROUTES: u64 = 3;
 
-    fn is_policy(version: u64) -> bool {
-        version % 2 == 1
-    }
-
     /// Returns the next version of a kind that has been written and has not arrived.
     fn next(arrived: u64, written: u64, is_policy: bool) -> Option<u64> {
         let mut missing = arrived + 1..=written;
-        missing.find(|version| Self::is_policy(*version) == is_policy)
+        missing.find(|version| fixtures::is_policy(*version) == is_policy)
     }
 
     fn apply(&mut self, step: Step, store: &mut Store) {
-        // Of a policy, and of the hostname that it is for.
-        let name = |version: u64| format!("h{}", version.div_ceil(2));
+        let name = fixtures::name;
         match step {
             Step::Write => self.written = (self.written + 1).min(Self::LAST),
             Step::Policies => {
                 if let Some(version) = Self::next(self.policies, self.written, true) {
                     self.policies = version;
                     let name = name(version);
-                    // Half of the policies need a Secret that has not been fetched.
-                    let spec = match version % 4 {
-                        1 => json!({"basic": {"secretRef": {"name": name}}}),
-                        _ => json!({"ipRules": {"deny": ["192.0.2.1"]}}),
-                    };
+                    let spec = fixtures::policy(version);
                     store.apply(index("AccessPolicy"), policy_with(&name, version, spec));
                 }
             }
@@ -297,7 +289,7 @@ impl Writes {
                 let scope = protecting()[place];
                 self.moment = store.take_moment().unwrap_or(self.moment);
                 let mut versions = (1..=self.written).rev();
-                let newest = versions.find(|version| Self::is_policy(*version));
+                let newest = versions.find(|version| fixtures::is_policy(*version));
                 let newest = newest.filter(|_| scope == index("AccessPolicy"));
                 store.apply_message(Message::Newest(scope, self.moment, newest));
             }
@@ -320,9 +312,7 @@ impl Writes {
 
     /// Returns the first hostname that is published without its policy.
     fn unprotected(store: &Store) -> Option<String> {
-        let routes = (0..Self::ROUTES).map(|route| format!("r{route}"));
-        let mut hostnames = routes.filter_map(|route| hostname(store, &route));
-        hostnames.find(|hostname| !has_policy(store, hostname))
+        fixtures::unprotected(&store.load().unwrap().snapshot)
     }
 }
 

@@ -1,0 +1,405 @@
+//! What a pod serves at any moment, in any order of events: what a controller knew, whole, with all that protects it.
+//! Updates are late, cut off, and in any order within; controllers and the pod restart, and the pod cannot read all policies.
+
+mod cluster;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::cluster::{Cluster, POLICY, insert, reordered};
+use super::hub::{Hub, Next};
+use super::session::{self, SessionInputs};
+use crate::api::Key;
+use crate::ir::ObjectRef;
+use crate::ir::policy::{Policies, Verdict};
+use crate::provider::stream::fixtures::{Place, Pod};
+use crate::provider::{Load, fixtures};
+use crate::snapshot::Snapshot;
+use crate::status::lease::Leadership;
+use crate::translate::{Mode, Options, translate};
+
+/// Number of controllers.
+const CONTROLLERS: usize = 2;
+
+fn options() -> Options {
+    Options {
+        controller_name: "example.com/ours".into(),
+        mode: Mode::Dedicated,
+        ..Options::default()
+    }
+}
+
+fn gateway() -> ObjectRef {
+    ObjectRef::gateway_api("Gateway", "default", "edge")
+}
+
+/// A controller process.
+struct Controller {
+    hub: Arc<Hub>,
+    /// The state of the cluster that it knows.
+    at: usize,
+}
+
+/// A connection of the pod.
+struct Link {
+    session: JoinHandle<()>,
+    body: mpsc::Receiver<Bytes>,
+    /// What was sent and has not arrived.
+    sent: Vec<u8>,
+    _leadership: watch::Sender<Leadership>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.session.abort();
+    }
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Event {
+    Write,
+    /// A controller learns of some writes.
+    Follow(usize, usize),
+    ControllerRestarts(usize, usize),
+    Connect(Place, usize),
+    /// A controller sends what the pod lacks, with the objects in some order.
+    Send(Place, usize),
+    /// Some of what was sent arrives.
+    Arrive(Place, usize),
+    /// Some of what was sent arrives, and the connection ends.
+    CutOff(Place, usize),
+    Copy,
+    /// The pod restarts, and its copy lacks some bytes at its end.
+    PodRestarts(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let place = || prop_oneof![2 => Just(Place::Current), 1 => Just(Place::Candidate)];
+    let bytes = || prop_oneof![1 => 0..400_usize, 1 => 0..4_000_usize, 2 => Just(usize::MAX)];
+    let torn = prop_oneof![2 => Just(0), 1 => 0..2_000_u64];
+    let event = prop_oneof![
+        6 => Just(Event::Write),
+        4 => (0..CONTROLLERS, 1..4_usize).prop_map(|(one, writes)| Event::Follow(one, writes)),
+        1 => (0..CONTROLLERS, 0..9_usize).prop_map(|(one, writes)| Event::ControllerRestarts(one, writes)),
+        2 => (place(), 0..CONTROLLERS).prop_map(|(place, one)| Event::Connect(place, one)),
+        4 => (place(), 0..9_usize).prop_map(|(place, order)| Event::Send(place, order)),
+        4 => (place(), bytes()).prop_map(|(place, bytes)| Event::Arrive(place, bytes)),
+        1 => (place(), bytes()).prop_map(|(place, bytes)| Event::CutOff(place, bytes)),
+        2 => Just(Event::Copy),
+        1 => torn.prop_map(Event::PodRestarts),
+    ];
+    vec(event, 1..80)
+}
+
+/// How often something has happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    published: u32,
+    copies: u32,
+    promoted: u32,
+    cut_off: u32,
+    unreadable: u32,
+}
+
+struct World {
+    cluster: Cluster,
+    controllers: Vec<Controller>,
+    /// Number of controller processes that have started.
+    started: usize,
+    /// What pods get at each position, by its text.
+    known: BTreeMap<String, Snapshot>,
+    pod: Pod,
+    current: Option<Link>,
+    candidate: Option<Link>,
+    served: Option<Load>,
+    seen: Seen,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            cluster: Cluster::new(),
+            controllers: Vec::new(),
+            started: 0,
+            known: BTreeMap::new(),
+            pod: Pod::new(Key::new("default", "edge")),
+            current: None,
+            candidate: None,
+            served: None,
+            seen: Seen::default(),
+        };
+        for _ in 0..CONTROLLERS {
+            let controller = world.start();
+            world.controllers.push(controller);
+            world.follow(world.controllers.len() - 1, 0);
+        }
+        world
+    }
+
+    fn start(&mut self) -> Controller {
+        self.started += 1;
+        let hub = Hub::new(format!("c{}", self.started), options());
+        Controller {
+            hub: Arc::new(hub),
+            at: 0,
+        }
+    }
+
+    /// A controller learns of some writes.
+    fn follow(&mut self, one: usize, writes: usize) {
+        let controller = &mut self.controllers[one];
+        controller.at = self.cluster.last().min(controller.at + writes);
+        controller.hub.follow(&self.cluster.0[controller.at]);
+        let Next::FullState(objects, revision) = controller.hub.next(&gateway(), None) else {
+            panic!("a Gateway has a state");
+        };
+        let position = format!("{}/{revision}", controller.hub.instance());
+        self.known.insert(position, *objects);
+    }
+
+    fn link(&mut self, place: Place) -> &mut Option<Link> {
+        match place {
+            Place::Current => &mut self.current,
+            Place::Candidate => &mut self.candidate,
+        }
+    }
+
+    fn connect(&mut self, place: Place, one: usize) {
+        let position = self.pod.connect(place);
+        let hub = self.controllers[one].hub.clone();
+        let position = position.filter(|position| position.instance == hub.instance());
+        let have = position.map(|position| position.revision);
+        let connected = hub.connect(&gateway(), "pod", "uid").unwrap();
+        let (leadership, led) = watch::channel(Leadership::default());
+        let (lines, body) = mpsc::channel(1);
+        let inputs = SessionInputs {
+            revisions: connected.revisions,
+            pods: connected.pods,
+            leadership: led,
+            session_secret: None,
+        };
+        let session = connected.session;
+        let session =
+            tokio::spawn(async move { session::run(&hub, &session, inputs, have, lines).await });
+        *self.link(place) = Some(Link {
+            session,
+            body,
+            sent: Vec::new(),
+            _leadership: leadership,
+        });
+    }
+
+    /// A controller sends all that it has to send. The clock stands still, so that a session without more to send is found
+    /// at once.
+    async fn send(&mut self, place: Place, order: usize) {
+        let Some(link) = self.link(place) else {
+            return;
+        };
+        let mut sent = Vec::new();
+        while let Ok(Some(bytes)) = timeout(Duration::from_millis(1), link.body.recv()).await {
+            sent.extend_from_slice(&bytes);
+        }
+        link.sent.extend(reordered(&sent, order));
+    }
+
+    fn arrive(&mut self, place: Place, bytes: usize) {
+        let Some(link) = self.link(place) else {
+            return;
+        };
+        let arrived: Vec<u8> = link.sent.drain(..bytes.min(link.sent.len())).collect();
+        match self.pod.receive(place, &arrived) {
+            Ok(received) => {
+                if received.is_promoted {
+                    self.seen.promoted += 1;
+                    self.current = self.candidate.take();
+                }
+                received.loads.into_iter().for_each(|load| self.judge(load));
+            }
+            // Only a state that another connection has replaced meanwhile.
+            Err(why) => {
+                assert!(why.starts_with("the stream continues"), "{why}");
+                *self.link(place) = None;
+            }
+        }
+    }
+
+    async fn take(&mut self, event: &Event) {
+        match *event {
+            Event::Write => self.cluster.write(),
+            Event::Follow(one, writes) => self.follow(one, writes),
+            Event::ControllerRestarts(one, writes) => {
+                let at = self.controllers[one].at;
+                self.controllers[one] = self.start();
+                self.controllers[one].at = at;
+                self.follow(one, writes);
+            }
+            Event::Connect(place, one) => self.connect(place, one),
+            Event::Send(place, order) => self.send(place, order).await,
+            Event::Arrive(place, bytes) => self.arrive(place, bytes),
+            Event::CutOff(place, bytes) => {
+                self.arrive(place, bytes);
+                let rest = self.link(place).as_ref().map(|link| link.sent.len());
+                self.seen.cut_off += u32::from(rest > Some(0));
+                self.pod.disconnect(place);
+                *self.link(place) = None;
+            }
+            Event::Copy => self.pod.write_copy(),
+            Event::PodRestarts(torn) => {
+                (self.current, self.candidate) = (None, None);
+                self.served = None;
+                if let Some(load) = self.pod.restart(torn) {
+                    self.seen.copies += 1;
+                    self.judge(load);
+                }
+            }
+        }
+    }
+
+    /// Judges what the pod publishes: it is a state that a controller knew, and all of its policies protect.
+    fn judge(&mut self, load: Load) {
+        let position = load.position.as_ref().unwrap().to_string();
+        let known = &self.known[&position];
+        assert_eq!(names(&load.snapshot), names(known), "{position}");
+        assert_eq!(fixtures::unprotected(&load.snapshot), None, "{position}");
+        assert_eq!(open(&load.snapshot), None, "{position}");
+        self.seen.unreadable += u32::from(has_stand_in(&load.snapshot));
+        self.seen.published += 1;
+        self.served = Some(load);
+    }
+
+    /// When all has arrived, the last state is served.
+    async fn finish(&mut self) {
+        self.candidate = None;
+        self.pod.disconnect(Place::Candidate);
+        self.follow(0, usize::MAX / 2);
+        self.connect(Place::Current, 0);
+        self.send(Place::Current, 0).await;
+        self.arrive(Place::Current, usize::MAX);
+        let served = &self.served.as_ref().expect("a state is served").snapshot;
+        let mut routes = self.cluster.0[self.cluster.last()].http_routes.iter();
+        assert!(routes.all(|route| {
+            served
+                .http_routes
+                .get("default", &route.metadata.name)
+                .is_some()
+        }));
+        assert_eq!(
+            served.http_routes.iter().count(),
+            self.cluster.0[self.cluster.last()]
+                .http_routes
+                .iter()
+                .count()
+        );
+    }
+}
+
+/// Returns the names of routes and policies.
+fn names(objects: &Snapshot) -> BTreeSet<String> {
+    let routes = objects.http_routes.iter().map(|it| &it.metadata.name);
+    let policies = objects.access_policies.iter().map(|it| &it.metadata.name);
+    let routes = routes.map(|name| format!("HTTPRoute {name}"));
+    routes
+        .chain(policies.map(|name| format!("AccessPolicy {name}")))
+        .collect()
+}
+
+/// Reports whether a policy cannot be read and had no version before.
+fn has_stand_in(objects: &Snapshot) -> bool {
+    let mut policies = objects.access_policies.iter();
+    policies.any(|policy| policy.unreadable.is_some())
+}
+
+/// Returns a route that lets requests pass which its policy refuses.
+fn open(objects: &Snapshot) -> Option<ObjectRef> {
+    let client: IpAddr = fixtures::REFUSED.parse().unwrap();
+    let pass = |policies: &Arc<Policies>| {
+        matches!(policies.verdict(client), Verdict::Pass) && policies.authentication.is_none()
+    };
+    let ir = translate(objects, None, &options()).ir;
+    let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
+    let mut routes = listeners.flat_map(|listener| listener.routes.iter());
+    let open = routes.find(|attached| {
+        let policies = attached.route.policies.as_ref();
+        policies.is_none_or(|policies| policies.iter().any(pass))
+    });
+    open.map(|attached| attached.route.object.clone())
+}
+
+#[test]
+fn judge_finds_routes_without_policies() {
+    let mut cluster = Cluster::new();
+    (0..4).for_each(|_| cluster.write());
+    let mut objects = cluster.0[4].clone();
+    assert_eq!(open(&objects), None);
+    let policy = ObjectRef::new("portcullis.dev", POLICY.1, "default", "h2");
+    assert!(objects.remove(&policy));
+    assert_eq!(&*open(&objects).unwrap().name, "h2");
+    // As a pod would read a policy with an unknown section, if it left the section out.
+    let target = json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "h2"});
+    let metadata = json!({"namespace": "default", "name": "h2"});
+    let spec = json!({"targetRefs": [target], "later": {}});
+    insert(
+        &mut objects,
+        POLICY,
+        &json!({"metadata": metadata, "spec": spec}),
+    );
+    assert_eq!(&*open(&objects).unwrap().name, "h2");
+}
+
+#[test]
+fn no_route_is_served_without_its_policy_in_any_order_of_events() {
+    let seen = Cell::new(Seen::default());
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        max_shrink_iters: 500,
+        ..ProptestConfig::default()
+    });
+    let result = runner.run(&events(), |events| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        let now = runtime.block_on(async {
+            let mut world = World::new();
+            for event in &events {
+                world.take(event).await;
+            }
+            world.finish().await;
+            world.seen
+        });
+        let before = seen.get();
+        seen.set(Seen {
+            published: before.published + now.published,
+            copies: before.copies + now.copies,
+            promoted: before.promoted + now.promoted,
+            cut_off: before.cut_off + now.cut_off,
+            unreadable: before.unreadable + now.unreadable,
+        });
+        Ok(())
+    });
+    result.unwrap();
+    let seen = seen.get();
+    let Seen {
+        published,
+        copies,
+        promoted,
+        cut_off,
+        unreadable,
+    } = seen;
+    let rarest = [published, copies, promoted, cut_off, unreadable]
+        .into_iter()
+        .min();
+    assert!(rarest >= Some(3), "{seen:?}");
+}

@@ -1,0 +1,480 @@
+//! What policies decide in worlds in which they share targets, miss targets, and are broken, all at once.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::*;
+use proptest::sample::{Index, select, subsequence};
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+
+use crate::api::{Kind, Object, admit};
+use crate::ir::policy::{Enforced, Policies};
+use crate::ir::{Ir, ObjectRef};
+use crate::snapshot::Snapshot;
+use crate::translate::{Options, Translator, translate};
+
+/// A target: kind, name and section.
+type Target = (&'static str, &'static str, Option<&'static str>);
+
+/// What is there, and what is missing: listeners, rules and objects.
+const TARGETS: [Target; 13] = [
+    ("Gateway", "web", None),
+    ("Gateway", "web", Some("a")),
+    ("Gateway", "web", Some("b")),
+    ("Gateway", "web", Some("nope")),
+    ("Gateway", "web", Some("none")),
+    ("Gateway", "gone", None),
+    ("HTTPRoute", "r", None),
+    ("HTTPRoute", "r", Some("x")),
+    ("HTTPRoute", "r", Some("y")),
+    ("HTTPRoute", "r", Some("nope")),
+    ("HTTPRoute", "r", Some("none")),
+    ("HTTPRoute", "s", None),
+    ("HTTPRoute", "gone", None),
+];
+
+/// What a policy says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Deny,
+    Limit,
+    /// A limit that refuses nothing.
+    Audit,
+    Client,
+}
+
+/// Whether that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Valid,
+    /// An API server stores it, but it cannot be used.
+    Broken,
+    /// It is not valid, as in a folder.
+    Unreadable,
+}
+
+#[derive(Clone, Debug)]
+struct Policy {
+    number: u8,
+    says: Says,
+    form: Form,
+    targets: Vec<Target>,
+    created: Option<u8>,
+    overrides: bool,
+}
+
+impl Policy {
+    fn kind(&self) -> &'static str {
+        match self.says {
+            Says::Deny => "AccessPolicy",
+            Says::Limit | Says::Audit => "RateLimitPolicy",
+            Says::Client => "ClientPolicy",
+        }
+    }
+
+    /// What is written.
+    fn value(&self) -> Value {
+        let Self { number, form, .. } = self;
+        let mut spec = match (self.says, form) {
+            (Says::Deny, Form::Valid) => json!({"ipRules": {"deny": [format!("10.0.0.{number}")]}}),
+            (Says::Deny, Form::Broken) => json!({"ipRules": {"deny": ["none"]}}),
+            (Says::Deny, Form::Unreadable) => json!({"ipRules": {"deny": 7}}),
+            (Says::Limit, Form::Valid) => json!({"rules": [{"name": "one", "concurrent": 1}]}),
+            (Says::Limit, Form::Broken) => json!({"rules": [{"name": "one", "concurrent": 0}]}),
+            (Says::Limit, Form::Unreadable) => json!({"rules": 7}),
+            (Says::Audit, form) => {
+                let concurrent = match form {
+                    Form::Valid => json!(1),
+                    Form::Broken => json!(0),
+                    Form::Unreadable => json!("one"),
+                };
+                json!({"rules": [{"name": "one", "mode": "Audit", "concurrent": concurrent}]})
+            }
+            (Says::Client, Form::Valid) => {
+                json!({"clientIP": {"xForwardedFor": {"trustedHops": 1}}})
+            }
+            (Says::Client, _) => json!({"clientIP": {"xForwardedFor": 7}}),
+        };
+        let target = |(kind, name, section): &Target| {
+            let target = json!({"group": "gateway.networking.k8s.io", "kind": kind, "name": name});
+            match section {
+                Some(section) => {
+                    let mut target = target;
+                    target["sectionName"] = json!(section);
+                    target
+                }
+                None => target,
+            }
+        };
+        spec["targetRefs"] = self.targets.iter().map(target).collect();
+        if self.overrides {
+            spec["strategy"] = json!("Overrides");
+        }
+        let mut metadata = json!({"namespace": "default", "name": self.name()});
+        if let Some(day) = self.created {
+            metadata["creationTimestamp"] = json!(format!("2026-01-0{}T00:00:00Z", day + 1));
+        }
+        json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": self.kind(),
+            "metadata": metadata, "spec": spec,
+        })
+    }
+
+    fn name(&self) -> String {
+        format!("p{}", self.number)
+    }
+
+    /// What is in the snapshot: nothing if it would refuse nothing.
+    fn object(&self) -> Option<Object> {
+        let value = self.value();
+        let kind = Kind::find("portcullis.dev/v1alpha1", self.kind()).unwrap();
+        match (kind.decode(&value), self.says) {
+            (Ok(object), _) => Some(object),
+            (Err(_), Says::Audit) => {
+                assert!(admit(value).stand_in.is_none());
+                None
+            }
+            (Err(_), _) => Some(*admit(value).stand_in.expect("its requests are refused")),
+        }
+    }
+
+    fn protects(&self) -> bool {
+        matches!(self.says, Says::Deny | Says::Limit)
+    }
+
+    fn is_usable(&self) -> bool {
+        self.form == Form::Valid
+    }
+
+    /// Reports whether it takes part in the merge.
+    fn counts(&self) -> bool {
+        self.is_usable() || self.protects()
+    }
+
+    fn with_form(&self, form: Form) -> Self {
+        Self {
+            form,
+            ..self.clone()
+        }
+    }
+
+    /// What decides between policies of one target.
+    fn age(&self) -> (Option<u8>, u8) {
+        (self.created, self.number)
+    }
+}
+
+/// A path of requests: a listener, and a route with the name of its rule.
+type Path = (&'static str, &'static str, Option<&'static str>);
+
+const PATHS: [Path; 6] = [
+    ("a", "r", Some("x")),
+    ("a", "r", Some("y")),
+    ("a", "s", None),
+    ("b", "r", Some("x")),
+    ("b", "r", Some("y")),
+    ("b", "s", None),
+];
+
+/// What decides on a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    /// Requests get 500.
+    Broken,
+    /// The policies with these numbers, or none.
+    Of(Vec<u8>),
+}
+
+/// The decisions on a path: IP rules and limits.
+type Decisions = Vec<[Decision; 2]>;
+
+/// Returns the level of a target on a path, and whether its section is missing; `None` if it is not on the path.
+fn level((listener, route, rule): Path, (kind, name, section): Target) -> Option<(u8, bool)> {
+    let is_missing = section.is_some_and(|section| ["nope", "none"].contains(&section));
+    match (kind, section) {
+        ("Gateway", None) => (name == "web").then_some((0, false)),
+        ("Gateway", _) if is_missing => Some((1, true)),
+        ("Gateway", section) => (section == Some(listener)).then_some((2, false)),
+        _ if name != route => None,
+        (_, None) => Some((3, false)),
+        _ if is_missing => Some((4, true)),
+        (_, section) => (section == rule).then_some((5, false)),
+    }
+}
+
+/// The statement of the rules: the policies that have an effect on a path, from general to specific, each with whether the
+/// section that it targets is missing.
+fn effective<'a>(policies: &[&'a Policy], path: Path) -> Vec<(u8, &'a Policy, bool)> {
+    let counting = || policies.iter().copied().filter(|it| it.counts());
+    let is_oldest_on = |policy: &Policy, target: &Target| {
+        let mut rivals = counting().filter(|it| it.targets.contains(target));
+        rivals.all(|rival| rival.age() >= policy.age())
+    };
+    let mut first: Vec<(u8, &Policy, bool)> = Vec::new();
+    for policy in counting() {
+        for target in policy.targets.iter().filter(|it| is_oldest_on(policy, it)) {
+            match level(path, *target) {
+                // What refuses nothing does not count for requests that it may not be for.
+                Some((_, true)) if !policy.protects() => {}
+                Some((level, is_missing)) => first.push((level, policy, is_missing)),
+                None => {}
+            }
+        }
+    }
+    let all = first.clone();
+    first.retain(|(level, policy, _)| {
+        let mut rivals = all.iter().filter(|(of, ..)| of == level);
+        rivals.all(|(_, rival, _)| rival.age() >= policy.age())
+    });
+    first.sort_by_key(|(level, ..)| *level);
+    first.dedup_by_key(|(level, ..)| *level);
+    let lock = first.iter().position(|(_, policy, _)| policy.overrides);
+    first.truncate(lock.map_or(first.len(), |lock| lock + 1));
+    first
+}
+
+/// Returns what the rules say.
+fn expected(policies: &[Policy]) -> Decisions {
+    let of = |says: &[Says]| -> Vec<&Policy> {
+        policies
+            .iter()
+            .filter(|it| says.contains(&it.says))
+            .collect()
+    };
+    let (rules, limits) = (of(&[Says::Deny]), of(&[Says::Limit, Says::Audit]));
+    let decision = |effective: &[(u8, &Policy, bool)]| {
+        let is_broken = |(_, it, is_missing): &(u8, &Policy, bool)| *is_missing || !it.is_usable();
+        if effective.iter().any(is_broken) {
+            return Decision::Broken;
+        }
+        let mut numbers: Vec<_> = effective.iter().map(|(_, it, _)| it.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Decision::Of(numbers)
+    };
+    let paths = PATHS.into_iter();
+    let decisions = paths.map(|path| {
+        let limits = effective(&limits, path);
+        let most_specific = limits.len().saturating_sub(1);
+        [
+            decision(&effective(&rules, path)),
+            decision(&limits[most_specific..]),
+        ]
+    });
+    decisions.collect()
+}
+
+/// Returns what the IR says.
+fn decisions(ir: &Ir) -> Decisions {
+    let paths = PATHS.into_iter();
+    let decisions = paths.map(|(listener, route, rule)| {
+        let mut listeners = ir.ports.iter().flat_map(|port| &port.listeners);
+        let listener = listeners.find(|it| &*it.key.name == listener).unwrap();
+        let mut routes = listener.routes.iter();
+        let attached = routes.find(|it| &*it.route.object.name == route).unwrap();
+        let mut rules = attached.route.rules.iter();
+        let index = rules.position(|it| it.id.name.as_deref() == rule).unwrap();
+        let policies = match &attached.route.policies {
+            Some(policies) => Some(&policies[index]),
+            None => listener.policies.as_ref(),
+        };
+        policies.map_or([Decision::Of(Vec::new()), Decision::Of(Vec::new())], |it| {
+            decided(it)
+        })
+    });
+    decisions.collect()
+}
+
+fn decided(policies: &Policies) -> [Decision; 2] {
+    let denied = |rules: &crate::ir::policy::IpRules| {
+        let address = |number: &u8| IpAddr::V4(Ipv4Addr::new(10, 0, 0, *number));
+        let numbers = (0..100).filter(|number| rules.deny.contains(address(number)));
+        numbers.collect()
+    };
+    let number = |policy: &ObjectRef| policy.name[1..].parse().unwrap();
+    [
+        match &policies.ip_rules {
+            None => Decision::Of(Vec::new()),
+            Some(Enforced::Valid(rules)) => Decision::Of(denied(rules)),
+            Some(Enforced::Broken(_)) => Decision::Broken,
+        },
+        match &policies.limits {
+            None => Decision::Of(Vec::new()),
+            Some(Enforced::Valid(limits)) => Decision::Of(vec![number(&limits.policy)]),
+            Some(Enforced::Broken(_)) => Decision::Broken,
+        },
+    ]
+}
+
+/// The Gateway and the routes.
+fn infrastructure() -> Snapshot {
+    let listener = |name: &str, port: u16| json!({"name": name, "port": port, "protocol": "HTTP"});
+    let gateway = json!({
+        "gatewayClassName": "portcullis", "listeners": [listener("a", 80), listener("b", 81)],
+    });
+    let route = |rules: Value| json!({"parentRefs": [{"name": "web"}], "rules": rules});
+    let mut snapshot = Snapshot::default();
+    for (kind, name, spec) in [
+        ("Gateway", "web", gateway),
+        (
+            "HTTPRoute",
+            "r",
+            route(json!([{"name": "x"}, {"name": "y"}])),
+        ),
+        ("HTTPRoute", "s", route(json!([{}]))),
+    ] {
+        let kind = Kind::find("gateway.networking.k8s.io/v1", kind).unwrap();
+        let metadata = json!({"namespace": "default", "name": name});
+        let value = json!({"metadata": metadata, "spec": spec});
+        snapshot.insert(kind.decode(&value).unwrap());
+    }
+    snapshot
+}
+
+fn snapshot<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Snapshot {
+    let mut snapshot = infrastructure();
+    for object in policies.into_iter().filter_map(Policy::object) {
+        snapshot.insert(object);
+    }
+    snapshot
+}
+
+fn translated(policies: &[Policy]) -> Ir {
+    translate(&snapshot(policies), None, &Options::default()).ir
+}
+
+/// Policies on few targets, so that they share them, in the order in which they arrive.
+fn worlds() -> impl Strategy<Value = Vec<Policy>> {
+    let says = prop_oneof![
+        3 => Just(Says::Deny), 3 => Just(Says::Limit), 2 => Just(Says::Audit), 1 => Just(Says::Client),
+    ];
+    let form = select(vec![
+        Form::Valid,
+        Form::Valid,
+        Form::Broken,
+        Form::Unreadable,
+    ]);
+    let created = weighted(0.8, 0..3_u8);
+    let policy = (
+        says,
+        form,
+        vec(any::<Index>(), 1..4),
+        created,
+        any::<bool>(),
+    );
+    let worlds = (subsequence(TARGETS.to_vec(), 2..6), vec(policy, 2..10));
+    let worlds = worlds.prop_map(|(targets, policies)| {
+        let policies = (1..)
+            .zip(policies)
+            .map(|(number, (says, form, on, created, overrides))| {
+                let is_client = says == Says::Client;
+                let mut own: Vec<Target> = on.iter().map(|it| *it.get(&targets)).collect();
+                if is_client {
+                    own.retain(|(kind, ..)| *kind == "Gateway");
+                }
+                if own.is_empty() {
+                    own.push(TARGETS[0]);
+                }
+                Policy {
+                    number,
+                    says,
+                    form,
+                    targets: own,
+                    created,
+                    overrides,
+                }
+            });
+        policies.collect::<Vec<_>>()
+    });
+    worlds.prop_shuffle()
+}
+
+/// Reports whether policies of one kind share a target, some miss their target, and some are broken.
+fn has_all(policies: &[Policy]) -> bool {
+    let share = |one: &Policy, other: &Policy| {
+        let is_other = one.number != other.number && one.kind() == other.kind();
+        is_other && one.targets.iter().any(|it| other.targets.contains(it))
+    };
+    let is_missing =
+        |it: &Target| it.1 == "gone" || it.2.is_some_and(|section| section.starts_with("no"));
+    policies
+        .iter()
+        .any(|one| policies.iter().any(|other| share(one, other)))
+        && policies.iter().any(|it| it.targets.iter().any(is_missing))
+        && policies.iter().any(|it| !it.is_usable())
+}
+
+/// Compares with the rules after each arrival, and the result with that of another order.
+fn check_order(policies: &[Policy]) {
+    let mut translator = Translator::new(Options::default());
+    let mut served = Ir::default();
+    let mut cluster = infrastructure();
+    for (count, policy) in (1..).zip(policies) {
+        if let Some(object) = policy.object() {
+            cluster.insert(object);
+        }
+        served = translator.translate(&cluster, Some(&served)).ir;
+        assert_eq!(decisions(&served), expected(&policies[..count]));
+    }
+    let reversed = snapshot(policies.iter().rev());
+    let anew = translate(&reversed, None, &Options::default()).ir;
+    assert!(served == anew, "the order of objects decides");
+}
+
+/// A policy that breaks refuses what it decided, and changes nothing else.
+fn check_breaking(policies: &[Policy]) {
+    let broken = decisions(&translated(policies));
+    for (place, policy) in policies
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| !it.is_usable())
+    {
+        let mut others = policies.to_vec();
+        if !policy.protects() {
+            if policy.says == Says::Audit {
+                others.remove(place);
+                assert_eq!(
+                    decisions(&translated(&others)),
+                    broken,
+                    "{policy:?} decides"
+                );
+            }
+            continue;
+        }
+        others[place] = policy.with_form(Form::Valid);
+        let repaired = decisions(&translated(&others));
+        for (before, after) in repaired.iter().zip(&broken) {
+            for (before, after) in before.iter().zip(after) {
+                let is_decided = |it: &Vec<u8>| it.contains(&policy.number);
+                let expected = match before {
+                    Decision::Of(numbers) if is_decided(numbers) => &Decision::Broken,
+                    other => other,
+                };
+                assert_eq!(after, expected, "{policy:?} breaks");
+            }
+        }
+    }
+}
+
+#[test]
+fn policies_that_share_targets_miss_targets_and_are_broken_decide_what_the_rules_say() {
+    const CASES: u32 = 60;
+    let seen = Cell::new(0);
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: CASES,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let result = runner.run(&worlds(), |policies| {
+        seen.set(seen.get() + u32::from(has_all(&policies)));
+        check_order(&policies);
+        check_breaking(&policies);
+        Ok(())
+    });
+    result.unwrap();
+    let seen = seen.get();
+    assert!(seen >= CASES / 3, "all at once in {seen} of {CASES} worlds");
+}
