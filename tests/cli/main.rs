@@ -48,13 +48,23 @@ fn subcommands() -> Vec<String> {
 
 /// As before `head -1`, which ends once it has a line.
 #[test]
-fn completions_end_quietly_without_a_reader() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut completions = portcullis(&["completions", "bash"]);
-    let output = completions.stdout(writer).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(output.stderr.is_empty(), "{output:?}");
+fn commands_end_quietly_without_a_reader() {
+    for arguments in [
+        &["completions", "bash"][..],
+        &["check", "config/quickstart"],
+        &["check", "-o", "json", "config/quickstart"],
+        &[
+            "explain",
+            "config/quickstart",
+            "http://demo.example.com:8080/hello",
+        ],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = portcullis(arguments).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(141), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
 }
 
 #[test]
