@@ -2,6 +2,7 @@
 
 mod controller_flags;
 mod key_sets;
+mod names;
 mod readings;
 mod sign_in;
 mod warnings;
@@ -28,6 +29,9 @@ use crate::status::{
     Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
+
+/// Maximum number of problems with advice on names, which takes a look at all names.
+const MAX_ADVISED: usize = 100;
 
 /// Check Gateway API objects of a folder or a cluster and print every problem and condition.
 #[derive(clap::Args, Debug)]
@@ -161,7 +165,12 @@ impl<'a> CheckResult<'a> {
         let is_refused = |(object, problem): &(ObjectRef, String)| {
             is_refusal(problem) || !accepted.contains(object)
         };
-        let (refused, unmet) = report.problems().partition(is_refused);
+        let problems = report.problems().enumerate();
+        let problems = problems.map(|(at, (object, problem))| match at < MAX_ADVISED {
+            true => (object, names::advised(&load.snapshot, problem)),
+            false => (object, problem),
+        });
+        let (refused, unmet) = problems.partition(is_refused);
         Self {
             problems: &load.problems,
             report,

@@ -229,6 +229,69 @@ fn check_judges_a_folder_as_its_controller_does() {
     assert_eq!(code, Some(1));
 }
 
+/// References to names with a slip of the pen.
+const MISSPELT: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: shop-tsl}]}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: shop-tls}
+type: kubernetes.io/tls
+data: {tls.crt: YQ==, tls.key: YQ==}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec:
+  parentRefs: [{name: web, sectionName: htp}, {name: wbe}, {name: web, sectionName: http}]
+  rules: [{backendRefs: [{name: shopp, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: mesh}
+spec:
+  parentRefs: [{group: '', kind: Service, name: shop}]
+  rules: [{backendRefs: [{name: shop, port: 80}]}]
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: a}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shopp}]
+  ipRules: {deny: [10.0.0.0/8]}
+";
+
+#[test]
+fn check_suggests_names_of_objects_and_listeners() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), MISSPELT).unwrap();
+    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    for part in [
+        "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?\n",
+        "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?\n",
+        "Gateway default/web has no listener named htp (sectionName) that a route can attach to; see its spec.listeners; \
+         did you mean http?\n",
+        "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?\n",
+        "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?\n",
+        "HTTPRoute default/mesh: spec.parentRefs names only Service default/shop: ",
+    ] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+}
+
 #[test]
 fn check_names_unreadable_folder() {
     let output = output(&["check", "/nonexistent/folder"]);
