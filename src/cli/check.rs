@@ -40,6 +40,7 @@ Examples:
   portcullis check config/quickstart
   portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
   portcullis check -o json config/quickstart
+  kustomize build overlays/production | portcullis check -
   portcullis check --kubernetes
   portcullis check --kubernetes --context staging --namespaces infra,apps
   portcullis check --kubernetes --controller-namespace portcullis-system --allow-host-network unprivileged-ports
@@ -53,10 +54,10 @@ read is named on standard error and treated as absent. Pass the same permissions
 GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
 so that it needs the GatewayClass.
 Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
-the folder or the cluster cannot be read, 2 for wrong usage.")]
+the folder, the file or the cluster cannot be read, 2 for wrong usage.")]
 pub struct Args {
-    /// Folder of Gateway API YAML
-    #[arg(value_name = "DIR", env = CONFIG_DIR)]
+    /// Folder or file of Gateway API YAML, or `-` for standard input
+    #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
     config_dir: Option<PathBuf>,
     /// The cluster.
     #[command(flatten)]

@@ -52,8 +52,8 @@ Exit codes: 0 if a rule matches, 1 if none matches, the folder or the cluster ca
 2 for wrong usage."
 )]
 pub struct Args {
-    /// Folder of Gateway API YAML
-    #[arg(value_name = "DIR", env = CONFIG_DIR)]
+    /// Folder or file of Gateway API YAML, or `-` for standard input
+    #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
     config_dir: Option<PathBuf>,
     /// Method and URL, such as 'GET https://host/path'; the default method is GET. For routes of TLS, TCP and UDP, a URL such
     /// as 'tls://host:8443'

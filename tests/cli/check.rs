@@ -1,9 +1,11 @@
 //! `portcullis check` as a user runs it.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
-use crate::{ROOT, output, stdout};
+use crate::{ROOT, output, portcullis, stdout};
 
 const BAD_ROUTE: &str = "\
 apiVersion: v1
@@ -229,7 +231,7 @@ fn check_judges_a_folder_as_its_controller_does() {
     assert_eq!(code, Some(1));
 }
 
-/// References to names with a slip of the pen.
+/// References to misspelt names.
 const MISSPELT: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -290,6 +292,39 @@ fn check_suggests_names_of_objects_and_listeners() {
     ] {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
+}
+
+#[test]
+fn check_takes_a_file_or_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.txt");
+    fs::write(&path, BAD_ROUTE).unwrap();
+    let of_file = output(&["check", path.to_str().unwrap()]);
+    let text = stdout(&of_file);
+    assert_eq!(of_file.status.code(), Some(1), "{text}");
+    assert!(text.contains("bad.txt:16 (document 2): "), "{text}");
+    let of = |text: &str| {
+        let mut check = portcullis(&["check", "-"]);
+        check.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut check = check.spawn().unwrap();
+        check
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+        check.wait_with_output().unwrap()
+    };
+    let bad = of(BAD_ROUTE);
+    assert_eq!(bad.status.code(), Some(1));
+    let text = stdout(&bad);
+    assert!(
+        text.contains("error: -:16 (document 2): HTTPRoute default/bad: "),
+        "{text}"
+    );
+    let good = of(PLAIN);
+    assert!(good.status.success(), "{}", stdout(&good));
+    assert!(stdout(&of("")).contains("it is empty, so nothing is served"));
 }
 
 #[test]
