@@ -53,8 +53,8 @@ With --kubernetes, reads the objects of a cluster once and writes nothing; a kin
 read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
 GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
 so that it needs the GatewayClass.
-Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
-the folder, the file or the cluster cannot be read, 2 for wrong usage.")]
+Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, 2 for
+wrong usage, 3 if the folder, the file or the cluster cannot be read.")]
 pub struct Args {
     /// Folder or file of Gateway API YAML, or `-` for standard input
     #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
@@ -76,7 +76,7 @@ pub struct Args {
     format: OutputFlag,
 }
 
-/// Prints problems and conditions. Fails with exit code 1 if an object is not accepted. `command` is the definition of the
+/// Prints problems and conditions. Ends with exit code 1 if an object is not accepted. `command` is the definition of the
 /// command line.
 pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
     let source = ObjectSource::new(args.config_dir.as_deref(), &args.cluster);

@@ -46,6 +46,9 @@ const VERSION: &str = concat!(
 /// Exit code when the reader of standard output has ended, such as `head -1`: that of a program which SIGPIPE ends.
 const NO_READER: u8 = 128 + 13;
 
+/// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
+const UNREACHABLE: u8 = 3;
+
 /// A Kubernetes Gateway API data plane: serves Gateway API objects as traffic.
 #[derive(Debug, Parser)]
 #[command(
@@ -61,8 +64,8 @@ Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
   portcullis shift shop/shop v2=10%
 
-Exit codes: 0 on success, 1 on failure or if an object is not accepted, 2 for wrong usage, 141 if the
-reader of the output ends first."
+Exit codes: 0 on success, 1 on failure or if an object is not accepted, 2 for wrong usage, 3 if a
+folder, cluster or proxy cannot be read, 141 if the reader of the output ends first."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -85,6 +88,29 @@ enum Command {
     Shift(Box<shift::Args>),
     Echo(echo::Args),
     Completions(completions::Args),
+}
+
+impl Command {
+    /// Returns the exit code of an error. That of commands which judge or show what others have differs from that of what they
+    /// find.
+    fn failure(&self) -> ExitCode {
+        match self {
+            Self::Check(_)
+            | Self::Explain(_)
+            | Self::Status(_)
+            | Self::Config(_)
+            | Self::Top(_)
+            | Self::Tap(_)
+            | Self::LogLevel(_) => ExitCode::from(UNREACHABLE),
+            Self::Quickstart(_)
+            | Self::Run(_)
+            | Self::Controller(_)
+            | Self::Migrate(_)
+            | Self::Shift(_)
+            | Self::Echo(_)
+            | Self::Completions(_) => ExitCode::FAILURE,
+        }
+    }
 }
 
 /// The definition of the command line, from which the documentation is generated.
@@ -118,7 +144,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(NO_READER);
         }
         log::write_line(&format!("portcullis: {error:#}"));
-        ExitCode::FAILURE
+        cli.command.failure()
     });
     log::finish();
     code

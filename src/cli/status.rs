@@ -19,7 +19,7 @@ Shows readiness, the configuration in service and every problem, those with the 
 are not bound, overload, certificates that expire within 14 days, backends without endpoints, rules whose requests failed in
 the last minutes, ejected endpoints, files and objects that cannot be read, and conditions. Sends nothing to a backend. In a
 cluster, use kubectl port-forward pod/NAME 19000 first.
-Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise or if it cannot be reached, 2 for wrong usage.")]
+Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]

@@ -330,7 +330,7 @@ fn check_takes_a_file_or_standard_input() {
 #[test]
 fn check_names_unreadable_folder() {
     let output = output(&["check", "/nonexistent/folder"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/folder"));
 }
 
