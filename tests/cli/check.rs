@@ -294,6 +294,34 @@ fn check_suggests_names_of_objects_and_listeners() {
     }
 }
 
+/// A Service with a number in quotes, and a route to it.
+const QUOTED: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {ports: [{port: '80'}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: shop, port: 80}]}]}
+";
+
+#[test]
+fn check_says_what_to_write_for_a_number_in_quotes() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), QUOTED).unwrap();
+    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    let part = "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes";
+    assert!(text.contains(part), "`{part}` is missing in\n{text}");
+}
+
 #[test]
 fn check_takes_a_file_or_standard_input() {
     let folder = tempfile::tempdir().unwrap();
