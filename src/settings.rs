@@ -92,7 +92,7 @@ impl Settings {
 pub enum Source {
     /// A folder of YAML.
     Folder(PathBuf),
-    /// The cluster of the pod's service account, or else of the kubeconfig.
+    /// The cluster of the kubeconfig, or else of the pod's service account.
     Kubernetes {
         /// The only Gateway that is served; `None` serves all.
         gateway: Option<NamespacedName>,

@@ -62,6 +62,8 @@ async fn loopback_clients_get_every_page() {
         text.contains("`request` is missing; write /explain?request="),
         "{text}"
     );
+    let (_, text) = page("/api/v1/status").await;
+    assert!(text.contains("\"loadedAt\":null"), "{text}");
     assert_eq!(page("/nothing").await.0, 404);
     let request = Request::post("/config").body(()).unwrap();
     let (request, ()) = request.into_parts();

@@ -48,6 +48,7 @@ pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
+pub(crate) use schema::nearest;
 pub use unreadable::{is_protected, protecting_kind, protects};
 
 pub use crate::ir::ObjectRef;

@@ -2,6 +2,7 @@
 
 mod controller_flags;
 mod key_sets;
+mod names;
 mod readings;
 mod sign_in;
 mod warnings;
@@ -29,6 +30,9 @@ use crate::status::{
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
+/// Maximum number of problems with advice on names, which takes a look at all names.
+const MAX_ADVISED: usize = 100;
+
 /// Check Gateway API objects of a folder or a cluster and print every problem and condition.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
@@ -36,6 +40,7 @@ Examples:
   portcullis check config/quickstart
   portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
   portcullis check -o json config/quickstart
+  kustomize build overlays/production | portcullis check -
   portcullis check --kubernetes
   portcullis check --kubernetes --context staging --namespaces infra,apps
   portcullis check --kubernetes --controller-namespace portcullis-system --allow-host-network unprivileged-ports
@@ -48,11 +53,11 @@ With --kubernetes, reads the objects of a cluster once and writes nothing; a kin
 read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
 GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
 so that it needs the GatewayClass.
-Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, or
-the folder or the cluster cannot be read, 2 for wrong usage.")]
+Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, 2 for
+wrong usage, 3 if the folder, the file or the cluster cannot be read.")]
 pub struct Args {
-    /// Folder of Gateway API YAML
-    #[arg(value_name = "DIR", env = CONFIG_DIR)]
+    /// Folder or file of Gateway API YAML, or `-` for standard input
+    #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
     config_dir: Option<PathBuf>,
     /// The cluster.
     #[command(flatten)]
@@ -71,7 +76,7 @@ pub struct Args {
     format: OutputFlag,
 }
 
-/// Prints problems and conditions. Fails with exit code 1 if an object is not accepted. `command` is the definition of the
+/// Prints problems and conditions. Ends with exit code 1 if an object is not accepted. `command` is the definition of the
 /// command line.
 pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
     let source = ObjectSource::new(args.config_dir.as_deref(), &args.cluster);
@@ -161,7 +166,12 @@ impl<'a> CheckResult<'a> {
         let is_refused = |(object, problem): &(ObjectRef, String)| {
             is_refusal(problem) || !accepted.contains(object)
         };
-        let (refused, unmet) = report.problems().partition(is_refused);
+        let problems = report.problems().enumerate();
+        let problems = problems.map(|(at, (object, problem))| match at < MAX_ADVISED {
+            true => (object, names::advised(&load.snapshot, problem)),
+            false => (object, problem),
+        });
+        let (refused, unmet) = problems.partition(is_refused);
         Self {
             problems: &load.problems,
             report,

@@ -22,13 +22,10 @@ pub struct Args {
 /// Prints the script.
 ///
 /// # Errors
-/// When standard output cannot be written, unless its reader has seen enough of it.
+/// When standard output cannot be written.
 pub fn run(args: &Args, mut command: clap::Command) -> io::Result<()> {
     let mut script = Vec::new();
     // clap_complete panics when it cannot write.
     clap_complete::generate(args.shell, &mut command, "portcullis", &mut script);
-    match io::stdout().write_all(&script) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        Err(_) | Ok(()) => Ok(()),
-    }
+    io::stdout().write_all(&script)
 }

@@ -18,7 +18,7 @@ Examples:
 
 Asks a running proxy. Sends nothing to a backend. Keys, and values of headers and query parameters in matches, are never
 shown.
-Exit codes: 0 on success, 1 if the proxy cannot be reached, 2 for wrong usage.")]
+Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy cannot be reached.")]
 pub struct Args {
     /// What to show
     #[arg(value_enum)]

@@ -23,7 +23,7 @@ Examples:
   portcullis controller --image ghcr.io/portcullis/portcullis:0.2.0
   portcullis controller --image localhost/portcullis --lease-namespace default --admin off
 
-Connects to the cluster of the pod's service account, or else of the kubeconfig.
+Connects to the cluster of the kubeconfig, or else of the pod's service account.
 Signals: SIGTERM and SIGINT stop it and release the Lease, so that another replica leads at once.
 Exit codes: 0 after a signal, 1 if it cannot start, 2 for wrong usage.")]
 pub struct Args {

@@ -2,6 +2,7 @@
 //! prior knowledge, or both over TLS with `--tls`.
 
 use std::convert::Infallible;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,11 +70,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("cannot listen on {}", args.listen))?;
         let tls = if args.tls { Some(acceptor()?) } else { None };
         let scheme = if args.tls { "https" } else { "http" };
-        println!(
-            "{} listens on {scheme}://{}",
-            args.name,
-            listener.local_addr()?
-        );
+        let address = listener.local_addr()?;
+        let name = &args.name;
+        // Serves also if nobody reads this.
+        drop(writeln!(
+            io::stdout(),
+            "{name} listens on {scheme}://{address}"
+        ));
         tokio::select! {
             () = serve_with(listener, &args.name, tls) => {}
             result = super::signals::stopped() => result?,

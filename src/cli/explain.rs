@@ -48,12 +48,12 @@ node as to `run`. With --kubernetes, reads the objects of a cluster once, writes
 not served or that the user may not read is named on standard error and treated as absent. With --admin, asks a running proxy
 what the configuration in service does with the request, and shows its revision, and health and requests in flight of the
 endpoints. Permissions and location are then those of the proxy.
-Exit codes: 0 if a rule matches, 1 if none matches, the folder or the cluster cannot be read or the proxy cannot be reached,
-2 for wrong usage."
+Exit codes: 0 if a rule matches, 1 if none matches, 2 for wrong usage, 3 if the folder or the cluster cannot be read or
+the proxy cannot be reached."
 )]
 pub struct Args {
-    /// Folder of Gateway API YAML
-    #[arg(value_name = "DIR", env = CONFIG_DIR)]
+    /// Folder or file of Gateway API YAML, or `-` for standard input
+    #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
     config_dir: Option<PathBuf>,
     /// Method and URL, such as 'GET https://host/path'; the default method is GET. For routes of TLS, TCP and UDP, a URL such
     /// as 'tls://host:8443'

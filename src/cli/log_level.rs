@@ -21,7 +21,7 @@ Examples:
 
 The configured level is in effect again when the time is over, or when the process restarts. Released programs have no events
 of level trace. In a cluster, use kubectl port-forward pod/NAME 19000 first.
-Exit codes: 0 on success, 1 if the process cannot be reached or refuses the level, 2 for wrong usage.")]
+Exit codes: 0 on success, 2 for wrong usage, 3 if the process cannot be reached or refuses the level.")]
 pub struct Args {
     /// New level: error, warn, info, debug, trace or off; or directives such as info,portcullis::proxy=debug [default: show
     /// the level]

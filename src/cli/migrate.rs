@@ -1,13 +1,14 @@
 //! `portcullis migrate`: converts Ingresses of ingress-nginx to Gateway API objects and policies, with a report.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::error::ErrorKind;
 
+use super::objects::{STANDARD_INPUT, standard_input};
 use crate::migrate::{Migration, Name, Settings, migrate};
 use crate::provider::file::written::{self, WrittenObjects};
 use crate::settings::NamespacedName;
@@ -15,8 +16,6 @@ use crate::telemetry::log;
 
 /// Exit code for input that cannot be read.
 const UNREADABLE: u8 = 2;
-/// Maximum size of standard input.
-const MAX_INPUT: u64 = 64 << 20;
 
 /// Convert Ingresses of ingress-nginx to Gateway API objects and policies, with a report of every annotation.
 #[derive(clap::Args, Debug)]
@@ -106,18 +105,10 @@ fn settings(args: &Args) -> Settings {
 }
 
 fn read(input: &Path) -> anyhow::Result<WrittenObjects> {
-    if input != Path::new("-") {
+    if input != Path::new(STANDARD_INPUT) {
         return written::read(input);
     }
-    let mut text = String::new();
-    let mut limited = io::stdin().lock().take(MAX_INPUT + 1);
-    limited
-        .read_to_string(&mut text)
-        .context("standard input cannot be read")?;
-    if text.len() as u64 > MAX_INPUT {
-        bail!("standard input has more than {} MiB", MAX_INPUT >> 20);
-    }
-    written::of_text(input, &text)
+    written::of_text(input, &standard_input()?)
 }
 
 fn write(args: &Args, migration: &Migration) -> anyhow::Result<()> {

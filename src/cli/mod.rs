@@ -26,6 +26,7 @@ pub mod top;
 pub mod value;
 
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -42,6 +43,12 @@ const VERSION: &str = concat!(
     ")"
 );
 
+/// Exit code when the reader of standard output has ended, such as `head -1`: that of a program which SIGPIPE ends.
+const NO_READER: u8 = 128 + 13;
+
+/// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
+const UNREACHABLE: u8 = 3;
+
 /// A Kubernetes Gateway API data plane: serves Gateway API objects as traffic.
 #[derive(Debug, Parser)]
 #[command(
@@ -57,7 +64,8 @@ Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
   portcullis shift shop/shop v2=10%
 
-Exit codes: 0 on success, 1 on failure or if an object is not accepted, 2 for wrong usage."
+Exit codes: 0 on success, 1 on failure or if an object is not accepted, 2 for wrong usage, 3 if a
+folder, cluster or proxy cannot be read, 141 if the reader of the output ends first."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -80,6 +88,29 @@ enum Command {
     Shift(Box<shift::Args>),
     Echo(echo::Args),
     Completions(completions::Args),
+}
+
+impl Command {
+    /// Returns the exit code of an error. That of commands which judge or show what others have differs from that of what they
+    /// find.
+    fn failure(&self) -> ExitCode {
+        match self {
+            Self::Check(_)
+            | Self::Explain(_)
+            | Self::Status(_)
+            | Self::Config(_)
+            | Self::Top(_)
+            | Self::Tap(_)
+            | Self::LogLevel(_) => ExitCode::from(UNREACHABLE),
+            Self::Quickstart(_)
+            | Self::Run(_)
+            | Self::Controller(_)
+            | Self::Migrate(_)
+            | Self::Shift(_)
+            | Self::Echo(_)
+            | Self::Completions(_) => ExitCode::FAILURE,
+        }
+    }
 }
 
 /// The definition of the command line, from which the documentation is generated.
@@ -109,9 +140,19 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             .map_err(Into::into),
     };
     let code = result.unwrap_or_else(|error| {
+        if has_no_reader(&error) {
+            return ExitCode::from(NO_READER);
+        }
         log::write_line(&format!("portcullis: {error:#}"));
-        ExitCode::FAILURE
+        cli.command.failure()
     });
     log::finish();
     code
+}
+
+/// Reports whether a command ended because nobody reads its output any more. Errors of connections have a context.
+fn has_no_reader(error: &anyhow::Error) -> bool {
+    let of_output = error.downcast_ref::<io::Error>();
+    let of_output = of_output.filter(|_| error.chain().len() == 1);
+    of_output.is_some_and(|it| it.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -1,18 +1,26 @@
 //! Where the commands that serve nothing read objects from: a folder, or a cluster, whose objects are listed once.
 
 use std::fmt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
 
 use super::admin_client::runtime;
 use super::value::namespace;
 use crate::cluster::client::ApiServer;
-use crate::provider::{FileProvider, KubernetesProvider, Listing, Load};
+use crate::provider::{FileProvider, KubernetesProvider, Listing, Load, file};
 use crate::settings::NamespacedName;
 use crate::telemetry::log;
 use crate::translate::{Mode, Options, watched_kinds};
 
 /// The variable for the folder.
 pub(super) const CONFIG_DIR: &str = "PORTCULLIS_CONFIG_DIR";
+
+/// The path that means standard input.
+pub(super) const STANDARD_INPUT: &str = "-";
+/// Maximum size of standard input.
+const MAX_INPUT: u64 = 64 << 20;
 
 /// A cluster whose objects are listed once.
 #[derive(clap::Args, Clone, Debug)]
@@ -45,7 +53,7 @@ pub struct ClusterFlags {
 /// Where objects are read from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ObjectSource<'a> {
-    /// A folder.
+    /// A folder, a file, or standard input.
     Folder(&'a Path),
     /// A cluster.
     Cluster(&'a ClusterFlags),
@@ -66,7 +74,9 @@ impl<'a> ObjectSource<'a> {
             ),
             _ if cluster.kubernetes => Ok(Self::Cluster(cluster)),
             Some(folder) => Ok(Self::Folder(folder)),
-            None => Err("name a folder of Gateway API YAML, or a cluster with --kubernetes"),
+            None => Err(
+                "name a folder or a file of Gateway API YAML, `-` for standard input, or a cluster with --kubernetes",
+            ),
         }
     }
 
@@ -84,6 +94,10 @@ impl<'a> ObjectSource<'a> {
     /// When the folder cannot be read or the API server cannot be reached.
     pub(super) fn load(self, options: &Options) -> anyhow::Result<Load> {
         match self {
+            Self::Folder(path) if path == Path::new(STANDARD_INPUT) => {
+                Ok(file::load_text(path, &standard_input()?))
+            }
+            Self::Folder(path) if path.is_file() => file::load_file(path),
             Self::Folder(folder) => FileProvider::new(folder.to_owned()).load(),
             Self::Cluster(flags) => {
                 let Listing { load, absent } = runtime()?.block_on(list(flags, options))?;
@@ -103,6 +117,22 @@ impl fmt::Display for ObjectSource<'_> {
             Self::Cluster(_) => "the cluster",
         })
     }
+}
+
+/// Reads standard input.
+///
+/// # Errors
+/// When it cannot be read, is not text, or is too large.
+pub(super) fn standard_input() -> anyhow::Result<String> {
+    let mut text = String::new();
+    let mut limited = io::stdin().lock().take(MAX_INPUT + 1);
+    limited
+        .read_to_string(&mut text)
+        .context("standard input cannot be read")?;
+    if text.len() as u64 > MAX_INPUT {
+        bail!("standard input has more than {} MiB", MAX_INPUT >> 20);
+    }
+    Ok(text)
 }
 
 /// Reports whether a folder may come from the environment.

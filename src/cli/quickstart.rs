@@ -2,6 +2,7 @@
 //! is generated at start. After this set-up it runs the same server as `run`.
 
 use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -163,7 +164,8 @@ fn start_backends() -> anyhow::Result<Vec<SocketAddr>> {
 fn greet(address: SocketAddr, greeting: &str) {
     for _ in 0..200 {
         if TcpStream::connect(address).is_ok() {
-            println!("{greeting}");
+            // Serves also if nobody reads this.
+            drop(writeln!(io::stdout(), "{greeting}"));
             return;
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -11,7 +11,7 @@ use crate::telemetry;
 /// Serve Gateways from a folder of YAML, a cluster, or a controller's stream.
 ///
 /// With --config-dir: reads every *.yaml, *.yml and *.json below the folder, serves the valid objects and reloads on
-/// change or SIGHUP. With --kubernetes: watches the API server of the pod's service account, or else of the kubeconfig;
+/// change or SIGHUP. With --kubernetes: watches the API server of the kubeconfig, or else of the pod's service account;
 /// becomes ready when all kinds are listed, and continues to serve while the API server is unavailable. With
 /// --controller: receives the objects of one Gateway from a controller, as provisioned pods do, and needs no rights on the
 /// API server; continues to serve while no controller is available.

@@ -12,7 +12,7 @@ mod steps;
 mod watch;
 mod weights;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -61,14 +61,14 @@ async fn shift(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let report = ShiftReport::new(args, &plan, &changed);
     match args.format.output {
-        OutputFormat::Text => print!("{report}"),
+        OutputFormat::Text => write!(io::stdout(), "{report}")?,
         OutputFormat::Json => output::json(&report, &mut io::stdout())?,
     }
     if !args.watch {
         return Ok(ExitCode::SUCCESS);
     }
     if args.format.output == OutputFormat::Text {
-        println!();
+        writeln!(io::stdout())?;
     }
     let rollback = plan.rollback();
     let above = args.abort_above.filter(|_| !rollback.is_empty());

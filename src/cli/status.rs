@@ -19,7 +19,7 @@ Shows readiness, the configuration in service and every problem, those with the 
 are not bound, overload, certificates that expire within 14 days, backends without endpoints, rules whose requests failed in
 the last minutes, ejected endpoints, files and objects that cannot be read, and conditions. Sends nothing to a backend. In a
 cluster, use kubectl port-forward pod/NAME 19000 first.
-Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise or if it cannot be reached, 2 for wrong usage.")]
+Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]
@@ -64,12 +64,17 @@ fn text(status: &Value) -> String {
             format!(", revision {revision} of the controller, which is {state}")
         }
     };
+    let configuration = match status["loadedAt"].as_str() {
+        Some(since) => format!(
+            "generation {}, in service since {since}",
+            part("generation")
+        ),
+        None => "none in service yet".to_owned(),
+    };
     let mut text = format!(
-        "Portcullis {}: {ready}\nconfiguration: generation {}, in service since {}{revision}\n\
+        "Portcullis {}: {ready}\nconfiguration: {configuration}{revision}\n\
          serving: {} ports, {} routes, {} backends with {} endpoints ({} ejected), {} client connections\n",
         part("version"),
-        part("generation"),
-        part("loadedAt"),
         part("ports"),
         part("routes"),
         part("backends"),
@@ -108,5 +113,18 @@ mod tests {
             serving: 1 ports, 2 routes, 3 backends with 4 endpoints (1 ejected), 5 client connections\n\
             problems: 1\n  Secret a/b: has expired\n";
         assert_eq!(text(&status), expected);
+    }
+
+    #[test]
+    fn nothing_is_in_service_while_the_first_objects_load() {
+        let status = json!({
+            "version": "1", "ready": false, "waiting": "the objects are read", "generation": 0, "loadedAt": null,
+            "connections": 0, "ports": 0, "routes": 0, "backends": 0, "endpoints": 0, "endpointsEjected": 0, "problems": [],
+        });
+        let text = text(&status);
+        assert!(
+            text.contains("\nconfiguration: none in service yet\n"),
+            "{text}"
+        );
     }
 }

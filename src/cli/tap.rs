@@ -29,7 +29,7 @@ Shows requests that end while it runs: time, method, host with path, status, dur
 backend, endpoint, and why Portcullis responded itself or aborted the exchange. Never queries, headers, cookies, credentials
 or bodies. Requests do not wait for it: those that it does not show are counted. Ends after an hour. In a cluster, use
 kubectl port-forward pod/NAME 19000 first.
-Exit codes: 0 when the proxy ends, 1 if it cannot be reached or has too many taps, 2 for wrong usage.")]
+Exit codes: 0 when the proxy ends, 2 for wrong usage, 3 if it cannot be reached or has too many taps.")]
 pub struct Args {
     /// Only requests of this route, [KIND ]NAMESPACE/NAME
     #[arg(long, value_name = "ROUTE")]

@@ -20,7 +20,7 @@ Examples:
   portcullis top --once -o json --admin http://127.0.0.1:19000
 
 Reads the counters of the proxy every two seconds. p50 and p99 are estimates from the buckets of its histograms.
-Exit codes: 0 on success, 1 if the proxy cannot be reached, 2 for wrong usage.")]
+Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]

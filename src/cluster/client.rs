@@ -35,7 +35,7 @@ impl ApiServer {
     pub async fn from_environment() -> anyhow::Result<Self> {
         let config = Config::infer()
             .await
-            .context("found neither a service account nor a kubeconfig")?;
+            .context("found neither a kubeconfig nor a service account")?;
         Self::new(config).with_credential().await
     }
 

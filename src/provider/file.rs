@@ -21,10 +21,11 @@ use std::thread;
 use anyhow::Context;
 
 use self::change::Extent;
-use self::entry::{Entry, Files, read_entry};
+use self::entry::{Entry, Files, entry_of, read_entry};
 use self::merge::Merged;
 use self::scan::{Scan, below_path};
 use super::{Load, Problem, Progress};
+use crate::api::Severity;
 use crate::ir::packed::packed;
 
 /// Maximum number of reads that are discarded because a symlink changed meanwhile.
@@ -42,6 +43,32 @@ pub struct FileProvider {
     /// Files of a draft that was discarded. Those that are the same in the next one are not validated again.
     discarded: Files,
     progress: Arc<Progress>,
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn load_file(path: &Path) -> anyhow::Result<Load> {
+    let text = entry::read(path);
+    let (text, _) = text.with_context(|| format!("the file {} cannot be read", path.display()))?;
+    Ok(load_text(path, &text))
+}
+
+/// Reads a text as that of a file of this name.
+pub fn load_text(path: &Path, text: &str) -> Load {
+    let entry = entry_of(path, (text, None), None);
+    let mut scan = Scan::default();
+    if entry.documents.is_empty() {
+        let message = "it is empty, so nothing is served".to_owned();
+        let problem = Problem::of_file(Severity::Note, path, message);
+        scan.problems.push(problem);
+    }
+    FileProvider::new(path.to_owned()).accept(Draft {
+        scan,
+        files: Files::unit(path.into(), entry),
+        is_whole: true,
+    })
 }
 
 /// A load that has not been committed yet.

@@ -163,9 +163,10 @@ impl ConfigStats {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Time since the Unix epoch when it was put into service; zero before the first.
-    pub fn loaded_at(&self) -> Duration {
-        Duration::from_millis(self.loaded.load(Ordering::Relaxed))
+    /// Time since the Unix epoch when it was put into service; `None` before the first.
+    pub fn loaded_at(&self) -> Option<Duration> {
+        let loaded = self.loaded.load(Ordering::Relaxed);
+        (loaded > 0).then(|| Duration::from_millis(loaded))
     }
 
     /// Number of problems of the configuration in service.

@@ -1,9 +1,11 @@
 //! `portcullis check` as a user runs it.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Stdio;
 
-use crate::{ROOT, output, stdout};
+use crate::{ROOT, output, portcullis, stdout};
 
 const BAD_ROUTE: &str = "\
 apiVersion: v1
@@ -229,10 +231,134 @@ fn check_judges_a_folder_as_its_controller_does() {
     assert_eq!(code, Some(1));
 }
 
+/// References to misspelt names.
+const MISSPELT: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: shop-tsl}]}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: shop-tls}
+type: kubernetes.io/tls
+data: {tls.crt: YQ==, tls.key: YQ==}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec:
+  parentRefs: [{name: web, sectionName: htp}, {name: wbe}, {name: web, sectionName: http}]
+  rules: [{backendRefs: [{name: shopp, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: mesh}
+spec:
+  parentRefs: [{group: '', kind: Service, name: shop}]
+  rules: [{backendRefs: [{name: shop, port: 80}]}]
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: a}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shopp}]
+  ipRules: {deny: [10.0.0.0/8]}
+";
+
+#[test]
+fn check_suggests_names_of_objects_and_listeners() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), MISSPELT).unwrap();
+    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    for part in [
+        "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?\n",
+        "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?\n",
+        "Gateway default/web has no listener named htp (sectionName) that a route can attach to; see its spec.listeners; \
+         did you mean http?\n",
+        "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?\n",
+        "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?\n",
+        "HTTPRoute default/mesh: spec.parentRefs names only Service default/shop: ",
+    ] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+}
+
+/// A Service with a number in quotes, and a route to it.
+const QUOTED: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {ports: [{port: '80'}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: shop, port: 80}]}]}
+";
+
+#[test]
+fn check_says_what_to_write_for_a_number_in_quotes() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), QUOTED).unwrap();
+    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    let part = "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes";
+    assert!(text.contains(part), "`{part}` is missing in\n{text}");
+}
+
+#[test]
+fn check_takes_a_file_or_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.txt");
+    fs::write(&path, BAD_ROUTE).unwrap();
+    let of_file = output(&["check", path.to_str().unwrap()]);
+    let text = stdout(&of_file);
+    assert_eq!(of_file.status.code(), Some(1), "{text}");
+    assert!(text.contains("bad.txt:16 (document 2): "), "{text}");
+    let of = |text: &str| {
+        let mut check = portcullis(&["check", "-"]);
+        check.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut check = check.spawn().unwrap();
+        check
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+        check.wait_with_output().unwrap()
+    };
+    let bad = of(BAD_ROUTE);
+    assert_eq!(bad.status.code(), Some(1));
+    let text = stdout(&bad);
+    assert!(
+        text.contains("error: -:16 (document 2): HTTPRoute default/bad: "),
+        "{text}"
+    );
+    let good = of(PLAIN);
+    assert!(good.status.success(), "{}", stdout(&good));
+    assert!(stdout(&of("")).contains("it is empty, so nothing is served"));
+}
+
 #[test]
 fn check_names_unreadable_folder() {
     let output = output(&["check", "/nonexistent/folder"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/folder"));
 }
 

@@ -99,7 +99,7 @@ fn failed_plugin_fails_the_command_with_its_reason() {
         let arguments = ["check", "--kubernetes"];
         let output = program(&api, folder.path(), &plugin.user(), &arguments).output();
         let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(3));
         assert_eq!(plugin.runs().len(), 1);
         String::from_utf8(output.stderr).unwrap()
     };

@@ -242,12 +242,12 @@ fn unreachable_cluster_and_unknown_context_are_named() {
     let api = Api::start();
     let output = run(&api, &["check", "--kubernetes", "--context", "nowhere"]);
     let err = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert_eq!(output.status.code(), Some(3), "{err}");
     assert!(err.contains("nowhere"), "{err}");
     api.offline(true);
     let output = run(&api, &["check", "--kubernetes"]);
     let err = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert_eq!(output.status.code(), Some(3), "{err}");
     assert!(
         err.contains(&format!("cannot list the objects of {}", api.url())),
         "{err}"

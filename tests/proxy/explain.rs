@@ -337,7 +337,7 @@ async fn command_passes_on_why_a_proxy_refuses() {
             .args(["explain", "--admin", &address.to_string(), url])
             .output()
             .expect("run");
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(3));
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains(reason), "{error}");
     }

@@ -48,7 +48,7 @@ fn level_is_in_effect_for_its_time_only() {
         fail_handshake(address).await;
 
         let wrong = portcullis_at(program.admin, &["log-level", "loud"]).await;
-        assert_eq!(wrong.status.code(), Some(1));
+        assert_eq!(wrong.status.code(), Some(3));
         let error = String::from_utf8_lossy(&wrong.stderr);
         assert!(error.contains("`loud` is not a level"), "{error}");
         program.terminate();

@@ -85,7 +85,7 @@ fn status(state: &AdminState, table: &Table, query: &Query) -> Value {
         "generation": table.generation,
         "revision": stats.stream.as_ref().map(|stream| stream.revision()),
         "controllerConnected": stats.stream.as_ref().map(|stream| stream.is_connected()),
-        "loadedAt": time(stats.config.loaded_at().as_secs() as i64),
+        "loadedAt": stats.config.loaded_at().and_then(|at| time(at.as_secs() as i64)),
         "connections": stats.connections.open(),
         "ports": table.ports().len(),
         "routes": routes::count(table),

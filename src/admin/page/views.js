@@ -80,7 +80,7 @@ export async function problems(parameters, get) {
     ] : h("p", { class: "well" }, "Ports, certificates, objects, routes and endpoints are as they should be."),
     h("h2", {}, "Configuration"),
     facts([
-      ["In service", `generation ${status.generation}${status.revision === null ? "" : `, revision ${status.revision} of the controller`}, since ${status.loadedAt}`],
+      ["In service", status.loadedAt === null ? "nothing yet" : `generation ${status.generation}${status.revision === null ? "" : `, revision ${status.revision} of the controller`}, since ${status.loadedAt}`],
       ["Controller", status.controllerConnected === null ? [] : status.controllerConnected ? "connected" : badge("not connected", "bad")],
       ["Objects", `${number(status.ports)} ports, ${number(status.routes)} routes, ${number(status.backends)} backends with ${number(status.endpoints)} endpoints, ${number(status.endpointsEjected)} of them ejected`],
       ["Version", status.version],

@@ -1,7 +1,9 @@
 //! What the author of a value probably meant: names of fields that resemble an unknown one, and corrections of values that
 //! violate a pattern. Only adds advice to messages: decides nothing.
 
-use super::node::Properties;
+use serde_json::Value;
+
+use super::node::{Properties, Type};
 use crate::api::duration;
 
 /// Returns the one of `known` names that resembles `name` most, if any does.
@@ -51,11 +53,28 @@ pub(super) fn correction(pattern: &str, text: &str) -> String {
     advice.map_or_else(String::new, |advice| format!("; {advice}"))
 }
 
-/// Returns advice on a number where text is expected, beginning with a separator; empty if there is none.
-pub(super) fn number_for_text(pattern: Option<&str>, number: &serde_json::Value) -> String {
-    match pattern.filter(|pattern| is_duration(pattern)) {
-        Some(_) if number.is_u64() => format!("; a duration needs a unit: write {number}s"),
-        _ => String::new(),
+/// Returns advice on a value of another type than the expected one, beginning with a separator; empty if there is none.
+pub(super) fn other_type(expected: Option<Type>, pattern: Option<&str>, value: &Value) -> String {
+    let is_duration = pattern.is_some_and(is_duration);
+    let unquoted = match (expected, value) {
+        (Some(Type::Integer), Value::String(text)) => text.parse::<i64>().map(Value::from).ok(),
+        (Some(Type::Boolean), Value::String(text)) => text.parse::<bool>().map(Value::from).ok(),
+        _ => None,
+    };
+    match (expected, value) {
+        (Some(Type::String), Value::Number(number)) if is_duration => match number.is_u64() {
+            true => format!("; a duration needs a unit: write {number}s"),
+            false => String::new(),
+        },
+        (Some(Type::String), Value::Number(_) | Value::Bool(_)) if !is_duration => {
+            "; write it with quotes".to_owned()
+        }
+        (Some(Type::Array), Value::String(_) | Value::Number(_) | Value::Object(_)) => {
+            "; write a list, with `- ` before each item".to_owned()
+        }
+        _ => unquoted.map_or_else(String::new, |value| {
+            format!("; write {value} without quotes")
+        }),
     }
 }
 
@@ -116,6 +135,8 @@ fn hostname_advice(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
@@ -161,11 +182,46 @@ mod tests {
             let written = expected.split_once("write ").map(|(_, written)| written);
             assert!(written.is_none_or(|it| duration::parse(it).is_some()));
         }
-        assert_eq!(
-            number_for_text(Some(DURATION), &30.into()),
-            "; a duration needs a unit: write 30s"
-        );
-        assert_eq!(number_for_text(Some(HOSTNAME), &30.into()), "");
+    }
+
+    #[test]
+    fn corrects_types() {
+        let unit = "; a duration needs a unit: write 30s";
+        let list = "; write a list, with `- ` before each item";
+        for (expected, pattern, value, advice) in [
+            (Type::String, Some(DURATION), json!(30), unit),
+            (Type::String, Some(DURATION), json!(true), ""),
+            (
+                Type::String,
+                Some(HOSTNAME),
+                json!(30),
+                "; write it with quotes",
+            ),
+            (Type::String, None, json!(true), "; write it with quotes"),
+            (Type::String, None, json!(["a"]), ""),
+            (
+                Type::Integer,
+                None,
+                json!("80"),
+                "; write 80 without quotes",
+            ),
+            (Type::Integer, None, json!("http"), ""),
+            (
+                Type::Boolean,
+                None,
+                json!("true"),
+                "; write true without quotes",
+            ),
+            (Type::Array, None, json!("a.test"), list),
+            (Type::Object, None, json!("a"), ""),
+        ] {
+            assert_eq!(
+                other_type(Some(expected), pattern, &value),
+                advice,
+                "{value}"
+            );
+        }
+        assert_eq!(other_type(None, None, &json!("80")), "");
     }
 
     #[test]

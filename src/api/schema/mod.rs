@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 
-pub(super) use self::hint::nearest;
+pub(crate) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
 use self::valid::Digest;

@@ -112,7 +112,7 @@ fn all_violations_are_reported_at_once() {
             "error spec.listeners[0].port: Invalid value: 70000: should be less than or equal to 65535",
             "error spec.listeners[1].allowedRoutes.namespaces.from: Unsupported value: \"Everywhere\": \
              supported values: \"All\", \"Selector\", \"Same\"",
-            "error spec.listeners[1].port: Invalid value: \"string\": must be of type integer",
+            "error spec.listeners[1].port: Invalid value: \"string\": must be of type integer; write 80 without quotes",
         ]
     );
 }

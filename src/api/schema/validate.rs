@@ -29,7 +29,7 @@ pub(super) fn check<'a>(
             node.kind.map_or("integer or string", Type::name),
         );
         let pattern = node.pattern.as_ref().map(Pattern::source);
-        let advice = hint::number_for_text(pattern, value);
+        let advice = hint::other_type(node.kind, pattern, value);
         let message = format!("Invalid value: {is:?}: must be of type {expected}{advice}");
         return findings.push(finding(path, message, format!("type: {expected}")));
     }

@@ -189,34 +189,44 @@ pub(super) fn read_entry(
     real: &Path,
     previous: Option<&Arc<Entry>>,
 ) -> Option<Arc<Entry>> {
-    let failed = |failure: String| {
-        let known = previous.map(|previous| Entry::clone(previous));
-        Some(Arc::new(Entry {
-            digest: 0,
-            stamp: None,
-            broken: Some(Box::new(Broken {
-                failure: Some(failure.into()),
-                retained: retained(previous),
-            })),
-            ..known.unwrap_or_default()
-        }))
-    };
-    let (text, stamp) = match read(real) {
-        Ok(read) => read,
+    Some(match read(real) {
+        Ok((text, stamp)) => entry_of(path, (&text, stamp), previous),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return failed(format!("cannot be read: {error}")),
-    };
+        Err(error) => failed(previous, format!("cannot be read: {error}")),
+    })
+}
+
+/// Returns the state of a file that could not be read: its documents are those of the previous read.
+fn failed(previous: Option<&Arc<Entry>>, failure: String) -> Arc<Entry> {
+    let known = previous.map(|previous| Entry::clone(previous));
+    Arc::new(Entry {
+        digest: 0,
+        stamp: None,
+        broken: Some(Box::new(Broken {
+            failure: Some(failure.into()),
+            retained: retained(previous),
+        })),
+        ..known.unwrap_or_default()
+    })
+}
+
+/// Parses the text of a file, which is JSON if its name says so, and reuses unchanged documents.
+pub(super) fn entry_of(
+    path: &Path,
+    (text, stamp): (&str, Option<Stamp>),
+    previous: Option<&Arc<Entry>>,
+) -> Arc<Entry> {
     let digest = parse::digest(text.as_bytes());
     if let Some(previous) =
         previous.filter(|previous| previous.failure().is_none() && previous.digest == digest)
     {
-        return Some(match previous.stamp == stamp {
+        return match previous.stamp == stamp {
             true => Arc::clone(previous),
             false => Arc::new(Entry {
                 stamp,
                 ..Entry::clone(previous)
             }),
-        });
+        };
     }
     let is_json = path
         .extension()
@@ -229,13 +239,16 @@ pub(super) fn read_entry(
     let sources = if is_json {
         vec![parse::DocumentText {
             line: 1,
-            text: text.strip_prefix('\u{feff}').unwrap_or(&text),
+            text: text.strip_prefix('\u{feff}').unwrap_or(text),
         }]
     } else {
-        parse::documents(&text)
+        parse::documents(text)
     };
     if sources.len() > MAX_DOCUMENTS {
-        return failed(format!("it has more than {MAX_DOCUMENTS} documents"));
+        return failed(
+            previous,
+            format!("it has more than {MAX_DOCUMENTS} documents"),
+        );
     }
     let documents = sources
         .into_iter()
@@ -253,7 +266,7 @@ pub(super) fn read_entry(
             retained: retained(previous),
         }));
     }
-    Some(Arc::new(entry))
+    Arc::new(entry)
 }
 
 /// Returns the objects of a file when it was last valid, or else those that could be read when it was first read.

@@ -1,6 +1,7 @@
 //! The statuses of Gateways and ListenerSets, composed from the faults that all steps found, and notes on what has no
 //! parent. Decides only how the validity of listeners determines that of their Gateway or ListenerSet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::api::Resource;
@@ -17,7 +18,7 @@ use super::attachment::DEFAULT_SCOPE;
 use super::gateway::{GatewayDraft, SetDraft};
 use super::listener::ListenerDraft;
 use super::listener_set::parent_not_accepted;
-use crate::translate::input::Input;
+use crate::translate::input::{Input, Mode};
 use crate::translate::reason::{ConditionType, Fault, Reason, judge};
 
 /// Returns the status of a Gateway. The number of routes of each listener is 0.
@@ -261,6 +262,32 @@ pub(in crate::translate) fn orphan_route(
         )
     };
     parents.iter().enumerate().filter_map(note).collect()
+}
+
+/// Returns a note on a route all of whose parents are of other groups, such as Services of a mesh. Of a proxy that is alone,
+/// no mesh reads the folder.
+pub(in crate::translate) fn mesh_route(
+    input: &Input<'_>,
+    route: &ObjectRef,
+    parents: &[ParentRef],
+) -> Vec<Note> {
+    let names = parents.iter();
+    let names = names.map(|reference| attachment::parent_name(reference, &route.namespace));
+    let names: BTreeSet<_> = names.collect();
+    let is_ours = |name: &ObjectRef| &*name.group == GATEWAY_GROUP;
+    if names.is_empty() || names.iter().any(is_ours) || input.options.mode != Mode::Standalone {
+        return Vec::new();
+    }
+    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    let message = format!(
+        "spec.parentRefs names only {}: routes are served through Gateways and ListenerSets, not in a mesh, so that nothing \
+         serves this route",
+        names.join(", ")
+    );
+    vec![Note {
+        object: route.clone(),
+        message,
+    }]
 }
 
 fn orphan(

@@ -1,7 +1,7 @@
 //! Status that all kinds of policies share: one entry per Gateway that sends requests to a target, and the condition
 //! `Accepted`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::inherited_policy::Unreadable;
@@ -20,9 +20,25 @@ use crate::translate::source::Source;
 
 /// The statuses of the policies of a kind.
 pub(in crate::translate) struct PolicyStatuses {
-    statuses: Memo<Arc<[AncestorStatus]>>,
+    statuses: Memo<Status>,
     /// Why a policy has no effect.
     unused: &'static str,
+}
+
+/// What a policy does.
+pub(in crate::translate) struct Effect {
+    /// Its conditions, for each Gateway that sends requests to its targets.
+    pub(in crate::translate) of_gateways: BTreeMap<ObjectRef, Vec<Condition>>,
+    /// The objects that it names as targets.
+    pub(in crate::translate) targets: Vec<ObjectRef>,
+}
+
+/// The status of a policy.
+struct Status {
+    /// One entry for each Gateway.
+    entries: Arc<[AncestorStatus]>,
+    /// What is worth a note, if there is no Gateway.
+    unused: Option<Box<str>>,
 }
 
 impl Default for PolicyStatuses {
@@ -40,14 +56,14 @@ impl PolicyStatuses {
         }
     }
 
-    /// Updates the statuses of these policies and of those of which a source has changed. `of_policy` returns the
-    /// conditions of a policy for each Gateway that sends requests to its targets; `None` if it does not exist.
+    /// Updates the statuses of these policies and of those of which a source has changed. `of_policy` returns what a policy
+    /// does; `None` if it does not exist.
     pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,
         changes: &Changes,
         changed: Vec<ObjectRef>,
-        of_policy: impl Fn(&ObjectRef) -> Option<BTreeMap<ObjectRef, Vec<Condition>>>,
+        of_policy: impl Fn(&ObjectRef) -> Option<Effect>,
         report: &mut Report,
     ) {
         let mut names = self.statuses.outdated(changes);
@@ -55,14 +71,22 @@ impl PolicyStatuses {
         for name in names {
             let computed = input.reading(|| {
                 input.read(|| Source::Object(name.clone()));
-                Some(entries(input, of_policy(&name)?))
+                let Effect {
+                    of_gateways,
+                    targets,
+                } = of_policy(&name)?;
+                let is_noted = of_gateways.is_empty() && notes_unused(input, &name);
+                let unused = is_noted.then(|| unused(input, self.unused, &targets).into());
+                let entries = entries(input, of_gateways);
+                Some(Status { entries, unused })
             });
             self.statuses.replace(&name, computed);
             let status = self.statuses.get(&name);
-            let note = status.and_then(|status| note(input, (&name, self.unused), status));
+            let note = status.and_then(|status| note(&name, status));
             report.notes.replace(&name, note.into_iter().collect());
-            let status = status.filter(|status| !status.is_empty());
-            put(&mut report.statuses.policies, &name, status.cloned());
+            let entries = status.map(|status| &status.entries);
+            let entries = entries.filter(|entries| !entries.is_empty());
+            put(&mut report.statuses.policies, &name, entries.cloned());
         }
     }
 }
@@ -106,18 +130,36 @@ pub(in crate::translate) fn accepted(
     }
 }
 
-/// Returns the note on a policy that applies to more Gateways than its status has room for, or to none. In a folder, no
-/// other controller can use a policy of ours, nor any of a proxy that is alone.
-fn note(
-    input: &Input<'_>,
-    (policy, unused): (&ObjectRef, &str),
-    ancestors: &[AncestorStatus],
-) -> Option<Note> {
+/// Reports whether a policy without effect is worth a note. In a folder, no other controller can use a policy of ours, nor
+/// any of a proxy that is alone.
+fn notes_unused(input: &Input<'_>, policy: &ObjectRef) -> bool {
     let is_alone = input.options.mode == Mode::Standalone;
-    let is_ours = input.options.is_judged_alone && *policy.group == *parameters::GROUP;
-    let message = match ancestors.len() {
-        0 if is_alone || is_ours => format!("without effect: {unused}"),
-        count if count > MAX_ANCESTORS => format!(
+    is_alone || input.options.is_judged_alone && *policy.group == *parameters::GROUP
+}
+
+/// Returns why a policy has no effect: its targets are not there, or what `unused` says.
+fn unused(input: &Input<'_>, unused: &str, targets: &[ObjectRef]) -> String {
+    let targets: BTreeSet<_> = targets.iter().collect();
+    let absent = targets.iter().filter_map(|target| {
+        let is_absent = !input.exists(target);
+        let why = match input.is_invalid(target) {
+            true => "is invalid",
+            false => "does not exist",
+        };
+        is_absent.then(|| format!("{target} {why}"))
+    });
+    let absent: Vec<_> = absent.collect();
+    let rest = (absent.len() < targets.len() || absent.is_empty()).then_some(unused);
+    let absent = (!absent.is_empty()).then(|| format!("spec.targetRefs: {}", absent.join(", ")));
+    let parts: Vec<_> = rest.into_iter().chain(absent.as_deref()).collect();
+    parts.join("; ")
+}
+
+/// Returns the note on a policy that applies to more Gateways than its status has room for, or to none.
+fn note(policy: &ObjectRef, status: &Status) -> Option<Note> {
+    let message = match (status.entries.len(), &status.unused) {
+        (_, Some(unused)) => format!("without effect: {unused}"),
+        (count, None) if count > MAX_ANCESTORS => format!(
             "it applies to {count} Gateways, and the API permits {MAX_ANCESTORS} entries in status.ancestors: the conditions of the \
              others are not written; target fewer Services with one policy"
         ),
@@ -145,10 +187,13 @@ mod tests {
             let gateway =
                 |index: usize| ObjectRef::gateway_api("Gateway", "infra", &index.to_string());
             let of_gateways = (0..count).map(|index| (gateway(index), Vec::new()));
-            entries(&input, of_gateways.collect())
+            Status {
+                entries: entries(&input, of_gateways.collect()),
+                unused: None,
+            }
         };
-        assert_eq!(note(&input, (&policy, ""), &of_gateways(16)), None);
-        let note = note(&input, (&policy, ""), &of_gateways(17)).unwrap();
+        assert_eq!(note(&policy, &of_gateways(16)), None);
+        let note = note(&policy, &of_gateways(17)).unwrap();
         assert!(note.message.contains("17 Gateways"), "{note:?}");
     }
 }

@@ -15,7 +15,7 @@ use crate::status::Condition;
 
 use super::backend_tls::Requesters;
 use super::index::{PolicyIndex, TargetPolicy};
-use super::policy_status::{self, PolicyStatuses};
+use super::policy_status::{self, Effect, PolicyStatuses};
 use super::session_persistence;
 use crate::translate::changes::Changes;
 use crate::translate::duration;
@@ -81,7 +81,10 @@ impl Statuses {
     ) {
         let of_policy = |name: &ObjectRef| {
             let policy = policies.0.get(name)?;
-            Some(policies.of_gateways(input, policy, requesters))
+            Some(Effect {
+                of_gateways: policies.of_gateways(input, policy, requesters),
+                targets: policy.targets.clone(),
+            })
         };
         let changed = changes.of::<BackendTrafficPolicy>();
         self.0.step(input, changes, changed, of_policy, report);

@@ -21,7 +21,7 @@ use crate::status::Condition;
 use self::access_log::gateway_log;
 use self::settings::{TracingSettings, settings};
 use super::policy::index::{PolicyIndex, TargetPolicy};
-use super::policy::policy_status::PolicyStatuses;
+use super::policy::policy_status::{Effect, PolicyStatuses};
 use crate::translate::backend::{Backends, Resolution};
 use crate::translate::changes::Changes;
 use crate::translate::consumer::{Consumer, Requests};
@@ -156,7 +156,10 @@ impl TelemetryPolicies {
             });
             let conditions = |gateway: &ObjectRef| self.conditions(input, policy, gateway);
             let of_gateways = gateways.map(|gateway| (gateway.clone(), conditions(gateway)));
-            Some(of_gateways.collect())
+            Some(Effect {
+                of_gateways: of_gateways.collect(),
+                targets: policy.gateways.iter().cloned().collect(),
+            })
         };
         let changed = changes.of::<TelemetryPolicy>();
         statuses.step(input, changes, changed, of_policy, report);

@@ -7,7 +7,7 @@ use crate::ir::ObjectRef;
 use crate::status::Condition;
 
 use super::super::backend_tls::Requesters;
-use super::super::policy_status::{self, PolicyStatuses};
+use super::super::policy_status::{self, Effect, PolicyStatuses};
 use super::super::traffic_policy::TrafficPolicies;
 use super::BackendPolicies;
 use super::parsed::{Policy, Target};
@@ -33,7 +33,11 @@ impl Statuses {
     ) {
         let of_policy = |name: &ObjectRef| {
             let policy = policies.0.get(name)?;
-            Some(of_gateways(input, (policies, upstream), policy, requesters))
+            let targets = policy.targets.iter();
+            Some(Effect {
+                of_gateways: of_gateways(input, (policies, upstream), policy, requesters),
+                targets: targets.map(|target| target.backend.clone()).collect(),
+            })
         };
         let changed = changes.of::<Object>();
         self.0.step(input, changes, changed, of_policy, report);

@@ -7,7 +7,7 @@ use crate::ir::ObjectRef;
 use crate::status::Condition;
 
 use super::super::index::TargetPolicy;
-use super::super::policy_status::{self, PolicyStatuses};
+use super::super::policy_status::{self, Effect, PolicyStatuses};
 use super::absent::{absent, missing, ports};
 use super::policy::{Policy, PolicyTarget};
 use super::settings::Weakening;
@@ -38,7 +38,11 @@ impl Statuses {
     ) {
         let of_policy = |name: &ObjectRef| {
             let policy = policies.0.get(name)?;
-            Some(of_gateways(input, policies, policy, requesters))
+            let targets = policy.targets.iter();
+            Some(Effect {
+                of_gateways: of_gateways(input, policies, policy, requesters),
+                targets: targets.map(|target| target.backend.clone()).collect(),
+            })
         };
         let changed = names_changed(changes);
         self.0.step(input, changes, changed, of_policy, report);

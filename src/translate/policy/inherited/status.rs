@@ -8,7 +8,7 @@ use crate::ir::ObjectRef;
 use crate::status::Condition;
 
 use super::super::affected::listed;
-use super::super::policy_status::PolicyStatuses;
+use super::super::policy_status::{Effect, PolicyStatuses};
 use super::attachments::Attachments;
 use super::index::{self, Index};
 use super::loosened::loosened;
@@ -42,12 +42,11 @@ impl Statuses {
         let index = &policies.index;
         let of_policy = |name: &ObjectRef| {
             let policy = index.get(name)?;
-            Some(of_gateways(
-                input,
-                (index, server_faults),
-                policy,
-                attachments,
-            ))
+            let targets = policy.targets.iter();
+            Some(Effect {
+                of_gateways: of_gateways(input, (index, server_faults), policy, attachments),
+                targets: targets.map(|target| target.object.clone()).collect(),
+            })
         };
         let changed = index::changed(changes);
         self.0.step(input, changes, changed, of_policy, report);

@@ -38,7 +38,12 @@ pub(super) fn notes<R: RouteObject>(
     let own = &object.spec().parent_refs;
     match (is_defaulted(object), parents.have_defaults()) {
         (true, true) if own.is_empty() => Vec::new(),
+        (true, true) => report::orphan_route(input, name, own),
         (true, false) => report::without_default(input, name),
-        _ => report::orphan_route(input, name, own),
+        (false, _) => {
+            let mut notes = report::mesh_route(input, name, own);
+            notes.extend(report::orphan_route(input, name, own));
+            notes
+        }
     }
 }
