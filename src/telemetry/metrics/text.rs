@@ -267,7 +267,11 @@ impl Metrics {
         let problems = config.problems() as i64;
         page.gauge("config_problems", "Problems of the configuration", problems)?;
         let help = "Unix time of the last configuration change";
-        page.timestamp("config_load_timestamp", help, config.loaded_at().unwrap_or_default())?;
+        page.timestamp(
+            "config_load_timestamp",
+            help,
+            config.loaded_at().unwrap_or_default(),
+        )?;
         if let Some(contact) = config.contact() {
             let help = "Unix time of the last response of the API server";
             page.timestamp("api_server_contact_timestamp", help, contact)?;
