@@ -59,7 +59,7 @@ impl Cluster {
             return self.0.push(next);
         }
         put_policy(&mut next, version, version);
-        if let Some(replaced) = before(1).filter(|_| version % 3 == 0) {
+        if let Some(replaced) = before(1).filter(|_| version.is_multiple_of(3)) {
             put_policy(&mut next, replaced, version);
         }
         if let Some(old) = before(ROUTES + 1) {
