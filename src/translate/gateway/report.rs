@@ -278,7 +278,15 @@ pub(in crate::translate) fn mesh_route(
     if names.is_empty() || names.iter().any(is_ours) || input.options.mode != Mode::Standalone {
         return Vec::new();
     }
-    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    // With the group, since a kind may have the name of one of ours.
+    let text = |name: &ObjectRef| match name.group.is_empty() {
+        true => name.to_string(),
+        false => format!(
+            "{}.{} {}/{}",
+            name.kind, name.group, name.namespace, name.name
+        ),
+    };
+    let names: Vec<_> = names.iter().map(text).collect();
     let message = format!(
         "spec.parentRefs names only {}: routes are served through Gateways and ListenerSets, not in a mesh, so that nothing \
          serves this route",
