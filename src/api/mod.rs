@@ -39,6 +39,7 @@ pub mod telemetry_policy;
 pub mod traffic_policy;
 mod unreadable;
 pub mod values;
+mod whole;
 pub mod xbackend;
 
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
 pub(crate) use schema::nearest;
 pub use unreadable::{is_protected, protecting_kind, protects};
+pub use whole::decode_whole;
 
 pub use crate::ir::ObjectRef;
 pub use crate::ir::object_ref::group_and_version;

@@ -259,3 +259,23 @@ fn first_configuration_has_the_policies_that_are_older_than_its_routes() {
     api.delay("AccessPolicy", false);
     plane.wait_for("a.example", "403");
 }
+
+/// The API server has a later version of the kind, whose section may be all that protects the requests.
+#[test]
+fn policy_with_a_section_of_a_later_version_refuses_requests_and_is_reported() {
+    let api = Api::start();
+    api.apply(&access("listed", "a", "later: {}"));
+    api.apply(&route("a", "one"));
+    let plane = DataPlane::start(&api);
+    assert_eq!(first_answer(&plane, "a.example"), "500");
+    api.apply(&access("seen", "b", "ipRules: {later: [192.0.2.1]}"));
+    api.apply(&route("b", "one"));
+    assert_eq!(first_answer(&plane, "b.example"), "500");
+    for (name, field) in [("listed", "spec.later"), ("seen", "spec.ipRules.later")] {
+        let problem =
+            format!("AccessPolicy default/{name}: cannot be read: {field}: unknown field");
+        assert_eq!(plane.log(&problem).len(), 1, "{problem}");
+    }
+    api.apply(&access("seen", "b", "ipRules: {allow: [127.0.0.1]}"));
+    plane.wait_for("b.example", "https://one/");
+}

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::head::Head;
 use super::observer::{Observed, is_observed};
-use crate::api::{Key, Kind, Object, ObjectMeta};
+use crate::api::{Key, Kind, Object, ObjectMeta, decode_whole, protects};
 use crate::provider::problem::{Unparsed, unreadable};
 
 /// An object whose head is parsed.
@@ -46,8 +46,7 @@ impl ParsedObject {
     ) -> Result<Self, serde_json::Error> {
         let value = with_kind(kind, Map::deserialize(object)?);
         let head = Head::deserialize(&value)?;
-        let object = kind.decode(&value);
-        let object = object.map_err(|error| unreadable(value, &error));
+        let object = parse(kind, value);
         Ok(Self::new(kind, head, |_| Content::Parsed(object), observes))
     }
 
@@ -106,12 +105,22 @@ impl Event {
     }
 
     fn parse(self) -> Result<Object, Unparsed> {
-        self.kind.decode_event(&self.text).map_err(|error| {
-            let event: Value = serde_json::from_slice(&self.text).unwrap_or_default();
-            let fields = Map::deserialize(&event["object"]).unwrap_or_default();
-            unreadable(with_kind(self.kind, fields), &error)
-        })
+        if protects(self.kind) {
+            return parse(self.kind, self.object());
+        }
+        let object = self.kind.decode_event(&self.text);
+        object.map_err(|error| unreadable(self.object(), &error))
     }
+
+    fn object(&self) -> Value {
+        let event: Value = serde_json::from_slice(&self.text).unwrap_or_default();
+        let fields = Map::deserialize(&event["object"]).unwrap_or_default();
+        with_kind(self.kind, fields)
+    }
+}
+
+fn parse(kind: &Kind, object: Value) -> Result<Object, Unparsed> {
+    decode_whole(kind, &object).map_err(|error| unreadable(object, &error))
 }
 
 fn with_kind(kind: &Kind, mut fields: Map<String, Value>) -> Value {
@@ -164,6 +173,19 @@ mod tests {
             let object = parsed.content.parse().unwrap();
             let annotations: Vec<_> = object.meta().annotations.keys().collect();
             assert_eq!(annotations, ["other"]);
+        }
+    }
+
+    #[test]
+    fn policies_that_protect_have_no_unknown_field() {
+        for spec in [
+            json!({"later": {}}),
+            json!({"ipRules": {"deny": [], "later": []}}),
+        ] {
+            for parsed in parsed("AccessPolicy", &spec) {
+                let reason = parsed.content.parse().unwrap_err().reason;
+                assert!(reason.ends_with("later: unknown field"), "{reason}");
+            }
         }
     }
 

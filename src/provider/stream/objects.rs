@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::de::Error as _;
 use serde_json::Value;
 
 use crate::api::key_set::KeySet;
-use crate::api::{Kind, Object, ObjectRef, Severity, admit, group_and_version, protects};
+use crate::api::{Kind, Object, ObjectRef, Severity, decode_whole, group_and_version};
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -173,7 +172,7 @@ impl GatewayObjects {
             self.unreadable.insert(name.clone(), unknown);
             return Ok(name);
         };
-        match read(known, &value) {
+        match decode_whole(known, &value) {
             Ok(object) => {
                 self.unreadable.remove(&name);
                 let object = self.with_known_keys(object);
@@ -389,39 +388,6 @@ impl ActiveStream {
             revision,
         });
         Ok(())
-    }
-}
-
-/// Decodes an object. One that protects requests cannot be read if it has a field that this version does not know, which a
-/// controller of a later version sends: that may be what protects them.
-fn read(kind: &Kind, value: &Value) -> Result<Object, serde_json::Error> {
-    let object = kind.decode(value)?;
-    if protects(kind)
-        && let Some(field) = lost_field(&value["spec"], &object.to_value()?["spec"], "spec")
-        && admit(value.clone()).stand_in.is_some()
-    {
-        let message = format!("{field}: unknown field");
-        return Err(serde_json::Error::custom(message));
-    }
-    Ok(object)
-}
-
-/// Returns the path of a field that is written and was not read.
-fn lost_field(written: &Value, read: &Value, path: &str) -> Option<String> {
-    let lost = |written: &Value, read: Option<&Value>, path: String| match read {
-        Some(read) => lost_field(written, read, &path),
-        None => (!written.is_null()).then_some(path),
-    };
-    match written {
-        Value::Object(fields) => {
-            let mut fields = fields.iter();
-            fields.find_map(|(name, it)| lost(it, read.get(name), format!("{path}.{name}")))
-        }
-        Value::Array(items) => {
-            let mut items = items.iter().enumerate();
-            items.find_map(|(place, it)| lost(it, read.get(place), format!("{path}[{place}]")))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
 
