@@ -1,7 +1,9 @@
 //! Where the commands that serve nothing read objects from: a folder, or a cluster, whose objects are listed once.
 
 use std::fmt;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -19,7 +21,7 @@ pub(super) const CONFIG_DIR: &str = "PORTCULLIS_CONFIG_DIR";
 
 /// The path that means standard input.
 pub(super) const STANDARD_INPUT: &str = "-";
-/// Maximum size of standard input.
+/// Maximum size of standard input, and of a pipe.
 const MAX_INPUT: u64 = 64 << 20;
 
 /// A cluster whose objects are listed once.
@@ -98,6 +100,11 @@ impl<'a> ObjectSource<'a> {
                 Ok(file::load_text(path, &standard_input()?))
             }
             Self::Folder(path) if path.is_file() => file::load_file(path),
+            Self::Folder(path) if is_pipe(path) => {
+                let pipe = File::open(path);
+                let pipe = pipe.with_context(|| format!("{} cannot be read", path.display()))?;
+                Ok(file::load_text(path, &text_of(pipe, &path.display())?))
+            }
             Self::Folder(folder) => FileProvider::new(folder.to_owned()).load(),
             Self::Cluster(flags) => {
                 let Listing { load, absent } = runtime()?.block_on(list(flags, options))?;
@@ -124,15 +131,24 @@ impl fmt::Display for ObjectSource<'_> {
 /// # Errors
 /// When it cannot be read, is not text, or is too large.
 pub(super) fn standard_input() -> anyhow::Result<String> {
+    text_of(io::stdin().lock(), &"standard input")
+}
+
+fn text_of(input: impl Read, name: &dyn fmt::Display) -> anyhow::Result<String> {
     let mut text = String::new();
-    let mut limited = io::stdin().lock().take(MAX_INPUT + 1);
+    let mut limited = input.take(MAX_INPUT + 1);
     limited
         .read_to_string(&mut text)
-        .context("standard input cannot be read")?;
+        .with_context(|| format!("{name} cannot be read"))?;
     if text.len() as u64 > MAX_INPUT {
-        bail!("standard input has more than {} MiB", MAX_INPUT >> 20);
+        bail!("{name} has more than {} MiB", MAX_INPUT >> 20);
     }
     Ok(text)
+}
+
+/// Reports whether a path is a pipe, such as that of the shell's `<(command)`.
+fn is_pipe(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
 /// Reports whether a folder may come from the environment.

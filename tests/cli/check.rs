@@ -355,6 +355,21 @@ fn check_takes_a_file_or_standard_input() {
     assert!(stdout(&of("")).contains("it is empty, so nothing is served"));
 }
 
+/// The shell makes a pipe of `<(kustomize build .)`.
+#[test]
+fn check_reads_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let mut mkfifo = std::process::Command::new("mkfifo");
+    assert!(mkfifo.arg(&pipe).status().unwrap().success());
+    let to = pipe.clone();
+    let writer = std::thread::spawn(move || fs::write(to, BAD_ROUTE));
+    let bad = output(&["check", pipe.to_str().unwrap()]);
+    writer.join().unwrap().unwrap();
+    assert_eq!(bad.status.code(), Some(1), "{bad:?}");
+    assert!(stdout(&bad).contains("pipe:16 (document 2): "), "{bad:?}");
+}
+
 #[test]
 fn check_names_unreadable_folder() {
     let output = output(&["check", "/nonexistent/folder"]);

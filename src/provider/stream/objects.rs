@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::de::Error as _;
 use serde_json::Value;
 
 use crate::api::key_set::KeySet;
-use crate::api::{Kind, Object, ObjectRef, Severity, decode_whole, group_and_version};
+use crate::api::{Kind, Object, ObjectRef, Severity, decode_whole, group_and_version, protects};
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -164,15 +165,21 @@ impl GatewayObjects {
         }
         let (group, _) = group_and_version(&api_version);
         let name = ObjectRef::new(group, &kind, &namespace, &object);
-        let Some(known) = Kind::find_streamed(&api_version, &kind) else {
-            let unknown = Unreadable {
-                value: Arc::new(value),
-                problem: None,
-            };
-            self.unreadable.insert(name.clone(), unknown);
-            return Ok(name);
+        let decoded = match Kind::find_streamed(&api_version, &kind) {
+            Some(known) => decode_whole(known, &value),
+            None if Kind::of(&name).is_some_and(protects) => {
+                Err(serde_json::Error::custom("apiVersion: unknown version"))
+            }
+            None => {
+                let unknown = Unreadable {
+                    value: Arc::new(value),
+                    problem: None,
+                };
+                self.unreadable.insert(name.clone(), unknown);
+                return Ok(name);
+            }
         };
-        match decode_whole(known, &value) {
+        match decoded {
             Ok(object) => {
                 self.unreadable.remove(&name);
                 let object = self.with_known_keys(object);

@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::rc::{Rc, Weak};
 
 /// Budget of the process in bytes, divided among its workers, and the minimum of a worker. The
-/// minimum allows 64 full replays of 64 KiB. With the bodies of HTTP/2, what one client can hold stays below 128 MiB.
+/// minimum allows 64 full replays of 64 KiB. With the bodies of HTTP/2, what one client can hold stays below 128 MiB with up to
+/// four workers.
 const PROCESS: usize = 32 * 1024 * 1024;
 const MIN: usize = 4 * 1024 * 1024;
 /// The same for encoders of responses.

@@ -288,8 +288,8 @@ pub(in crate::translate) fn mesh_route(
     };
     let names: Vec<_> = names.iter().map(text).collect();
     let message = format!(
-        "spec.parentRefs names only {}: routes are served through Gateways and ListenerSets, not in a mesh, so that nothing \
-         serves this route",
+        "spec.parentRefs names only {}: routes are served through Gateways and ListenerSets only, so that nothing serves this \
+         route",
         names.join(", ")
     );
     vec![Note {

@@ -46,3 +46,35 @@ fn policy_with_unknown_fields_refuses_its_targets_and_is_reported() {
         assert_eq!(copy, state);
     }
 }
+
+/// A controller of a later version may have a later version of the kind as well.
+#[test]
+fn policy_of_an_unknown_version_refuses_its_targets_until_a_known_one_takes_its_place() {
+    let policy = |version: &str| {
+        json!({
+            "apiVersion": format!("portcullis.dev/{version}"), "kind": "AccessPolicy",
+            "metadata": {"name": "a", "namespace": "default"},
+            "spec": {
+                "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "b"}],
+                "ipRules": {"allow": ["192.0.2.1"]},
+            },
+        })
+    };
+    let name = ObjectRef::new("portcullis.dev", "AccessPolicy", "default", "a");
+    let mut state = GatewayObjects::default();
+    let later = Update::Put(policy("v9"));
+    take_all(&mut state, [begin("a", None), later.clone(), commit(1)]).unwrap();
+    let served = state.snapshot.object(&name).unwrap();
+    assert!(served.unreadable().is_some() && !served.is_without_targets());
+    let problems = state.load().problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].to_string().contains("v9"), "{}", problems[0]);
+
+    let known = Update::Put(policy("v1alpha1"));
+    take_all(&mut state, [begin("a", Some(1)), known, commit(2)]).unwrap();
+    assert!(state.snapshot.has_valid(&name) && state.load().problems.is_empty());
+    // The previous version stays in service.
+    take_all(&mut state, [begin("a", Some(2)), later, commit(3)]).unwrap();
+    assert!(state.snapshot.has_valid(&name));
+    assert_eq!(state.load().problems.len(), 1);
+}
