@@ -18,7 +18,7 @@ const MAX_TEXT: usize = 64 * 1024;
 /// Why it cannot be used: a sentence about the ConfigMap.
 pub(super) fn text(input: &Input<'_>, name: &ObjectRef, key: &str) -> Result<Bytes, String> {
     let map = input.find::<ConfigMap>(name);
-    let map = map.ok_or_else(|| format!("{name} does not exist"))?;
+    let map = map.ok_or_else(|| format!("{name} {}", input.absence(name)))?;
     let text = map.data.get(key);
     let text = text.ok_or_else(|| format!("{name} has no {key} in data"))?;
     match text.len() {

@@ -148,10 +148,18 @@ impl<'a> Input<'a> {
         self.snapshot.object(name).is_some()
     }
 
-    /// Reports whether an object exists, but never had a valid version.
+    /// Reports whether an object exists, but never had a valid version. Only folders know that.
     pub(super) fn is_invalid(&self, name: &ObjectRef) -> bool {
         self.read(|| Source::Existence(name.clone()));
         self.snapshot.invalid.contains(name)
+    }
+
+    /// Returns what messages say of an object that is not there.
+    pub(super) fn absence(&self, name: &ObjectRef) -> &'static str {
+        match self.is_invalid(name) {
+            true => "is invalid",
+            false => "does not exist",
+        }
     }
 
     /// Returns the objects of a kind in a namespace, ordered by name. The kind is one of those that are read as a whole.

@@ -294,12 +294,27 @@ fn check_suggests_names_of_objects_and_listeners() {
     }
 }
 
-/// A Service with a number in quotes, and a route to it.
+/// Objects that the API server would refuse, and references to them.
 const QUOTED: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: web}
-spec: {gatewayClassName: portcullis, listeners: [{name: http, port: 80, protocol: HTTP}]}
+spec:
+  gatewayClassName: portcullis
+  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: web}}
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: tls}]}}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: GatewayParameters
+metadata: {name: web}
+spec: {replicaz: 2}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: tls}
+type: 1
 ---
 apiVersion: v1
 kind: Service
@@ -310,16 +325,28 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: shop}
 spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: shop, port: 80}]}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: BackendPolicy
+metadata: {name: shop}
+spec: {targetRefs: [{group: '', kind: Service, name: shop}], loadBalancing: {type: LeastRequest}}
 ";
 
 #[test]
-fn check_says_what_to_write_for_a_number_in_quotes() {
+fn check_says_what_to_write_and_which_references_are_invalid() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.yaml"), QUOTED).unwrap();
     let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
     let text = stdout(&output);
-    let part = "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes";
-    assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    for part in [
+        "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes",
+        "spec.rules[0].backendRefs[0]: Service default/shop is invalid\n",
+        "tls.certificateRefs[0]: Secret default/tls is invalid\n",
+        "spec.infrastructure.parametersRef names GatewayParameters default/web, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
+        "spec.targetRefs: Service default/shop is invalid\n",
+    ] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Resolver for ReleaseBackends {
         name: &ObjectRef,
         port: PortRef,
     ) -> Result<Found, Fault> {
-        let missing = || Fault::new(Reason::BackendNotFound, "does not exist");
+        let missing = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
         let entry = self.0.get(name).ok_or_else(missing)?;
         let found = entry.load_balancer.as_ref().map_err(|fault| {
             let reason = match fault.reason {

@@ -78,7 +78,8 @@ impl Resolver for Services {
         port: PortRef,
     ) -> Result<Found, Fault> {
         let found = sources.input.find::<Service>(name);
-        let service = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
+        let service = found.ok_or_else(absent)?;
         if is_external(service) {
             let message =
                 "is of type ExternalName, which is not served; use a Service with EndpointSlices";

@@ -49,7 +49,8 @@ impl Resolver for ServiceImports {
         port: PortRef,
     ) -> Result<Found, Fault> {
         let found = ports_of(sources.input, name);
-        let ports = found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
+        let ports = found.ok_or_else(absent)?;
         ports::resolve(sources, name, ports, port)
     }
 }

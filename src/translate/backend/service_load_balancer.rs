@@ -147,7 +147,7 @@ fn find<'a>(input: &Input<'a>, load_balancer: &LoadBalancer) -> Result<Balanced<
     let LoadBalancer { object, pods } = load_balancer;
     let fault = |reason, why: &str| Fault::new(reason, format!("{object} {why}"));
     let Some(service) = input.find::<Service>(object) else {
-        return Err(fault(Reason::BackendNotFound, "does not exist"));
+        return Err(fault(Reason::BackendNotFound, input.absence(object)));
     };
     if is_external(service) {
         let why = "is of type ExternalName, which has no pods; name a Service with pods";

@@ -115,13 +115,13 @@ impl Resolver for XBackends {
 
     fn resolve(
         &self,
-        _: &Sources<'_, '_>,
+        sources: &Sources<'_, '_>,
         name: &ObjectRef,
         port: PortRef,
     ) -> Result<Found, Fault> {
         let found = self.parsed.get(name);
-        let external =
-            found.ok_or_else(|| Fault::new(Reason::BackendNotFound, "does not exist"))?;
+        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
+        let external = found.ok_or_else(absent)?;
         if let Some(wanted) = port.number.filter(|port| *port != external.port) {
             let message = format!(
                 "has spec.port.port {}, not {wanted}; name that port in the reference, or none",

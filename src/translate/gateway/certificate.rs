@@ -293,7 +293,7 @@ fn find<'a>(
     // Check the permission first: without one, the status must not disclose whether the object exists.
     reference_grant::check(input, origin, &name, field)?;
     let secret = input.find::<Secret>(&name);
-    let secret = secret.ok_or_else(|| unusable(field, &name, "does not exist"))?;
+    let secret = secret.ok_or_else(|| unusable(field, &name, input.absence(&name)))?;
     Ok((name, secret))
 }
 

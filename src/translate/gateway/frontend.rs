@@ -143,7 +143,7 @@ impl ClientAuthorities {
                     .get(&name, map, |_| read().map(Into::into))
             }),
         };
-        let bundle = bundle.ok_or_else(|| bad("does not exist"))?;
+        let bundle = bundle.ok_or_else(|| bad(input.absence(&name)))?;
         bundle.map_err(|problem| bad(&problem))
     }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, GatewayClass};
+use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::{Bind, ObjectRef, Transport};
 use crate::status::{Condition, Note};
 
@@ -100,7 +101,10 @@ pub(super) fn unserved(input: &Input<'_>, gateway: &Gateway) -> Note {
     let class = &gateway.spec.gateway_class_name;
     let why = match input.get::<GatewayClass>("", class) {
         Some(known) => format!("belongs to controller {}", known.spec.controller_name),
-        None => "does not exist".to_owned(),
+        None => {
+            let class = ObjectRef::new(GATEWAY_GROUP, GatewayClass::KIND, "", class);
+            input.absence(&class).to_owned()
+        }
     };
     let classes = input.in_namespace::<GatewayClass>("");
     let names = classes.map(|class| class.metadata.name.as_str());

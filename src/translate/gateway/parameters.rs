@@ -143,9 +143,13 @@ fn find<'a>(
 ) -> Result<&'a GatewayParameters, Fault> {
     let found = input.get::<GatewayParameters>(namespace, name);
     found.map(AsRef::as_ref).ok_or_else(|| {
+        let name = ObjectRef::new(GROUP, GatewayParameters::KIND, namespace, name);
+        let why = match input.is_invalid(&name) {
+            true => "is invalid; correct it",
+            false => "does not exist; create it",
+        };
         invalid(format!(
-            "{field} names {} {namespace}/{name}, which does not exist; create it or remove {field}",
-            GatewayParameters::KIND
+            "{field} names {name}, which {why} or remove {field}"
         ))
     })
 }

@@ -40,7 +40,10 @@ fn gateway_is_released(input: &Input<'_>, gateway: &Gateway) -> Option<Why> {
         return None;
     }
     Some(match input.get::<GatewayClass>("", name) {
-        None => Why::Orphaned(format!("GatewayClass {name} does not exist")),
+        None => {
+            let class = ObjectRef::new(GATEWAY_GROUP, GatewayClass::KIND, "", name);
+            Why::Orphaned(format!("{class} {}", input.absence(&class)))
+        }
         Some(class) => Why::Foreign(format!(
             "GatewayClass {name} belongs to controller {}",
             class.spec.controller_name
@@ -54,7 +57,7 @@ fn set_is_released(input: &Input<'_>, set: &ListenerSet) -> Why {
         return Why::Foreign(format!("spec.parentRef names {parent}"));
     }
     let Some(gateway) = input.find::<Gateway>(&parent) else {
-        return Why::Orphaned(format!("{parent} does not exist"));
+        return Why::Orphaned(format!("{parent} {}", input.absence(&parent)));
     };
     match gateway_is_released(input, gateway) {
         Some(Why::Foreign(why)) => Why::Foreign(why),

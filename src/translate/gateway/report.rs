@@ -311,10 +311,7 @@ fn orphan(
         _ => false,
     };
     (!exists).then(|| {
-        let why = match input.is_invalid(&parent) {
-            true => "is invalid",
-            false => "does not exist",
-        };
+        let why = input.absence(&parent);
         Note {
             object: object.clone(),
             message: format!("{field} names {parent}, which {why}: nothing is served through it"),

@@ -142,11 +142,7 @@ fn unused(input: &Input<'_>, unused: &str, targets: &[ObjectRef]) -> String {
     let targets: BTreeSet<_> = targets.iter().collect();
     let absent = targets.iter().filter_map(|target| {
         let is_absent = !input.exists(target);
-        let why = match input.is_invalid(target) {
-            true => "is invalid",
-            false => "does not exist",
-        };
-        is_absent.then(|| format!("{target} {why}"))
+        is_absent.then(|| format!("{target} {}", input.absence(target)))
     });
     let absent: Vec<_> = absent.collect();
     let rest = (absent.len() < targets.len() || absent.is_empty()).then_some(unused);

@@ -142,7 +142,7 @@ impl TrafficPolicies {
     /// Returns why a policy does not apply to one of its targets.
     fn fault_of(&self, input: &Input<'_>, policy: &Policy, target: &ObjectRef) -> Option<Fault> {
         if !input.exists(target) {
-            let message = format!("spec.targetRefs: {target} does not exist");
+            let message = format!("spec.targetRefs: {target} {}", input.absence(target));
             return Some(Fault::new(Reason::TargetNotFound, message));
         }
         input.read(|| Source::TrafficPolicyOf(target.clone()));

@@ -30,7 +30,7 @@ pub(super) fn resolve(
         let namespace = &builder.route.namespace;
         let name = ObjectRef::new(GROUP, RouteFilter::KIND, namespace, &reference.name);
         let Some(object) = builder.input.find::<RouteFilter>(&name) else {
-            let message = format!("{field}: {name} does not exist");
+            let message = format!("{field}: {name} {}", builder.input.absence(&name));
             return Err(Fault::new(Reason::UnsupportedValue, message));
         };
         let input = builder.input;

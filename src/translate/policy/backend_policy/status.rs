@@ -97,7 +97,7 @@ fn fault_of(
 ) -> Option<Fault> {
     let Target { backend, section } = target;
     if !input.exists(backend) {
-        let message = format!("spec.targetRefs: {backend} does not exist");
+        let message = format!("spec.targetRefs: {backend} {}", input.absence(backend));
         return Some(Fault::new(Reason::TargetNotFound, message));
     }
     if let Some(name) = section {

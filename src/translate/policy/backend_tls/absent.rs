@@ -29,8 +29,9 @@ pub(super) fn absent(
         let own = &policy.name.namespace;
         let (fault, gateways) = if !exists(input, &from.object) {
             let message = format!(
-                "spec.targetRefs.from: {} does not exist, so no requests to {backend} are selected",
-                from.object
+                "spec.targetRefs.from: {} {}, so no requests to {backend} are selected",
+                from.object,
+                input.absence(&from.object)
             );
             let all = uses.get(backend).into_iter().flatten();
             let gateways = all.map(|one| &one.gateway);
@@ -78,7 +79,7 @@ pub(super) fn missing(input: &Input<'_>, target: &PolicyTarget) -> Option<Fault>
         backend, section, ..
     } = target;
     let Some(mut ports) = ports(input, target) else {
-        let message = format!("spec.targetRefs: {backend} does not exist");
+        let message = format!("spec.targetRefs: {backend} {}", input.absence(backend));
         return Some(Fault::new(Reason::TargetNotFound, message));
     };
     let section = section.as_ref().filter(|_| ports.next().is_none())?;

@@ -297,11 +297,11 @@ fn bundle(input: &Input<'_>, name: &ObjectRef, field: &str) -> Result<Vec<Author
     let read = match (&*name.group, &*name.kind) {
         ("", "ConfigMap") => {
             let found = input.find::<ConfigMap>(name);
-            authority::of_config_map(found.ok_or_else(|| bad("does not exist"))?, name)
+            authority::of_config_map(found.ok_or_else(|| bad(input.absence(name)))?, name)
         }
         ("", "Secret") if input.options.mode != Mode::Dedicated => {
             let found = input.find::<Secret>(name);
-            authority::of_secret(found.ok_or_else(|| bad("does not exist"))?, name)
+            authority::of_secret(found.ok_or_else(|| bad(input.absence(name)))?, name)
         }
         ("", "Secret") => {
             let message = format!(

@@ -204,7 +204,7 @@ fn of_config_map(
 ) -> Result<Box<[VerificationKey]>, Fault> {
     let name = ObjectRef::core("ConfigMap", &references.origin.namespace, &map.name);
     let found = references.input.find::<ConfigMap>(&name);
-    let found = found.ok_or("does not exist".to_owned());
+    let found = found.ok_or_else(|| references.input.absence(&name).to_owned());
     let text = found.and_then(|map| {
         let text = map.data.get(KEY_SET);
         text.ok_or_else(|| format!("has no {KEY_SET}"))

@@ -59,7 +59,7 @@ pub(super) fn resolve<'a>(
     let not_found = |why: &str| unusable(Reason::BackendNotFound, why);
     let found = input.find::<Service>(&service);
     let mut ports = found
-        .ok_or_else(|| not_found("does not exist"))?
+        .ok_or_else(|| not_found(input.absence(&service)))?
         .spec
         .ports
         .iter();

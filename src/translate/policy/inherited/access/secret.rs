@@ -80,7 +80,7 @@ impl References<'_> {
         }
         // Check the permission first: without one, the status must not disclose whether the object exists.
         reference_grant::check(self.input, self.origin, &name, field)?;
-        let missing = || invalid_ref(format!("{field}: {name} does not exist"));
+        let missing = || invalid_ref(format!("{field}: {name} {}", self.input.absence(&name)));
         let secret = self.input.find::<Secret>(&name).ok_or_else(missing)?;
         if !is_for_credentials(secret) {
             let kind = &secret.kind;
