@@ -349,6 +349,56 @@ fn check_says_what_to_write_and_which_references_are_invalid() {
     }
 }
 
+/// References to objects that are present, but not valid.
+const INVALID: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: pods}}
+  listeners: [{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: tls}]}}]
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: GatewayParameters
+metadata: {name: pods}
+spec: {unknown: 1}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: tls}
+type: kubernetes.io/tls
+data: {tls.crt: '%'}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec: {parentRefs: [{name: web}], unknown: 1}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: a}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shop}]
+  ipRules: {deny: [10.0.0.0/8]}
+";
+
+#[test]
+fn check_tells_invalid_objects_from_absent_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), INVALID).unwrap();
+    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    for part in [
+        "names GatewayParameters default/pods, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
+        "spec.listeners[https].tls.certificateRefs[0]: Secret default/tls is invalid\n",
+        "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shop is invalid\n",
+    ] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    assert!(!text.contains("does not exist"), "{text}");
+}
+
 #[test]
 fn check_takes_a_file_or_standard_input() {
     let folder = tempfile::tempdir().unwrap();
