@@ -117,8 +117,8 @@ mod tests {
                     json!({"validation": {"hostname": "a.example"}}),
                     "options targetRefs validation",
                 ),
-                "RateLimitPolicy" => (json!({}), "rules strategy"),
-                _ => (json!({}), "strategy"),
+                "RateLimitPolicy" => (json!({}), "rules strategy targetRefs"),
+                _ => (json!({}), "strategy targetRefs"),
             };
             let mut minimal = object;
             minimal["spec"] = used;

@@ -2,7 +2,7 @@
 //! GCRA. In a full table, a new key takes the place of that which has not been used for longest.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::parts::{Entry, Parts};
 
@@ -20,8 +20,9 @@ impl Entry for Arrival {
     const HAS_MARKS: bool = false;
 
     fn load(&self) -> (u64, u64) {
-        // The key first: if another one takes the place meanwhile, `replace` finds that.
-        (self.key.load(Acquire), self.time.load(Relaxed))
+        // The key first: if another one takes the place meanwhile, `replace` finds that. Who sees a time that is in use sees the
+        // key that uses it next.
+        (self.key.load(Acquire), self.time.load(Acquire))
     }
 
     fn rank(&self) -> u64 {
@@ -53,7 +54,7 @@ pub(super) fn take_token(
             return Err(ahead - tolerance);
         }
         let next = base.saturating_add(interval);
-        match arrival.compare_exchange_weak(known, next, Relaxed, Relaxed) {
+        match arrival.compare_exchange_weak(known, next, Release, Relaxed) {
             Ok(_) => return Ok(next - now),
             Err(other) => known = other,
         }
@@ -90,7 +91,7 @@ pub(super) fn take_tokens(
             return (0, ahead);
         }
         let next = base.saturating_add(time(taken).max(1));
-        match arrival.compare_exchange_weak(known, next, Relaxed, Relaxed) {
+        match arrival.compare_exchange_weak(known, next, Release, Relaxed) {
             Ok(_) => return (taken, next - now),
             Err(other) => known = other,
         }
@@ -112,5 +113,5 @@ pub(super) fn add_debt(arrival: &AtomicU64, now: u64, cost: u64, max: u64) {
     let latest = now.saturating_add(max);
     let add = |known: u64| Some(known.max(now).saturating_add(cost).min(latest.max(known)));
     // Always `Some`, so that it cannot fail.
-    let _ = arrival.fetch_update(Relaxed, Relaxed, add);
+    let _ = arrival.fetch_update(Release, Relaxed, add);
 }

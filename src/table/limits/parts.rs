@@ -97,7 +97,11 @@ impl<E: Entry> Parts<E> {
                 }
                 place = places(parts, key).min_by_key(|place| place.entry.rank());
             }
-            // If another worker was first, its key may be the same one.
+            // If another worker was first, its key may be the same one: it has this place, or one that was passed over since it
+            // is in use.
+            if let Some(place) = known(parts, key, in_use) {
+                return then(place);
+            }
             if let Some(place) = place.filter(|place| self.replace(place, key, in_use)) {
                 return then(place);
             }

@@ -1,6 +1,7 @@
 //! Limits as requests of several workers, clients and configurations see them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Barrier;
 use std::thread;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -186,6 +187,25 @@ fn workers_share_a_limit() {
         .collect();
     let total: usize = workers.into_iter().map(|it| it.join().unwrap()).sum();
     assert_eq!(total, 1_000);
+}
+
+#[test]
+fn first_requests_of_a_key_that_come_at_once_count_together() {
+    let rounds: Vec<_> = (0..3_000).map(|_| policies(&[limit(1, 1)])).collect();
+    let rounds = Arc::new(rounds);
+    let both = Arc::new(Barrier::new(2));
+    let workers = [rounds.clone(), rounds.clone()].map(|rounds| {
+        let both = both.clone();
+        thread::spawn(move || {
+            let admitted = rounds.iter().map(|policies| {
+                both.wait();
+                admitted(policies, NOW, 1)
+            });
+            admitted.sum::<usize>()
+        })
+    });
+    let total: usize = workers.into_iter().map(|it| it.join().unwrap()).sum();
+    assert_eq!(total, rounds.len());
 }
 
 #[test]
