@@ -48,7 +48,7 @@ pub(super) fn action(rule: &Rule, (table, live): (&Table, bool), is_call: bool) 
                 refusals.invalid
             )];
         }
-        Action::Forward(_) if redirects(rule) => return Vec::new(),
+        Action::Forward(_) if rule.filters.iter().any(Filter::responds) => return Vec::new(),
         Action::Forward(shares) => shares,
     };
     let total: u64 = shares.iter().map(|share| u64::from(share.weight)).sum();
@@ -62,11 +62,6 @@ pub(super) fn action(rule: &Rule, (table, live): (&Table, bool), is_call: bool) 
         .iter()
         .flat_map(|share| share_lines((share, total), rule, (table, live), refusals))
         .collect()
-}
-
-fn redirects(rule: &Rule) -> bool {
-    let is_redirect = |filter: &Filter| matches!(filter, Filter::Redirect(_));
-    rule.filters.iter().any(is_redirect)
 }
 
 fn endpoints(endpoints: &Endpoints) -> String {

@@ -57,6 +57,11 @@ impl Filter {
         }
     }
 
+    /// Reports whether no request gets past the filter, because it responds to all of them.
+    pub fn responds(&self) -> bool {
+        matches!(self, Self::Redirect(_) | Self::Respond(_))
+    }
+
     /// Returns the backend of [`Self::target`].
     pub fn backend(&self) -> Option<&BackendId> {
         self.target().and_then(BackendTarget::backend)

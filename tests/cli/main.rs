@@ -7,6 +7,7 @@ mod check;
 mod exit_codes;
 #[path = "../harness/ports.rs"]
 mod ports;
+mod responses;
 
 use std::fmt::Write as _;
 use std::fs;

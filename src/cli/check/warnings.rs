@@ -138,10 +138,9 @@ fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
         ),
         false => ("every request gets status 500", "requests get status 503"),
     };
-    let is_redirect = |filter: &Filter| matches!(filter, Filter::Redirect(_));
     let shares: &[WeightedBackend] = match &rule.action {
         Action::Invalid(_) => return Vec::new(),
-        Action::Forward(_) if rule.filters.iter().any(is_redirect) => &[],
+        Action::Forward(_) if rule.filters.iter().any(Filter::responds) => &[],
         Action::Forward(shares) if shares.is_empty() => {
             return vec![format!("spec.rules[{index}] has no backendRefs: {gets}")];
         }
