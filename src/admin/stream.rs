@@ -20,9 +20,13 @@ const GATHER: Duration = Duration::from_millis(50);
 /// Time without lines after which an empty one is sent, so that a client that has left is noticed.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// Time between two lines about requests that are not shown.
+const HIDDEN_PERIOD: Duration = Duration::from_secs(10);
+
 /// The body of a tap's response.
 pub(super) struct TapBody {
     reader: TapReader,
+    hidden: Hidden,
     /// Not before it is over, lines are sent.
     gather: Pin<Box<Sleep>>,
     /// When it is over, an empty line is sent.
@@ -35,6 +39,7 @@ impl TapBody {
     pub(super) fn new(reader: TapReader) -> Self {
         Self {
             reader,
+            hidden: Hidden::default(),
             gather: Box::pin(sleep(Duration::ZERO)),
             quiet: Box::pin(sleep(Duration::ZERO)),
             end: Instant::now() + MAX_STREAM,
@@ -57,10 +62,10 @@ impl Body for TapBody {
             return Poll::Ready(None);
         }
         let lines = match this.reader.poll_take(cx) {
-            Poll::Ready(batch) => text(batch),
+            Poll::Ready(batch) => this.hidden.text(batch, now),
             Poll::Pending => {
                 ready!(this.quiet.as_mut().poll(cx));
-                b"\n".to_vec()
+                this.hidden.text(Batch::default(), now)
             }
         };
         this.gather.as_mut().reset(now + GATHER);
@@ -85,32 +90,66 @@ impl Body for EventBody {
     }
 }
 
-/// The lines of a batch, and then how many requests are not among them.
-fn text(batch: Batch) -> Vec<u8> {
-    let Batch {
-        mut lines,
-        skipped,
-        dropped,
-    } = batch;
-    if (skipped, dropped) != (0, 0) {
-        let counts = format!("{{\"skipped\":{skipped},\"dropped\":{dropped}}}\n");
-        lines.extend_from_slice(counts.as_bytes());
+/// Requests that a tap does not show, since the last line about them.
+#[derive(Default)]
+struct Hidden {
+    skipped: u64,
+    dropped: u64,
+    /// Not before it, the next line is sent.
+    next: Option<Instant>,
+}
+
+impl Hidden {
+    /// The lines of a batch, and then, once in [`HIDDEN_PERIOD`], how many requests are not among them. An empty line if
+    /// there is nothing to send.
+    fn text(&mut self, batch: Batch, now: Instant) -> Vec<u8> {
+        let Batch {
+            mut lines,
+            skipped,
+            dropped,
+        } = batch;
+        self.skipped += skipped;
+        self.dropped += dropped;
+        let is_due = self.next.is_none_or(|next| next <= now);
+        if is_due && (self.skipped, self.dropped) != (0, 0) {
+            let Self {
+                skipped, dropped, ..
+            } = std::mem::take(self);
+            let counts = format!("{{\"skipped\":{skipped},\"dropped\":{dropped}}}\n");
+            lines.extend_from_slice(counts.as_bytes());
+            self.next = Some(now + HIDDEN_PERIOD);
+        }
+        if lines.is_empty() {
+            lines.push(b'\n');
+        }
+        lines
     }
-    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn counts_follow_the_lines() {
-        let batch = Batch {
-            lines: b"{}\n".to_vec(),
-            skipped: 3,
+    fn batch(lines: &[u8], skipped: u64) -> Batch {
+        Batch {
+            lines: lines.to_vec(),
+            skipped,
             dropped: 1,
-        };
-        assert_eq!(text(batch), b"{}\n{\"skipped\":3,\"dropped\":1}\n");
-        assert_eq!(text(Batch::default()), b"");
+        }
+    }
+
+    #[test]
+    fn counts_follow_the_lines_once_in_a_period() {
+        let mut hidden = Hidden::default();
+        let start = Instant::now();
+        let nothing = hidden.text(Batch::default(), start);
+        assert_eq!(nothing, b"\n");
+        let first = hidden.text(batch(b"{}\n", 3), start);
+        assert_eq!(first, b"{}\n{\"skipped\":3,\"dropped\":1}\n");
+        let early = start + HIDDEN_PERIOD / 2;
+        assert_eq!(hidden.text(batch(b"{}\n", 4), early), b"{}\n");
+        assert_eq!(hidden.text(batch(b"", 5), early), b"\n");
+        let due = hidden.text(Batch::default(), start + HIDDEN_PERIOD);
+        assert_eq!(due, b"{\"skipped\":9,\"dropped\":2}\n");
     }
 }
