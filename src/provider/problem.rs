@@ -94,7 +94,12 @@ impl fmt::Display for Problem {
             write!(f, ": {}", plain(&self.field))?;
         }
         write!(f, ": {}", self.message)?;
-        if !self.rule.is_empty() {
+        let is_shown = match self.rule.strip_prefix("pattern: ") {
+            // The message quotes the pattern.
+            Some(pattern) => !self.message.contains(pattern),
+            None => !self.rule.is_empty(),
+        };
+        if is_shown {
             match self.rule.char_indices().nth(RULE_SHOWN) {
                 Some((end, _)) => write!(f, " [{}…]", &self.rule[..end])?,
                 None => write!(f, " [{}]", self.rule)?,

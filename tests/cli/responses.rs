@@ -38,3 +38,17 @@ fn filter_that_responds_needs_no_backend() {
     assert!(explain.contains("respond with status 503"), "{explain}");
     assert!(!explain.contains("500"), "{explain}");
 }
+
+#[test]
+fn check_prints_a_pattern_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let objects = MAINTENANCE.replace("name: shop", "name: Shop");
+    fs::write(folder.path().join("a.yaml"), objects).unwrap();
+    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
+    let text = stdout(&output);
+    assert!(
+        text.contains("HTTPRoute default/Shop: metadata.name: "),
+        "{text}"
+    );
+    assert_eq!(text.matches("^[a-z0-9](").count(), 1, "{text}");
+}
