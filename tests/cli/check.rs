@@ -62,37 +62,38 @@ metadata: {name: plain}
 spec: {targetRefs: [{group: '', kind: Service, name: s}], mode: None}
 ";
 
+/// Expects that `check` of a folder with `objects` ends with `code` and prints each of `parts`; returns all that it prints.
+fn check_says(flags: &[&str], objects: &str, code: i32, parts: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.yaml"), objects).unwrap();
+    let output = output(&[&["check", folder.path().to_str().unwrap()], flags].concat());
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+    text
+}
+
 #[test]
 fn check_names_file_document_field_and_rule() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("bad.yaml"), BAD_ROUTE).unwrap();
-    let output = output(&["check", folder.path().to_str().unwrap()]);
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    for part in [
-        "bad.yaml",
+    let parts = [
+        "a.yaml",
         "document 2",
         "HTTPRoute default/bad",
         "spec.rules[0].matches[0]",
         "document 3",
         "spec.rules[0].backendRefs[0].weight",
         "maximum: 1000000",
-    ] {
-        assert!(text.contains(part), "`{part}` is missing in\n{text}");
-    }
+    ];
+    check_says(&[], BAD_ROUTE, 1, &parts);
 }
 
 #[test]
 fn check_prints_conditions_of_policies() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("plain.yaml"), PLAIN).unwrap();
-    let output = output(&["check", folder.path().to_str().unwrap()]);
-    let text = stdout(&output);
     let policy = "\nBackendTLSOverride default/plain\n  for Gateway default/web\n    Accepted is True (Accepted)\n";
-    assert!(text.contains(policy), "{text}");
     let weakened = "    PlaintextToBackend is True (ModeNone): spec.mode is None: requests go out in plain text\n";
-    assert!(text.contains(weakened), "{text}");
-    assert!(output.status.success(), "{text}");
+    check_says(&[], PLAIN, 0, &[policy, weakened]);
 }
 
 #[test]
@@ -277,21 +278,20 @@ spec:
 
 #[test]
 fn check_suggests_names_of_objects_and_listeners() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("a.yaml"), MISSPELT).unwrap();
-    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
-    let text = stdout(&output);
-    for part in [
-        "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?\n",
-        "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?\n",
-        "Gateway default/web has no listener named htp (sectionName) that a route can attach to; see its spec.listeners; \
+    check_says(
+        &["--quiet"],
+        MISSPELT,
+        1,
+        &[
+            "spec.listeners[https].tls.certificateRefs[0]: Secret default/shop-tsl does not exist; did you mean shop-tls?\n",
+            "spec.rules[0].backendRefs[0]: Service default/shopp does not exist; did you mean shop?\n",
+            "Gateway default/web has no listener named htp (sectionName) that a route can attach to; see its spec.listeners; \
          did you mean http?\n",
-        "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?\n",
-        "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?\n",
-        "HTTPRoute default/mesh: spec.parentRefs names only Service default/shop: ",
-    ] {
-        assert!(text.contains(part), "`{part}` is missing in\n{text}");
-    }
+            "spec.parentRefs[1] names Gateway default/wbe, which does not exist: nothing is served through it; did you mean web?\n",
+            "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shopp does not exist; did you mean shop?\n",
+            "HTTPRoute default/mesh: spec.parentRefs names only Service default/shop: ",
+        ],
+    );
 }
 
 /// Objects that the API server would refuse, and references to them.
@@ -330,72 +330,35 @@ apiVersion: portcullis.dev/v1alpha1
 kind: BackendPolicy
 metadata: {name: shop}
 spec: {targetRefs: [{group: '', kind: Service, name: shop}], loadBalancing: {type: LeastRequest}}
-";
-
-#[test]
-fn check_says_what_to_write_and_which_references_are_invalid() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("a.yaml"), QUOTED).unwrap();
-    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
-    let text = stdout(&output);
-    for part in [
-        "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes",
-        "spec.rules[0].backendRefs[0]: Service default/shop is invalid\n",
-        "tls.certificateRefs[0]: Secret default/tls is invalid\n",
-        "spec.infrastructure.parametersRef names GatewayParameters default/web, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
-        "spec.targetRefs: Service default/shop is invalid\n",
-    ] {
-        assert!(text.contains(part), "`{part}` is missing in\n{text}");
-    }
-}
-
-/// References to objects that are present, but not valid.
-const INVALID: &str = "\
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: web}
-spec:
-  gatewayClassName: portcullis
-  infrastructure: {parametersRef: {group: portcullis.dev, kind: GatewayParameters, name: pods}}
-  listeners: [{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: tls}]}}]
----
-apiVersion: portcullis.dev/v1alpha1
-kind: GatewayParameters
-metadata: {name: pods}
-spec: {unknown: 1}
----
-apiVersion: v1
-kind: Secret
-metadata: {name: tls}
-type: kubernetes.io/tls
-data: {tls.crt: '%'}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
-metadata: {name: shop}
+metadata: {name: typo}
 spec: {parentRefs: [{name: web}], unknown: 1}
 ---
 apiVersion: portcullis.dev/v1alpha1
 kind: AccessPolicy
 metadata: {name: a}
 spec:
-  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shop}]
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: typo}]
   ipRules: {deny: [10.0.0.0/8]}
 ";
 
 #[test]
-fn check_tells_invalid_objects_from_absent_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("a.yaml"), INVALID).unwrap();
-    let output = output(&["check", "--quiet", folder.path().to_str().unwrap()]);
-    let text = stdout(&output);
-    for part in [
-        "names GatewayParameters default/pods, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
-        "spec.listeners[https].tls.certificateRefs[0]: Secret default/tls is invalid\n",
-        "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/shop is invalid\n",
-    ] {
-        assert!(text.contains(part), "`{part}` is missing in\n{text}");
-    }
+fn check_says_what_to_write_and_which_references_are_invalid() {
+    let text = check_says(
+        &["--quiet"],
+        QUOTED,
+        1,
+        &[
+            "Service default/shop: spec.ports[0].port: Invalid value: \"string\": must be of type integer; write 80 without quotes",
+            "spec.rules[0].backendRefs[0]: Service default/shop is invalid\n",
+            "tls.certificateRefs[0]: Secret default/tls is invalid\n",
+            "spec.infrastructure.parametersRef names GatewayParameters default/web, which is invalid; correct it or remove spec.infrastructure.parametersRef\n",
+            "spec.targetRefs: Service default/shop is invalid\n",
+            "AccessPolicy default/a: without effect: spec.targetRefs: HTTPRoute default/typo is invalid\n",
+        ],
+    );
     assert!(!text.contains("does not exist"), "{text}");
 }
 
