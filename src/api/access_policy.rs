@@ -22,6 +22,10 @@ pub struct AccessPolicy {
     /// Present if the policy is not valid: its requests are refused. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
+    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Not a
+    /// field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Box<Self>>,
     /// Why a pod gets none of the credentials that the policy names. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<Box<str>>,
@@ -334,5 +338,9 @@ impl InheritedPolicy for AccessPolicy {
 
     fn overrides(&self) -> bool {
         self.spec.strategy == Strategy::Overrides
+    }
+
+    fn pending(&self) -> Option<&Self> {
+        self.pending.as_deref()
     }
 }

@@ -18,6 +18,10 @@ pub struct BackendTlsOverride {
     /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
+    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Not a
+    /// field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Box<Self>>,
 }
 
 impl TlsPolicy for BackendTlsOverride {
@@ -27,5 +31,9 @@ impl TlsPolicy for BackendTlsOverride {
 
     fn unreadable(&self) -> Option<&Unreadable> {
         self.unreadable.as_deref()
+    }
+
+    fn pending(&self) -> Option<&Self> {
+        self.pending.as_deref()
     }
 }

@@ -18,6 +18,10 @@ pub struct ClientPolicy {
     /// Present if the policy is not valid: the addresses of its clients are unknown. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
+    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Not a
+    /// field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Box<Self>>,
 }
 
 /// Spec of a ClientPolicy.
@@ -220,5 +224,9 @@ impl InheritedPolicy for ClientPolicy {
 
     fn overrides(&self) -> bool {
         self.spec.strategy == Strategy::Overrides
+    }
+
+    fn pending(&self) -> Option<&Self> {
+        self.pending.as_deref()
     }
 }

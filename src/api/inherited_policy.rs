@@ -12,6 +12,11 @@ pub trait InheritedPolicy: Resource {
 
     /// Reports whether what it sets cannot be replaced below.
     fn overrides(&self) -> bool;
+
+    /// Returns the further targets of a later version that is not valid, if this kind protects requests.
+    fn pending(&self) -> Option<&Self> {
+        None
+    }
 }
 
 /// A target of a policy, in its namespace.

@@ -24,6 +24,7 @@ pub mod meta;
 mod nulls;
 pub mod object;
 pub mod parameters;
+mod pending;
 pub mod pod;
 pub mod policy;
 pub mod rate_limit_policy;

@@ -1,6 +1,7 @@
 //! BackendTLSPolicy, and what it has in common with other kinds of policies on TLS to Services.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,10 @@ pub struct BackendTlsPolicy {
     /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
+    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Not a
+    /// field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Box<Self>>,
 }
 
 /// A kind of policy on TLS to Services. All such kinds have the same spec.
@@ -30,6 +35,22 @@ pub trait TlsPolicy: Resource + Eq {
 
     /// Returns why it is not valid; `None` if it is.
     fn unreadable(&self) -> Option<&Unreadable>;
+
+    /// Returns the further targets of a later version that is not valid.
+    fn pending(&self) -> Option<&Self>;
+
+    /// Returns the targets, each with why its requests are refused if only a later version has it, which is not valid.
+    fn targets(&self) -> impl Iterator<Item = (&PolicyTargetRef, Option<&Unreadable>)> {
+        let pending = self.pending().into_iter();
+        let pending = pending.flat_map(|it| {
+            it.spec()
+                .target_refs
+                .iter()
+                .zip(iter::repeat(it.unreadable()))
+        });
+        let own = self.spec().target_refs.iter().map(|target| (target, None));
+        own.chain(pending)
+    }
 }
 
 impl TlsPolicy for BackendTlsPolicy {
@@ -39,6 +60,10 @@ impl TlsPolicy for BackendTlsPolicy {
 
     fn unreadable(&self) -> Option<&Unreadable> {
         self.unreadable.as_deref()
+    }
+
+    fn pending(&self) -> Option<&Self> {
+        self.pending.as_deref()
     }
 }
 

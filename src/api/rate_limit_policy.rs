@@ -17,6 +17,10 @@ pub struct RateLimitPolicy {
     /// Present if the policy is not valid: its requests are refused. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
+    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Not a
+    /// field of the CRD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Box<Self>>,
 }
 
 /// Spec of a RateLimitPolicy.
@@ -134,5 +138,9 @@ impl InheritedPolicy for RateLimitPolicy {
 
     fn overrides(&self) -> bool {
         self.spec.strategy == Strategy::Overrides
+    }
+
+    fn pending(&self) -> Option<&Self> {
+        self.pending.as_deref()
     }
 }

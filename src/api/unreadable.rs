@@ -160,6 +160,7 @@ pub(super) fn outcome(
                 spec,
                 unreadable,
                 withheld: None,
+                pending: None,
             };
             Object::AccessPolicy(policy.into())
         }
@@ -174,6 +175,7 @@ pub(super) fn outcome(
                 metadata,
                 spec,
                 unreadable,
+                pending: None,
             };
             Object::ClientPolicy(policy.into())
         }
@@ -182,6 +184,7 @@ pub(super) fn outcome(
                 metadata,
                 spec: backend_tls(spec),
                 unreadable,
+                pending: None,
             };
             Object::BackendTlsPolicy(policy.into())
         }
@@ -190,6 +193,7 @@ pub(super) fn outcome(
                 metadata,
                 spec: backend_tls(spec),
                 unreadable,
+                pending: None,
             };
             Object::BackendTlsOverride(policy.into())
         }
@@ -204,6 +208,7 @@ pub(super) fn outcome(
                 metadata,
                 spec: without_audit(kind, written, findings).unwrap_or_else(broken),
                 unreadable,
+                pending: None,
             };
             Object::RateLimitPolicy(policy.into())
         }

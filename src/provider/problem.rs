@@ -136,7 +136,8 @@ impl Unparsed {
         } = self;
         let has_valid = snapshot.has_valid(name);
         let leaves_open = leaves_open && !has_valid;
-        let (changes, outcome) = match stand_in.filter(|_| !has_valid) {
+        let (changes, outcome) = match stand_in {
+            Some(stand_in) if has_valid => follow(snapshot, name, &stand_in),
             Some(object) if leaves_open => {
                 let outcome = "no target of it can be read, and the requests that it protects are served without it";
                 (snapshot.insert(object), outcome.to_owned())
@@ -157,6 +158,25 @@ impl Unparsed {
         };
         (changes, problem)
     }
+}
+
+/// Adds to the valid version of an object the targets that only a later version has. Returns whether the objects change, and
+/// what follows for requests.
+fn follow(snapshot: &mut Snapshot, name: &ObjectRef, stand_in: &Object) -> (bool, String) {
+    let served = snapshot
+        .object(name)
+        .map(|valid| valid.with_pending(stand_in));
+    let pending = served.as_ref().and_then(Object::pending_outcome);
+    let outcome = match pending {
+        None => "its previous version stays in service".to_owned(),
+        Some(pending) => {
+            format!("its previous version stays in service; {pending} until it can be read")
+        }
+    };
+    (
+        served.is_some_and(|object| snapshot.insert(object)),
+        outcome,
+    )
 }
 
 /// Explains why an object of a known kind cannot be parsed. Adds the field path from the schema,

@@ -15,6 +15,8 @@ use crate::origin::Origin;
 use crate::rate_limit_policy::{limits, per_hour};
 use crate::scene::{Objects, Scene, prefix, route, to};
 
+const GROUP: &str = "gateway.networking.k8s.io";
+
 /// The target of a policy: the rule `rule` of the route `name`.
 fn rule_of(name: &str) -> Value {
     json!({"kind": "HTTPRoute", "name": name, "sectionName": "rule"})
@@ -244,6 +246,85 @@ async fn policies_on_tls_that_violate_their_schema_refuse_requests_to_their_serv
         assert!(messages.any(|it| it.contains(expected)), "{problems:?}");
         // Without the policy, they are sent in plain text.
         scene.replace(&objects).await;
+        assert_eq!(statuses(&scene).await, [[200; 2]; 3], "{kind}");
+    }
+}
+
+/// The version before one that is not valid stays in service, but says nothing of the targets that it lacks.
+#[tokio::test]
+async fn versions_that_violate_their_schema_refuse_the_targets_that_they_add() {
+    let origin = Origin::echo("origin").await;
+    let rules = ip_rules(&["127.0.0.0/8"], &[]);
+    let routes = routes(&origin).service("idle", &[]);
+    let routes = routes.with(access("access", &rule_of("one"), &rules));
+    let route = |name: &str| json!({"group": GROUP, "kind": "HTTPRoute", "name": name, "sectionName": "rule"});
+    let listener = |name: &str| json!({"group": GROUP, "kind": "Gateway", "name": "gateway", "sectionName": name});
+    let service = |name: &str| json!({"group": "", "kind": "Service", "name": name});
+    let of_routes = [route("one"), route("two")];
+    let of_services = [service("idle"), service("origin")];
+    let second = [[200, 200], [500, 200], [200, 200]];
+    for (kind, targets, field, valid, refused) in [
+        (
+            "AccessPolicy",
+            &of_routes,
+            "ipRules",
+            json!({"allow": ["127.0.0.0/8"]}),
+            second,
+        ),
+        (
+            "RateLimitPolicy",
+            &of_routes,
+            "rules",
+            json!([per_hour("limit", 1000)]),
+            second,
+        ),
+        (
+            "ClientPolicy",
+            &[listener("idle"), listener("http")],
+            "clientIP",
+            json!({"xForwardedFor": {"trustedHops": 1}}),
+            [[500, 200], [200, 200], [200, 200]],
+        ),
+        (
+            "BackendTLSPolicy",
+            &of_services,
+            "validation",
+            json!({"hostname": "a.com", "wellKnownCACertificates": "System"}),
+            [[500; 2]; 3],
+        ),
+        (
+            "BackendTLSOverride",
+            &of_services,
+            "validation",
+            json!({"hostname": "a.com", "wellKnownCACertificates": "System"}),
+            [[500; 2]; 3],
+        ),
+    ] {
+        let group = match kind {
+            "BackendTLSPolicy" => "gateway.networking.k8s.io/v1",
+            _ => "portcullis.dev/v1alpha1",
+        };
+        let with = |targets: &[Value], section: &Value| {
+            let policy = json!({
+                "apiVersion": group, "kind": kind, "metadata": {"name": "policy"},
+                "spec": {"targetRefs": targets, field: section},
+            });
+            routes.clone().with(policy.to_string())
+        };
+        let mut scene = Scene::start(&with(&targets[..1], &valid));
+        assert_eq!(statuses(&scene).await, [[200; 2]; 3], "{kind}");
+        let text = with(targets, &json!(7)).text();
+        let outcome = scene
+            .change(|folder| crate::scene::write(folder, "objects.yaml", &text))
+            .await;
+        let problems = &outcome.load.problems;
+        let mut messages = problems.iter().map(|problem| &problem.message);
+        assert!(
+            messages.any(|it| it.contains("where only the new one applies")),
+            "{problems:?}"
+        );
+        assert_eq!(statuses(&scene).await, refused, "{kind}");
+        scene.replace(&with(&targets[..1], &valid)).await;
         assert_eq!(statuses(&scene).await, [[200; 2]; 3], "{kind}");
     }
 }

@@ -290,8 +290,14 @@ impl Merged {
             // A previous valid version stays in service.
             Some(Admission { stand_in, .. }) => {
                 is_invalid = !self.snapshot.has_valid(id);
-                if is_invalid {
-                    self.serve(id, stand_in.as_deref());
+                match stand_in.as_deref() {
+                    stand_in if is_invalid => self.serve(id, stand_in),
+                    Some(stand_in) => {
+                        let valid = self.snapshot.object(id);
+                        let valid = valid.map(|valid| valid.with_pending(stand_in));
+                        self.serve(id, valid.as_ref());
+                    }
+                    None => {}
                 }
             }
             None => {
@@ -323,10 +329,14 @@ const WITHOUT_TARGETS: &str = "is invalid, and no target of it can be read; the 
 /// What follows for requests from an invalid object, of which this version is in service.
 fn consequence(served: &Object) -> Finding {
     match (served.unreadable(), served.is_without_targets()) {
-        (None, _) => Finding::warning(
-            "",
-            "is invalid; its previous valid version stays in service",
-        ),
+        (None, _) => {
+            let stays = "is invalid; its previous valid version stays in service";
+            let message = match served.pending_outcome() {
+                None => stays.to_owned(),
+                Some(pending) => format!("{stays}; {pending} until it is valid"),
+            };
+            Finding::warning("", message)
+        }
         (Some(_), false) => {
             let refused = served.refused();
             Finding::warning("", format!("is invalid; {refused} until it is valid"))

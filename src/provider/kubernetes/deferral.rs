@@ -4,7 +4,7 @@
 use crate::api::access_policy::AccessSpec;
 use crate::api::gateway::{GatewaySpec, Listener};
 use crate::api::kind::StatusShape;
-use crate::api::policy::BackendTlsSpec;
+use crate::api::policy::{BackendTlsSpec, TlsPolicy};
 use crate::api::route_filter::RouteFilterSpec;
 use crate::api::route_policy::RouteSpec;
 use crate::api::xbackend::XBackendSpec;
@@ -29,13 +29,14 @@ pub(super) fn is_policy(kind: &Kind) -> bool {
 fn protects_alike(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::AccessPolicy(one), Object::AccessPolicy(other)) => {
-            one.unreadable == other.unreadable && access(&one.spec) == access(&other.spec)
+            (&one.unreadable, &one.pending) == (&other.unreadable, &other.pending)
+                && access(&one.spec) == access(&other.spec)
         }
         (Object::BackendTlsPolicy(one), Object::BackendTlsPolicy(other)) => {
-            backend_tls(&one.spec) == backend_tls(&other.spec)
+            tls_alike(&**one, &**other)
         }
         (Object::BackendTlsOverride(one), Object::BackendTlsOverride(other)) => {
-            backend_tls(&one.spec) == backend_tls(&other.spec)
+            tls_alike(&**one, &**other)
         }
         (Object::XBackend(one), Object::XBackend(other)) => {
             xbackend(&one.spec) == xbackend(&other.spec)
@@ -77,6 +78,12 @@ fn access(spec: &AccessSpec) -> AccessSpec {
         (oidc.client_secret_ref, oidc.ca_config_map_ref) = (None, None);
     }
     spec
+}
+
+fn tls_alike<P: TlsPolicy>(one: &P, other: &P) -> bool {
+    one.unreadable() == other.unreadable()
+        && one.pending() == other.pending()
+        && backend_tls(one.spec()) == backend_tls(other.spec())
 }
 
 fn backend_tls(spec: &BackendTlsSpec) -> BackendTlsSpec {

@@ -22,6 +22,7 @@ use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::object_ref::{GATEWAY_GROUP, released};
 use crate::ir::{ObjectRef, RouteKind};
+use std::iter;
 
 use super::super::backend;
 use super::super::gateway::attachment;
@@ -234,9 +235,8 @@ impl ByKind<'_> {
     /// accepted routes uses it.
     fn tls_policy<P: TlsPolicy>(&mut self, policy: &P) {
         let namespace = &*self.collector.name.namespace;
-        let spec = policy.spec();
         let kinds = &self.collector.input.options.permissions.backend_kinds;
-        let targets = spec.target_refs.iter();
+        let targets = policy.targets().map(|(target, _)| target);
         for target in targets.filter(|it| {
             self.collector
                 .input
@@ -263,7 +263,7 @@ impl ByKind<'_> {
             let fetching = fetching.map(|policy| policy.object_ref());
             self.collector.links.belongs_to.extend(fetching);
         }
-        self.collector.config_maps(&spec.validation);
+        self.collector.config_maps(&policy.spec().validation);
     }
 
     /// Collects the links of a policy on traffic: it belongs to the backends that it targets.
@@ -341,7 +341,8 @@ impl ByKind<'_> {
     /// Collects the links of an inherited policy: it belongs to its targets. A ListenerSet that is refused brings nothing.
     fn inherited_policy<P: InheritedPolicy>(&mut self, policy: &P) {
         let namespace = &*self.collector.name.namespace;
-        let targets = policy.target_refs().iter();
+        let policies = iter::once(policy).chain(policy.pending());
+        let targets = policies.flat_map(|it| it.target_refs());
         let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
         self.collector.links.belongs_to.extend(targets);
     }

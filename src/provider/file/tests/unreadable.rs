@@ -63,6 +63,41 @@ fn policy_without_a_valid_version_refuses_its_targets() {
 }
 
 #[test]
+fn version_that_is_not_valid_refuses_the_targets_that_it_adds() {
+    let with = |target: &str| {
+        TARGETS.replace(
+            "]",
+            &format!(", {{group: gateway.networking.k8s.io, kind: HTTPRoute, name: {target}}}]"),
+        )
+    };
+    let added = |load: &Load| {
+        let policy = load.snapshot.access_policies.get("default", "a").unwrap();
+        assert!(policy.unreadable.is_none());
+        let added = policy.pending.as_ref().map(|it| &it.spec.target_refs);
+        let names = added.into_iter().flatten();
+        names.map(|it| it.name.clone()).collect::<Vec<_>>()
+    };
+    let directory = directory(&[("a.yaml", &policy(TARGETS, VALID))]);
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    assert!(added(&provider.load().unwrap()).is_empty());
+    for target in ["c", "d"] {
+        write(directory.path(), "a.yaml", &policy(&with(target), BROKEN));
+        let load = provider.load().unwrap();
+        assert_eq!(added(&load), [target]);
+        let expected = "is invalid; its previous valid version stays in service; where only the new one applies, requests to its \
+                        targets get 500 until it is valid";
+        assert_eq!(consequence(&load), (Severity::Warning, expected));
+    }
+    // It adds a rule of its route, which the valid version protects.
+    let rule = with("b, sectionName: rule");
+    write(directory.path(), "a.yaml", &policy(&rule, BROKEN));
+    assert!(added(&provider.load().unwrap()).is_empty());
+    write(directory.path(), "a.yaml", &policy(&with("c"), BROKEN));
+    write(directory.path(), "a.yaml", &policy(&with("c"), VALID));
+    assert!(added(&provider.load().unwrap()).is_empty());
+}
+
+#[test]
 fn policy_without_readable_targets_is_an_error_of_its_own() {
     let nameless = policy(TARGETS, VALID).replace("{name: a}", "{}");
     let slash = policy(TARGETS, VALID).replace("{name: a}", "{name: a/b}");

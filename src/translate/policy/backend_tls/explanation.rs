@@ -139,11 +139,10 @@ fn verdict(one: &Candidate<'_>, winner: &Candidate<'_>) -> PolicyVerdict {
         rank,
     } = one;
     if std::ptr::eq(*policy, winner.policy) && std::ptr::eq(*target, winner.target) {
-        let broken = policy.settings.as_ref().err().cloned();
-        let refused = broken.or_else(|| policy.forbidden(target));
-        return refused.map_or(PolicyVerdict::Applies, |fault| {
-            PolicyVerdict::Refuses(fault.message)
-        });
+        return match one.settings() {
+            Ok(_) => PolicyVerdict::Applies,
+            Err(fault) => PolicyVerdict::Refuses(fault.message),
+        };
     }
     if policy.is_passed_over(target) {
         return not_permitted(one);

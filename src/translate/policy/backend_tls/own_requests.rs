@@ -67,8 +67,8 @@ fn targeting<P: TlsPolicy + Listed>(
 ) -> impl Iterator<Item = Policy> {
     let policies = input.in_namespace::<P>(namespace);
     let targeting = policies.filter(|policy| {
-        let mut targets = policy.spec().target_refs.iter();
-        targets.any(|target| target.object_ref(namespace) == *backend)
+        let mut targets = policy.targets();
+        targets.any(|(target, _)| target.object_ref(namespace) == *backend)
     });
     targeting.map(|policy| Policy::read(input, &**policy))
 }

@@ -42,6 +42,8 @@ pub(super) struct PolicyTarget {
     pub(super) section: Option<String>,
     /// The sender whose requests are selected; `None` selects all.
     pub(super) from: Option<From>,
+    /// Why no settings apply, if only a later version of the policy has it, which is not valid.
+    pub(super) pending: Option<Fault>,
 }
 
 /// An object of the policy's namespace whose requests are selected.
@@ -102,7 +104,8 @@ pub(super) struct Candidate<'a> {
 impl<'a> Candidate<'a> {
     /// Returns the settings that apply, or why the policy cannot be applied.
     pub(super) fn settings(&self) -> Result<&'a Settings, Fault> {
-        match self.policy.forbidden(self.target) {
+        let pending = self.target.pending.clone();
+        match pending.or_else(|| self.policy.forbidden(self.target)) {
             Some(fault) => Err(fault),
             None => self.policy.settings.as_ref().map_err(Fault::clone),
         }
@@ -144,18 +147,19 @@ impl Policy {
             creation_timestamp,
             ..
         } = object.meta();
-        let spec = object.spec();
         let kinds = &input.options.permissions.backend_kinds;
-        let backends = spec.target_refs.iter();
-        let backends = backends.filter(|it| input.kinds.is_target(kinds, &it.group, &it.kind));
-        let targets = backends.map(|target| PolicyTarget {
+        let targets = object
+            .targets()
+            .filter(|(it, _)| input.kinds.is_target(kinds, &it.group, &it.kind));
+        let targets = targets.map(|(target, unreadable)| PolicyTarget {
             backend: target.object_ref(namespace),
             section: named(target.section_name.as_ref()),
             from: target.from.as_ref().map(|from| From::new(namespace, from)),
+            pending: unreadable.map(unreadable_fault),
         });
         let targets = targets.collect();
         let read = match object.unreadable() {
-            None => settings::read(input, namespace, spec),
+            None => settings::read(input, namespace, object.spec()),
             Some(unreadable) => ReadSettings {
                 settings: Err(unreadable_fault(unreadable)),
                 unresolved: None,
@@ -179,7 +183,7 @@ impl Policy {
 
     /// Returns why the operator does not permit its settings at the level of a target.
     pub(super) fn forbidden(&self, target: &PolicyTarget) -> Option<Fault> {
-        let weakening = self.weakening()?;
+        let weakening = self.weakening().filter(|_| target.pending.is_none())?;
         let (level, floor) = (self.level(target), self.floor);
         let message = || {
             format!(

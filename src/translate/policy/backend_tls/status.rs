@@ -197,6 +197,9 @@ fn fault_of(
     if let Some(fault) = missing(input, target) {
         return Some(fault);
     }
+    if let Some(fault) = &target.pending {
+        return Some(fault.clone());
+    }
     let PolicyTarget {
         backend, section, ..
     } = target;

@@ -16,6 +16,7 @@ mod secret;
 mod server_uri;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::access_policy::{AccessPolicy, AccessSpec, ApiKey, Basic, Jwt, Oidc};
@@ -133,6 +134,7 @@ fn parse(
         }
     }
     let mut policy = Policy::new(object, ConditionType::AccessPolicyAffected, sections);
+    policy.pending = object.pending.as_deref().map(|it| Arc::new(outline(it)));
     policy.named = named::named(object);
     policy.withheld = object.withheld.as_deref().map(withheld);
     let servers = key_backend::references(object);

@@ -89,6 +89,7 @@ pub(super) fn read(object: &ClientPolicy) -> Policy {
 fn policy(object: &ClientPolicy, sections: BTreeMap<Section, Result<Content, Fault>>) -> Policy {
     let mut policy = Policy::new(object, ConditionType::ClientPolicyAffected, sections);
     policy.protects = false;
+    policy.pending = object.pending.as_deref().map(|it| Arc::new(read(it)));
     policy
 }
 

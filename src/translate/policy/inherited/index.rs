@@ -137,8 +137,7 @@ impl Index {
             let previous = self.policies.replace(&name, computed).previous;
             let now = self.policies.get(&name).cloned();
             let targets = [&previous, &now].into_iter().flatten();
-            let targets = targets.flat_map(|policy| &policy.targets);
-            touched.extend(targets.map(|target| target.object.clone()));
+            touched.extend(targets.flat_map(|policy| policy.objects()).cloned());
             if names_on(previous.as_ref()) != names_on(now.as_ref()) {
                 let objects = [previous.as_ref(), now.as_ref()].into_iter();
                 for object in objects.flat_map(names_on) {
@@ -165,8 +164,7 @@ impl Index {
             let previous = self.refusals.remove(&name).unwrap_or_default();
             if previous != now {
                 let targets = self.policies.get(&name).into_iter();
-                let targets = targets.flat_map(|policy| &policy.targets);
-                touched.extend(targets.map(|target| target.object.clone()));
+                touched.extend(targets.flat_map(|policy| policy.objects()).cloned());
             }
             if !now.is_empty() {
                 self.refusals.insert(name, now);
@@ -195,6 +193,7 @@ impl Index {
                 }
             }
         }
+        policy.pending.iter().for_each(|it| self.remove(it));
         for (backend, is_of_keys) in policy.named() {
             if let Some(naming) = self.naming.get_mut(&backend) {
                 naming.remove(&(policy.name.clone(), is_of_keys));
@@ -211,6 +210,7 @@ impl Index {
             let on_target = self.by_target.entry(target.clone()).or_default();
             on_target.add(policy);
         }
+        policy.pending.iter().for_each(|it| self.add(it));
         for (backend, is_of_keys) in policy.named() {
             let naming = self.naming.entry(backend).or_default();
             naming.insert((policy.name.clone(), is_of_keys));
@@ -270,6 +270,6 @@ impl Index {
 
 /// Returns the objects whose policies a policy is one of.
 fn names_on(policy: Option<&Arc<Policy>>) -> BTreeSet<&ObjectRef> {
-    let targets = policy.into_iter().flat_map(|policy| &policy.targets);
-    targets.map(|target| &target.object).collect()
+    let policy = policy.into_iter();
+    policy.flat_map(|policy| policy.objects()).collect()
 }

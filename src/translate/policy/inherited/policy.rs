@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 
 use super::credential::Named;
@@ -32,6 +33,8 @@ pub(super) struct Policy {
     pub(super) overrides: bool,
     /// Its targets, each once.
     pub(super) targets: Vec<Target>,
+    /// What refuses the requests of targets that only a later version has, which is not valid.
+    pub(super) pending: Option<Arc<Policy>>,
     /// Whether it decides which requests pass.
     pub(super) protects: bool,
     /// Whether it refuses nothing, so that it may be left out.
@@ -279,6 +282,7 @@ impl Policy {
             created: meta.creation_timestamp,
             overrides: object.overrides(),
             targets,
+            pending: None,
             protects: true,
             is_audit: false,
             affected,
@@ -289,6 +293,12 @@ impl Policy {
             named: Vec::new(),
             withheld: None,
         }
+    }
+
+    /// Returns the objects that it has an effect on.
+    pub(super) fn objects(&self) -> impl Iterator<Item = &ObjectRef> {
+        let policies = iter::once(self).chain(self.pending.as_deref());
+        policies.flat_map(|it| it.targets.iter().map(|target| &target.object))
     }
 
     /// Reports whether it is about clients: a ClientPolicy.

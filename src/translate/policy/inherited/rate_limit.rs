@@ -38,6 +38,7 @@ pub(super) fn read(object: &RateLimitPolicy) -> Policy {
     let limits = limits.map(|limits| Content::Limits(Arc::new(limits)));
     let sections = BTreeMap::from([(Section::Limits, limits)]);
     let mut policy = Policy::new(object, ConditionType::RateLimitPolicyAffected, sections);
+    policy.pending = object.pending.as_deref().map(|it| Arc::new(read(it)));
     policy.is_audit = object.unreadable.is_none() && spec.rules.iter().all(is_audit);
     policy
 }
