@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::{Object, ObjectRef, Severity, admit};
+use crate::api::{Kind, Object, ObjectRef, Severity, admit, protects};
 use crate::snapshot::Snapshot;
 
 /// Maximum number of printed characters of a rule: some CEL rules are very long.
@@ -116,6 +116,8 @@ pub(super) struct Unparsed {
     pub(super) reason: String,
     /// What takes its place if there is no previous version.
     stand_in: Option<Object>,
+    /// What is known of it, which has an effect if requests are not refused for the rest.
+    known: Option<Object>,
     /// Whether nothing says what it protects.
     leaves_open: bool,
 }
@@ -132,11 +134,16 @@ impl Unparsed {
         let Self {
             reason,
             stand_in,
+            known,
             leaves_open,
         } = self;
         let has_valid = snapshot.has_valid(name);
         let leaves_open = leaves_open && !has_valid;
         let (changes, outcome) = match stand_in {
+            None if let Some(known) = known => (
+                snapshot.insert(known),
+                "the rest of it has an effect".to_owned(),
+            ),
             Some(stand_in) if has_valid => follow(snapshot, name, &stand_in),
             Some(object) if leaves_open => {
                 let outcome = "no target of it can be read, and the requests that it protects are served without it";
@@ -187,9 +194,11 @@ pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> Unparsed {
         return Unparsed {
             reason: "a field has the wrong type for a Secret".to_owned(),
             stand_in: None,
+            known: None,
             leaves_open: false,
         };
     }
+    let known = known(&value);
     let admission = admit(value);
     let mut findings = admission.findings.iter();
     let fault = findings.find(|finding| finding.severity == Severity::Error);
@@ -197,8 +206,16 @@ pub(super) fn unreadable(value: Value, error: &serde_json::Error) -> Unparsed {
     Unparsed {
         reason,
         stand_in: admission.stand_in.map(|object| *object),
+        known,
         leaves_open: admission.leaves_open,
     }
+}
+
+/// Decodes the fields of a policy that protects requests, if nothing is wrong with them.
+fn known(value: &Value) -> Option<Object> {
+    let text = |field: &str| value[field].as_str();
+    let kind = Kind::find_streamed(text("apiVersion")?, text("kind")?)?;
+    protects(kind).then(|| kind.decode(value).ok())?
 }
 
 /// Escapes and truncates external text, so that it stays on one line and cannot look like another

@@ -47,6 +47,51 @@ fn policy_with_unknown_fields_refuses_its_targets_and_is_reported() {
     }
 }
 
+/// What refuses nothing has an effect, as far as it is known, and the rest is reported.
+#[test]
+fn known_part_of_a_policy_that_refuses_nothing_has_an_effect() {
+    let audit = json!({"name": "a", "mode": "Audit", "concurrent": 9});
+    for (kind, mut spec, later) in [
+        (
+            "ClientPolicy",
+            json!({"tls": {"minVersion": "TLS13"}}),
+            "/tls",
+        ),
+        (
+            "ClientPolicy",
+            json!({"path": {"mergeSlashes": true}}),
+            "/path",
+        ),
+        ("RateLimitPolicy", json!({"rules": [audit]}), ""),
+    ] {
+        let target = json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "b"});
+        spec["targetRefs"] = json!([target]);
+        let put = |spec: &Value| {
+            Update::Put(json!({
+                "apiVersion": "portcullis.dev/v1alpha1", "kind": kind,
+                "metadata": {"name": "a", "namespace": "default"}, "spec": spec,
+            }))
+        };
+        let mut whole = GatewayObjects::default();
+        take_all(&mut whole, [begin("a", None), put(&spec), commit(1)]).unwrap();
+        assert!(
+            whole.load().problems.is_empty(),
+            "{:?}",
+            whole.load().problems
+        );
+        spec.pointer_mut(later).unwrap()["later"] = json!("a");
+        let mut state = GatewayObjects::default();
+        take_all(&mut state, [begin("a", None), put(&spec), commit(1)]).unwrap();
+        assert_eq!(state.snapshot, whole.snapshot, "{kind}");
+        let problem = state.load().problems[0].to_string();
+        let expected = "later: unknown field; the rest of it has an effect";
+        assert!(problem.contains(expected), "{problem}");
+        let mut copy = GatewayObjects::default();
+        take_all(&mut copy, state.updates().unwrap()).unwrap();
+        assert_eq!(copy, state);
+    }
+}
+
 /// A controller of a later version may have a later version of the kind as well.
 #[test]
 fn policy_of_an_unknown_version_refuses_its_targets_until_a_known_one_takes_its_place() {
