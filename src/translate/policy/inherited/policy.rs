@@ -34,7 +34,7 @@ pub(super) struct Policy {
     /// Its targets, each once.
     pub(super) targets: Vec<Target>,
     /// What refuses the requests of targets that only a later version has, which is not valid.
-    pub(super) pending: Option<Arc<Policy>>,
+    pub(super) pending: Option<Arc<Self>>,
     /// Whether it decides which requests pass.
     pub(super) protects: bool,
     /// Whether it refuses nothing, so that it may be left out.
