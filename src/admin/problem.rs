@@ -38,6 +38,10 @@ pub(super) enum Kind {
     Overload,
     /// A certificate has expired.
     Expired,
+    /// A certificate is not valid yet.
+    NotYetValid,
+    /// No certificate of a listener is for its hostname.
+    Hostname,
     /// A backend has no endpoint.
     Backend,
     /// Requests of a route fail.
@@ -48,6 +52,8 @@ pub(super) enum Kind {
     File,
     /// An object is not accepted, or only in part.
     Object,
+    /// A rule or a match gets no request.
+    Shadowed,
     /// A certificate expires soon.
     Expires,
     /// Another remark on an object.

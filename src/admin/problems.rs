@@ -1,12 +1,12 @@
-//! All problems in one list, those with the most effect on requests first: of what happens now, of files, of conditions, and
-//! notes. The page, `/api/v1/` and through it `portcullis status` have them from here.
+//! All problems in one list, those with the most effect on requests first: of what happens now, of files, of conditions,
+//! warnings and notes. The page, `/api/v1/` and through it `portcullis status` have them from here.
 
 use jiff::Timestamp;
 
 use super::problem::{Kind, Problem};
 use super::state::AdminState;
 use super::troubles::{self, InService};
-use crate::status::{Reason, ReportedProblem};
+use crate::status::{Reason, ReportedProblem, Warning, WarningKind};
 use crate::table::Table;
 
 /// Returns the problems.
@@ -22,6 +22,7 @@ pub(super) fn of(state: &AdminState, table: &Table) -> Vec<Problem> {
     all.extend(state.files.load().iter().cloned());
     let report = state.report.load();
     all.extend(report.reported_problems().into_iter().map(of_object));
+    all.extend(state.warnings.load().iter().map(of_warning));
     all.sort_by_key(|problem| problem.kind);
     all
 }
@@ -33,4 +34,13 @@ fn of_object(problem: ReportedProblem) -> Problem {
         None => Kind::Note,
     };
     Problem::of_configuration(kind, problem.object.to_string(), problem.message)
+}
+
+fn of_warning(warning: &Warning) -> Problem {
+    let kind = match warning.kind {
+        WarningKind::Unforwarded => Kind::Route,
+        WarningKind::Hostname => Kind::Hostname,
+        WarningKind::Shadowed => Kind::Shadowed,
+    };
+    Problem::of_configuration(kind, warning.object.to_string(), warning.message.clone())
 }

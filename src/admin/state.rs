@@ -1,5 +1,6 @@
 //! What the admin server shows of a process.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,7 +11,7 @@ use super::problem::Problem;
 use super::recent::{DroppedLines, Recent};
 use super::token::TokenFile;
 use crate::settings::metrics::MetricsDetail;
-use crate::status::StatusReport;
+use crate::status::{StatusReport, Warning};
 use crate::table::Table;
 use crate::telemetry::{AccessLog, ProcessStats, log};
 
@@ -30,6 +31,8 @@ pub struct AdminState {
     pub report: ArcSwap<StatusReport>,
     /// Problems of files, and of objects that cannot be read.
     pub files: ArcSwap<Vec<Problem>>,
+    /// Warnings about the configuration in service.
+    pub warnings: ArcSwap<BTreeSet<Warning>>,
     /// Counters of the process.
     pub stats: ProcessStats,
     /// The access log, for its count of dropped records.
@@ -57,6 +60,7 @@ impl AdminState {
             waiting: ArcSwapOption::empty(),
             report: ArcSwap::default(),
             files: ArcSwap::default(),
+            warnings: ArcSwap::default(),
             stats,
             access_log,
             detail: MetricsDetail::default(),

@@ -133,21 +133,30 @@ fn certificates(service: &InService<'_>) -> Vec<Problem> {
     let now = service.now.as_second();
     let ports = service.table.ir.ports.iter();
     let certificates = ports.flat_map(|port| port.certificates());
-    let ends = certificates.map(|one| (one.not_after, &one.source));
-    // In order of their ends. Listeners often share a certificate.
-    let soon: BTreeSet<_> = ends.filter(|(end, _)| end - now < EXPIRES_SOON).collect();
-    let trouble = |(end, secret)| {
-        let date = Timestamp::from_second(end).map_or(String::new(), |end| end.to_string());
-        let (kind, message) = match end <= now {
-            true => (
-                Kind::Expired,
-                format!("the certificate has expired at {date}: clients refuse it"),
+    let validities = certificates.filter_map(|one| {
+        let (kind, date) = match (one.not_before, one.not_after) {
+            (_, end) if end <= now => (Kind::Expired, end),
+            (begin, _) if now < begin => (Kind::NotYetValid, begin),
+            (_, end) if end - now < EXPIRES_SOON => (Kind::Expires, end),
+            _ => return None,
+        };
+        Some((kind, date, &one.source))
+    });
+    // In order of their dates. Listeners often share a certificate.
+    let troubles: BTreeSet<_> = validities.collect();
+    let trouble = |(kind, date, secret)| {
+        let date = Timestamp::from_second(date).map_or(String::new(), |date| date.to_string());
+        let message = match kind {
+            Kind::Expired => format!("the certificate has expired at {date}: clients refuse it"),
+            Kind::NotYetValid => format!(
+                "the certificate is not valid before {date}: clients refuse it until then; issue it again, or check the \
+                 clock of this host"
             ),
-            false => (Kind::Expires, format!("the certificate expires at {date}")),
+            _ => format!("the certificate expires at {date}"),
         };
         Problem::of_service(kind, format!("{secret}"), message)
     };
-    soon.into_iter().map(trouble).collect()
+    troubles.into_iter().map(trouble).collect()
 }
 
 fn without_endpoints(table: &Table) -> Vec<Problem> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::ir::{Bind, Certificate, ObjectRef, Port};
 
@@ -127,7 +126,7 @@ fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
     let message = |certificate: &Certificate| {
         let end = Timestamp::from_second(certificate.not_after).ok()?;
         let left = certificate.not_after - now.as_second();
-        if left >= NOTICE || lifetime(certificate).is_some_and(|life| left >= life / 3) {
+        if left >= NOTICE || left >= (certificate.not_after - certificate.not_before) / 3 {
             return None;
         }
         let verb = if end < now { "expired" } else { "expires" };
@@ -138,13 +137,6 @@ fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
     };
     let certificates = port.certificates();
     certificates.filter_map(|it| message(it)).collect()
-}
-
-/// The time between begin and end of the leaf's validity, in seconds.
-fn lifetime(certificate: &Certificate) -> Option<i64> {
-    let leaf = certificate.chain().first()?;
-    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
-    Some(certificate.not_after - leaf.validity().not_before.timestamp())
 }
 
 #[cfg(test)]

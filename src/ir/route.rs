@@ -129,6 +129,11 @@ pub struct WeightedBackend {
 }
 
 impl Rule {
+    /// Reports whether its requests are calls of gRPC.
+    pub fn is_of_grpc(&self) -> bool {
+        self.matches.iter().any(|it| it.others.grpc.is_some())
+    }
+
     /// Returns the time for the whole exchange of a request, where `defaults` are what policies say.
     #[inline]
     pub fn request_timeout(&self, defaults: Option<&RouteDefaults>) -> Option<Duration> {

@@ -215,6 +215,8 @@ pub struct Certificate {
     pub key: Arc<CertifiedKey>,
     /// DNS names of the leaf, lower-case; wildcards as `*.suffix`.
     pub names: Vec<Box<str>>,
+    /// Begin of the leaf's validity, in seconds since 1970.
+    pub not_before: i64,
     /// End of the leaf's validity, in seconds since 1970.
     pub not_after: i64,
     /// SHA-256 of the leaf, in lower-case hexadecimal.

@@ -21,6 +21,7 @@ use crate::process::objects::{Objects, options};
 use crate::process::readiness::Readiness;
 use crate::process::report::serves;
 use crate::process::supervised::{Supervised, Tasks};
+use crate::process::warnings::Warnings;
 use crate::provider::{self, Load, Progress};
 use crate::proxy::Proxy;
 use crate::runtime::shutdown;
@@ -288,7 +289,7 @@ impl Control {
             options,
         } = self;
         let mut terminating = shutdown.clone();
-        let mut announced = Announced::default();
+        let (mut announced, mut warnings) = (Announced::default(), Warnings::default());
         let mut readiness = Readiness::default();
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
@@ -300,12 +301,17 @@ impl Control {
                 proxy.follow(table)
             },
             publish: |served: ServedConfiguration| {
+                let ports = &state.table.load().ir.ports;
+                let warnings = warnings.follow(ports, &served.report.routes);
                 let problems = announced.announce(&served.load, &served.report);
                 announce_binds(&served, publish.borrow().as_ref());
                 state.report.store(served.report.clone());
                 state.files.store(Arc::new(unread(&served.load)));
-                state.stats.config.loaded(served.generation, problems);
-                let ports = &state.table.load().ir.ports;
+                state
+                    .stats
+                    .config
+                    .loaded(served.generation, problems + warnings.len());
+                state.warnings.store(warnings);
                 let unready = readiness.follow(&served.binds, ports, &served.load.problems);
                 state.ready.store(unready.is_none(), Release);
                 state.waiting.store(unready.map(Arc::new));

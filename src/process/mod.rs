@@ -11,3 +11,4 @@ mod report;
 mod session_key;
 mod stream;
 mod supervised;
+mod warnings;

@@ -16,6 +16,7 @@ mod status_map;
 pub mod stored;
 mod transitions;
 mod unreadable;
+pub mod warnings;
 pub mod writer;
 
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
@@ -34,3 +35,4 @@ pub use report::{
 };
 pub use status_map::{StatusMap, names_changed_since};
 pub use unreadable::Unreadable;
+pub use warnings::{Warning, WarningKind};

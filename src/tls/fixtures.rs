@@ -28,6 +28,7 @@ pub(super) fn certificate(
         source: ObjectRef::core("Secret", "ns", names[0]),
         key: Arc::new(CertifiedKey::new(vec![signed.der().clone()], private)),
         names: names.iter().map(|name| (*name).into()).collect(),
+        not_before: 0,
         not_after: i64::MAX,
         fingerprint: names.concat().into(),
     })

@@ -27,7 +27,7 @@ const DOCUMENTS: [&str; 11] = [
     "route?name=HTTPRoute%20default/route",
 ];
 
-async fn document(scene: &Scene, name: &str) -> Value {
+pub(crate) async fn document(scene: &Scene, name: &str) -> Value {
     serde_json::from_str(&page(scene, &format!("/api/v1/{name}")).await).expect("JSON")
 }
 

@@ -114,6 +114,7 @@ mod udp_route;
 mod unreadable_policies;
 mod upgrade;
 mod upstream;
+mod warnings;
 mod websocket_http2;
 mod websocket_refusals;
 mod weights;

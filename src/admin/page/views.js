@@ -5,8 +5,9 @@ import { at, badge, duration, facts, filter, h, number, object, pages, percent, 
 const PAGE = 50;
 const ENDPOINTS = 20;
 const KINDS = {
-  controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"], backend: ["No endpoint", "bad"],
-  route: ["Failing route", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
+  controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"],
+  notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], backend: ["No endpoint", "bad"],
+  route: ["Failing route", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], shadowed: ["Shadowed", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
 };
 
 /** Documents of `/api/v1/` have these parameters in common. */

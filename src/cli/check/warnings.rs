@@ -5,7 +5,6 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::api::Resource;
 use crate::api::core::SERVICE_NAME_LABEL;
@@ -13,9 +12,9 @@ use crate::api::route_policy::RoutePolicy;
 use crate::ir::limit::Scope;
 use crate::ir::policy::Enforced;
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
-use crate::ir::{Backend, BackendId, Certificate, Filter, Hostname, Ir, Listener, ObjectRef, Rule};
+use crate::ir::{Backend, BackendId, Certificate, Filter, Ir, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
-use crate::status::{ConditionType, StatusReport};
+use crate::status::{self, ConditionType, StatusReport};
 
 /// Time before its expiry from which a certificate is reported.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -38,11 +37,23 @@ impl fmt::Display for Warning {
     }
 }
 
+impl From<status::Warning> for Warning {
+    fn from(warning: status::Warning) -> Self {
+        Self {
+            object: Some(warning.object),
+            message: warning.message,
+        }
+    }
+}
+
 /// Returns the warnings about all listeners and rules.
 pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warning> {
-    let mut warnings = BTreeSet::new();
+    let of_ports = status::warnings::of_ports(&ir.ports).into_iter();
+    let mut warnings: BTreeSet<_> = of_ports.map(Warning::from).collect();
     for listener in ir.ports.iter().flat_map(|port| &port.listeners) {
-        let of_listener = certificates(listener, now).into_iter();
+        let tls = listener.tls().into_iter();
+        let certificates = tls.flat_map(|tls| &tls.certificates);
+        let of_listener = certificates.filter_map(|certificate| validity(certificate, now));
         warnings.extend(of_listener.map(|message| Warning {
             object: Some(listener.key.origin.clone()),
             message: format!("listener {}: {message}", listener.key.name),
@@ -131,24 +142,13 @@ pub(super) fn of_shared_limits(ir: &Ir) -> BTreeSet<Warning> {
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {
     let index = rule.id.index;
-    let (gets, unavailable) = match rule.matches.iter().any(|it| it.others.grpc.is_some()) {
-        true => (
-            "every call gets gRPC status UNAVAILABLE",
-            "calls get gRPC status UNAVAILABLE",
-        ),
-        false => ("every request gets status 500", "requests get status 503"),
+    let unavailable = match rule.is_of_grpc() {
+        true => "calls get gRPC status UNAVAILABLE",
+        false => "requests get status 503",
     };
     let shares: &[WeightedBackend] = match &rule.action {
         Action::Invalid(_) => return Vec::new(),
         Action::Forward(_) if rule.filters.iter().any(Filter::responds) => &[],
-        Action::Forward(shares) if shares.is_empty() => {
-            return vec![format!("spec.rules[{index}] has no backendRefs: {gets}")];
-        }
-        Action::Forward(shares) if shares.iter().all(|share| share.weight == 0) => {
-            return vec![format!(
-                "all weights of spec.rules[{index}].backendRefs are 0: {gets}"
-            )];
-        }
         Action::Forward(shares) => shares,
     };
     let used = || shares.iter().filter(|share| share.weight > 0);
@@ -239,32 +239,6 @@ fn without_endpoints(
     ))
 }
 
-fn certificates(listener: &Listener, now: Timestamp) -> Vec<String> {
-    let Some(tls) = listener.tls() else {
-        return Vec::new();
-    };
-    let certificates = tls.certificates.iter();
-    let mut messages: Vec<_> = certificates
-        .filter_map(|certificate| validity(certificate, now))
-        .collect();
-    let certificates = tls.certificates.iter();
-    let names: BTreeSet<&str> = certificates
-        .flat_map(|certificate| certificate.names.iter().map(AsRef::as_ref))
-        .collect();
-    if !names.iter().any(|name| is_for(name, &listener.hostname)) {
-        let names: Vec<_> = names.into_iter().collect();
-        let names = match names.is_empty() {
-            true => "it has no DNS name".to_owned(),
-            false => format!("only for {}", names.join(", ")),
-        };
-        messages.push(format!(
-            "no certificate is for {}, {names}",
-            listener.hostname
-        ));
-    }
-    messages
-}
-
 /// Returns a message about a certificate that is not valid now, or not for long.
 fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
     let source = &certificate.source;
@@ -272,8 +246,7 @@ fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
     if end < now {
         return Some(format!("the certificate of {source} expired at {end}"));
     }
-    let (_, leaf) = X509Certificate::from_der(certificate.chain().first()?).ok()?;
-    let begin = Timestamp::from_second(leaf.validity().not_before.timestamp()).ok()?;
+    let begin = Timestamp::from_second(certificate.not_before).ok()?;
     if now < begin {
         return Some(format!(
             "the certificate of {source} is not valid before {begin}"
@@ -281,25 +254,4 @@ fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
     }
     let is_soon = now.saturating_add(SOON).is_ok_and(|then| end <= then);
     is_soon.then(|| format!("the certificate of {source} expires at {end}"))
-}
-
-/// Reports whether a name of a certificate is for some host of a listener.
-fn is_for(name: &str, hostname: &Hostname) -> bool {
-    let wildcard = name.strip_prefix("*.");
-    match hostname {
-        Hostname::Any => true,
-        Hostname::Exact(host) => {
-            name == &**host
-                || wildcard.is_some_and(|suffix| {
-                    host.split_once('.').is_some_and(|(_, rest)| rest == suffix)
-                })
-        }
-        Hostname::Wildcard(suffix) => {
-            let below = wildcard.unwrap_or(name);
-            wildcard == Some(suffix)
-                || below
-                    .strip_suffix(&**suffix)
-                    .is_some_and(|rest| rest.ends_with('.'))
-        }
-    }
 }

@@ -317,11 +317,16 @@ fn read(secret: &Secret, name: &ObjectRef) -> Result<Certificate, String> {
         return Err("has a first certificate in tls.crt with bytes after its end".to_owned());
     }
     let names = names(&parsed);
-    let not_after = parsed.validity().not_after.timestamp();
+    let validity = parsed.validity();
+    let (not_before, not_after) = (
+        validity.not_before.timestamp(),
+        validity.not_after.timestamp(),
+    );
     let fingerprint = sha256(leaf)?;
     Ok(Certificate {
         source: name.clone(),
         names,
+        not_before,
         not_after,
         fingerprint,
         key: Arc::new(pair(chain, &key)?),

@@ -1,0 +1,147 @@
+//! Warnings about configuration that is valid and yet fails requests or handshakes, or has no effect. Pure: what depends on
+//! the time is not here.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use super::condition::ConditionType;
+use super::report::{ParentStatus, RouteStatuses};
+use crate::ir::route::Action;
+use crate::ir::{Filter, Hostname, Listener, ObjectRef, Port, Rule};
+
+/// Names of certificates that a message has at most.
+const MAX_NAMES: usize = 8;
+
+/// What a warning is about. Those with the most effect on requests come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WarningKind {
+    /// No request of a rule is forwarded.
+    Unforwarded,
+    /// Clients refuse the certificates of a listener.
+    Hostname,
+    /// A rule, or a match of it, gets no request.
+    Shadowed,
+}
+
+/// A warning.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Warning {
+    /// What it is about.
+    pub kind: WarningKind,
+    /// The object that needs a change.
+    pub object: ObjectRef,
+    /// What is wrong, and the effect.
+    pub message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.object, self.message)
+    }
+}
+
+/// Returns the warnings about all listeners and rules of these ports.
+pub fn of_ports(ports: &[Arc<Port>]) -> BTreeSet<Warning> {
+    let mut warnings = BTreeSet::new();
+    for listener in ports.iter().flat_map(|port| &port.listeners) {
+        warnings.extend(of_hostname(listener).map(|message| Warning {
+            kind: WarningKind::Hostname,
+            object: listener.key.origin.clone(),
+            message: format!("listener {}: {message}", listener.key.name),
+        }));
+        for rule in listener.routes.iter().flat_map(|it| &it.route.rules) {
+            warnings.extend(unforwarded(rule).map(|message| Warning {
+                kind: WarningKind::Unforwarded,
+                object: rule.id.route.clone(),
+                message,
+            }));
+        }
+    }
+    warnings
+}
+
+/// Returns the warnings about matches that get no request, as their conditions have them.
+pub fn of_routes(routes: &RouteStatuses) -> BTreeSet<Warning> {
+    let mut warnings = BTreeSet::new();
+    for (route, parents) in routes {
+        for parent in parents.iter() {
+            warnings.extend(shadowed(parent).map(|message| Warning {
+                kind: WarningKind::Shadowed,
+                object: route.clone(),
+                message,
+            }));
+        }
+    }
+    warnings
+}
+
+fn shadowed(parent: &ParentStatus) -> Option<String> {
+    let mut conditions = parent.conditions.iter();
+    let shadowed = conditions.find(|it| it.kind == ConditionType::Shadowed)?;
+    Some(format!("for {}: {}", parent.parent_ref, shadowed.message))
+}
+
+/// Returns why no request of a rule is forwarded although the rule is valid and does not respond itself.
+fn unforwarded(rule: &Rule) -> Option<String> {
+    let Action::Forward(shares) = &rule.action else {
+        return None;
+    };
+    if shares.iter().any(|share| share.weight > 0) || rule.filters.iter().any(Filter::responds) {
+        return None;
+    }
+    let effect = match &*rule.id.route.kind {
+        "TCPRoute" | "TLSRoute" => "every connection is reset",
+        "UDPRoute" => "every datagram is dropped",
+        _ if rule.is_of_grpc() => "every call gets gRPC status UNAVAILABLE",
+        _ => "every request gets status 500",
+    };
+    let index = rule.id.index;
+    Some(match shares.is_empty() {
+        true => format!("spec.rules[{index}] has no backendRefs: {effect}"),
+        false => format!("all weights of spec.rules[{index}].backendRefs are 0: {effect}"),
+    })
+}
+
+/// Returns why clients refuse the certificates of a listener for every host that it has.
+fn of_hostname(listener: &Listener) -> Option<String> {
+    let certificates = &listener.tls()?.certificates;
+    let names = certificates.iter().flat_map(|it| &it.names);
+    let names: BTreeSet<&str> = names.map(AsRef::as_ref).collect();
+    let hostname = &listener.hostname;
+    if certificates.is_empty() || names.iter().any(|name| is_for(name, hostname)) {
+        return None;
+    }
+    let mut shown: Vec<_> = names.iter().copied().take(MAX_NAMES).collect();
+    if names.len() > MAX_NAMES {
+        shown.push("others");
+    }
+    let names = match shown.is_empty() {
+        true => "it has no DNS name".to_owned(),
+        false => format!("only for {}", shown.join(", ")),
+    };
+    Some(format!(
+        "no certificate is for {hostname}, {names}: clients refuse it; tls.certificateRefs needs one for this hostname"
+    ))
+}
+
+/// Reports whether a name of a certificate is for some host of a listener.
+fn is_for(name: &str, hostname: &Hostname) -> bool {
+    let wildcard = name.strip_prefix("*.");
+    match hostname {
+        Hostname::Any => true,
+        Hostname::Exact(host) => {
+            name == &**host
+                || wildcard.is_some_and(|suffix| {
+                    host.split_once('.').is_some_and(|(_, rest)| rest == suffix)
+                })
+        }
+        Hostname::Wildcard(suffix) => {
+            let below = wildcard.unwrap_or(name);
+            wildcard == Some(suffix)
+                || below
+                    .strip_suffix(&**suffix)
+                    .is_some_and(|rest| rest.ends_with('.'))
+        }
+    }
+}
