@@ -46,6 +46,8 @@ pub(super) enum Kind {
     Backend,
     /// Requests of a route fail.
     Route,
+    /// Requests of an endpoint fail.
+    Failing,
     /// An endpoint gets no requests.
     Endpoint,
     /// A file or an object cannot be read.

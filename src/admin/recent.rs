@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-use crate::table::{Backend, BackendStats, Rule, RuleState, Table, UpstreamFault};
+use crate::table::{
+    Backend, BackendStats, Endpoint, EndpointFault, Rule, RuleState, Table, UpstreamFault,
+};
 use crate::telemetry::ProcessStats;
 
 /// Time between two looks at the counters. What is recent is between one and two of them old.
 pub(super) const PERIOD: Duration = Duration::from_secs(150);
+/// Percent of failures from which on a rule or an endpoint is a trouble.
+const MANY_FAILURES: u64 = 1;
 
 /// The counters at the last two looks.
 #[derive(Debug)]
@@ -21,13 +25,15 @@ pub(super) struct Recent {
     newer: ArcSwap<Counters>,
 }
 
-/// Counters at a moment. Rules without requests, and backends without failures, are left out.
+/// Counters at a moment. Rules and endpoints without requests, and backends without failures, are left out.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) process: Process,
     /// By address, which no other rule or backend can have while it is referred to.
-    rules: HashMap<usize, (Weak<RuleState>, Responses)>,
+    rules: HashMap<usize, (Weak<RuleState>, Shares)>,
     backends: HashMap<usize, (Weak<BackendStats>, Faults)>,
+    /// By id, which no other endpoint ever has.
+    endpoints: HashMap<u64, Shares>,
 }
 
 /// Counters of the process at a moment.
@@ -65,10 +71,10 @@ impl DroppedLines {
     }
 }
 
-/// Responses of a rule.
+/// Responses of a rule, or attempts at an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Responses {
-    /// Those with a 5xx.
+pub(super) struct Shares {
+    /// Responses with a 5xx, or failed attempts.
     pub(super) failed: u64,
     /// All of them.
     pub(super) all: u64,
@@ -119,13 +125,14 @@ impl Counters {
             },
             rules: HashMap::new(),
             backends: HashMap::new(),
+            endpoints: HashMap::new(),
         }
     }
 
     /// Returns the counters as they are.
     pub(super) fn now(table: &Table, stats: &ProcessStats, dropped: DroppedLines) -> Self {
         let rule = |rule: &Arc<Rule>| {
-            let responses = Responses::of(rule);
+            let responses = Shares::of(rule);
             let entry = (Arc::downgrade(&rule.state), responses);
             (responses.all > 0).then(|| (Arc::as_ptr(&rule.state).addr(), entry))
         };
@@ -134,22 +141,33 @@ impl Counters {
             let entry = (Arc::downgrade(&backend.stats), faults);
             (faults != Faults::default()).then(|| (Arc::as_ptr(&backend.stats).addr(), entry))
         };
+        let endpoints = table.backends().map(|backend| backend.endpoints());
+        let attempts = endpoints.flat_map(|endpoints| {
+            let of_backend = endpoints.iter();
+            let of_backend = of_backend.map(|it| (it.id, Shares::of_attempts(it)));
+            of_backend.collect::<Vec<_>>()
+        });
         Self {
             process: Process::now(stats, dropped),
             rules: table.rules().filter_map(rule).collect(),
             backends: table.backends().filter_map(backend).collect(),
+            endpoints: attempts.filter(|(_, attempts)| attempts.all > 0).collect(),
         }
     }
 
     /// Returns the responses of a rule since then.
-    pub(super) fn responses(&self, rule: &Rule) -> Responses {
-        let now = Responses::of(rule);
+    pub(super) fn responses(&self, rule: &Rule) -> Shares {
+        let now = Shares::of(rule);
         let known = self.rules.get(&Arc::as_ptr(&rule.state).addr());
-        let before = known.map_or(Responses::default(), |(_, before)| *before);
-        Responses {
-            failed: now.failed.saturating_sub(before.failed),
-            all: now.all.saturating_sub(before.all),
-        }
+        now.since(known.map_or(Shares::default(), |(_, before)| *before))
+    }
+
+    /// Returns why the last failed attempt at an endpoint did, and how many have failed since then, if many have.
+    pub(super) fn endpoint_fault(&self, endpoint: &Endpoint) -> Option<(EndpointFault, u64)> {
+        let last = endpoint.faults.last()?;
+        let before = self.endpoints.get(&endpoint.id).copied();
+        let attempts = Shares::of_attempts(endpoint).since(before.unwrap_or_default());
+        attempts.are_failing().then_some((last, attempts.failed))
     }
 
     /// Returns the faults of a backend since then.
@@ -197,13 +215,32 @@ impl Process {
     }
 }
 
-impl Responses {
+impl Shares {
     fn of(rule: &Rule) -> Self {
         let classes = rule.state.stats.classes();
         Self {
             failed: classes[4],
             all: classes.iter().sum(),
         }
+    }
+
+    fn of_attempts(endpoint: &Endpoint) -> Self {
+        let failed = endpoint.faults.count();
+        // Those that were given a connection, and those that may have got none.
+        let all = endpoint.load.total_sent().saturating_add(failed);
+        Self { failed, all }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            failed: self.failed.saturating_sub(before.failed),
+            all: self.all.saturating_sub(before.all),
+        }
+    }
+
+    /// Reports whether so many have failed that it is a trouble.
+    pub(super) fn are_failing(self) -> bool {
+        self.failed > 0 && self.failed.saturating_mul(100) >= self.all.saturating_mul(MANY_FAILURES)
     }
 }
 
@@ -244,6 +281,13 @@ mod tests {
             (start.process.refused, recent.before().process.refused),
             (0, 7)
         );
+    }
+
+    #[test]
+    fn one_of_a_hundred_failures_is_a_trouble_and_none_of_none_is_not() {
+        let are_failing = |failed, all| Shares { failed, all }.are_failing();
+        assert!(are_failing(1, 100) && are_failing(1, 1));
+        assert!(!are_failing(1, 101) && !are_failing(0, 0));
     }
 
     #[test]

@@ -10,14 +10,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::problem::{Kind, Problem};
-use super::recent::{Counters, DroppedLines, Process, Responses};
+use super::recent::{Counters, DroppedLines, Process, Shares};
 use crate::table::{Backend, Rule, Table};
 use crate::telemetry::ProcessStats;
 
 /// Time before its end from which on a certificate is a trouble, in seconds.
 const EXPIRES_SOON: i64 = 14 * 24 * 60 * 60;
-/// Percent of responses with a 5xx from which on a rule is a trouble.
-const MANY_FAILURES: u64 = 1;
 /// Share of the time from which on a worker that is not idle is a trouble.
 const BUSY: f64 = 0.95;
 /// Maximum number of troubles of a kind that are named.
@@ -41,8 +39,8 @@ pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
         overload(service),
         certificates(service),
         without_endpoints(service.table),
-        ejected(service.table),
         failing(service),
+        endpoints(service),
     ];
     kinds.into_iter().flat_map(named).collect()
 }
@@ -174,20 +172,32 @@ fn without_endpoints(table: &Table) -> Vec<Problem> {
     empty.map(trouble).collect()
 }
 
-fn ejected(table: &Table) -> Vec<Problem> {
+/// Those that fail or get no requests, with the cause.
+fn endpoints(service: &InService<'_>) -> Vec<Problem> {
     let mut troubles = Vec::new();
-    for backend in table.backends() {
-        let endpoints = backend.endpoints();
-        for endpoint in endpoints.iter().filter(|it| it.health.is_avoided()) {
-            let why = match endpoint.health.has_failed_checks() {
-                true => "fails its health checks",
-                false => "has failed",
+    let time = minutes(service.before.process.age());
+    for backend in service.table.backends() {
+        for endpoint in backend.endpoints().iter() {
+            let fault = service.before.endpoint_fault(endpoint);
+            let cause = fault.map(|(fault, failed)| {
+                let (cause, remedy) = (fault.cause(), fault.remedy());
+                format!("{cause} (failed attempts in the {time}: {failed}); {remedy}")
+            });
+            let health = &endpoint.health;
+            let state = match (health.is_avoided(), health.has_failed_checks()) {
+                (false, _) => None,
+                (true, true) => Some("fails its health checks"),
+                (true, false) => Some("has failed"),
             };
-            troubles.push(Problem::of_service(
-                Kind::Endpoint,
-                format!("{} of {}", endpoint.address, backend.id),
-                format!("{why} and gets no requests while others work"),
-            ));
+            let state = state.map(|it| format!("{it} and gets no requests while others work"));
+            let (kind, message) = match (state, cause) {
+                (None, None) => continue,
+                (None, Some(cause)) => (Kind::Failing, cause),
+                (Some(state), None) => (Kind::Endpoint, state),
+                (Some(state), Some(cause)) => (Kind::Endpoint, format!("{state}: {cause}")),
+            };
+            let object = format!("{} of {}", endpoint.address, backend.id);
+            troubles.push(Problem::of_service(kind, object, message));
         }
     }
     troubles
@@ -198,11 +208,11 @@ fn failing(service: &InService<'_>) -> Vec<Problem> {
         .table
         .rules()
         .map(|rule| (service.before.responses(rule), rule))
-        .filter(|(it, _)| it.failed > 0 && it.failed * 100 >= it.all * MANY_FAILURES)
+        .filter(|(it, _)| it.are_failing())
         .collect();
     rules.sort_by_key(|(responses, _)| Reverse(responses.failed));
     let time = minutes(service.before.process.age());
-    let trouble = |(Responses { failed, all }, rule): (Responses, &Arc<Rule>)| {
+    let trouble = |(Shares { failed, all }, rule): (Shares, &Arc<Rule>)| {
         let object = format!("{} rule {}", rule.ir.id.route, rule.ir.id.index);
         let message = format!("{failed} of {all} responses in the {time} were 5xx");
         Problem::of_service(Kind::Route, object, message)

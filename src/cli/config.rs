@@ -82,7 +82,14 @@ fn table(part: Part, document: &Value) -> Table {
         ),
         Part::Routes => (&["ROUTE", "RULE", "MATCHES", "BACKENDS", "5XX"], of_route),
         Part::Backends => (
-            &["BACKEND", "ENDPOINT", "STATE", "IN FLIGHT", "ERRORS"],
+            &[
+                "BACKEND",
+                "ENDPOINT",
+                "STATE",
+                "CAUSE",
+                "IN FLIGHT",
+                "ERRORS",
+            ],
             of_backend,
         ),
         Part::Certificates => (&["EXPIRES", "SECRET", "NAMES", "LISTENERS"], of_certificate),
@@ -151,30 +158,16 @@ fn of_backend(backend: &Value) -> Vec<Vec<String>> {
     } else {
         errors.join(", ")
     };
-    let row = |address: String, state: String, in_flight: String| {
-        vec![
-            text(&backend["backend"]),
-            address,
-            state,
-            in_flight,
-            errors.clone(),
-        ]
+    let row = |[address, state, cause, in_flight]: [String; 4]| {
+        let backend = text(&backend["backend"]);
+        vec![backend, address, state, cause, in_flight, errors.clone()]
     };
     let endpoints = items(&backend["endpoints"]);
     if endpoints.is_empty() {
-        return vec![row(
-            "-".to_owned(),
-            "no endpoint".to_owned(),
-            "-".to_owned(),
-        )];
+        return vec![row(["-", "no endpoint", "-", "-"].map(str::to_owned))];
     }
-    let of = |it: &Value| {
-        row(
-            text(&it["address"]),
-            text(&it["state"]),
-            text(&it["inFlight"]),
-        )
-    };
+    let of =
+        |it: &Value| row(["address", "state", "cause", "inFlight"].map(|name| text(&it[name])));
     endpoints.iter().map(of).collect()
 }
 
@@ -208,15 +201,15 @@ mod tests {
 
     #[test]
     fn backend_without_endpoints_has_a_row() {
-        let endpoint = json!({"address": "10.0.0.1:80", "state": "ejected", "inFlight": 2});
+        let endpoint = json!({"address": "10.0.0.1:80", "state": "ejected", "cause": "refuses connections", "inFlight": 2});
         let document = json!({"backends": [
             {"backend": "Service a/b:80", "endpoints": [endpoint], "errors": {"connect": 3}},
             {"backend": "Service a/c:80", "endpoints": [], "errors": {}},
         ]});
         let expected = "\
-BACKEND         ENDPOINT     STATE        IN FLIGHT  ERRORS
-Service a/b:80  10.0.0.1:80  ejected      2          connect 3
-Service a/c:80  -            no endpoint  -          -
+BACKEND         ENDPOINT     STATE        CAUSE                IN FLIGHT  ERRORS
+Service a/b:80  10.0.0.1:80  ejected      refuses connections  2          connect 3
+Service a/c:80  -            no endpoint  -                    -          -
 ";
         assert_eq!(table(Part::Backends, &document).to_string(), expected);
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::backend_counts::{BackendCounts, ConnectionSlot, Overloaded};
+use super::endpoint_fault::EndpointFaults;
 use crate::runtime::monotonic;
 use crate::runtime::per_worker::{Count, PerWorker, WorkerId};
 
@@ -27,6 +28,8 @@ pub struct Endpoint {
     pub load: Load,
     /// Results of recent requests.
     pub health: Health,
+    /// Its failed attempts.
+    pub faults: EndpointFaults,
     /// Its connections, once they were limited.
     counts: OnceLock<Arc<BackendCounts>>,
 }
@@ -165,6 +168,7 @@ impl Endpoint {
             added_at,
             load: Load::default(),
             health: Health::default(),
+            faults: EndpointFaults::default(),
             counts: OnceLock::new(),
         }
     }

@@ -63,6 +63,25 @@ impl TlsFailure {
             Self::Ended => "ended",
         }
     }
+
+    /// What is wrong, for people.
+    pub fn cause(self) -> &'static str {
+        match self {
+            Self::Name => {
+                "the backend's certificate has none of the names that its BackendTLSPolicy requires"
+            }
+            Self::Expired => "the backend's certificate has expired",
+            Self::NotYetValid => "the backend's certificate is not valid yet",
+            Self::UnknownAuthority => {
+                "the backend's certificate is from an authority that its BackendTLSPolicy does not trust"
+            }
+            Self::Pin => "the backend's key is not among those that its BackendTLSPolicy pins",
+            Self::Certificate => "the backend's certificate cannot be verified",
+            Self::Refused => "the backend refused the TLS handshake",
+            Self::Protocol => "the backend does not speak TLS as its BackendTLSPolicy requires",
+            Self::Ended => "the backend ended the TLS handshake",
+        }
+    }
 }
 
 /// Result of a copy of a request that a mirror sends.

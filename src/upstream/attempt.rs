@@ -22,7 +22,7 @@ use super::pool::{Pool, Ready};
 use super::response_head::Head;
 use super::send_error::SendError;
 use super::{Response, Upstream, http1, http2};
-use crate::table::{Backend, UpstreamFault};
+use crate::table::{Backend, EndpointFault, UpstreamFault};
 
 /// A failed attempt.
 pub struct FailedAttempt<B> {
@@ -294,6 +294,7 @@ impl<B: Replay> Attempt<'_, B> {
             State::Exchanging(exchange, in_flight) => {
                 let tried = self.attempts.failed.get_or_insert_default();
                 if exchange.is_request_sent() {
+                    in_flight.endpoint().faults.add(EndpointFault::Timeout);
                     tried.total.suspect(in_flight.endpoint());
                 }
                 tried.refused = Some(in_flight.endpoint().id);
@@ -360,6 +361,10 @@ impl<B: Replay> Attempt<'_, B> {
                     resend = Resend::AsRetry;
                 }
                 if !is_stale {
+                    endpoint.faults.add(match cause {
+                        ExchangeError::Protocol(_) => EndpointFault::Protocol,
+                        _ => EndpointFault::Closed,
+                    });
                     tried.total.suspect(endpoint);
                 }
                 if resend == Resend::AsRetry || self.request.keeps_body && !is_stale {

@@ -17,8 +17,8 @@ use tokio_rustls::TlsConnector;
 use crate::ir::UpstreamProtocol;
 use crate::runtime::descriptors::{BackendDescriptor, are_exhausted};
 use crate::table::{
-    Backend, BackendSettings, BackendStats, Endpoint, TlsFailure, TlsIdentity, Transport,
-    UpstreamFault,
+    Backend, BackendSettings, BackendStats, Endpoint, EndpointFault, TlsFailure, TlsIdentity,
+    Transport, UpstreamFault,
 };
 use crate::upstream::io::{Io, Terms};
 use crate::upstream::proxy_header;
@@ -164,6 +164,7 @@ impl Connector {
         let io = timeout(limit, self.establish(descriptor))
             .await
             .map_err(|_| {
+                self.endpoint.faults.add(EndpointFault::ConnectTimeout);
                 SendError::Backend(
                     UpstreamFault::ConnectTimeout,
                     "connecting to the backend timed out",
@@ -187,7 +188,7 @@ impl Connector {
             None => TcpStream::connect(address).await,
             Some(hostname) => TcpStream::connect((&**hostname, address.port())).await,
         };
-        let io = io.map_err(|error| connect_error(&error))?;
+        let io = io.map_err(|error| self.connect_failed(&error))?;
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);
@@ -196,7 +197,7 @@ impl Connector {
         if let Some(version) = settings.and_then(|it| it.ir.connection.proxy_protocol) {
             let header = proxy_header::header(version, self.client.as_deref().copied());
             let written = io.write_all(&header).await;
-            written.map_err(|error| connect_error(&error))?;
+            written.map_err(|error| self.connect_failed(&error))?;
         }
         let keepalive = settings.and_then(|it| it.ir.connection.keepalive);
         watch_peer(&io, keepalive, self.protocol() != Some(Protocol::Http1));
@@ -210,12 +211,29 @@ impl Connector {
                 tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
                 let failure = tls_failure(&error);
                 self.stats.tls_failed(failure);
-                Err(SendError::Backend(
-                    UpstreamFault::Connect,
-                    tls_problem(failure),
-                ))
+                self.endpoint.faults.add(EndpointFault::Tls(failure));
+                Err(SendError::Backend(UpstreamFault::Connect, failure.cause()))
             }
         }
+    }
+
+    /// Classifies a failed connect, and counts it for the endpoint if that is the cause.
+    fn connect_failed(&self, error: &io::Error) -> SendError {
+        let failed = connect_error(error);
+        if matches!(failed, SendError::Backend(UpstreamFault::Connect, _)) {
+            self.endpoint.faults.add(endpoint_fault(error));
+        }
+        failed
+    }
+}
+
+/// Classifies a failed connect, as far as the proxy and its host are not the cause.
+fn endpoint_fault(error: &io::Error) -> EndpointFault {
+    match Errno::from_io_error(error) {
+        Some(Errno::CONNREFUSED) => EndpointFault::Refused,
+        Some(Errno::HOSTUNREACH | Errno::NETUNREACH) => EndpointFault::Unreachable,
+        Some(Errno::TIMEDOUT) => EndpointFault::ConnectTimeout,
+        _ => EndpointFault::Connect,
     }
 }
 
@@ -299,27 +317,23 @@ fn tls_failure(error: &io::Error) -> TlsFailure {
     }
 }
 
-fn tls_problem(failure: TlsFailure) -> &'static str {
-    match failure {
-        TlsFailure::Name => {
-            "the backend's certificate has none of the names that its BackendTLSPolicy requires"
-        }
-        TlsFailure::Expired => "the backend's certificate has expired",
-        TlsFailure::NotYetValid => "the backend's certificate is not valid yet",
-        TlsFailure::UnknownAuthority => {
-            "the backend's certificate is from an authority that its BackendTLSPolicy does not trust"
-        }
-        TlsFailure::Pin => "the backend's key is not among those that its BackendTLSPolicy pins",
-        TlsFailure::Certificate => "the backend's certificate cannot be verified",
-        TlsFailure::Refused => "the backend refused the TLS handshake",
-        TlsFailure::Protocol => "the backend does not speak TLS as its BackendTLSPolicy requires",
-        TlsFailure::Ended => "the backend ended the TLS handshake",
-    }
-}
-
 /// Everything that distinguishes connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ConnectionKey {
     pub(super) endpoint: u64,
     pub(super) identity: TlsIdentity,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_connects_have_causes() {
+        let of = |cause: Errno| endpoint_fault(&cause.into());
+        assert_eq!(of(Errno::CONNREFUSED), EndpointFault::Refused);
+        assert_eq!(of(Errno::HOSTUNREACH), EndpointFault::Unreachable);
+        assert_eq!(of(Errno::TIMEDOUT), EndpointFault::ConnectTimeout);
+        assert_eq!(of(Errno::CONNRESET), EndpointFault::Connect);
+    }
 }

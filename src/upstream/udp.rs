@@ -19,7 +19,7 @@ use super::send_error::SendError;
 use super::tcp::admit;
 use crate::datagrams::{DatagramIo, Datagrams, join_received};
 use crate::runtime::descriptors::BackendDescriptor;
-use crate::table::{Backend, RequestSlot};
+use crate::table::{Backend, EndpointFault, RequestSlot};
 
 /// A socket that is connected to an endpoint. Counts as a request in flight until it is dropped.
 pub struct UdpFlow {
@@ -108,7 +108,9 @@ impl UdpFlow {
 
     /// Records that the endpoint's host has refused a datagram: nothing listens there.
     pub fn on_refused(&self) {
-        health::on_connect_failure(&self.backend.borrow(), self.in_flight.endpoint());
+        let endpoint = self.in_flight.endpoint();
+        endpoint.faults.add(EndpointFault::Refused);
+        health::on_connect_failure(&self.backend.borrow(), endpoint);
     }
 }
 

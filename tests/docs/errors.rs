@@ -45,9 +45,9 @@ fn every_text_is_explained() {
         "\n}\n",
     )));
     texts.extend(sentences(&item(
-        "src/upstream/connector.rs",
-        "fn tls_problem",
-        "\n}\n",
+        "src/table/stats.rs",
+        "fn cause(self)",
+        "\n    }\n",
     )));
     texts.extend(sentences(&item(
         "src/proxy/sign_in_fault.rs",

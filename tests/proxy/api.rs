@@ -229,7 +229,13 @@ async fn problems_with_the_most_effect_come_first() {
         "backend Service default/empty:80: has no ready endpoint".to_owned(),
         "route HTTPRoute default/route rule 1: 20 of 20 responses in the last minute".to_owned(),
         "route HTTPRoute default/route rule 0: 1 of 1 responses".to_owned(),
-        format!("endpoint {closed} of Service default/half:80: has failed"),
+        format!(
+            "failing {closed} of Service default/down:80: refuses connections (failed attempts in the last minute: 20); check \
+             that the pods listen on this port"
+        ),
+        format!(
+            "endpoint {closed} of Service default/half:80: has failed and gets no requests while others work: refuses connections ("
+        ),
         "object HTTPRoute default/lost: ".to_owned(),
     ];
     assert_eq!(shown.len(), expected.len(), "{shown:?}");

@@ -113,6 +113,20 @@ async fn backends_show_which_endpoint_is_ejected() {
 }
 
 #[tokio::test]
+async fn status_and_backends_name_why_an_endpoint_fails() {
+    let objects = Objects::http().service("app", &[Origin::dead()]);
+    let scene = Scene::start(&objects.route("route", &[to("app")]));
+    get(scene.at(80), "a.com", "/").await;
+    let texts = [
+        "refuses connections (failed attempts in the last minute: ",
+        "check that the pods listen on this port, and targetPort of the Service",
+    ];
+    prints(&scene, &["status"], &texts).await;
+    let texts = ["failing", "refuses connections"];
+    prints(&scene, &["config", "backends"], &texts).await;
+}
+
+#[tokio::test]
 async fn access_log_tells_a_slow_backend_and_an_absent_authorization_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("access.log");
@@ -241,7 +255,9 @@ async fn tap_tells_that_a_backend_has_the_certificate_of_another_authority() {
     let text =
         "the backend's certificate is from an authority that its BackendTLSPolicy does not trust";
     assert!(line.contains(text), "{line}");
-    documented(text);
+    let texts = [text, "compare its certificate with its BackendTLSPolicy"];
+    prints(&scene, &["status"], &texts).await;
+    prints(&scene, &["config", "backends"], &["failing", text]).await;
 }
 
 #[tokio::test]

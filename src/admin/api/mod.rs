@@ -60,7 +60,7 @@ fn document(name: &str, query: &Query, state: &AdminState) -> Option<Value> {
         "ports" => ports(state, &table, query),
         "routes" => routes::list(&table, query),
         "route" => return routes::one(state, &table, query),
-        "backends" => backends::list(&table, query),
+        "backends" => backends::list(&table, &state.recent.before(), query),
         "certificates" => certificates::list(&table, query),
         "conditions" => conditions::all(&state.report.load(), query),
         "policies" => conditions::policies(&state.report.load(), query),

@@ -83,6 +83,7 @@ pub(super) fn one(state: &AdminState, table: &Table, query: &Query) -> Option<Va
         },
         values: Values::Redacted,
     };
+    let before = state.recent.before();
     let detailed = |rule: &&Arc<Rule>| {
         let mut view = self::rule(rule);
         let details = places.first().map(|(port, listener, _)| {
@@ -90,7 +91,7 @@ pub(super) fn one(state: &AdminState, table: &Table, query: &Query) -> Option<Va
         });
         view.insert("details".to_owned(), json!(details));
         let targets = rule.backends().iter().map(|it| match &it.target {
-            BackendTarget::Backend(node) => backend(node),
+            BackendTarget::Backend(node) => backend(node, &before),
             BackendTarget::Invalid(_) => Value::Null,
         });
         view.insert("targets".to_owned(), targets.collect());

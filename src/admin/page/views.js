@@ -7,7 +7,7 @@ const ENDPOINTS = 20;
 const KINDS = {
   controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"],
   notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], backend: ["No endpoint", "bad"],
-  route: ["Failing route", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], shadowed: ["Shadowed", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
+  route: ["Failing route", "bad"], failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], shadowed: ["Shadowed", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
 };
 
 /** Documents of `/api/v1/` have these parameters in common. */
@@ -175,7 +175,8 @@ function endpointList({ endpoints }) {
   const sorted = [...endpoints].sort((one, other) => isWell(one) - isWell(other));
   const text = (it) => {
     const left = it.ejectedForSeconds === null ? "" : `, ${it.ejectedForSeconds} s left`;
-    const why = it.state === "failed" ? ": health checks fail" : it.state === "ejected" ? ": requests failed" : "";
+    const cause = it.cause ?? (it.state === "failed" ? "health checks fail" : it.state === "ejected" ? "requests failed" : null);
+    const why = cause === null ? "" : `: ${cause}`;
     return h("li", {}, h("span", { class: "mono" }, it.hostname ?? it.address), " ", badge(`${it.state}${why}${left}`, isWell(it) ? "good" : "bad"), ` ${number(it.inFlight)} in flight`);
   };
   const rest = sorted.length - ENDPOINTS;
