@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::{describe, live, traffic};
+use super::{Configuration, describe, live, traffic};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
-use crate::ir::{Backend, Endpoints, Filter, Release, Releases, Rule, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Endpoints, Filter, Release, Releases, Rule, UpstreamProtocol};
 use crate::table::Table;
 
 /// Statuses for requests that cannot be forwarded.
@@ -34,6 +34,16 @@ fn refusals(rule: &Rule, is_call: bool) -> &'static Refusals {
         "GRPCRoute" => &GRPC,
         _ if is_call => &GRPC,
         _ => &HTTP,
+    }
+}
+
+/// Reports whether a backend has an endpoint, or a hostname that is resolved once it is in service.
+pub(super) fn is_available(id: &BackendId, configuration: Configuration<'_>) -> bool {
+    let table = configuration.table;
+    match (table.ir.backend(id), table.backend(id)) {
+        (Some(_), Some(node)) if configuration.is_in_service() => !node.endpoints().is_empty(),
+        (Some(backend), _) => describe::has_endpoints(&backend.endpoints),
+        (None, _) => false,
     }
 }
 

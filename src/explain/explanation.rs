@@ -37,11 +37,15 @@ pub struct Outcome {
     pub route: Option<String>,
     /// Index of the rule in the route.
     pub rule: Option<usize>,
-    /// Status of the response if no rule handles the request; `None` if there is no response of HTTP.
+    /// Status of the response if no rule forwards the request, because none matches or the one that does needs something
+    /// that is broken; `None` if there is no response of HTTP.
     pub status: Option<u16>,
     /// Name of the gRPC status in that response; `None` if the request is not gRPC.
     #[serde(rename = "grpcStatus", skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<&'static str>,
+    /// Why the request gets that response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// The lines about a port.
@@ -140,6 +144,7 @@ impl Outcome {
             rule: None,
             status,
             grpc_status: None,
+            reason: None,
         }
     }
 
@@ -148,8 +153,7 @@ impl Outcome {
         Self {
             route: Some(id.route.to_string()),
             rule: Some(id.index),
-            status: None,
-            grpc_status: None,
+            ..Self::refused(None)
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Must not know where the configuration comes from.
 
 mod backends;
+mod broken;
 mod clients;
 mod describe;
 mod explanation;
@@ -18,6 +19,7 @@ pub use self::explanation::{Explanation, Outcome};
 pub use self::matches::Values;
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
+use self::broken::Broken;
 use self::explanation::{InService, nearest};
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::grpc::is_call;
@@ -56,6 +58,10 @@ pub enum State<'a> {
 pub type Policies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
 
 impl Configuration<'_> {
+    fn is_in_service(&self) -> bool {
+        matches!(self.state, State::InService { .. })
+    }
+
     fn in_service(&self) -> Option<InService> {
         match self.state {
             State::Offline { .. } => None,
@@ -251,12 +257,34 @@ fn explain_http(
     explain_listeners(explanation, port, listener, view.host);
     let found = preview.rule(listener);
     let place = Place { port, listener };
+    let outcome = match found {
+        Ok(rule) => of_rule(explanation, configuration, place, (rule, &preview)),
+        Err(refusal) => outcome(refusal),
+    };
     let none = |refusal| format!("none matches: {}", response(refusal));
     let served = found.map_err(none);
     explain_rules(explanation, place, served, &view, configuration);
-    match found {
-        Ok(rule) => Outcome::rule(&rule.ir.id),
-        Err(refusal) => outcome(refusal),
+    outcome
+}
+
+/// Returns what the rule does with a request, and explains the response if something that the rule needs is broken.
+fn of_rule(
+    explanation: &mut Explanation,
+    configuration: Configuration<'_>,
+    place: Place<'_>,
+    (rule, preview): (&Rule, &Preview),
+) -> Outcome {
+    let forwarded = Outcome::rule(&rule.ir.id);
+    let Some(Broken { fault, why }) = broken::first(configuration, place, (rule, preview)) else {
+        return forwarded;
+    };
+    let refusal = preview.refusal(fault);
+    explanation.line("response", format!("{}: {why}", response(refusal)));
+    Outcome {
+        status: Some(refusal.status),
+        grpc_status: refusal.grpc_status,
+        reason: Some(why),
+        ..forwarded
     }
 }
 
@@ -305,6 +333,7 @@ fn response(refusal: Refusal) -> String {
 fn outcome(refusal: Refusal) -> Outcome {
     Outcome {
         grpc_status: refusal.grpc_status,
+        reason: Some(refusal.message.to_owned()),
         ..Outcome::refused(Some(refusal.status))
     }
 }
@@ -444,8 +473,7 @@ fn explain_rule(
         None => matches::rule_name(&rule.ir.id),
     };
     explanation.line("rule", line);
-    let Configuration { table, state, .. } = configuration;
-    let live = matches!(state, State::InService { .. });
+    let (table, live) = (configuration.table, configuration.is_in_service());
     explanation.lines("filters", describe::filters(&rule.ir.filters, &table.ir));
     explanation.lines("timeouts", describe::timeouts(&rule.ir, defaults));
     explanation.lines("retry", describe::retry(rule.ir.retries(defaults)));

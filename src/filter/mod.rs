@@ -109,5 +109,5 @@ pub fn answer_preflight(filters: &[Filter]) -> bool {
         )
     };
     let first = filters.iter().find(|filter| !is_change(filter));
-    matches!(first, Some(Filter::Cors(_) | Filter::Preflight(_)))
+    first.is_some_and(Filter::answers_preflight)
 }

@@ -62,6 +62,11 @@ impl Filter {
         matches!(self, Self::Redirect(_) | Self::Respond(_))
     }
 
+    /// Reports whether no preflight request gets past the filter.
+    pub fn answers_preflight(&self) -> bool {
+        matches!(self, Self::Cors(_) | Self::Preflight(_))
+    }
+
     /// Returns the backend of [`Self::target`].
     pub fn backend(&self) -> Option<&BackendId> {
         self.target().and_then(BackendTarget::backend)

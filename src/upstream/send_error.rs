@@ -15,7 +15,8 @@ pub enum SendError {
 }
 
 impl SendError {
-    pub(super) const NO_ENDPOINT: Self = Self::Backend(
+    /// The backend has no endpoint.
+    pub const NO_ENDPOINT: Self = Self::Backend(
         UpstreamFault::NoEndpoint,
         "the backend has no ready endpoint",
     );

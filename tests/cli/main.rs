@@ -5,6 +5,7 @@
 
 mod check;
 mod exit_codes;
+mod explain;
 #[path = "../harness/ports.rs"]
 mod ports;
 mod responses;

@@ -280,9 +280,11 @@ const ORDER = ["port", "listener", "tls", "clients", "response", "rule", "backen
 
 function explainedPort({ outcome, notChosen, ...lines }) {
   const result = () => {
-    if (outcome?.route) return [object(outcome.route), `, rule ${outcome.rule}`];
     const status = outcome?.grpcStatus ? `gRPC status ${outcome.grpcStatus}` : outcome?.status;
-    return badge(status ? `the response is ${status}` : "refused", "bad");
+    const response = badge(status ? `the response is ${status}` : "refused", "bad");
+    if (!outcome?.route) return response;
+    const rule = [object(outcome.route), `, rule ${outcome.rule}`];
+    return status ? [...rule, " ", response] : rule;
   };
   const words = (key) => key.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`).replace(/^./, (letter) => letter.toUpperCase());
   const label = (key) => LABELS[key] ?? (key === "tls" ? "TLS" : words(key));

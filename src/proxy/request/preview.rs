@@ -11,7 +11,9 @@ use super::headers;
 use super::path::{self, PathState};
 use super::spelling;
 use super::view::view;
+use crate::filter::answer_preflight;
 use crate::ir::client::ConnectionSettings;
+use crate::ir::cors::is_preflight;
 use crate::ir::grpc::is_call;
 use crate::ir::request_path::RequestPath;
 use crate::proxy::client::client_address::Origin;
@@ -21,6 +23,7 @@ use crate::proxy::client::host::{Host, LastHost};
 use crate::proxy::client::{listener_for, underscores_of};
 use crate::proxy::error::Error;
 use crate::table::{Listener, Port, RequestView, Rule};
+use crate::upstream::SendError;
 
 /// The address of the client, which only rules that match on `X-Forwarded-For` look at.
 const CLIENT: HeaderValue = HeaderValue::from_static("127.0.0.1");
@@ -51,7 +54,34 @@ pub struct PreviewClient<'a> {
     pub settings: Option<&'a ConnectionSettings>,
 }
 
-/// The response to a request that matches no rule.
+/// Why no request of a rule is forwarded, because of what the rule needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A policy is broken.
+    Policy,
+    /// The rule, its selected backendRef, or the authorization server of a filter is invalid.
+    Rule,
+    /// The rule has no backend.
+    NoBackend,
+    /// The backend has no endpoint.
+    NoEndpoint,
+    /// The authorization server has no endpoint.
+    AuthorizationServer,
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Policy => Self::BrokenPolicy,
+            Fault::Rule => Self::InvalidRule,
+            Fault::NoBackend => Self::NoBackend,
+            Fault::NoEndpoint => SendError::NO_ENDPOINT.into(),
+            Fault::AuthorizationServer => Self::AuthorizationUnavailable,
+        }
+    }
+}
+
+/// A response of the proxy itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Status of HTTP.
@@ -177,6 +207,21 @@ impl Preview {
         };
         let found = read.and_then(|()| rule_of(listener, &view));
         found.map_err(|error| Refusal::new(error, self.is_call))
+    }
+
+    /// Returns the response to the request if its rule cannot forward it.
+    pub fn refusal(&self, fault: Fault) -> Refusal {
+        Refusal::new(fault.into(), self.is_call)
+    }
+
+    /// Reports whether the request is a preflight request.
+    pub fn is_preflight(&self) -> bool {
+        is_preflight(&self.parts.method, &self.parts.headers)
+    }
+
+    /// Reports whether it is a preflight request that a filter of the rule answers without credentials.
+    pub fn is_answered_by(&self, rule: &Rule) -> bool {
+        self.is_preflight() && answer_preflight(&rule.ir.filters)
     }
 }
 

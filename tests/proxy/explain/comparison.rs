@@ -46,15 +46,22 @@ impl Exchange<'_> {
             let logged = line.get(name).cloned().unwrap_or_default();
             same(name, &outcome[name], &logged)?;
         }
+        let explained = match outcome["grpcStatus"].as_str() {
+            Some(status) => format!("gRPC status {status}"),
+            None => outcome["status"].to_string(),
+        };
         if outcome["route"].is_null() {
-            let explained = match outcome["grpcStatus"].as_str() {
-                Some(status) => format!("gRPC status {status}"),
-                None => outcome["status"].to_string(),
-            };
             same("response", &explained, &response(answer))?;
             return Ok(format!("no rule: {explained}"));
         }
         let outcome_of_rule = self.outcome_of_rule(answer, line)?;
+        let refusals = [
+            self.error("403", "PERMISSION_DENIED"),
+            self.error("401", "UNAUTHENTICATED"),
+        ];
+        if !outcome["status"].is_null() && !refusals.contains(&outcome_of_rule) {
+            same("response", &explained, &response(answer))?;
+        }
         Ok(format!(
             "{} {}: {outcome_of_rule}",
             outcome["route"], outcome["rule"]

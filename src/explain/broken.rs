@@ -1,0 +1,214 @@
+//! What stops every request of a rule, because something that the rule needs is broken: the first fault in the order of
+//! phases. Credentials, addresses and limits may refuse a request before.
+
+use super::backends::is_available;
+use super::{Configuration, Place};
+use crate::ir::auth_call::ExternalPolicy;
+use crate::ir::authentication::{Authentication, Require};
+use crate::ir::client::ClientPolicies;
+use crate::ir::policy::{Enforced, Policies};
+use crate::ir::route::{Action, BackendTarget, WeightedBackend};
+use crate::ir::{Filter, ObjectRef};
+use crate::proxy::preview::{Fault, Preview};
+use crate::table::Rule;
+
+/// Why no request of a rule is forwarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    /// What the proxy responds.
+    pub(super) fault: Fault,
+    /// The object or the field, and what is wrong with it.
+    pub(super) why: String,
+}
+
+/// What follows a part of a rule that is not broken.
+enum Passage {
+    /// The next part.
+    On,
+    /// A response that is configured.
+    Response,
+}
+
+/// Looks for a fault in what the requests of a rule need.
+struct Search<'a> {
+    configuration: Configuration<'a>,
+    place: Place<'a>,
+    preview: &'a Preview,
+}
+
+/// Returns what stops every request like this one that the rule gets, if anything does.
+pub(super) fn first(
+    configuration: Configuration<'_>,
+    place: Place<'_>,
+    (rule, preview): (&Rule, &Preview),
+) -> Option<Broken> {
+    let search = Search {
+        configuration,
+        place,
+        preview,
+    };
+    search.rule(rule).err()
+}
+
+impl Search<'_> {
+    fn rule(&self, rule: &Rule) -> Result<(), Broken> {
+        if let Some(policies) = place_policies(self.place, rule) {
+            self.policies(policies, rule)?;
+        }
+        if let Passage::Response = self.filters(&rule.ir.filters)? {
+            return Ok(());
+        }
+        match &rule.ir.action {
+            Action::Invalid(reason) => Err(broken(Fault::Rule, reason)),
+            Action::Forward(shares) => self.shares(shares),
+        }
+    }
+
+    fn policies(&self, policies: &Policies, rule: &Rule) -> Result<(), Broken> {
+        let Policies {
+            ip_rules,
+            limits,
+            authentication,
+            authorization,
+            route: _,
+        } = policies;
+        let clients = self.place.listener.ir.clients.as_deref();
+        let unknown = clients
+            .and_then(unknown_address)
+            .filter(|_| policies.need_addresses());
+        let before = unknown.or(fault(ip_rules)).or(fault(limits));
+        usable(before.or(fault(authentication)))?;
+        if let Some(Enforced::Valid(authentication)) = authentication {
+            if self.preview.is_answered_by(rule) {
+                return Ok(());
+            }
+            self.permission(authentication)?;
+        }
+        usable(fault(authorization))
+    }
+
+    /// Asks whether the authorization server of a policy can be asked, unless other credentials are enough.
+    fn permission(&self, authentication: &Authentication) -> Result<(), Broken> {
+        let Authentication {
+            basic,
+            api_key,
+            tokens,
+            oidc,
+            external,
+            require,
+        } = authentication;
+        let is_only = basic.is_none() && api_key.is_none() && tokens.is_none() && oidc.is_none();
+        match external {
+            Some(external) if is_only || *require == Require::All => self.server(external),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn server(&self, ExternalPolicy { policy, .. }: &ExternalPolicy) -> Result<(), Broken> {
+        let table = self.configuration.table;
+        let servers = table.ir.policy_servers.get(policy);
+        let servers = servers.and_then(|it| it.0.get(&self.place.port.ir.gateway));
+        match servers.and_then(|it| it.first()) {
+            Some(target) => self.target(target, (Fault::Policy, Fault::AuthorizationServer)),
+            None => Err(unknown_server(policy)),
+        }
+    }
+
+    /// Passes the filters of a rule or of a backendRef.
+    fn filters(&self, filters: &[Filter]) -> Result<Passage, Broken> {
+        for filter in filters {
+            match filter {
+                Filter::ExternalAuth(auth) => {
+                    self.target(&auth.target, (Fault::Rule, Fault::AuthorizationServer))?;
+                }
+                other if self.responds(other) => return Ok(Passage::Response),
+                _ => {}
+            }
+        }
+        Ok(Passage::On)
+    }
+
+    fn responds(&self, filter: &Filter) -> bool {
+        filter.responds() || filter.answers_preflight() && self.preview.is_preflight()
+    }
+
+    /// Fails if all backendRefs with a weight fail in the same way.
+    fn shares(&self, shares: &[WeightedBackend]) -> Result<(), Broken> {
+        let used = shares.iter().filter(|share| share.weight > 0);
+        let faults: Option<Vec<Broken>> = used.map(|share| self.share(share).err()).collect();
+        let Some(mut faults) = faults else {
+            return Ok(());
+        };
+        faults.dedup();
+        let Some(Broken { fault, .. }) = faults.first() else {
+            let why = match shares.is_empty() {
+                true => "the rule has no backendRefs",
+                false => "no backendRef of the rule has a weight",
+            };
+            return Err(broken(Fault::NoBackend, why));
+        };
+        let fault = *fault;
+        if faults.iter().any(|other| other.fault != fault) {
+            return Ok(());
+        }
+        let why: Vec<_> = faults.into_iter().map(|it| it.why).collect();
+        Err(broken(fault, &why.join("; ")))
+    }
+
+    fn share(&self, share: &WeightedBackend) -> Result<(), Broken> {
+        match self.filters(&share.filters)? {
+            Passage::Response => Ok(()),
+            Passage::On => self.target(&share.target, (Fault::Rule, Fault::NoEndpoint)),
+        }
+    }
+
+    fn target(
+        &self,
+        target: &BackendTarget,
+        (invalid, unavailable): (Fault, Fault),
+    ) -> Result<(), Broken> {
+        match target {
+            BackendTarget::Invalid(reason) => Err(broken(invalid, reason)),
+            BackendTarget::Backend(id) if is_available(id, self.configuration) => Ok(()),
+            BackendTarget::Backend(id) => {
+                Err(broken(unavailable, &format!("{id} has no ready endpoint")))
+            }
+        }
+    }
+}
+
+fn place_policies<'a>(place: Place<'a>, rule: &'a Rule) -> Option<&'a Policies> {
+    let policies = place.listener.policies(rule)?;
+    Some(&*policies.ir)
+}
+
+/// Returns why it is unknown where the addresses of clients come from, if it is.
+fn unknown_address(clients: &ClientPolicies) -> Option<&str> {
+    fault(&clients.address).or(clients.unknown_protocol.as_deref())
+}
+
+fn fault<T>(section: &Option<Enforced<T>>) -> Option<&str> {
+    match section {
+        Some(Enforced::Broken(why)) => Some(why),
+        Some(Enforced::Valid(_)) | None => None,
+    }
+}
+
+fn usable(fault: Option<&str>) -> Result<(), Broken> {
+    match fault {
+        Some(why) => Err(broken(Fault::Policy, why)),
+        None => Ok(()),
+    }
+}
+
+fn unknown_server(policy: &ObjectRef) -> Broken {
+    let why = format!("the authorization server of {policy} is unknown");
+    broken(Fault::Policy, &why)
+}
+
+fn broken(fault: Fault, why: &str) -> Broken {
+    Broken {
+        fault,
+        why: why.to_owned(),
+    }
+}

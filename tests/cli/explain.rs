@@ -1,0 +1,218 @@
+//! What `explain` says of configuration that is broken, from a folder and from a running proxy alike.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::ports::free_ports;
+use crate::{Running, TEST_TIMEOUT, output, stdout};
+
+/// An explanation as text and as JSON.
+struct Explained {
+    text: String,
+    json: Value,
+}
+
+impl Explained {
+    fn of(source: &[&str], request: &[&str]) -> Self {
+        let asked = |format: &str| {
+            let arguments = [&["explain", "-o", format], source, request].concat();
+            output(&arguments)
+        };
+        let text = asked("text");
+        let error = String::from_utf8_lossy(&text.stderr);
+        assert!(matches!(text.status.code(), Some(0 | 1)), "{error}");
+        let json = stdout(&asked("json"));
+        Self {
+            text: stdout(&text),
+            json: serde_json::from_str(&json).unwrap(),
+        }
+    }
+
+    fn outcome(&self) -> &Value {
+        &self.json["ports"][0]["outcome"]
+    }
+
+    /// Asserts that both forms have the lines under a label, in camel case.
+    fn has(&self, label: &str, line: &str) {
+        let Self { text, json } = self;
+        assert!(text.contains(line), "{line:?} in {text}");
+        let lines = json["ports"][0][label].as_array();
+        let mut lines = lines.into_iter().flatten().filter_map(Value::as_str);
+        assert!(lines.any(|it| it.contains(line)), "{line:?} in {json:#}");
+    }
+}
+
+/// A folder, and a proxy that serves it.
+struct Served {
+    folder: tempfile::TempDir,
+    admin: String,
+    _proxy: Running,
+}
+
+impl Served {
+    fn new(objects: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.yaml"), objects).unwrap();
+        let [port] = free_ports();
+        let admin = format!("127.0.0.1:{port}");
+        let path = name(folder.path());
+        let proxy = Running::start(&["run", "--config-dir", path, "--admin", &admin]);
+        let served = Self {
+            admin,
+            _proxy: proxy,
+            folder,
+        };
+        served.wait();
+        served
+    }
+
+    /// Waits until the proxy serves its first configuration.
+    fn wait(&self) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        let asked = || stdout(&output(&["explain", "--admin", &self.admin, "http://a/"]));
+        while !asked().contains("in service: generation 1") {
+            assert!(Instant::now() < end, "no configuration");
+            // Nothing tells the first configuration.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Explains a request by the folder and by the proxy.
+    fn explain(&self, request: &[&str]) -> [Explained; 2] {
+        [
+            Explained::of(&[name(self.folder.path())], request),
+            Explained::of(&["--admin", &self.admin], request),
+        ]
+    }
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Routes to `/NAME` of which each has one fault.
+const BROKEN: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{name: http, port: PORT, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec:
+  parentRefs: [{name: web}]
+  hostnames: [shop.example.com]
+  rules:
+  - {name: missing, matches: [{path: {value: /missing}}], backendRefs: [{name: missing, port: 80}]}
+  - name: filter
+    matches: [{path: {value: /filter}}]
+    filters: [{type: ExtensionRef, extensionRef: {group: portcullis.dev, kind: RouteFilter, name: missing}}]
+    backendRefs: [{name: app, port: 80}]
+  - {name: none, matches: [{path: {value: /none}}]}
+  - {name: weight, matches: [{path: {value: /weight}}], backendRefs: [{name: app, port: 80, weight: 0}]}
+  - {name: empty, matches: [{path: {value: /empty}}], backendRefs: [{name: empty, port: 80}]}
+  - {name: mixed, matches: [{path: {value: /mixed}}], backendRefs: [{name: missing, port: 80}, {name: app, port: 80}]}
+  - {name: denied, matches: [{path: {value: /denied}}], backendRefs: [{name: app, port: 80}]}
+  - {name: asked, matches: [{path: {value: /asked}}], backendRefs: [{name: app, port: 80}]}
+  - name: authorized
+    matches: [{path: {value: /authorized}}]
+    filters:
+    - type: ExternalAuth
+      externalAuth: {protocol: HTTP, http: {}, backendRef: {name: empty, port: 80}}
+    backendRefs: [{name: app, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata: {name: calls}
+spec:
+  parentRefs: [{name: web}]
+  hostnames: [grpc.example.com]
+  rules: [{backendRefs: [{name: missing, port: 80}]}]
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: denied}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shop, sectionName: denied}]
+  ipRules: {deny: [nonsense]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: asked}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: shop, sectionName: asked}]
+  external: {protocol: HTTP, backendRef: {name: missing, port: 80}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: app, labels: {kubernetes.io/service-name: app}}
+addressType: IPv4
+endpoints: [{addresses: [127.0.0.1]}]
+ports: [{port: 9}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: empty}
+spec: {ports: [{port: 80}]}
+"#;
+
+#[test]
+fn names_the_status_of_a_rule_that_is_broken() {
+    let [port] = free_ports();
+    let served = Served::new(&BROKEN.replace("PORT", &port.to_string()));
+    for (path, status, why) in [
+        ("missing", 500, "Service default/missing does not exist"),
+        ("filter", 500, "RouteFilter default/missing does not exist"),
+        ("none", 500, "the rule has no backendRefs"),
+        ("weight", 500, "no backendRef of the rule has a weight"),
+        (
+            "empty",
+            503,
+            "Service default/empty:80 has no ready endpoint",
+        ),
+        ("denied", 500, "AccessPolicy default/denied"),
+        ("asked", 500, "Service default/missing does not exist"),
+        (
+            "authorized",
+            503,
+            "Service default/empty:80 has no ready endpoint",
+        ),
+    ] {
+        let url = format!("http://shop.example.com:{port}/{path}");
+        for explained in served.explain(&[&url]) {
+            let outcome = explained.outcome();
+            assert_eq!(outcome["route"], "HTTPRoute default/shop", "{path}");
+            assert_eq!(outcome["status"], json!(status), "{path}: {outcome}");
+            let reason = outcome["reason"].as_str().unwrap_or_default();
+            assert!(reason.contains(why), "{path}: {outcome}");
+            explained.has("response", &format!("{status}: {reason}"));
+        }
+    }
+    let url = format!("http://shop.example.com:{port}/mixed");
+    for explained in served.explain(&[&url]) {
+        let outcome = explained.outcome();
+        assert_eq!(
+            (&outcome["status"], &outcome["reason"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert!(!explained.text.contains("response "), "{}", explained.text);
+    }
+    let url = format!("POST http://grpc.example.com:{port}/a.B/C");
+    for explained in served.explain(&[&url, "-H", "content-type: application/grpc"]) {
+        let outcome = explained.outcome();
+        assert_eq!(outcome["status"], 200, "{outcome}");
+        assert_eq!(outcome["grpcStatus"], "UNAVAILABLE", "{outcome}");
+        explained.has("response", "gRPC status UNAVAILABLE: ");
+    }
+}
