@@ -8,7 +8,8 @@ use super::background::compute;
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
 use crate::explain::{
-    Configuration, ExplainedRequest, Explanation, Header, MAX_HEADERS, State, Values, explain,
+    Configuration, ExplainedRequest, Explanation, Findings, Header, MAX_HEADERS, State, Values,
+    explain,
 };
 
 /// The header of the response that says whether a rule handles the request: `true` or `false`.
@@ -82,8 +83,11 @@ pub(super) async fn page(query: Option<&str>, state: &Arc<AdminState>) -> Reply 
             },
             values: query.values,
         };
-        let mut explanation = explain(configuration, &query.request);
-        explanation.add_notes(&state.report.load().notes);
+        let findings = Findings {
+            report: &state.report.load(),
+            advised: &|message| message,
+        };
+        let explanation = explain(configuration, findings, &query.request);
         let body = match query.is_json {
             true => serde_json::to_string(&explanation).map(|body| body + "\n"),
             false => Ok(explanation.to_string()),

@@ -20,7 +20,7 @@ use super::flags::{LocationFlags, PermissionFlags};
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource, is_default};
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::admin::FOUND;
-use crate::explain::{Configuration, ExplainedRequest, Header, State, Values, explain};
+use crate::explain::{Configuration, ExplainedRequest, Findings, Header, State, Values, explain};
 use crate::ir::RuleId;
 use crate::settings::location::Location;
 use crate::table::{Listener, Port, Table};
@@ -158,7 +158,7 @@ fn explain_objects(
     let faults = problems.filter(|problem| problem.is_fault()).count();
     let faults = faults + translation.report.problems().count();
     let table = Table::build(Arc::new(translation.ir), None);
-    let mut explanation = explain(
+    let explanation = explain(
         Configuration {
             table: &table,
             state: State::Offline {
@@ -166,9 +166,12 @@ fn explain_objects(
             },
             values: Values::Shown,
         },
+        Findings {
+            report: &translation.report,
+            advised: &|message| check::advised(&load.snapshot, message),
+        },
         request,
     );
-    explanation.add_notes(&translation.report.notes);
     let mut out = io::stdout().lock();
     match args.format.output {
         OutputFormat::Json => output::json(&explanation, &mut out)?,

@@ -89,7 +89,7 @@ impl Explanation {
     }
 
     /// Adds the notes on objects that the explanation names, such as a route whose priority is ignored.
-    pub fn add_notes(&mut self, notes: &[Note]) {
+    pub(super) fn add_notes(&mut self, notes: &[Note]) {
         let shown = self.to_string();
         for Note { object, message } in notes {
             if shown.contains(&object.to_string()) {

@@ -7,20 +7,24 @@ mod broken;
 mod clients;
 mod describe;
 mod explanation;
+mod findings;
 mod live;
 mod matches;
 mod policies;
+mod ports;
 mod request;
 mod traffic;
 
 use std::sync::Arc;
 
 pub use self::explanation::{Explanation, Outcome};
+pub use self::findings::Findings;
 pub use self::matches::Values;
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::broken::Broken;
 use self::explanation::{InService, nearest};
+use self::ports::{candidates, no_listener, no_port, protocol};
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
@@ -73,20 +77,36 @@ impl Configuration<'_> {
     }
 }
 
-/// Explains a request.
-pub fn explain(configuration: Configuration<'_>, request: &ExplainedRequest) -> Explanation {
+/// Explains a request, with what is found about the objects that it concerns.
+pub fn explain(
+    configuration: Configuration<'_>,
+    findings: Findings<'_>,
+    request: &ExplainedRequest,
+) -> Explanation {
     let table = configuration.table;
     let mut explanation = Explanation::new(request.to_string(), configuration.in_service());
-    let ports = candidates(table, request);
+    let unserved = findings.unserved(Some(request.number()), request);
+    let ports = candidates(table, request, !unserved.is_empty());
     if ports.is_empty() {
-        explanation.lines("port", no_port(table, request));
-        explanation.conclude(Outcome::refused(None));
+        explanation.lines("port", no_port(table, request, !unserved.is_empty()));
+        let unserved = match unserved.is_empty() && request.port.is_none() {
+            true => findings.unserved(None, request),
+            false => unserved,
+        };
+        explanation.conclude(Outcome {
+            reason: unserved.first().cloned(),
+            ..Outcome::refused(None)
+        });
+        explanation.lines("not served", unserved);
     }
     for port in ports {
         explanation.begin_port();
         let outcome = explain_port(&mut explanation, port, configuration, request);
         explanation.conclude(outcome);
+        let unserved = findings.unserved(Some(port.bind().port), request);
+        explanation.lines("not served", unserved);
     }
+    explanation.add_notes(&findings.report.notes);
     explanation
 }
 
@@ -109,57 +129,6 @@ pub fn describe_rule(
     let server = |policy: &ObjectRef| describe::auth_server(configuration.table, port, policy);
     policies::explain(&mut explanation, (required, &server), configuration.values);
     explanation.into_labels()
-}
-
-/// The ports that the URL may refer to. If the URL has no port and nothing listens on the default port of its scheme,
-/// these are all ports of the scheme.
-fn candidates<'a>(table: &'a Table, request: &ExplainedRequest) -> Vec<&'a Arc<Port>> {
-    let speaks = |port: &&Arc<Port>| port.protocol() == request.protocol;
-    let of_scheme: Vec<_> = table.ports().iter().filter(speaks).collect();
-    let number = request.port.unwrap_or(request.default_port());
-    let exact: Vec<_> = of_scheme
-        .iter()
-        .copied()
-        .filter(|port| port.bind().port == number)
-        .collect();
-    if exact.is_empty() && request.port.is_none() {
-        return of_scheme;
-    }
-    exact
-}
-
-/// Says that the port of the request is closed, or speaks another protocol, and which ports are open.
-fn no_port(table: &Table, request: &ExplainedRequest) -> Vec<String> {
-    let number = request.port.unwrap_or(request.default_port());
-    let scheme = request.scheme();
-    let same = table.ports().iter().find(|port| port.bind().port == number);
-    let first = match same {
-        Some(port) => {
-            let gateway = &port.ir.gateway;
-            let speaks = protocol(port.protocol());
-            format!("port {number} of {gateway} is not for {scheme}, but for {speaks}")
-        }
-        None => format!("port {number} is closed: no listener has it"),
-    };
-    let open = nearest(
-        table.ports().iter().collect(),
-        |port| usize::from(port.bind().port.abs_diff(number)),
-        |port| format!("open: {} ({})", port.bind(), protocol(port.protocol())),
-        "open ports",
-    );
-    let none = open
-        .is_empty()
-        .then(|| "the configuration opens no port".to_owned());
-    std::iter::once(first).chain(open).chain(none).collect()
-}
-
-fn protocol(protocol: PortProtocol) -> &'static str {
-    match protocol {
-        PortProtocol::Http => "http",
-        PortProtocol::Tls => "https or tls",
-        PortProtocol::Tcp => "tcp",
-        PortProtocol::Udp => "udp",
-    }
 }
 
 fn explain_port(
@@ -348,23 +317,6 @@ fn misdirected(port: &Port, refusal: Refusal, host: &str, sni: Option<&str>) -> 
         response(refusal),
         refusal.message
     )
-}
-
-/// Says that no listener of a port is for the host, what happens, and which hosts there are.
-fn no_listener(port: &Port, host: &str, outcome: &str) -> Vec<String> {
-    let hosts = nearest(
-        port.listeners().iter().collect(),
-        |listener| strsim::damerau_levenshtein(host, &listener.ir.hostname.to_string()),
-        |listener| {
-            format!(
-                "for {}: listener {}",
-                listener.ir.hostname, listener.ir.key.name
-            )
-        },
-        "listeners",
-    );
-    let first = format!("none for {host}: {outcome}");
-    std::iter::once(first).chain(hosts).collect()
 }
 
 fn explain_listeners(

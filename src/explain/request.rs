@@ -127,12 +127,13 @@ impl ExplainedRequest {
         self.url.scheme_str().unwrap_or_default()
     }
 
-    /// The port of the scheme.
-    pub(super) fn default_port(&self) -> u16 {
-        match self.protocol {
+    /// The port in the URL, or else that of the scheme.
+    pub(super) fn number(&self) -> u16 {
+        let default = match self.protocol {
             PortProtocol::Tls => 443,
             PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => 80,
-        }
+        };
+        self.port.unwrap_or(default)
     }
 
     /// The server name that a client would send: the URL's host, unless it is an IP address.

@@ -152,6 +152,7 @@ mod tests {
             supported_kinds: [].into(),
             conditions: Arc::new(vec![programmed]),
             port,
+            hostname: crate::ir::Hostname::Any,
             binds: vec![Bind::tcp(None, port)],
         }
     }

@@ -486,6 +486,7 @@ mod tests {
             .into(),
             conditions: Arc::new(vec![accepted(1)]),
             port: 80,
+            hostname: crate::ir::Hostname::Any,
             binds: Vec::new(),
         };
         let gateway = GatewayStatus {

@@ -281,6 +281,7 @@ mod tests {
                 supported_kinds: Arc::default(),
                 conditions: Arc::new(failed()),
                 port: 80,
+                hostname: crate::ir::Hostname::Any,
                 binds: Vec::new(),
             }]
         };

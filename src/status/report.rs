@@ -15,7 +15,7 @@ use super::release_backend::ReleaseBackendStatuses;
 use super::status_map::StatusMap;
 use crate::api::reference::ParentRef;
 use crate::ir::sharing::Text;
-use crate::ir::{Bind, ObjectRef};
+use crate::ir::{Bind, Hostname, ObjectRef};
 
 /// Statuses of routes.
 pub type RouteStatuses = StatusMap<Vec<ParentStatus>>;
@@ -112,6 +112,9 @@ pub struct ListenerStatus {
     /// Port of the spec.
     #[serde(skip)]
     pub port: u16,
+    /// Hostname of the spec.
+    #[serde(skip)]
+    pub hostname: Hostname,
     /// Sockets to bind before the listener is programmed; empty if it cannot be served.
     #[serde(skip)]
     pub binds: Vec<Bind>,

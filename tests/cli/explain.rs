@@ -216,3 +216,87 @@ fn names_the_status_of_a_rule_that_is_broken() {
         explained.has("response", "gRPC status UNAVAILABLE: ");
     }
 }
+
+/// A Gateway with a listener for each certificate, and two more.
+const UNSERVED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - {name: missing, port: CLOSED, protocol: HTTPS, tls: {certificateRefs: [{name: shop-tsl}]}}
+  - {name: invalid, port: OPEN, protocol: HTTPS, hostname: shop.example.com, tls: {certificateRefs: [{name: empty}]}}
+  - {name: good, port: OPEN, protocol: HTTPS, hostname: other.example.com, tls: {certificateRefs: [{name: shop-tls}]}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: empty}
+type: kubernetes.io/tls
+stringData: {tls.crt: none, tls.key: none}
+---
+"#;
+
+#[test]
+fn names_the_listener_that_is_not_served_and_why() {
+    let [closed, open] = free_ports();
+    let objects = UNSERVED.replace("CLOSED", &closed.to_string());
+    let objects = objects.replace("OPEN", &open.to_string());
+    let secret = secret("shop-tls", &["other.example.com"], (2020, 2100));
+    let served = Served::new(&(objects + &secret));
+    let url = format!("https://shop.example.com:{closed}/");
+    let [folder, proxy] = served.explain(&[&url]);
+    for explained in [&folder, &proxy] {
+        let line = format!("port {closed} is closed: no listener on it is served");
+        explained.has("port", &line);
+        let line = format!(
+            "listener missing of Gateway default/web, port {closed}, hostname *: Programmed is False (Invalid): no usable \
+                    certificate: spec.listeners[missing].tls.certificateRefs[0]: Secret default/shop-tsl does not exist"
+        );
+        explained.has("notServed", &line);
+        explained.has(
+            "notServed",
+            "create the Secret, repair it, or name another one",
+        );
+        let reason = explained.outcome()["reason"].as_str().unwrap_or_default();
+        assert!(
+            reason.contains("Secret default/shop-tsl does not exist"),
+            "{reason}"
+        );
+    }
+    folder.has("notServed", "; did you mean shop-tls?");
+    let url = format!("https://shop.example.com:{open}/");
+    for explained in served.explain(&[&url]) {
+        explained.has(
+            "listener",
+            "none for shop.example.com: the handshake is refused",
+        );
+        explained.has(
+            "notServed",
+            &format!(
+                "listener invalid of Gateway default/web, port {open}, hostname shop.example.com: "
+            ),
+        );
+        explained.has("notServed", "Secret default/empty");
+    }
+    let url = format!("https://other.example.com:{open}/");
+    for explained in served.explain(&[&url]) {
+        assert!(!explained.text.contains("not served"), "{}", explained.text);
+    }
+}
+
+/// A Secret with a certificate for these names, valid from the start of a year to that of another.
+fn secret(name: &str, names: &[&str], (from, to): (i32, i32)) -> String {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let mut params = rcgen::CertificateParams::new(names).unwrap();
+    params.not_before = rcgen::date_time_ymd(from, 1, 1);
+    params.not_after = rcgen::date_time_ymd(to, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let data = json!({"tls.crt": certificate.pem(), "tls.key": key.serialize_pem()});
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": name}, "stringData": data,
+    });
+    format!("{secret}\n")
+}

@@ -44,6 +44,7 @@ fn writes_the_status_of_an_experimental_listener_set_with_ports() {
         supported_kinds: Arc::default(),
         conditions: Arc::new(accepted()),
         port,
+        hostname: portcullis::ir::Hostname::Any,
         binds: Vec::new(),
     };
     let set = ListenerSetStatus {

@@ -14,7 +14,7 @@ const ABSENT: &str = " does not exist";
 const LACKS: [&str; 2] = [" has no listener named ", " has no port named "];
 
 /// Returns the message of a problem, with the names that resemble those of absent objects and parts.
-pub(super) fn advised(snapshot: &Snapshot, message: String) -> String {
+pub(in crate::cli) fn advised(snapshot: &Snapshot, message: String) -> String {
     let absent = message.match_indices(ABSENT);
     let objects = absent.filter_map(|(at, _)| similar_object(snapshot, &message[..at]));
     let lacks = LACKS.iter().filter_map(|lacks| message.split_once(lacks));

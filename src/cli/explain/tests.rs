@@ -76,8 +76,8 @@ fn explained_request(
         ..Options::default()
     };
     let mut translator = Translator::new(options);
-    let ir = Arc::new(translator.translate(&snapshot, None).ir);
-    let table = Table::build(ir, None);
+    let translation = translator.translate(&snapshot, None);
+    let table = Table::build(Arc::new(translation.ir), None);
     let configuration = Configuration {
         table: &table,
         state: State::Offline {
@@ -85,7 +85,11 @@ fn explained_request(
         },
         values: Values::Shown,
     };
-    let explanation = explain(configuration, request);
+    let findings = Findings {
+        report: &translation.report,
+        advised: &|message| message,
+    };
+    let explanation = explain(configuration, findings, request);
     (explanation.to_string(), explanation.is_found())
 }
 

@@ -39,6 +39,7 @@ fn listeners() -> Vec<ListenerStatus> {
         supported_kinds: [].into(),
         conditions: Arc::new(conditions(0)),
         port: 80,
+        hostname: crate::ir::Hostname::Any,
         binds: vec![Bind::tcp(None, 80)],
     }]
 }

@@ -45,6 +45,7 @@ fn gateway_status(attached_routes: usize) -> Arc<GatewayStatus> {
         supported_kinds: Arc::default(),
         conditions: Arc::new(conditions(1)),
         port: 80,
+        hostname: crate::ir::Hostname::Any,
         binds: Vec::new(),
     };
     Arc::new(GatewayStatus {

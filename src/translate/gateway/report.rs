@@ -209,6 +209,7 @@ fn of_listener(listener: &ListenerDraft<'_>, gateway: &GatewayDraft<'_>) -> List
         supported_kinds: listener.kinds.iter().map(kind).collect(),
         conditions: Arc::new(listener.conditions(fault.as_ref())),
         port,
+        hostname: listener.hostname.clone(),
         binds,
     }
 }

@@ -1,0 +1,69 @@
+//! Text for what the conditions of objects say about a request: listeners on its port that are not served. Judges nothing
+//! itself.
+
+use super::request::ExplainedRequest;
+use crate::status::{Condition, ConditionType, Place, PlacedConditions, Reason, StatusReport};
+
+/// What is known of the objects besides the table.
+#[derive(Clone, Copy)]
+pub struct Findings<'a> {
+    /// The conditions and the notes.
+    pub report: &'a StatusReport,
+    /// Adds the names that resemble absent ones to a message.
+    pub advised: &'a dyn Fn(String) -> String,
+}
+
+impl Findings<'_> {
+    /// Returns text about the listeners for the host of a request that are not served, and why: those on a port, or on any.
+    pub(super) fn unserved(&self, port: Option<u16>, request: &ExplainedRequest) -> Vec<String> {
+        let conditions = self.report.conditions();
+        let lines = conditions
+            .iter()
+            .filter_map(|placed| self.unserved_listener(placed, (port, &request.host)));
+        lines.flatten().collect()
+    }
+
+    fn unserved_listener(
+        &self,
+        placed: &PlacedConditions<'_>,
+        (port, host): (Option<u16>, &str),
+    ) -> Option<Vec<String>> {
+        let Place::Listener(listener) = placed.place else {
+            return None;
+        };
+        let problems = placed.problems();
+        let is_unserved = problems
+            .iter()
+            .any(|it| it.kind == ConditionType::Programmed)
+            || listener.binds.is_empty();
+        let is_on_port = port.is_none_or(|port| listener.port == port);
+        if !is_on_port || !listener.hostname.contains(host) || !is_unserved {
+            return None;
+        }
+        let (object, port, hostname) = (placed.object, listener.port, &listener.hostname);
+        let why = (self.advised)(messages(&problems));
+        let line = format!(
+            "{} of {object}, port {port}, hostname {hostname}: {why}",
+            placed.place
+        );
+        let mut reasons = problems.iter().map(|it| it.reason);
+        let remedy = reasons.any(|it| it == Reason::InvalidCertificateRef).then(|| {
+            "create the Secret, repair it, or name another one: it has type kubernetes.io/tls, with tls.crt and tls.key"
+                .to_owned()
+        });
+        Some([line].into_iter().chain(remedy).collect())
+    }
+}
+
+/// Returns the text of conditions, without those whose message is part of another one.
+fn messages(problems: &[&Condition]) -> String {
+    let is_repeated = |condition: &Condition| {
+        let mut others = problems
+            .iter()
+            .filter(|other| other.message.len() > condition.message.len());
+        others.any(|other| other.message.contains(&condition.message))
+    };
+    let own = problems.iter().filter(|condition| !is_repeated(condition));
+    let texts: Vec<_> = own.map(ToString::to_string).collect();
+    texts.join("; ")
+}
