@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::{Configuration, describe, live, traffic};
+use super::configuration::Configuration;
+use super::{describe, live, traffic};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, BackendId, Endpoints, Filter, Release, Releases, Rule, UpstreamProtocol};
 use crate::table::Table;

@@ -2,7 +2,7 @@
 //! phases. Credentials, addresses and limits may refuse a request before.
 
 use super::backends::is_available;
-use super::{Configuration, Place};
+use super::configuration::{Configuration, Place};
 use crate::ir::auth_call::ExternalPolicy;
 use crate::ir::authentication::{Authentication, Require};
 use crate::ir::client::ClientPolicies;

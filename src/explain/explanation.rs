@@ -88,11 +88,11 @@ impl Explanation {
         by_label(&sections.flat_map(|it| it.lines).collect::<Vec<_>>())
     }
 
-    /// Adds the notes on objects that the explanation names, such as a route whose priority is ignored.
+    /// Adds the notes on objects that the explanation names, such as a route whose priority is ignored, unless they are in it.
     pub(super) fn add_notes(&mut self, notes: &[Note]) {
         let shown = self.to_string();
         for Note { object, message } in notes {
-            if shown.contains(&object.to_string()) {
+            if shown.contains(&object.to_string()) && !shown.contains(message) {
                 self.line("note", format!("{object}: {message}"));
             }
         }

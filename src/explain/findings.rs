@@ -1,8 +1,12 @@
-//! Text for what the conditions of objects say about a request: listeners on its port that are not served. Judges nothing
-//! itself.
+//! Text for what the conditions of objects say about a request: listeners on its port that are not served, and routes for
+//! its host that are not attached. Judges nothing itself.
 
+use super::explanation::nearest;
 use super::request::ExplainedRequest;
-use crate::status::{Condition, ConditionType, Place, PlacedConditions, Reason, StatusReport};
+use crate::ir::ObjectRef;
+use crate::status::{
+    Condition, ConditionType, Place, PlacedConditions, Reason, StatusReport, Unattached,
+};
 
 /// What is known of the objects besides the table.
 #[derive(Clone, Copy)]
@@ -21,6 +25,46 @@ impl Findings<'_> {
             .iter()
             .filter_map(|placed| self.unserved_listener(placed, (port, &request.host)));
         lines.flatten().collect()
+    }
+
+    /// Returns text about the routes for the host of a request that are not attached to a parent, and why.
+    pub(super) fn unattached(&self, request: &ExplainedRequest) -> Vec<String> {
+        let routes = self.report.unattached.iter();
+        let for_host = routes.filter(|(_, unattached)| {
+            let mut hostnames = unattached.hostnames.iter();
+            request.may_be_for(unattached.kind) && hostnames.any(|it| it.contains(&request.host))
+        });
+        let lines = for_host.filter_map(|(route, unattached)| {
+            let why = self.why_unattached(route, unattached);
+            let host = &request.host;
+            let line = || {
+                format!(
+                    "{route} is for {host}, but is not attached: {}",
+                    why.join("; ")
+                )
+            };
+            (!why.is_empty()).then(line)
+        });
+        nearest(lines.collect(), |_| 0, Clone::clone, "routes")
+    }
+
+    fn why_unattached(&self, route: &ObjectRef, unattached: &Unattached) -> Vec<String> {
+        let statuses = self.report.routes.get(route);
+        let statuses = statuses.map_or(&[][..], |statuses| statuses);
+        let refused = unattached
+            .parents
+            .iter()
+            .filter_map(|place| statuses.get(*place));
+        let conditions = refused.flat_map(|status| {
+            let conditions = status.conditions.iter();
+            let accepted = conditions.filter(|it| it.kind == ConditionType::Accepted);
+            accepted.map(move |it| format!("for {}: {it}", status.parent_ref))
+        });
+        let is_attached = unattached.parents.len() < statuses.len();
+        let notes = self.report.notes.iter();
+        let notes = notes.filter(|note| note.object == *route && !is_attached);
+        let all = conditions.chain(notes.map(|note| note.message.clone()));
+        all.map(self.advised).collect()
     }
 
     fn unserved_listener(

@@ -5,6 +5,7 @@
 mod backends;
 mod broken;
 mod clients;
+mod configuration;
 mod describe;
 mod explanation;
 mod findings;
@@ -17,65 +18,21 @@ mod traffic;
 
 use std::sync::Arc;
 
+pub use self::configuration::{Configuration, Place, State};
 pub use self::explanation::{Explanation, Outcome};
 pub use self::findings::Findings;
 pub use self::matches::Values;
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::broken::Broken;
-use self::explanation::{InService, nearest};
+use self::explanation::nearest;
 use self::ports::{candidates, no_listener, no_port, protocol};
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
-use crate::ir::{ObjectRef, PortProtocol, Protocol, RuleId};
+use crate::ir::{ObjectRef, PortProtocol, Protocol};
 use crate::proxy::preview::{Preview, PreviewClient, Refusal};
 use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule, Table};
-
-/// The configuration that is explained.
-#[derive(Clone, Copy)]
-pub struct Configuration<'a> {
-    /// The table.
-    pub table: &'a Table,
-    /// Where it is.
-    pub state: State<'a>,
-    /// Whether values of headers and query parameters are shown.
-    pub values: Values,
-}
-
-/// Where a configuration is.
-#[derive(Clone, Copy)]
-pub enum State<'a> {
-    /// No proxy serves it.
-    Offline {
-        /// Returns lines about the policies on TLS for the backends of a rule, which the IR does not contain.
-        policies: &'a Policies<'a>,
-    },
-    /// The proxy of this process serves it.
-    InService {
-        /// The last revision of the objects, if they come from a controller.
-        revision: Option<u64>,
-    },
-}
-
-/// Describes the policies for the backends of a rule, for requests to a listener of a port.
-pub type Policies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
-
-impl Configuration<'_> {
-    fn is_in_service(&self) -> bool {
-        matches!(self.state, State::InService { .. })
-    }
-
-    fn in_service(&self) -> Option<InService> {
-        match self.state {
-            State::Offline { .. } => None,
-            State::InService { revision } => Some(InService {
-                generation: self.table.generation,
-                revision,
-            }),
-        }
-    }
-}
 
 /// Explains a request, with what is found about the objects that it concerns.
 pub fn explain(
@@ -98,6 +55,7 @@ pub fn explain(
             ..Outcome::refused(None)
         });
         explanation.lines("not served", unserved);
+        explanation.lines("unattached", findings.unattached(request));
     }
     for port in ports {
         explanation.begin_port();
@@ -105,6 +63,7 @@ pub fn explain(
         explanation.conclude(outcome);
         let unserved = findings.unserved(Some(port.bind().port), request);
         explanation.lines("not served", unserved);
+        explanation.lines("unattached", findings.unattached(request));
     }
     explanation.add_notes(&findings.report.notes);
     explanation
@@ -345,15 +304,6 @@ fn explain_listeners(
         explanation.line("TLS", describe::tls(tls));
     }
     clients::explain(explanation, chosen.ir.clients.as_ref());
-}
-
-/// A listener on its port.
-#[derive(Clone, Copy)]
-pub struct Place<'a> {
-    /// The port.
-    pub port: &'a Port,
-    /// The listener.
-    pub listener: &'a Listener,
 }
 
 /// Explains the rule that was found, or says what happens without one, and why others were not.

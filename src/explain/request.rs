@@ -7,8 +7,8 @@ use std::str::FromStr;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
-use crate::ir::PortProtocol;
 use crate::ir::grpc::is_grpc;
+use crate::ir::{PortProtocol, RouteKind};
 use crate::proxy::preview::PreviewClient;
 
 /// Maximum number of headers: that of a request in the default settings of a proxy.
@@ -125,6 +125,17 @@ impl ExplainedRequest {
     /// `http`, `https`, `tls`, `tcp` or `udp`.
     pub(super) fn scheme(&self) -> &str {
         self.url.scheme_str().unwrap_or_default()
+    }
+
+    /// Reports whether a route of this kind may take the request.
+    pub(super) fn may_be_for(&self, kind: RouteKind) -> bool {
+        let protocols: &[PortProtocol] = match kind {
+            RouteKind::Http | RouteKind::Grpc => &[PortProtocol::Http, PortProtocol::Tls],
+            RouteKind::Tls => &[PortProtocol::Tls],
+            RouteKind::Tcp => &[PortProtocol::Tcp],
+            RouteKind::Udp => &[PortProtocol::Udp],
+        };
+        protocols.contains(&self.protocol)
     }
 
     /// The port in the URL, or else that of the scheme.

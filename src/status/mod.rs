@@ -31,7 +31,7 @@ pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses,
 pub use report::binds::BoundReport;
 pub use report::{
     Address, AncestorStatus, GatewayStatus, ListenerSetStatus, ListenerStatus, Note, ParentStatus,
-    Released, RouteKind, RouteStatuses, StatusReport,
+    Released, RouteKind, RouteStatuses, StatusReport, Unattached,
 };
 pub use status_map::{StatusMap, names_changed_since};
 pub use unreadable::Unreadable;

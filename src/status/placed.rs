@@ -89,6 +89,7 @@ impl StatusReport {
             released: _,
             // Not conditions.
             notes: _,
+            unattached: _,
         } = self;
         [
             Box::new((gateway_classes, &other.gateway_classes)),
@@ -322,6 +323,7 @@ mod tests {
                 gateways: StatusMap::unit(name("Gateway"), GatewayStatus::default().into()),
                 listener_sets: StatusMap::new(),
             },
+            unattached: StatusMap::new(),
             notes: vec![Note {
                 object: name("Service"),
                 message: "a note".to_owned(),

@@ -42,6 +42,9 @@ pub struct StatusReport {
     /// may lose its Gateway: these statuses replace those that this controller wrote before, and no other ones.
     #[serde(skip_serializing_if = "Released::is_empty")]
     pub released: Released,
+    /// Routes that are not attached to one of their parents.
+    #[serde(skip)]
+    pub unattached: StatusMap<Unattached>,
     /// Problems that no condition can hold, such as a Gateway that no controller serves.
     pub notes: Arc<[Note]>,
 }
@@ -140,6 +143,17 @@ pub struct ParentStatus {
     pub controller_name: Arc<str>,
     /// Conditions.
     pub conditions: Vec<Condition>,
+}
+
+/// A route that is not attached to one of its parents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unattached {
+    /// Its kind.
+    pub kind: crate::ir::RouteKind,
+    /// The hosts that it is for.
+    pub hostnames: Box<[Hostname]>,
+    /// Places of these parents in its status. A parent that does not exist is in a note.
+    pub parents: Box<[usize]>,
 }
 
 /// Status of a policy for one of its ancestor Gateways.

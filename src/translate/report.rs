@@ -59,6 +59,11 @@ impl Notes {
         }
     }
 
+    /// Reports whether an object has notes.
+    pub(super) fn are_on(&self, object: &ObjectRef) -> bool {
+        self.by_object.contains_key(object)
+    }
+
     /// Returns all notes, in order.
     fn list(&mut self) -> Arc<[Note]> {
         let all = || self.by_object.values().flatten().cloned().collect();

@@ -285,6 +285,89 @@ fn names_the_listener_that_is_not_served_and_why() {
     }
 }
 
+/// Routes that nothing serves.
+const UNATTACHED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{name: http, port: PORT, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: gateway}
+spec: {parentRefs: [{name: wbe}], hostnames: ["*.gateway.example.com"], rules: [{}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: section}
+spec: {parentRefs: [{name: web, sectionName: htp}], hostnames: [section.example.com], rules: [{}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: port}
+spec: {parentRefs: [{name: web, port: 81}], hostnames: [port.example.com], rules: [{}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: good}
+spec: {parentRefs: [{name: web}], hostnames: [good.example.com], rules: [{}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: tcp}
+spec: {parentRefs: [{name: wbe}], rules: [{}]}
+"#;
+
+#[test]
+fn names_the_route_for_the_host_that_is_not_attached() {
+    let [port] = free_ports();
+    let served = Served::new(&UNATTACHED.replace("PORT", &port.to_string()));
+    for (host, route, why, meant) in [
+        (
+            "a.gateway.example.com",
+            "HTTPRoute default/gateway",
+            "spec.parentRefs[0] names Gateway default/wbe, which does not exist",
+            "did you mean web?",
+        ),
+        (
+            "section.example.com",
+            "HTTPRoute default/section",
+            "for Gateway web listener htp: Accepted is False (NoMatchingParent): Gateway default/web has no listener named htp",
+            "did you mean http?",
+        ),
+        (
+            "port.example.com",
+            "HTTPRoute default/port",
+            "for Gateway web port 81: Accepted is False (NoMatchingParent): Gateway default/web has no listener on port 81",
+            "",
+        ),
+    ] {
+        let url = format!("http://{host}:{port}/");
+        let [folder, proxy] = served.explain(&[&url]);
+        for explained in [&folder, &proxy] {
+            explained.has("rule", "none matches: 404");
+            explained.has(
+                "unattached",
+                &format!("{route} is for {host}, but is not attached: {why}"),
+            );
+            let lines = explained.json["ports"][0]["unattached"].as_array();
+            assert_eq!(lines.map(Vec::len), Some(1), "{}", explained.text);
+            assert_eq!(explained.text.matches(why).count(), 1, "{}", explained.text);
+        }
+        folder.has("unattached", meant);
+    }
+    let url = format!("http://good.example.com:{port}/");
+    for explained in served.explain(&[&url]) {
+        assert!(
+            !explained.text.contains("not attached"),
+            "{}",
+            explained.text
+        );
+    }
+}
+
 /// A Secret with a certificate for these names, valid from the start of a year to that of another.
 fn secret(name: &str, names: &[&str], (from, to): (i32, i32)) -> String {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();

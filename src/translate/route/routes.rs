@@ -13,12 +13,14 @@ mod versions;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use crate::api::grpc_route::GrpcRoute;
 use crate::api::http_route::HttpRoute;
 use crate::api::l4_route::{TcpRoute, TlsRoute, UdpRoute};
-use crate::ir::ObjectRef;
 use crate::ir::packed::pack;
+use crate::ir::{Hostname, ObjectRef};
+use crate::status::Unattached;
 
 pub(in crate::translate) use self::kind_conflicts::{Claim, KindConflicts, hosts};
 use self::shadows::Shadows;
@@ -93,6 +95,15 @@ trait Step {
 
     /// Returns the routes that refer to an object as a backend.
     fn referrers_of(&self, object: &ObjectRef) -> Box<dyn Iterator<Item = &TranslatedRoute> + '_>;
+
+    /// Returns what is reported of a route of this kind that is not attached to a parent. `has_notes` is whether notes on it
+    /// tell why, where this controller manages no parent.
+    fn unattached(
+        &self,
+        input: &Input<'_>,
+        object: &ObjectRef,
+        has_notes: bool,
+    ) -> Option<Unattached>;
 }
 
 /// The routes of one kind.
@@ -175,6 +186,11 @@ impl Routes {
             let entry = self.translated(&name);
             let status = entry.and_then(|entry| self.shadows.status(entry, parents));
             put(&mut report.statuses.routes, &name, status);
+            let mut kinds = self.kinds.iter();
+            let has_notes = report.notes.are_on(&name);
+            let unattached = kinds.find_map(|kind| kind.unattached(input, &name, has_notes));
+            let unattached = unattached.map(Arc::new);
+            put(&mut report.statuses.unattached, &name, unattached);
         }
     }
 }
@@ -218,6 +234,33 @@ impl<R: RouteObject> Step for RoutesOf<R> {
     fn referrers_of(&self, object: &ObjectRef) -> Box<dyn Iterator<Item = &TranslatedRoute> + '_> {
         let names = self.translations.of(&Source::Backend(object.clone()));
         Box::new(names.filter_map(|name| self.translated(name)))
+    }
+
+    fn unattached(
+        &self,
+        input: &Input<'_>,
+        object: &ObjectRef,
+        has_notes: bool,
+    ) -> Option<Unattached> {
+        let entry = self.translated(object)?;
+        let places = entry.reached.iter().enumerate();
+        let parents: Box<[usize]> = places
+            .filter(|(_, listeners)| listeners.is_empty())
+            .map(|(place, _)| place)
+            .collect();
+        if parents.is_empty() && !(has_notes && entry.attached.is_empty()) {
+            return None;
+        }
+        let spec = input.find::<R>(object)?.spec();
+        let hostnames = match &spec.hostnames[..] {
+            [] => [Hostname::Any].into(),
+            names => names.iter().map(|name| Hostname::new(name)).collect(),
+        };
+        Some(Unattached {
+            kind: R::ROUTE_KIND,
+            hostnames,
+            parents,
+        })
     }
 }
 
