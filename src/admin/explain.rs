@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, StatusCode};
+use jiff::Timestamp;
 
 use super::background::compute;
 use super::response::{Reply, respond, text};
@@ -86,6 +87,7 @@ pub(super) async fn page(query: Option<&str>, state: &Arc<AdminState>) -> Reply 
         let findings = Findings {
             report: &state.report.load(),
             advised: &|message| message,
+            now: Timestamp::now(),
         };
         let explanation = explain(configuration, findings, &query.request);
         let body = match query.is_json {

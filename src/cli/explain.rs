@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::error::ErrorKind;
 use form_urlencoded::Serializer;
+use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::admin_client::{self, AdminUrl, Page, TokenFlag};
@@ -169,6 +170,7 @@ fn explain_objects(
         Findings {
             report: &translation.report,
             advised: &|message| check::advised(&load.snapshot, message),
+            now: Timestamp::now(),
         },
         request,
     );

@@ -1,12 +1,16 @@
 //! Text for what the conditions of objects say about a request: listeners on its port that are not served, and routes for
-//! its host that are not attached. Judges nothing itself.
+//! its host that are not attached; and the certificate that clients refuse. Judges nothing itself.
+
+use jiff::Timestamp;
 
 use super::explanation::nearest;
 use super::request::ExplainedRequest;
-use crate::ir::ObjectRef;
+use crate::ir::{ObjectRef, PortProtocol};
+use crate::status::certificates::refused;
 use crate::status::{
     Condition, ConditionType, Place, PlacedConditions, Reason, StatusReport, Unattached,
 };
+use crate::table::Port;
 
 /// What is known of the objects besides the table.
 #[derive(Clone, Copy)]
@@ -15,6 +19,8 @@ pub struct Findings<'a> {
     pub report: &'a StatusReport,
     /// Adds the names that resemble absent ones to a message.
     pub advised: &'a dyn Fn(String) -> String,
+    /// The time at which certificates have to be valid.
+    pub now: Timestamp,
 }
 
 impl Findings<'_> {
@@ -25,6 +31,23 @@ impl Findings<'_> {
             .iter()
             .filter_map(|placed| self.unserved_listener(placed, (port, &request.host)));
         lines.flatten().collect()
+    }
+
+    /// Returns text about the certificate on a port that clients refuse, if they do.
+    pub(super) fn refused_certificate(
+        &self,
+        port: &Port,
+        request: &ExplainedRequest,
+    ) -> Vec<String> {
+        let host = request
+            .sni()
+            .filter(|_| port.protocol() == PortProtocol::Tls);
+        let listener = host.and_then(|host| port.listener_for_sni(Some(host)));
+        let tls = listener.and_then(|listener| listener.ir.tls());
+        let lines = host.zip(tls).into_iter();
+        let lines = lines.flat_map(|(host, tls)| refused(tls, host, self.now));
+        let lines = lines.map(|why| format!("clients refuse it: {why}"));
+        lines.collect()
     }
 
     /// Returns text about the routes for the host of a request that are not attached to a parent, and why.

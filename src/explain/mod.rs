@@ -61,6 +61,7 @@ pub fn explain(
         explanation.begin_port();
         let outcome = explain_port(&mut explanation, port, configuration, request);
         explanation.conclude(outcome);
+        explanation.lines("certificate", findings.refused_certificate(port, request));
         let unserved = findings.unserved(Some(port.bind().port), request);
         explanation.lines("not served", unserved);
         explanation.lines("unattached", findings.unattached(request));

@@ -1,6 +1,7 @@
 //! Status of all objects: conditions and reports as data, leader election, and the writer that
 //! stores statuses in a cluster.
 
+pub mod certificates;
 pub mod condition;
 mod confirmed;
 mod data_planes;

@@ -5,13 +5,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use super::certificates::other_names;
 use super::condition::ConditionType;
 use super::report::{ParentStatus, RouteStatuses};
 use crate::ir::route::Action;
 use crate::ir::{Filter, Hostname, Listener, ObjectRef, Port, Rule};
-
-/// Names of certificates that a message has at most.
-const MAX_NAMES: usize = 8;
 
 /// What a warning is about. Those with the most effect on requests come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +43,9 @@ impl fmt::Display for Warning {
 pub fn of_ports(ports: &[Arc<Port>]) -> BTreeSet<Warning> {
     let mut warnings = BTreeSet::new();
     for listener in ports.iter().flat_map(|port| &port.listeners) {
-        warnings.extend(of_hostname(listener).map(|message| Warning {
+        let tls = listener.tls();
+        let other_names = tls.and_then(|tls| other_names(tls, &listener.hostname));
+        warnings.extend(other_names.map(|message| Warning {
             kind: WarningKind::Hostname,
             object: listener.key.origin.clone(),
             message: format!("listener {}: {message}", listener.key.name),
@@ -101,47 +101,4 @@ fn unforwarded(rule: &Rule) -> Option<String> {
         true => format!("spec.rules[{index}] has no backendRefs: {effect}"),
         false => format!("all weights of spec.rules[{index}].backendRefs are 0: {effect}"),
     })
-}
-
-/// Returns why clients refuse the certificates of a listener for every host that it has.
-fn of_hostname(listener: &Listener) -> Option<String> {
-    let certificates = &listener.tls()?.certificates;
-    let names = certificates.iter().flat_map(|it| &it.names);
-    let names: BTreeSet<&str> = names.map(AsRef::as_ref).collect();
-    let hostname = &listener.hostname;
-    if certificates.is_empty() || names.iter().any(|name| is_for(name, hostname)) {
-        return None;
-    }
-    let mut shown: Vec<_> = names.iter().copied().take(MAX_NAMES).collect();
-    if names.len() > MAX_NAMES {
-        shown.push("others");
-    }
-    let names = match shown.is_empty() {
-        true => "it has no DNS name".to_owned(),
-        false => format!("only for {}", shown.join(", ")),
-    };
-    Some(format!(
-        "no certificate is for {hostname}, {names}: clients refuse it; tls.certificateRefs needs one for this hostname"
-    ))
-}
-
-/// Reports whether a name of a certificate is for some host of a listener.
-fn is_for(name: &str, hostname: &Hostname) -> bool {
-    let wildcard = name.strip_prefix("*.");
-    match hostname {
-        Hostname::Any => true,
-        Hostname::Exact(host) => {
-            name == &**host
-                || wildcard.is_some_and(|suffix| {
-                    host.split_once('.').is_some_and(|(_, rest)| rest == suffix)
-                })
-        }
-        Hostname::Wildcard(suffix) => {
-            let below = wildcard.unwrap_or(name);
-            wildcard == Some(suffix)
-                || below
-                    .strip_suffix(&**suffix)
-                    .is_some_and(|rest| rest.ends_with('.'))
-        }
-    }
 }

@@ -383,3 +383,63 @@ fn secret(name: &str, names: &[&str], (from, to): (i32, i32)) -> String {
     });
     format!("{secret}\n")
 }
+
+#[test]
+fn warns_of_the_certificate_that_clients_refuse() {
+    let [port] = free_ports();
+    let listener = |name: &str, hostname: &str| {
+        json!({
+            "name": name, "port": port, "protocol": "HTTPS", "hostname": hostname,
+            "tls": {"certificateRefs": [{"name": name}]},
+        })
+    };
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "web"},
+        "spec": {
+            "gatewayClassName": "portcullis",
+            "listeners": [
+                listener("expired", "expired.example.com"),
+                listener("early", "early.example.com"),
+                listener("other", "*.other.example.com"),
+                listener("good", "*.good.example.com"),
+            ],
+        },
+    });
+    let objects = [
+        format!("{gateway}\n"),
+        secret("expired", &["expired.example.com"], (2020, 2021)),
+        secret("early", &["early.example.com"], (2100, 2101)),
+        secret("other", &["a.other.example.com"], (2020, 2100)),
+        secret("good", &["*.good.example.com"], (2020, 2100)),
+    ];
+    let served = Served::new(&objects.join("---\n"));
+    for (host, warning) in [
+        (
+            "expired.example.com",
+            "the certificate of Secret default/expired expired at 2021-01-01T00:00:00Z",
+        ),
+        (
+            "early.example.com",
+            "the certificate of Secret default/early is not valid before 2100-01-01T00:00:00Z",
+        ),
+        (
+            "b.other.example.com",
+            "no certificate is for b.other.example.com, only for a.other.example.com",
+        ),
+    ] {
+        let url = format!("https://{host}:{port}/");
+        for explained in served.explain(&[&url]) {
+            explained.has("certificate", &format!("clients refuse it: {warning}"));
+        }
+    }
+    for host in ["a.other.example.com", "a.good.example.com"] {
+        let url = format!("https://{host}:{port}/");
+        for explained in served.explain(&[&url]) {
+            assert!(
+                explained.json["ports"][0]["certificate"].is_null(),
+                "{}",
+                explained.text
+            );
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::Resource;
@@ -12,12 +12,10 @@ use crate::api::route_policy::RoutePolicy;
 use crate::ir::limit::Scope;
 use crate::ir::policy::Enforced;
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
-use crate::ir::{Backend, BackendId, Certificate, Filter, Ir, ObjectRef, Rule};
+use crate::ir::{Backend, BackendId, Filter, Ir, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
+use crate::status::certificates::validity;
 use crate::status::{self, ConditionType, StatusReport};
-
-/// Time before its expiry from which a certificate is reported.
-const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// A warning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -237,21 +235,4 @@ fn without_endpoints(
         "the port has {has}, but the EndpointSlices of the Service have only {}",
         names.join(", ")
     ))
-}
-
-/// Returns a message about a certificate that is not valid now, or not for long.
-fn validity(certificate: &Certificate, now: Timestamp) -> Option<String> {
-    let source = &certificate.source;
-    let end = Timestamp::from_second(certificate.not_after).ok()?;
-    if end < now {
-        return Some(format!("the certificate of {source} expired at {end}"));
-    }
-    let begin = Timestamp::from_second(certificate.not_before).ok()?;
-    if now < begin {
-        return Some(format!(
-            "the certificate of {source} is not valid before {begin}"
-        ));
-    }
-    let is_soon = now.saturating_add(SOON).is_ok_and(|then| end <= then);
-    is_soon.then(|| format!("the certificate of {source} expires at {end}"))
 }

@@ -88,6 +88,7 @@ fn explained_request(
     let findings = Findings {
         report: &translation.report,
         advised: &|message| message,
+        now: Timestamp::now(),
     };
     let explanation = explain(configuration, findings, request);
     (explanation.to_string(), explanation.is_found())
