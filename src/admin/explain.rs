@@ -84,9 +84,10 @@ pub(super) async fn page(query: Option<&str>, state: &Arc<AdminState>) -> Reply 
             },
             values: query.values,
         };
+        let report = state.report.load_full();
         let findings = Findings {
-            report: &state.report.load(),
-            advised: &|message| message,
+            report: &report,
+            names: &*report,
             now: Timestamp::now(),
         };
         let explanation = explain(configuration, findings, &query.request);

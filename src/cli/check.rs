@@ -17,12 +17,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use self::controller_flags::ControllerFlags;
-pub(super) use self::names::advised;
 use self::warnings::Warning;
 use super::flags::PermissionFlags;
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource};
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
+use crate::explain::advised;
 use crate::ir::ObjectRef;
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
@@ -169,7 +169,7 @@ impl<'a> CheckResult<'a> {
         };
         let problems = report.problems().enumerate();
         let problems = problems.map(|(at, (object, problem))| match at < MAX_ADVISED {
-            true => (object, advised(&load.snapshot, problem)),
+            true => (object, advised(&*load.snapshot, problem)),
             false => (object, problem),
         });
         let (refused, unmet) = problems.partition(is_refused);

@@ -169,7 +169,7 @@ fn explain_objects(
         },
         Findings {
             report: &translation.report,
-            advised: &|message| check::advised(&load.snapshot, message),
+            names: &*load.snapshot,
             now: Timestamp::now(),
         },
         request,

@@ -32,7 +32,7 @@ pub enum State<'a> {
 }
 
 /// Describes the policies for the backends of a rule, for requests to a listener of a port.
-pub type Policies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
+pub(super) type Policies<'a> = dyn Fn(&RuleId, &Port, &Listener) -> Vec<String> + 'a;
 
 impl Configuration<'_> {
     /// Reports whether a proxy serves it.

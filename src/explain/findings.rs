@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 
 use super::explanation::nearest;
+use super::names::{Names, advised};
 use super::request::ExplainedRequest;
 use crate::ir::{ObjectRef, PortProtocol};
 use crate::status::certificates::refused;
@@ -17,8 +18,8 @@ use crate::table::Port;
 pub struct Findings<'a> {
     /// The conditions and the notes.
     pub report: &'a StatusReport,
-    /// Adds the names that resemble absent ones to a message.
-    pub advised: &'a dyn Fn(String) -> String,
+    /// The names that references may mean.
+    pub names: &'a dyn Names,
     /// The time at which certificates have to be valid.
     pub now: Timestamp,
 }
@@ -87,7 +88,7 @@ impl Findings<'_> {
         let notes = self.report.notes.iter();
         let notes = notes.filter(|note| note.object == *route && !is_attached);
         let all = conditions.chain(notes.map(|note| note.message.clone()));
-        all.map(self.advised).collect()
+        all.map(|why| advised(self.names, why)).collect()
     }
 
     fn unserved_listener(
@@ -108,7 +109,7 @@ impl Findings<'_> {
             return None;
         }
         let (object, port, hostname) = (placed.object, listener.port, &listener.hostname);
-        let why = (self.advised)(messages(&problems));
+        let why = advised(self.names, messages(&problems));
         let line = format!(
             "{} of {object}, port {port}, hostname {hostname}: {why}",
             placed.place

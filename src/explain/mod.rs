@@ -11,6 +11,7 @@ mod explanation;
 mod findings;
 mod live;
 mod matches;
+mod names;
 mod policies;
 mod ports;
 mod request;
@@ -22,6 +23,7 @@ pub use self::configuration::{Configuration, Place, State};
 pub use self::explanation::{Explanation, Outcome};
 pub use self::findings::Findings;
 pub use self::matches::Values;
+pub use self::names::{Names, advised};
 pub use self::request::{ExplainedRequest, Header, MAX_HEADERS};
 
 use self::broken::Broken;
@@ -32,7 +34,7 @@ use crate::ir::grpc::is_call;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::{ObjectRef, PortProtocol, Protocol};
 use crate::proxy::preview::{Preview, PreviewClient, Refusal};
-use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule, Table};
+use crate::table::{Considered, Listener, MatchVerdict, Port, RequestView, Rule};
 
 /// Explains a request, with what is found about the objects that it concerns.
 pub fn explain(

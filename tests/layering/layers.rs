@@ -368,6 +368,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         "explain",
         &[
             "explain",
+            "api::Kind",
+            "api::nearest",
             "ir",
             "proxy::preview",
             "runtime::monotonic",

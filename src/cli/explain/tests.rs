@@ -87,7 +87,7 @@ fn explained_request(
     };
     let findings = Findings {
         report: &translation.report,
-        advised: &|message| message,
+        names: &snapshot,
         now: Timestamp::now(),
     };
     let explanation = explain(configuration, findings, request);
