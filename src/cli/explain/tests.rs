@@ -50,6 +50,7 @@ fn explained(objects: &str, permissions: Permissions) -> String {
     let text = explanation(objects, "http://app.example/", permissions);
     let lines = text.lines();
     let lines = lines.skip_while(|line| !line.starts_with("TLS policy"));
+    let lines = lines.take_while(|line| !line.starts_with("note"));
     lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
