@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::ir::{Certificate, Hostname, Listener, ServerTls};
+use crate::ir::{Certificate, Hostname, ServerTls};
 
 /// Time before its expiry from which a certificate is reported.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);

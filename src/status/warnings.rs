@@ -9,7 +9,7 @@ use super::certificates::other_names;
 use super::condition::ConditionType;
 use super::report::{ParentStatus, RouteStatuses};
 use crate::ir::route::Action;
-use crate::ir::{Filter, Hostname, Listener, ObjectRef, Port, Rule};
+use crate::ir::{Filter, ObjectRef, Port, Rule};
 
 /// What a warning is about. Those with the most effect on requests come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
