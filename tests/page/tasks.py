@@ -58,7 +58,7 @@ TASKS = [
     Task("Which route gets no requests, because another one shadows it?", [("write", SEARCH, f"http://{HOST}/cart")], ["HTTPRoute default/web-copy", "matches too, but has lower precedence"]),
     Task("Which certificate has expired?", [], ["Secret default/old", "the certificate has expired at"]),
     Task("Which certificate expires next?", [("part", "certificates")], ["Secret default/soon", "in 9 days"]),
-    Task("Which endpoint is ejected, and of which backend?", [("part", "backends"), ("write", "#filter", "ejected")], ["Service default/app:80", "ejected: requests failed"]),
+    Task("Which endpoint is ejected, and of which backend?", [("part", "backends"), ("write", "#filter", "ejected")], ["Service default/app:80", "ejected: refuses connections"]),
     Task("Which listener gets requests, and which errors?", [("part", "listeners")], ["Gateway default/edge listener http", "Requests/s", "5xx/s"]),
     Task("Which route fails?", [], ["HTTPRoute default/broken rule 0", "were 5xx"]),
     Task("What does the failing route send its requests to?", [("click", row("name=HTTPRoute+default%2Fbroken"))], ["Service default/broken:80", "5xx"]),
