@@ -13,7 +13,7 @@ use crate::status::{
 };
 use crate::table::Port;
 
-/// What is known of the objects besides the table.
+/// Conditions, notes and names of the objects, which the table lacks.
 #[derive(Clone, Copy)]
 pub struct Findings<'a> {
     /// The conditions and the notes.

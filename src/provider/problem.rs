@@ -116,7 +116,7 @@ pub(super) struct Unparsed {
     pub(super) reason: String,
     /// What takes its place if there is no previous version.
     stand_in: Option<Object>,
-    /// What is known of it, which has an effect if requests are not refused for the rest.
+    /// The fields that this version reads. They have an effect if no request is refused for the others.
     known: Option<Object>,
     /// Whether nothing says what it protects.
     leaves_open: bool,

@@ -1,4 +1,4 @@
-//! Why attempts at an endpoint fail, and how many have: what an operator is told of it.
+//! Counts the failed attempts at an endpoint, and names the cause and the remedy of the last one.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
