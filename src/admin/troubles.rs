@@ -11,11 +11,10 @@ use jiff::Timestamp;
 
 use super::problem::{Kind, Problem};
 use super::recent::{Counters, DroppedLines, Process, Shares};
+use crate::status::certificates::Validity;
 use crate::table::{Backend, Rule, Table};
 use crate::telemetry::ProcessStats;
 
-/// Time before its end from which on a certificate is a trouble, in seconds.
-const EXPIRES_SOON: i64 = 14 * 24 * 60 * 60;
 /// Share of the time from which on a worker that is not idle is a trouble.
 const BUSY: f64 = 0.95;
 /// Maximum number of troubles of a kind that are named.
@@ -128,31 +127,23 @@ fn overload(service: &InService<'_>) -> Vec<Problem> {
 }
 
 fn certificates(service: &InService<'_>) -> Vec<Problem> {
-    let now = service.now.as_second();
     let ports = service.table.ir.ports.iter();
     let certificates = ports.flat_map(|port| port.certificates());
-    let validities = certificates.filter_map(|one| {
-        let (kind, date) = match (one.not_before, one.not_after) {
-            (_, end) if end <= now => (Kind::Expired, end),
-            (begin, _) if now < begin => (Kind::NotYetValid, begin),
-            (_, end) if end - now < EXPIRES_SOON => (Kind::Expires, end),
-            _ => return None,
-        };
-        Some((kind, date, &one.source))
-    });
-    // In order of their dates. Listeners often share a certificate.
+    let validities = certificates
+        .filter_map(|one| Validity::of(one, service.now).map(|validity| (validity, &one.source)));
+    // Listeners often share a certificate.
     let troubles: BTreeSet<_> = validities.collect();
-    let trouble = |(kind, date, secret)| {
-        let date = Timestamp::from_second(date).map_or(String::new(), |date| date.to_string());
-        let message = match kind {
-            Kind::Expired => format!("the certificate has expired at {date}: clients refuse it"),
-            Kind::NotYetValid => format!(
-                "the certificate is not valid before {date}: clients refuse it until then; issue it again, or check the \
-                 clock of this host"
-            ),
-            _ => format!("the certificate expires at {date}"),
+    let trouble = |(validity, secret): (Validity, _)| {
+        let kind = match validity {
+            Validity::Expired(_) => Kind::Expired,
+            Validity::NotYetValid(_) => Kind::NotYetValid,
+            Validity::EndsSoon(_) => Kind::Expires,
         };
-        Problem::of_service(kind, format!("{secret}"), message)
+        Problem::of_service(
+            kind,
+            format!("{secret}"),
+            format!("the certificate {validity}"),
+        )
     };
     troubles.into_iter().map(trouble).collect()
 }

@@ -8,11 +8,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use crate::ir::{Bind, Certificate, ObjectRef, Port};
+use crate::ir::{Bind, ObjectRef, Port};
+use crate::status::certificates::validity;
 
-/// Time before its expiry at which a certificate is reported, or a third of its life if that is shorter. Certificates of
-/// 90 days are normally renewed 30 days before expiry, certificates of 6 days 3 days before.
-const NOTICE: i64 = 7 * 24 * 60 * 60;
 /// Interval between checks without a configuration change.
 const PERIOD: Duration = Duration::from_secs(60 * 60);
 
@@ -123,20 +121,8 @@ fn differences<'a>(
 
 /// Returns messages about the certificates of a port that expire soon or have expired.
 fn messages(port: &Port, now: Timestamp) -> BTreeSet<String> {
-    let message = |certificate: &Certificate| {
-        let end = Timestamp::from_second(certificate.not_after).ok()?;
-        let left = certificate.not_after - now.as_second();
-        if left >= NOTICE || left >= (certificate.not_after - certificate.not_before) / 3 {
-            return None;
-        }
-        let verb = if end < now { "expired" } else { "expires" };
-        let source = &certificate.source;
-        Some(format!(
-            "the certificate of {source} {verb} at {end}; renew it"
-        ))
-    };
     let certificates = port.certificates();
-    certificates.filter_map(|it| message(it)).collect()
+    certificates.filter_map(|it| validity(it, now)).collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Filter, ObjectRef};
 use crate::proxy::preview::{Fault, Preview};
+use crate::status::warnings::without_weight;
 use crate::table::Rule;
 
 /// Why no request of a rule is forwarded.
@@ -60,7 +61,10 @@ impl Search<'_> {
         }
         match &rule.ir.action {
             Action::Invalid(reason) => Err(broken(Fault::Rule, reason)),
-            Action::Forward(shares) => self.shares(shares),
+            Action::Forward(shares) => match without_weight(&rule.ir) {
+                Some(why) => Err(broken(Fault::NoBackend, &why)),
+                None => self.shares(shares),
+            },
         }
     }
 
@@ -140,14 +144,9 @@ impl Search<'_> {
             return Ok(());
         };
         faults.dedup();
-        let Some(Broken { fault, .. }) = faults.first() else {
-            let why = match shares.is_empty() {
-                true => "the rule has no backendRefs",
-                false => "no backendRef of the rule has a weight",
-            };
-            return Err(broken(Fault::NoBackend, why));
+        let Some(&Broken { fault, .. }) = faults.first() else {
+            return Ok(());
         };
-        let fault = *fault;
         if faults.iter().any(|other| other.fault != fault) {
             return Ok(());
         }

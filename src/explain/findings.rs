@@ -47,7 +47,6 @@ impl Findings<'_> {
         let tls = listener.and_then(|listener| listener.ir.tls());
         let lines = host.zip(tls).into_iter();
         let lines = lines.flat_map(|(host, tls)| refused(tls, host, self.now));
-        let lines = lines.map(|why| format!("clients refuse it: {why}"));
         lines.collect()
     }
 

@@ -84,21 +84,25 @@ fn shadowed(parent: &ParentStatus) -> Option<String> {
 
 /// Returns why no request of a rule is forwarded although the rule is valid and does not respond itself.
 fn unforwarded(rule: &Rule) -> Option<String> {
-    let Action::Forward(shares) = &rule.action else {
-        return None;
-    };
-    if shares.iter().any(|share| share.weight > 0) || rule.filters.iter().any(Filter::responds) {
-        return None;
-    }
+    let why = without_weight(rule).filter(|_| !rule.filters.iter().any(Filter::responds))?;
     let effect = match &*rule.id.route.kind {
         "TCPRoute" | "TLSRoute" => "every connection is reset",
         "UDPRoute" => "every datagram is dropped",
         _ if rule.is_of_grpc() => "every call gets gRPC status UNAVAILABLE",
         _ => "every request gets status 500",
     };
+    Some(format!("{why}: {effect}"))
+}
+
+/// Returns why a valid rule has no backendRef that requests may go to.
+pub fn without_weight(rule: &Rule) -> Option<String> {
+    let Action::Forward(shares) = &rule.action else {
+        return None;
+    };
     let index = rule.id.index;
-    Some(match shares.is_empty() {
-        true => format!("spec.rules[{index}] has no backendRefs: {effect}"),
-        false => format!("all weights of spec.rules[{index}].backendRefs are 0: {effect}"),
-    })
+    if shares.is_empty() {
+        return Some(format!("spec.rules[{index}] has no backendRefs"));
+    }
+    let is_unused = shares.iter().all(|share| share.weight == 0);
+    is_unused.then(|| format!("all weights of spec.rules[{index}].backendRefs are 0"))
 }

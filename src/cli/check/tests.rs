@@ -299,7 +299,7 @@ fn warns_of_certificates_that_clients_refuse() {
     let texts: Vec<_> = documents.iter().map(Value::to_string).collect();
     let text = printed(&texts.join("\n---\n"));
     for line in [
-        "warning: Gateway default/tls: listener expired: the certificate of Secret default/expired expired at ",
+        "warning: Gateway default/tls: listener expired: the certificate of Secret default/expired has expired at ",
         "warning: Gateway default/tls: listener early: the certificate of Secret default/early is not valid before ",
         "warning: Gateway default/tls: listener soon: the certificate of Secret default/soon expires at ",
         "warning: Gateway default/tls: listener other: no certificate is for other.example.com, only for else.example.com",
