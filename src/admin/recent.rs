@@ -141,17 +141,17 @@ impl Counters {
             let entry = (Arc::downgrade(&backend.stats), faults);
             (faults != Faults::default()).then(|| (Arc::as_ptr(&backend.stats).addr(), entry))
         };
-        let endpoints = table.backends().map(|backend| backend.endpoints());
-        let attempts = endpoints.flat_map(|endpoints| {
-            let of_backend = endpoints.iter();
-            let of_backend = of_backend.map(|it| (it.id, Shares::of_attempts(it)));
-            of_backend.collect::<Vec<_>>()
-        });
+        let mut endpoints = HashMap::new();
+        for backend in table.backends() {
+            let of_backend = backend.endpoints();
+            let attempts = of_backend.iter().map(|it| (it.id, Shares::of_attempts(it)));
+            endpoints.extend(attempts.filter(|(_, attempts)| attempts.all > 0));
+        }
         Self {
             process: Process::now(stats, dropped),
             rules: table.rules().filter_map(rule).collect(),
             backends: table.backends().filter_map(backend).collect(),
-            endpoints: attempts.filter(|(_, attempts)| attempts.all > 0).collect(),
+            endpoints,
         }
     }
 
