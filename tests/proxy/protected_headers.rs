@@ -395,3 +395,30 @@ async fn spellings_of_a_value_count_together() {
         assert!(statuses[0] == 200 && over, "{kind}: {statuses:?}");
     }
 }
+
+/// Servers differ in which cookie of a name they take, so that a further one must not choose the key.
+#[tokio::test]
+async fn cookies_of_one_name_choose_no_key() {
+    let origin = Origin::hello();
+    let mut rule = per_hour("one", 1);
+    rule["key"] = json!([{"type": "Cookie", "name": "u"}]);
+    let policy = limits("a", &gateway(), &json!([rule]), None);
+    let objects = Objects::http().service("origin", &[origin.address]);
+    let objects = objects.route("route", &[to("origin")]).with(policy);
+    let scene = Scene::start(&objects);
+    let status = |cookies: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a.com\r\n{cookies}\r\n\r\n");
+        Client::connect(scene.at(80)).round_trip(request).status
+    };
+    assert_eq!(status("Cookie: u=q; u=q"), 200);
+    assert_eq!(status("Cookie: u=q"), 429);
+    assert_eq!(status("Cookie: u=1; u=q"), 200);
+    for cookies in [
+        "Cookie: u=2; u=q",
+        "Cookie: u=q; u=3",
+        "Cookie: u=4\r\nCookie: u=q",
+        "Accept: */*",
+    ] {
+        assert_eq!(status(cookies), 429, "{cookies}");
+    }
+}

@@ -47,7 +47,7 @@ pub(super) fn hash(
     identity: &ClientIdentity<'_>,
 ) -> u64 {
     let mut hasher = state.build_hasher();
-    write(&mut hasher, &limit.key, request);
+    write(&mut hasher, &limit.key, request, Several::None);
     for part in &limit.identity {
         match (part, identity.name, &identity.token) {
             (IdentityPart::Client, Some(name), _) => {
@@ -84,11 +84,21 @@ fn write_texts<'a>(hasher: &mut impl Hasher, texts: impl IntoIterator<Item = &'a
     }
 }
 
+/// What cookies of one name count as that have different values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::table) enum Several {
+    /// The first, which is that of the most specific path (RFC 6265, 5.4).
+    First,
+    /// No cookie: servers differ in which one they take, so that a client that adds one would choose its key.
+    None,
+}
+
 /// Writes the values of the parts of a key. Returns whether the request has all parts.
 pub(in crate::table) fn write(
     hasher: &mut impl Hasher,
     key: &[KeyPart],
     request: &LimitedRequest<'_>,
+    several: Several,
 ) -> bool {
     let mut has_all = true;
     for part in key {
@@ -101,7 +111,11 @@ pub(in crate::table) fn write(
                 has_all &= write_header(hasher, request.view.headers, name);
                 continue;
             }
-            KeyPart::Cookie(name) => cookie::values(request.view.headers, name).next(),
+            KeyPart::Cookie(name) => {
+                let mut values = cookie::values(request.view.headers, name);
+                let first = values.next();
+                first.filter(|first| several == Several::First || values.all(|it| it == *first))
+            }
             KeyPart::Hostname => Some(request.view.host.as_bytes()),
         };
         has_all &= value.is_some() || matches!(part, KeyPart::ClientIp { .. });
