@@ -80,14 +80,15 @@ def backend_tls(namespace: str, name: str, service: str, ca: str) -> dict:
     return _object("BackendTLSPolicy", namespace, name, spec)
 
 
-def backend_tls_override(namespace: str, name: str, service: str, gateway: str) -> dict:
-    """An override with mode None for requests of one Gateway to a Service."""
+def backend_tls_override(namespace: str, name: str, service: str, gateway: str, ca: str | None = None) -> dict:
+    """An override for requests of one Gateway to a Service: with these authorities, or with mode None."""
     target = {"group": "", "kind": "Service", "name": service, "from": {"kind": "Gateway", "name": gateway}}
+    tls = {"mode": "None"} if ca is None else {"validation": backend_tls(namespace, name, service, ca)["spec"]["validation"]}
     return {
         "apiVersion": "portcullis.dev/v1alpha1",
         "kind": "BackendTLSOverride",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {"targetRefs": [target], "mode": "None"},
+        "spec": {"targetRefs": [target], **tls},
     }
 
 

@@ -1,28 +1,31 @@
 """Policies that are new, beside routes that are new: no request passes before its policy is in force, whatever is fetched for it."""
 
+import concurrent.futures
 import contextlib
 import http.client
 import sys
 import threading
-import time
 
 import issuer
 from api import wait_for
 from checks import check, scaled
-from objects import access_policy, backend_tls, gateway, namespace, redirect, to_backend
+from objects import access_policy, backend_tls, backend_tls_override, gateway, namespace, redirect, to_backend
 
 NS = "protection"
 ROUNDS = scaled(50)
 WRITES_IN_SECOND = 50
 HOST = "any.test"
-# Counts connections that do not begin with a handshake of TLS: its records have type 22. /plain says how many.
+# What a request gets whose backend closes the connection in the handshake.
+UNANSWERED = 503
+# Counts connections by whether they begin with a handshake of TLS: its records have type 22. /counts says how many do not, and do.
 SERVER = """
 import http.server, socket, threading
-plain = 0
+plain = tls = 0
 def look(connection):
-    global plain
+    global plain, tls
     with connection:
         first = connection.recv(1)
+        tls += first == b"\\x16"
         plain += first not in (b"", b"\\x16")
 def listen():
     listener = socket.create_server(("", 8443))
@@ -30,7 +33,7 @@ def listen():
         threading.Thread(target=look, args=(listener.accept()[0],)).start()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = str(plain).encode()
+        body = f"{plain} {tls}".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -53,12 +56,12 @@ def prepare(cluster):
     deployment = {"replicas": 1, "selector": {"matchLabels": selector}, "template": {"metadata": {"labels": selector}, "spec": pod}}
     cluster.authority, _ = issuer.certificate(HOST)
     cluster.apply(namespace(NS), gateway(NS, "edge"), {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": deployment})
-    cluster.apply(users("known"), service("count", 8080), on_path(to_backend(NS, "plain", ["edge"], "count"), "plain"), redirect(NS, "busy", ["edge"], "mark.test", "/busy"))
+    cluster.apply(users("known"), service("count", 8080), on_path(to_backend(NS, "counts", ["edge"], "count"), "counts"), redirect(NS, "busy", ["edge"], "mark.test", "/busy"))
     cluster.apply(policy("known", "busy", "known"))
     cluster.gateway_is(NS, "edge")
     cluster.edge = cluster.address(NS, "edge")
     wait_for("the sink runs", lambda: cluster.ready_pods(NS, "app=sink"), 30)
-    wait_for("its count is served", lambda: status(cluster, "plain") == 200, 30)
+    wait_for("its counts are served", lambda: status(cluster, "counts") == 200, 30)
 
 
 def users(name: str) -> dict:
@@ -90,11 +93,13 @@ def status(cluster, name: str) -> int:
         connection.close()
 
 
-def plain(cluster) -> int:
+def connections(cluster) -> tuple[int, int]:
+    """Returns how many connections the sink got in plain text, and with TLS."""
     connection = http.client.HTTPConnection(cluster.edge, 8080, timeout=10)
     try:
-        connection.request("GET", "/plain")
-        return int(connection.getresponse().read())
+        connection.request("GET", "/counts")
+        plain, tls = connection.getresponse().read().split()
+        return int(plain), int(tls)
     finally:
         connection.close()
 
@@ -119,15 +124,45 @@ def churn(cluster):
         writer.join()
 
 
-def until(cluster, name: str, wanted: int, permitted: set[int]) -> int:
-    """Sends requests until the status is as wanted, which takes a minute at most. Returns how many had another one than permitted."""
-    passed, began = 0, time.monotonic()
-    while True:
-        found = status(cluster, name)
-        passed += found not in permitted | {wanted}
-        if found == wanted:
-            return passed
-        assert time.monotonic() < began + 60, f"/{name} still has {found}"
+class Requests:
+    """Requests to a path, one after the other, from before its objects are written until the end of the block."""
+
+    def __init__(self, cluster, name: str):
+        self.cluster, self.name, self.ends = cluster, name, threading.Event()
+        self.statuses: list[int] = []
+
+    def __enter__(self):
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.sent = self.pool.submit(self.send)
+        self.some(1)
+        return self
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.pool.shutdown()
+        self.sent.result()
+
+    def send(self):
+        while not self.ends.is_set():
+            self.statuses.append(status(self.cluster, self.name))
+
+    def until(self, wanted: int) -> None:
+        """Waits for a status."""
+        wait_for(f"/{self.name} has {wanted}", lambda: self.sent.done() or self.statuses[-1] == wanted, every=0.002)
+
+    def some(self, count: int) -> None:
+        """Waits for more responses."""
+        enough = len(self.statuses) + count
+        wait_for(f"/{self.name} is answered", lambda: self.sent.done() or len(self.statuses) >= enough, every=0.002)
+
+    def count(self, *permitted: int) -> int:
+        """Returns how many had another status."""
+        return sum(found not in permitted for found in self.statuses)
+
+
+def secret_of(number: int, name: str) -> str:
+    """Returns what a policy refers to: what is known, what is written before it, or after it."""
+    return "known" if number % 3 == 0 else name
 
 
 @check(f"no request passes before a new AccessPolicy: {ROUNDS} policies before their routes, with a Secret that is known, new, or missing")
@@ -135,22 +170,26 @@ def new_policies(cluster):
     passed = 0
     with churn(cluster):
         for number in range(ROUNDS):
-            name, secret = f"new-{number}", ["known", f"new-{number}", f"new-{number}"][number % 3]
-            if number % 3 == 1:
-                cluster.apply(users(secret))
-            cluster.apply(policy(name, name, secret), redirect(NS, name, ["edge"], "mark.test", f"/{name}"))
-            if number % 3 == 2:
-                passed += until(cluster, name, 500, {404, 401})
-                cluster.apply(users(secret))
-            passed += until(cluster, name, 401, {404, 500})
+            name = f"new-{number}"
+            secret = secret_of(number, name)
+            with Requests(cluster, name) as requests:
+                if number % 3 == 1:
+                    cluster.apply(users(secret))
+                cluster.apply(policy(name, name, secret), redirect(NS, name, ["edge"], "mark.test", f"/{name}"))
+                if number % 3 == 2:
+                    requests.until(500)
+                    cluster.apply(users(secret))
+                requests.until(401)
+            passed += requests.count(404, 500, 401)
     assert passed == 0, f"{passed} requests passed"
 
 
 @check(f"no request passes while an AccessPolicy is replaced: {ROUNDS} times by one with a new Secret, or by itself with a new Secret")
 def replaced_policies(cluster):
-    cluster.apply(users("first"), policy("before", "replaced", "first"), redirect(NS, "replaced", ["edge"], "mark.test", "/replaced"))
-    passed, before = until(cluster, "replaced", 401, {404, 500}), "before"
-    with churn(cluster):
+    before = "before"
+    with churn(cluster), Requests(cluster, "replaced") as requests:
+        cluster.apply(users("first"), policy(before, "replaced", "first"), redirect(NS, "replaced", ["edge"], "mark.test", "/replaced"))
+        requests.until(401)
         for number in range(ROUNDS):
             secret = f"replaced-{number}"
             if number % 2:
@@ -159,43 +198,53 @@ def replaced_policies(cluster):
                 cluster.apply(users(secret), policy(secret, "replaced", secret))
                 cluster.api.delete("AccessPolicy", before, NS)
                 before = secret
-            for _ in range(20):
-                passed += status(cluster, "replaced") not in {401, 500}
-            passed += until(cluster, "replaced", 401, {500})
-    assert passed == 0, f"{passed} requests passed"
+            requests.some(20)
+            requests.until(401)
+    assert requests.count(404, 500, 401) == 0, f"{requests.count(404, 500, 401)} requests passed"
 
 
-@check(f"nothing is sent in plain text before a new BackendTLSPolicy: {ROUNDS} policies before their routes, with a new ConfigMap")
+def tls(number: int, name: str, to: str, ca: str) -> dict:
+    """A policy, or an override."""
+    return backend_tls_override(NS, name, to, "edge", ca) if number % 2 else backend_tls(NS, name, to, ca)
+
+
+def has_tls_only(cluster, before: tuple[int, int]) -> None:
+    plain, tls = (now - then for now, then in zip(connections(cluster), before, strict=True))
+    assert plain == 0, f"{plain} connections in plain text"
+    assert tls >= ROUNDS, f"{tls} connections with TLS"
+
+
+@check(f"nothing is sent in plain text before new TLS to a backend: {ROUNDS} policies and overrides before their routes, with a ConfigMap that is known, new, or missing")
 def new_backend_tls(cluster):
-    before = plain(cluster)
+    cluster.apply(authorities(cluster, "known"))
+    before = connections(cluster)
     with churn(cluster):
         for number in range(ROUNDS):
             name = f"tls-{number}"
-            cluster.apply(authorities(cluster, name), backend_tls(NS, name, name, name), service(name, 8443))
-            cluster.apply(on_path(to_backend(NS, name, ["edge"], name), name))
-            until_answered(cluster, name)
-    assert plain(cluster) == before, f"{plain(cluster) - before} connections in plain text"
+            ca = secret_of(number, name)
+            with Requests(cluster, name) as requests:
+                if number % 3 == 1:
+                    cluster.apply(authorities(cluster, ca))
+                cluster.apply(tls(number, name, name, ca), service(name, 8443), on_path(to_backend(NS, name, ["edge"], name), name))
+                if number % 3 == 2:
+                    requests.until(500)
+                    cluster.apply(authorities(cluster, ca))
+                requests.until(UNANSWERED)
+    has_tls_only(cluster, before)
 
 
-@check(f"nothing is sent in plain text while a BackendTLSPolicy is replaced: {ROUNDS} times by one with a new ConfigMap")
+@check(f"nothing is sent in plain text while TLS to a backend is replaced: {ROUNDS} times, by a policy or an override with a new ConfigMap")
 def replaced_backend_tls(cluster):
-    before, name = plain(cluster), "replaced-tls"
-    cluster.apply(authorities(cluster, name), backend_tls(NS, name, name, name), service(name, 8443), on_path(to_backend(NS, name, ["edge"], name), name))
-    until_answered(cluster, name)
-    previous = name
-    with churn(cluster):
+    before, name = connections(cluster), "replaced-tls"
+    with churn(cluster), Requests(cluster, name) as requests:
+        cluster.apply(authorities(cluster, name), tls(1, name, name, name), service(name, 8443), on_path(to_backend(NS, name, ["edge"], name), name))
+        requests.until(UNANSWERED)
+        previous = tls(1, name, name, name)
         for number in range(ROUNDS):
             new = f"replaced-tls-{number}"
-            cluster.apply(authorities(cluster, new), backend_tls(NS, new, name, new))
-            cluster.api.delete("BackendTLSPolicy", previous, NS)
-            previous = new
-            for _ in range(20):
-                status(cluster, name)
-    assert plain(cluster) == before, f"{plain(cluster) - before} connections in plain text"
-
-
-def until_answered(cluster, name: str) -> None:
-    """Sends requests until the route is served, and a few more."""
-    wait_for(f"/{name} is served", lambda: status(cluster, name) != 404, every=0)
-    for _ in range(20):
-        status(cluster, name)
+            cluster.apply(authorities(cluster, new), tls(number, new, name, new))
+            cluster.api.delete(previous["kind"], previous["metadata"]["name"], NS)
+            previous = tls(number, new, name, new)
+            requests.some(20)
+            requests.until(UNANSWERED)
+    has_tls_only(cluster, before)
