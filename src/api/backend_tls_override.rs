@@ -18,9 +18,9 @@ pub struct BackendTlsOverride {
     /// Present if the policy is not valid: requests to its targets are refused. Not a field of the CRD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Box<Unreadable>>,
-    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Not a
-    /// field of the CRD.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What is not valid of the policy, if this is the version before: its further targets, whose requests are refused. Only
+    /// a folder leaves the version before in service.
+    #[serde(skip)]
     pub pending: Option<Box<Self>>,
 }
 

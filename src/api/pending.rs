@@ -98,24 +98,19 @@ trait Target: Sized {
 
 impl Target for SectionTargetRef {
     fn covers(&self, other: &Self) -> bool {
-        let object = |it: &Self| (it.group.clone(), it.kind.clone(), it.name.clone());
-        object(self) == object(other) && is_part(&self.section_name, &other.section_name)
+        self.group == other.group
+            && self.kind == other.kind
+            && self.name == other.name
+            && is_part(&self.section_name, &other.section_name)
     }
 }
 
 impl Target for PolicyTargetRef {
     fn covers(&self, other: &Self) -> bool {
-        let object = |it: &Self| {
-            let Self {
-                group,
-                kind,
-                namespace,
-                name,
-                ..
-            } = it.clone();
-            (group, kind, namespace, name)
-        };
-        object(self) == object(other)
+        self.group == other.group
+            && self.kind == other.kind
+            && self.namespace == other.namespace
+            && self.name == other.name
             && is_part(&self.section_name, &other.section_name)
             && is_part(&self.from, &other.from)
     }

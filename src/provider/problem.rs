@@ -109,12 +109,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// An object of a known kind that cannot be parsed.
+/// An object of a known kind that another program has admitted and that cannot be parsed.
 #[derive(Debug)]
 pub(super) struct Unparsed {
     /// Why not.
     pub(super) reason: String,
-    /// What takes its place if there is no previous version.
+    /// What takes its place if it protects requests.
     stand_in: Option<Object>,
     /// The fields that this version reads. They have an effect if no request is refused for the others.
     known: Option<Object>,
@@ -123,8 +123,8 @@ pub(super) struct Unparsed {
 }
 
 impl Unparsed {
-    /// Puts what takes the place of the object into service, unless it has a previous version. Returns whether the objects
-    /// change, and the problem.
+    /// Puts what takes the place of the object into service. A version that says what it protects replaces the previous one,
+    /// which may permit more. Returns whether the objects change, and the problem.
     pub(super) fn serve(
         self,
         name: &ObjectRef,
@@ -137,25 +137,21 @@ impl Unparsed {
             known,
             leaves_open,
         } = self;
-        let has_valid = snapshot.has_valid(name);
-        let leaves_open = leaves_open && !has_valid;
-        let (changes, outcome) = match stand_in {
-            None if let Some(known) = known => (
-                snapshot.insert(known),
-                "the rest of it has an effect".to_owned(),
-            ),
-            Some(stand_in) if has_valid => follow(snapshot, name, &stand_in),
-            Some(object) if leaves_open => {
-                let outcome = "no target of it can be read, and the requests that it protects are served without it";
-                (snapshot.insert(object), outcome.to_owned())
-            }
-            None => {
-                let outcome = "its previous version, if any, stays in service";
-                (false, outcome.to_owned())
-            }
-            Some(object) => {
+        let previous = snapshot.object(name);
+        let leaves_open = leaves_open && previous.is_none_or(|it| it.is_without_targets());
+        let (replacement, outcome) = match (stand_in, known) {
+            (Some(object), _) if !object.is_without_targets() => {
                 let outcome = format!("{} until it can be read", object.refused());
-                (snapshot.insert(object), outcome)
+                (Some(object), outcome)
+            }
+            (Some(object), _) if leaves_open => {
+                let outcome = "no target of it can be read, and the requests that it protects are served without it";
+                (Some(object), outcome.to_owned())
+            }
+            (None, Some(known)) => (Some(known), "the rest of it has an effect".to_owned()),
+            (Some(_) | None, _) => {
+                let outcome = "its previous version, if any, stays in service";
+                (None, outcome.to_owned())
             }
         };
         let message = format!("cannot be read: {reason}; {outcome}");
@@ -163,27 +159,9 @@ impl Unparsed {
             leaves_open,
             ..Problem::of_object(name.clone(), generation, message)
         };
+        let changes = replacement.is_some_and(|object| snapshot.insert(object));
         (changes, problem)
     }
-}
-
-/// Adds to the valid version of an object the targets that only a later version has. Returns whether the objects change, and
-/// what follows for requests.
-fn follow(snapshot: &mut Snapshot, name: &ObjectRef, stand_in: &Object) -> (bool, String) {
-    let served = snapshot
-        .object(name)
-        .map(|valid| valid.with_pending(stand_in));
-    let pending = served.as_ref().and_then(Object::pending_outcome);
-    let outcome = match pending {
-        None => "its previous version stays in service".to_owned(),
-        Some(pending) => {
-            format!("its previous version stays in service; {pending} until it can be read")
-        }
-    };
-    (
-        served.is_some_and(|object| snapshot.insert(object)),
-        outcome,
-    )
 }
 
 /// Explains why an object of a known kind cannot be parsed. Adds the field path from the schema,

@@ -29,8 +29,7 @@ pub(super) fn is_policy(kind: &Kind) -> bool {
 fn protects_alike(one: &Object, other: &Object) -> bool {
     match (one, other) {
         (Object::AccessPolicy(one), Object::AccessPolicy(other)) => {
-            (&one.unreadable, &one.pending) == (&other.unreadable, &other.pending)
-                && access(&one.spec) == access(&other.spec)
+            one.unreadable == other.unreadable && access(&one.spec) == access(&other.spec)
         }
         (Object::BackendTlsPolicy(one), Object::BackendTlsPolicy(other)) => {
             tls_alike(&**one, &**other)
@@ -81,9 +80,7 @@ fn access(spec: &AccessSpec) -> AccessSpec {
 }
 
 fn tls_alike<P: TlsPolicy>(one: &P, other: &P) -> bool {
-    one.unreadable() == other.unreadable()
-        && one.pending() == other.pending()
-        && backend_tls(one.spec()) == backend_tls(other.spec())
+    one.unreadable() == other.unreadable() && backend_tls(one.spec()) == backend_tls(other.spec())
 }
 
 fn backend_tls(spec: &BackendTlsSpec) -> BackendTlsSpec {

@@ -22,7 +22,6 @@ use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::object_ref::{GATEWAY_GROUP, released};
 use crate::ir::{ObjectRef, RouteKind};
-use std::iter;
 
 use super::super::backend;
 use super::super::gateway::attachment;
@@ -341,8 +340,7 @@ impl ByKind<'_> {
     /// Collects the links of an inherited policy: it belongs to its targets. A ListenerSet that is refused brings nothing.
     fn inherited_policy<P: InheritedPolicy>(&mut self, policy: &P) {
         let namespace = &*self.collector.name.namespace;
-        let policies = iter::once(policy).chain(policy.pending());
-        let targets = policies.flat_map(|it| it.target_refs());
+        let targets = policy.target_refs().iter();
         let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
         self.collector.links.belongs_to.extend(targets);
     }
