@@ -20,7 +20,7 @@ use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef, Severity, is_protected};
+use crate::api::{Key, Kind, Object, ObjectRef, Severity, is_protected, protects};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
@@ -268,7 +268,10 @@ impl Store {
         let released = self.deferred.release(now, &self.referenced, &self.moments);
         // What only the previous versions referred to is no longer needed.
         for name in &released.names {
-            self.referenced.forget_previous(name);
+            match self.snapshot.object(name) {
+                Some(_) => self.referenced.forget_previous(name),
+                None => self.referenced.forget(name),
+            }
         }
         self.drop_unreferenced();
         !released.names.is_empty() || released.is_changed
@@ -311,26 +314,28 @@ impl Store {
 
     /// Problems of objects that have waited for policies for long.
     fn late(&self) -> impl Iterator<Item = Problem> {
-        self.deferred.late().filter_map(|(name, is_new, after)| {
+        self.deferred.late().map(|(name, is_new, after)| {
             let kinds: BTreeSet<_> = self.moments.behind(after).collect();
             let kinds = kinds.iter().filter_map(|it| self.scopes.get(it));
             let kinds = kinds
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
                 .join(", ");
-            let generation = self.snapshot.object(name)?.meta().generation;
-            let state = match is_new {
-                true => "is new and not served yet",
-                false => "has changed, and its previous version is served",
+            let object = self.snapshot.object(name);
+            let generation = object.as_ref().map_or(0, |it| it.meta().generation);
+            let state = match (object, is_new) {
+                (None, _) => "was deleted, and is served still",
+                (Some(_), true) => "is new and not served yet",
+                (Some(_), false) => "has changed, and its previous version is served",
             };
             let message = format!(
-                "{state}: policies may protect it that the watch of {kinds} has not shown so far"
+                "{state}: policies may have been written before that the watch of {kinds} has not shown so far"
             );
             let problem = Problem::of_object(name.clone(), generation, message);
-            Some(Problem {
+            Problem {
                 severity: Severity::Warning,
                 ..problem
-            })
+            }
         })
     }
 
@@ -429,6 +434,7 @@ impl Store {
         let kind = object.kind();
         let may_be_protected = self.first.is_some() && is_protected(kind);
         if !can_reference(kind) && !may_be_protected {
+            self.deferred.remove(&name);
             return self.snapshot.insert(object);
         }
         let own = can_reference(kind).then(|| References::of(&object));
@@ -447,8 +453,9 @@ impl Store {
         };
         let after = match held {
             _ if may_be_protected && may_add() => self.moments.next(),
-            Some((_, after)) => after,
-            None => 0,
+            // A policy that is there again after its removal takes the place of what was left of it.
+            Some((_, after)) if previous.is_some() => after,
+            _ => 0,
         };
         let published = held.map_or(previous.as_ref(), |(previous, _)| previous);
         let mut wait = Wait::new(references, after);
@@ -485,12 +492,35 @@ impl Store {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.deleted(name);
         }
+        let was_unreadable = self.problems.remove(name).is_some();
+        if protects(kind) && self.hold_removed(kind, name) {
+            return was_unreadable;
+        }
         self.deferred.remove(name);
         if can_reference(kind) {
             self.referenced.forget(name);
         }
-        let was_unreadable = self.problems.remove(name).is_some();
         self.snapshot.remove(name) | was_unreadable
+    }
+
+    /// Removes a policy that protects requests. Leaves the published version in service until the policies are known that were
+    /// written before the removal, of which one of another kind may take its place. Returns whether there is such a version.
+    fn hold_removed(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
+        let held = self.deferred.published(name);
+        let (is_held, previous) = (held.is_some(), self.snapshot.object(name));
+        let has_published = held.map_or(previous.is_some(), |(published, _)| published.is_some());
+        if self.first.is_none() || !has_published {
+            return false;
+        }
+        let after = self.moments.next();
+        if self.moments.is_past(after) {
+            return false;
+        }
+        self.snapshot.remove(name);
+        let previous = previous.filter(|_| !is_held || !can_reference(kind));
+        let wait = Wait::new(Vec::new(), after);
+        self.deferred.hold(name.clone(), previous, wait);
+        true
     }
 }
 

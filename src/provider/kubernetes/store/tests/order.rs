@@ -202,6 +202,59 @@ fn route_that_is_deleted_while_it_waits_is_never_published() {
     assert!(!is_served(&store, "a"));
 }
 
+/// Another policy, perhaps of another kind, may have been written to take its place.
+#[test]
+fn deleted_policy_is_published_until_the_policies_that_were_written_before_are_known() {
+    let (scopes, overrides) = (scopes(), index("BackendTLSOverride"));
+    for number in protecting() {
+        let kind = scopes[number].kind;
+        let put = |name: &str| {
+            let target = json!({"group": "", "kind": "Service", "name": "a"});
+            let spec = json!({"targetRefs": [target], "validation": {"hostname": "a.example"}});
+            Change::Applied(ParsedObject {
+                version: Some(9),
+                ..parsed(kind.kind, name, &spec)
+            })
+        };
+        let has = |store: &Store, kind: &Kind, name: &str| {
+            let snapshot = store.load().unwrap().snapshot;
+            snapshot.object(&kind.object_ref("default", name)).is_some()
+        };
+        let mut store = published();
+        assert!(store.apply(number, put("a")), "{}", kind.kind);
+        assert!(!store.apply(number, deleted("a")));
+        assert!(has(&store, kind, "a"));
+        let moment = store.take_moment().unwrap();
+        for scope in protecting() {
+            let newest = (scope == overrides).then_some(10);
+            store.apply_message(Message::Newest(scope, moment, newest.or(Some(0))));
+        }
+        assert!(!store.release(Instant::now()) && has(&store, kind, "a"));
+        let target = json!({"group": "", "kind": "Service", "name": "a"});
+        let spec = json!({"targetRefs": [target], "mode": "None"});
+        let successor = ParsedObject {
+            version: Some(10),
+            ..parsed("BackendTLSOverride", "b", &spec)
+        };
+        store.apply(overrides, Change::Applied(successor));
+        assert!(store.release(Instant::now()));
+        assert!(!has(&store, kind, "a") && has(&store, scopes[overrides].kind, "b"));
+
+        // One that is there again does not wait.
+        store.apply(number, put("a"));
+        assert!(!store.apply(number, deleted("a")));
+        store.apply(number, put("a"));
+        answer(&mut store);
+        store.release(Instant::now());
+        assert!(has(&store, kind, "a"));
+        // Nothing else is left of it.
+        store.apply(number, deleted("a"));
+        answer(&mut store);
+        assert!(store.release(Instant::now()) && !has(&store, kind, "a"));
+        assert!(store.deferred.is_empty());
+    }
+}
+
 #[test]
 fn what_waits_for_long_is_a_problem_and_is_not_published() {
     let (mut store, routes) = (published(), index("HTTPRoute"));
