@@ -296,7 +296,10 @@ async fn a_file_that_does_not_parse_keeps_its_objects() {
         (Some("1"), Some("1"))
     );
     assert_eq!(
-        (load.problems[0].document, load.problems[0].severity),
+        (
+            load.problems[0].location.document,
+            load.problems[0].severity
+        ),
         (2, Severity::Error)
     );
     followed.write("both.yaml", &config_map("a", "3"));
@@ -329,7 +332,11 @@ async fn an_invalid_object_keeps_its_valid_version_and_the_others_change() {
     assert_eq!(kept.spec.ports[0].port, 80);
     let first = &load.problems[0];
     assert_eq!(
-        (first.document, first.line, first.field.as_str()),
+        (
+            first.location.document,
+            first.location.line,
+            first.field.as_str()
+        ),
         (1, 4, "spec.ports[0].port")
     );
     assert_eq!(first.rule, "maximum: 65535");

@@ -24,6 +24,7 @@ use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
 use crate::explain::advised;
 use crate::ir::ObjectRef;
+use crate::provider::file::{Located, Locations};
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
@@ -49,7 +50,7 @@ Examples:
 
 Warns of valid configuration that fails requests: backends and authorization servers without endpoints or weight, paths of
 sign-ins that no rule matches, and certificates that are expired, not yet valid, valid for at most 7 more days, or not for
-the hostname of their listener. For a folder, also of limits with scope Gateway: each process counts by itself there.
+the hostname of their listener. For a folder, names file and line of each object, and warns also of limits with scope Gateway: each process counts by itself there.
 With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
 read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
 GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
@@ -99,8 +100,9 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
         is_judged_alone: matches!(source, ObjectSource::Folder(_)),
         ..options(&args.permissions, mode)
     };
-    let (load, translation) = translate_objects(source, &options)?;
-    let mut result = CheckResult::new(&load, &translation, (options.mode, Timestamp::now()));
+    let (load, locations, translation) = translate_objects(source, &options)?;
+    let now = (options.mode, Timestamp::now());
+    let mut result = CheckResult::new(&load, &locations, &translation, now);
     let allowed = args.controller.key_addresses();
     result
         .warnings
@@ -117,14 +119,14 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     })
 }
 
-/// Reads and translates the objects of a source.
+/// Reads and translates the objects of a source. Returns also where they are in files.
 pub(super) fn translate_objects(
     source: ObjectSource<'_>,
     options: &Options,
-) -> anyhow::Result<(Load, Translation)> {
-    let load = source.load(options)?;
+) -> anyhow::Result<(Load, Locations, Translation)> {
+    let (load, locations) = source.load(options)?;
     let translation = translate(&load.snapshot, None, options);
-    Ok((load, translation))
+    Ok((load, locations, translation))
 }
 
 /// The options of the translation for these flags.
@@ -139,6 +141,7 @@ pub(super) fn options(permissions: &PermissionFlags, mode: Mode) -> Options {
 /// What a check finds.
 struct CheckResult<'a> {
     problems: &'a [Problem],
+    locations: &'a Locations,
     report: &'a StatusReport,
     /// Objects that are not accepted, and why.
     refused: Vec<(ObjectRef, String)>,
@@ -148,7 +151,12 @@ struct CheckResult<'a> {
 }
 
 impl<'a> CheckResult<'a> {
-    fn new(load: &'a Load, translation: &'a Translation, (mode, now): (Mode, Timestamp)) -> Self {
+    fn new(
+        load: &'a Load,
+        locations: &'a Locations,
+        translation: &'a Translation,
+        (mode, now): (Mode, Timestamp),
+    ) -> Self {
         let mut warnings = warnings::of(&load.snapshot, &translation.ir, now);
         warnings.extend(sign_in::of(&translation.ir));
         warnings.extend(readings::of(&translation.ir));
@@ -158,7 +166,7 @@ impl<'a> CheckResult<'a> {
         }
         let shadowed = shadowed(&translation.ir);
         warnings.extend(shadowed.iter().map(|shadowed| Warning {
-            object: None,
+            object: Some(shadowed.rule.route.clone()),
             message: shadowed.to_string(),
         }));
         let report = &translation.report;
@@ -175,6 +183,7 @@ impl<'a> CheckResult<'a> {
         let (refused, unmet) = problems.partition(is_refused);
         Self {
             problems: &load.problems,
+            locations,
             report,
             refused,
             unmet,
@@ -202,17 +211,31 @@ impl<'a> CheckResult<'a> {
         }
     }
 
+    /// Returns problems, each with the location of its object.
+    fn located<'s>(
+        &'s self,
+        problems: &'s [(ObjectRef, String)],
+    ) -> impl Iterator<Item = Located<'s>> {
+        let problems = problems.iter();
+        problems.map(|(object, message)| self.locations.locate(Some(object), message))
+    }
+
+    fn located_warnings(&self) -> impl Iterator<Item = Located<'_>> {
+        let warnings = self.warnings.iter();
+        warnings.map(|it| self.locations.locate(it.object.as_ref(), &it.message))
+    }
+
     fn print(&self, quiet: bool, out: &mut impl Write) -> io::Result<()> {
         for problem in self.problems {
             writeln!(out, "{problem}")?;
         }
-        for (object, problem) in &self.refused {
-            writeln!(out, "not accepted: {object}: {problem}")?;
+        for refusal in self.located(&self.refused) {
+            writeln!(out, "not accepted: {refusal}")?;
         }
-        for (object, problem) in &self.unmet {
-            writeln!(out, "problem: {object}: {problem}")?;
+        for problem in self.located(&self.unmet) {
+            writeln!(out, "problem: {problem}")?;
         }
-        for warning in &self.warnings {
+        for warning in self.located_warnings() {
             writeln!(out, "warning: {warning}")?;
         }
         if quiet {
@@ -243,19 +266,11 @@ impl<'a> CheckResult<'a> {
             true => Vec::new(),
             false => self.report.conditions(),
         };
-        let listed = |list: &'_ [(ObjectRef, String)]| {
-            let list = list.iter();
-            list.map(|(object, message)| Unmet {
-                object: object.clone(),
-                message: message.clone(),
-            })
-            .collect()
-        };
         Document {
             problems: self.problems,
-            not_accepted: listed(&self.refused),
-            other_problems: listed(&self.unmet),
-            warnings: &self.warnings,
+            not_accepted: self.located(&self.refused).collect(),
+            other_problems: self.located(&self.unmet).collect(),
+            warnings: self.located_warnings().collect(),
             conditions,
             summary: self.summary(),
         }
@@ -267,18 +282,11 @@ impl<'a> CheckResult<'a> {
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
     problems: &'a [Problem],
-    not_accepted: Vec<Unmet>,
-    other_problems: Vec<Unmet>,
-    warnings: &'a BTreeSet<Warning>,
+    not_accepted: Vec<Located<'a>>,
+    other_problems: Vec<Located<'a>>,
+    warnings: Vec<Located<'a>>,
     conditions: Vec<PlacedConditions<'a>>,
     summary: Summary,
-}
-
-/// A problem of an object.
-#[derive(Serialize)]
-struct Unmet {
-    object: ObjectRef,
-    message: String,
 }
 
 /// Numbers of objects and problems.

@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 use super::admin_client::runtime;
 use super::value::namespace;
 use crate::cluster::client::ApiServer;
-use crate::provider::{FileProvider, KubernetesProvider, Listing, Load, file};
+use crate::provider::file::{self, Locations};
+use crate::provider::{FileProvider, KubernetesProvider, Listing, Load};
 use crate::settings::NamespacedName;
 use crate::telemetry::log;
 use crate::translate::{Mode, Options, watched_kinds};
@@ -90,11 +91,11 @@ impl<'a> ObjectSource<'a> {
         }
     }
 
-    /// Reads the objects. Says on standard error what of a cluster cannot be read.
+    /// Reads the objects, and where they are in files. Says on standard error what of a cluster cannot be read.
     ///
     /// # Errors
     /// When the folder cannot be read or the API server cannot be reached.
-    pub(super) fn load(self, options: &Options) -> anyhow::Result<Load> {
+    pub(super) fn load(self, options: &Options) -> anyhow::Result<(Load, Locations)> {
         match self {
             Self::Folder(path) if path == Path::new(STANDARD_INPUT) => {
                 Ok(file::load_text(path, &standard_input()?))
@@ -105,13 +106,16 @@ impl<'a> ObjectSource<'a> {
                 let pipe = pipe.with_context(|| format!("{} cannot be read", path.display()))?;
                 Ok(file::load_text(path, &text_of(pipe, &path.display())?))
             }
-            Self::Folder(folder) => FileProvider::new(folder.to_owned()).load(),
+            Self::Folder(folder) => {
+                let mut provider = FileProvider::new(folder.to_owned());
+                Ok((provider.load()?, provider.locations()))
+            }
             Self::Cluster(flags) => {
                 let Listing { load, absent } = runtime()?.block_on(list(flags, options))?;
                 for line in absent {
                     log::write_line(&format!("portcullis: {line}"));
                 }
-                Ok(load)
+                Ok((load, Locations::default()))
             }
         }
     }

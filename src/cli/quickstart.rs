@@ -262,7 +262,7 @@ mod tests {
         let backends = [7001, 7002].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         folder.fill(&args, &backends).unwrap();
         let source = ObjectSource::Folder(&folder.0);
-        let (load, translation) = translate_objects(source, &Options::default()).unwrap();
+        let (load, _, translation) = translate_objects(source, &Options::default()).unwrap();
         assert_eq!(load.problems, []);
         assert_eq!(translation.report.problems().collect::<Vec<_>>(), []);
         let ports: Vec<u16> = translation

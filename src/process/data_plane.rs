@@ -347,7 +347,7 @@ fn unread(load: &Load) -> Vec<Problem> {
     let faults = load.problems.iter().filter(|problem| problem.is_fault());
     let shown = |problem: &provider::Problem| {
         let object = problem.object.as_ref().map(ToString::to_string);
-        let file = problem.file.display().to_string();
+        let file = problem.location.file.display().to_string();
         Problem::of_file(object.unwrap_or(file), problem.to_string())
     };
     faults.map(shown).collect()

@@ -5,6 +5,7 @@ mod advice;
 mod change;
 mod entry;
 mod locate;
+mod locations;
 mod merge;
 mod parse;
 mod pending;
@@ -22,6 +23,7 @@ use anyhow::Context;
 
 use self::change::Extent;
 use self::entry::{Entry, Files, entry_of, read_entry};
+pub use self::locations::{Located, Locations};
 use self::merge::Merged;
 use self::scan::{Scan, below_path};
 use super::{Load, Problem, Progress};
@@ -49,14 +51,14 @@ pub struct FileProvider {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn load_file(path: &Path) -> anyhow::Result<Load> {
+pub fn load_file(path: &Path) -> anyhow::Result<(Load, Locations)> {
     let text = entry::read(path);
     let (text, _) = text.with_context(|| format!("the file {} cannot be read", path.display()))?;
     Ok(load_text(path, &text))
 }
 
 /// Reads a text as that of a file of this name.
-pub fn load_text(path: &Path, text: &str) -> Load {
+pub fn load_text(path: &Path, text: &str) -> (Load, Locations) {
     let entry = entry_of(path, (text, None), None);
     let mut scan = Scan::default();
     if entry.documents.is_empty() {
@@ -64,11 +66,13 @@ pub fn load_text(path: &Path, text: &str) -> Load {
         let problem = Problem::of_file(Severity::Note, path, message);
         scan.problems.push(problem);
     }
-    FileProvider::new(path.to_owned()).accept(Draft {
+    let mut provider = FileProvider::new(path.to_owned());
+    let load = provider.accept(Draft {
         scan,
         files: Files::unit(path.into(), entry),
         is_whole: true,
-    })
+    });
+    (load, provider.locations())
 }
 
 /// A load that has not been committed yet.
@@ -114,6 +118,11 @@ impl FileProvider {
     pub fn load(&mut self) -> anyhow::Result<Load> {
         let draft = self.draft(&Extent::Everything, &BTreeSet::new())?;
         Ok(self.accept(draft))
+    }
+
+    /// Returns where the objects are that were read last.
+    pub fn locations(&self) -> Locations {
+        Locations::new(self.files.clone())
     }
 
     /// Reads what has changed. Treats `unfinished` files (real paths), which are being written, as
@@ -245,7 +254,9 @@ impl FileProvider {
         };
         let problems = self.scan.problems.iter().chain(self.merged.problems());
         let mut problems: Vec<Problem> = problems.cloned().collect();
-        problems.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
+        problems.sort_by(|Problem { location: a, .. }, Problem { location: b, .. }| {
+            (&a.file, a.document).cmp(&(&b.file, b.document))
+        });
         Load {
             position: None,
             snapshot: self.merged.snapshot().clone(),

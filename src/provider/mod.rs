@@ -15,7 +15,7 @@ pub use file::FileProvider;
 pub use kubernetes::bundle::follow_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
 pub use kubernetes::{KubernetesProvider, Listing, Timing};
-pub use problem::Problem;
+pub use problem::{FileLocation, Problem};
 pub use progress::Progress;
 pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 

@@ -1,7 +1,8 @@
 //! A problem of the input: location, severity and message.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,18 +15,36 @@ const RULE_SHOWN: usize = 160;
 /// Maximum number of printed characters of a name or field. Valid ones are never longer.
 const NAME_SHOWN: usize = 600;
 
-/// A problem of the input.
+/// A place in a file. Prints as `FILE:LINE (document NUMBER)`, or as `FILE` for the whole file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Problem {
-    /// Severity.
-    pub severity: Severity,
+pub struct FileLocation {
     /// File or directory; empty for objects of a cluster.
-    pub file: PathBuf,
+    pub file: Arc<Path>,
     /// Number of the document in the file, from 1; 0 for the whole file.
     pub document: usize,
     /// Line of the field, of the document if the field is unknown, or of the syntax error, from 1; 0
     /// for the whole file.
     pub line: usize,
+}
+
+impl fmt::Display for FileLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&plain(&self.file.display()))?;
+        match self.document {
+            0 => Ok(()),
+            document => write!(f, ":{} (document {document})", self.line),
+        }
+    }
+}
+
+/// A problem of the input.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Problem {
+    /// Severity.
+    pub severity: Severity,
+    /// Where it is.
+    #[serde(flatten)]
+    pub location: FileLocation,
     /// The object, if its name is known.
     pub object: Option<ObjectRef>,
     /// Generation of the object; 0 if it has none.
@@ -44,16 +63,14 @@ pub struct Problem {
 
 impl Problem {
     /// Creates a problem of a whole file.
-    pub fn of_file(
-        severity: Severity,
-        file: impl Into<PathBuf>,
-        message: impl Into<String>,
-    ) -> Self {
+    pub fn of_file(severity: Severity, file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         Self {
             severity,
-            file: file.into(),
-            document: 0,
-            line: 0,
+            location: FileLocation {
+                file: file.as_ref().into(),
+                document: 0,
+                line: 0,
+            },
             object: None,
             generation: 0,
             field: String::new(),
@@ -73,7 +90,7 @@ impl Problem {
         Self {
             object: Some(object),
             generation,
-            ..Self::of_file(Severity::Error, PathBuf::new(), message)
+            ..Self::of_file(Severity::Error, "", message)
         }
     }
 }
@@ -81,11 +98,8 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.severity)?;
-        if self.file != PathBuf::new() {
-            write!(f, ": {}", plain(&self.file.display()))?;
-        }
-        if self.document > 0 {
-            write!(f, ":{} (document {})", self.line, self.document)?;
+        if !self.location.file.as_os_str().is_empty() {
+            write!(f, ": {}", self.location)?;
         }
         if let Some(object) = &self.object {
             write!(f, ": {}", plain(object))?;

@@ -198,8 +198,8 @@ fn check_judges_a_folder_as_its_controller_does() {
         (stdout(&output), output.status.code())
     };
     let (text, code) = checked(&[]);
-    let unserved = "not accepted: Gateway default/web: not served: spec.gatewayClassName is portcullis, which does not \
-                    exist; classes served here: none\n";
+    let unserved = "/gateway.yaml:6 (document 2): Gateway default/web: not served: spec.gatewayClassName is portcullis, which \
+                    does not exist; classes served here: none\n";
     assert!(text.contains(unserved), "{text}");
     assert_eq!(code, Some(1));
     fs::write(folder.path().join("class.yaml"), CLASS).unwrap();
@@ -223,13 +223,72 @@ fn check_judges_a_folder_as_its_controller_does() {
     fs::write(folder.path().join("orphans.yaml"), ORPHANS).unwrap();
     let (text, code) = checked(&["--allow-host-network", "unprivileged-ports"]);
     for orphan in [
-        "not accepted: HTTPRoute default/shop: spec.parentRefs[0] names Gateway default/wbe, which does not exist",
-        "not accepted: ListenerSet default/more: spec.parentRef names Gateway default/wbe, which does not exist",
-        "not accepted: AccessPolicy default/office: without effect",
+        "/orphans.yaml:1 (document 1): HTTPRoute default/shop: spec.parentRefs[0] names Gateway default/wbe, which does not exist",
+        "/orphans.yaml:6 (document 2): ListenerSet default/more: spec.parentRef names Gateway default/wbe, which does not exist",
+        "/orphans.yaml:11 (document 3): AccessPolicy default/office: without effect",
     ] {
         assert!(text.contains(orphan), "{text}");
     }
+    assert_eq!(text.matches("not accepted: /").count(), 3, "{text}");
     assert_eq!(code, Some(1));
+}
+
+/// What lacks a backend, a parent and an endpoint, in this order.
+const LACKING: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: lost}
+spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: nothing, port: 80}]}]}
+---
+# The parent of this route has another name.
+
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: orphan}
+spec: {parentRefs: [{name: web, sectionName: x}], rules: [{backendRefs: [{name: s, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: idle}
+spec: {parentRefs: [{name: web}], rules: [{matches: [{path: {value: /idle}}], backendRefs: [{name: s, port: 80}]}]}
+";
+
+#[test]
+fn check_names_file_and_line_of_every_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("plain.yaml"), PLAIN).unwrap();
+    fs::create_dir(folder.path().join("team")).unwrap();
+    let file = folder.path().join("team/shop.yaml");
+    fs::write(&file, LACKING).unwrap();
+    let file = file.to_str().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let text = stdout(&output(&["check", "--quiet", path]));
+    for line in [
+        format!("not accepted: {file}:8 (document 2): HTTPRoute default/orphan: "),
+        format!("problem: {file}:1 (document 1): HTTPRoute default/lost: "),
+        format!("warning: {file}:13 (document 3): HTTPRoute default/idle: "),
+    ] {
+        assert!(
+            text.lines().any(|it| it.starts_with(&line)),
+            "`{line}` is missing in\n{text}"
+        );
+    }
+    let json = stdout(&output(&["check", "--quiet", "-o", "json", path]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for (list, object, line) in [
+        ("notAccepted", "HTTPRoute default/orphan", 8),
+        ("otherProblems", "HTTPRoute default/lost", 1),
+        ("warnings", "HTTPRoute default/idle", 13),
+    ] {
+        let mut findings = json[list].as_array().unwrap().iter();
+        let finding = findings.find(|it| it["object"] == object);
+        let finding = finding.unwrap_or_else(|| panic!("no {object} in {json:#}"));
+        assert_eq!(
+            (&finding["file"], &finding["line"]),
+            (&file.into(), &line.into()),
+            "{finding}"
+        );
+    }
 }
 
 /// References to misspelt names.
@@ -390,6 +449,9 @@ fn check_takes_a_file_or_standard_input() {
         text.contains("error: -:16 (document 2): HTTPRoute default/bad: "),
         "{text}"
     );
+    let orphans = stdout(&of(&format!("{ORPHANS}---\n{PLAIN}")));
+    let line = "not accepted: -:1 (document 1): HTTPRoute default/shop: spec.parentRefs[0] ";
+    assert!(orphans.contains(line), "{orphans}");
     let good = of(PLAIN);
     assert!(good.status.success(), "{}", stdout(&good));
     assert!(stdout(&of("")).contains("it is empty, so nothing is served"));

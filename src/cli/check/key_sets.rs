@@ -98,7 +98,7 @@ endpoints: [{addresses: [10.0.0.1]}, {addresses: [169.254.169.254]}]
             &Options::default(),
             &AllowedAddresses::new(allowed),
         );
-        warnings.iter().map(ToString::to_string).collect()
+        warnings.into_iter().map(|it| it.message).collect()
     }
 
     #[test]

@@ -31,10 +31,10 @@ spec:
 fn check<T>(text: &str, look: impl FnOnce(&CheckResult<'_>) -> T) -> T {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("routes.yaml"), text).unwrap();
-    let (load, translation) =
+    let (load, _, translation) =
         translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
-    let now = (Mode::Standalone, Timestamp::now());
-    look(&CheckResult::new(&load, &translation, now))
+    let (locations, now) = (Locations::default(), (Mode::Standalone, Timestamp::now()));
+    look(&CheckResult::new(&load, &locations, &translation, now))
 }
 
 fn printed(text: &str) -> String {
@@ -449,10 +449,10 @@ spec:
     );
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), format!("{GATEWAY}{objects}")).unwrap();
-    let (load, translation) =
+    let (load, locations, translation) =
         translate_objects(ObjectSource::Folder(folder.path()), &Options::default()).unwrap();
     let in_cluster = (Mode::Kubernetes, Timestamp::now());
-    let result = CheckResult::new(&load, &translation, in_cluster);
+    let result = CheckResult::new(&load, &locations, &translation, in_cluster);
     assert!(result.warnings.is_empty());
 }
 

@@ -1,10 +1,8 @@
 //! Warnings about configuration that is valid and yet fails requests or handshakes. Pure: the caller passes the time.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use crate::api::Resource;
 use crate::api::core::SERVICE_NAME_LABEL;
@@ -18,21 +16,11 @@ use crate::status::certificates::validity;
 use crate::status::{self, ConditionType, StatusReport};
 
 /// A warning.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Warning {
     /// The object that needs a change; `None` if the message names it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) object: Option<ObjectRef>,
     pub(super) message: String,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.object {
-            Some(object) => write!(f, "{object}: {}", self.message),
-            None => f.write_str(&self.message),
-        }
-    }
 }
 
 impl From<status::Warning> for Warning {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::entry::{self, Admissions, Document, Entry, Files};
-use super::locate::Lines;
+use super::entry::{self, Entry, Files};
+use super::locations::Location;
 use super::parse::SyntaxError;
 use crate::api::{Admission, Finding, Object, ObjectRef, Severity};
 use crate::provider::Problem;
@@ -102,43 +102,6 @@ impl Shared {
     }
 }
 
-/// Location of an object.
-#[derive(Clone, Copy, Debug)]
-struct Location<'a> {
-    file: &'a Path,
-    document: usize,
-    /// First line of the document, or line of the syntax error.
-    line: usize,
-    fields: Option<&'a Lines>,
-}
-
-impl<'a> Location<'a> {
-    fn new(file: &'a Path, index: usize, document: &'a Document) -> Self {
-        Self {
-            file,
-            document: index + 1,
-            line: document.line,
-            fields: document.outcome.as_ref().ok().and_then(Admissions::fields),
-        }
-    }
-
-    fn problem(&self, object: Option<&ObjectRef>, finding: &Finding) -> Problem {
-        let line = self.fields.and_then(|fields| fields.get(&finding.field));
-        Problem {
-            severity: finding.severity,
-            file: self.file.to_owned(),
-            document: self.document,
-            line: self.line + line.map_or(0, |line| line - 1),
-            generation: 0,
-            object: object.cloned(),
-            field: finding.field.clone(),
-            message: finding.message.clone(),
-            rule: finding.rule.clone(),
-            leaves_open: false,
-        }
-    }
-}
-
 /// The definition of an object in a file.
 #[derive(Clone, Copy)]
 struct Definition<'a> {
@@ -179,7 +142,7 @@ impl<'a> Definitions<'a> {
 }
 
 /// Returns the first definition of each object in a file.
-fn first<'a>(path: &'a Path, entry: &'a Entry) -> FxHashMap<&'a ObjectRef, Definition<'a>> {
+fn first<'a>(path: &'a Arc<Path>, entry: &'a Entry) -> FxHashMap<&'a ObjectRef, Definition<'a>> {
     let mut all = FxHashMap::default();
     if entry.keeps_previous() {
         return all;
@@ -353,7 +316,7 @@ struct FileProblems<'m, 'd, 'a> {
 }
 
 impl FileProblems<'_, '_, '_> {
-    fn all(&mut self, path: &Path, entry: &Entry) {
+    fn all(&mut self, path: &Arc<Path>, entry: &Entry) {
         let keeps_previous = entry.keeps_previous();
         if let Some(failure) = entry.failure() {
             self.problems.push(Problem {
@@ -390,7 +353,8 @@ impl FileProblems<'_, '_, '_> {
             self.problems
                 .push(Problem::of_file(worst, path, format!("and {more} more")));
         }
-        self.problems.sort_by_key(|problem| problem.document);
+        self.problems
+            .sort_by_key(|problem| problem.location.document);
     }
 
     fn broken(&mut self, location: Location<'_>, error: &SyntaxError, keeps_previous: bool) {
@@ -415,7 +379,7 @@ impl FileProblems<'_, '_, '_> {
     fn object(&mut self, location: Location<'_>, number: usize, admission: &Admission) {
         let id = admission.id.as_ref();
         let first = id.and_then(|id| {
-            let files = self.merged.shared.files(id, Some(location.file));
+            let files = self.merged.shared.files(id, Some(&**location.file));
             let first = self.definitions.first_of(files, id)?;
             Some((id, first))
         });
@@ -427,10 +391,8 @@ impl FileProblems<'_, '_, '_> {
             && place(first).is_lt()
         {
             let message = format!(
-                "is already defined in {}:{} (document {}); this definition is ignored",
-                first.location.file.display(),
-                first.location.line,
-                first.location.document
+                "is already defined in {}; this definition is ignored",
+                first.location.of_object()
             );
             return self
                 .problems

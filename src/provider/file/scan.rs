@@ -88,7 +88,7 @@ impl Scan {
     pub(super) fn update(&mut self, real: &Path) -> Option<PathBuf> {
         let below = real.strip_prefix(&self.root.1).ok()?;
         let path = self.root.0.join(below);
-        let is_noted = |problem: &Problem| problem.file.starts_with(&path);
+        let is_noted = |problem: &Problem| problem.location.file.starts_with(&path);
         if below.components().next().is_none()
             || !self.is_plain()
             || self.problems.iter().any(is_noted)

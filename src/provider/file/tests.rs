@@ -1,6 +1,7 @@
 //! Broken directories and files: each is reported, bounded, and does not affect the others.
 
 mod changes;
+mod locations;
 mod unreadable;
 
 use std::fs;
@@ -98,7 +99,7 @@ fn problems_have_the_line_of_their_field() {
         panic!("{:?}", load.problems)
     };
     assert_eq!(
-        (problem.line, &*problem.field),
+        (problem.location.line, &*problem.field),
         (line, "spec.listeners[0].hostname")
     );
     assert!(
@@ -122,7 +123,7 @@ fn frequent_mistakes_in_yaml_have_sentences_of_their_own() {
     ] {
         let load = load(&[("a.yaml", text)]);
         let problem = &load.problems[0];
-        assert_eq!(problem.line, line, "{problem}");
+        assert_eq!(problem.location.line, line, "{problem}");
         assert!(problem.message.contains(message), "{problem}");
     }
 }
@@ -138,7 +139,11 @@ fn flattens_lists_and_counts_documents() {
     assert_eq!(names(&load), ["a", "b"]);
     let problem = &load.problems[0];
     assert_eq!(
-        (problem.document, problem.line, problem.field.as_str()),
+        (
+            problem.location.document,
+            problem.location.line,
+            problem.field.as_str()
+        ),
         (2, 10, "apiVersion")
     );
 }
@@ -199,7 +204,11 @@ fn accepts_byte_order_marks_and_reports_invalid_bytes() {
         panic!("{:?}", load.problems)
     };
     assert!(nul.message.contains("unexpected character"), "{nul}");
-    assert_eq!((tabs.document, tabs.line), (1, 3), "{tabs}");
+    assert_eq!(
+        (tabs.location.document, tabs.location.line),
+        (1, 3),
+        "{tabs}"
+    );
 
     let directory = directory(&[("a.yaml", "")]);
     let utf16: Vec<u8> = format!("\u{feff}{}", object("f"))
@@ -280,7 +289,10 @@ fn problems_are_single_lines_and_bounded() {
         assert!(text.len() < 2000, "{text}");
     }
     let of = |name: &str| {
-        let found = load.problems.iter().find(|it| it.file.ends_with(name));
+        let found = load
+            .problems
+            .iter()
+            .find(|it| it.location.file.ends_with(name));
         found.expect("a problem").to_string()
     };
     assert!(of("many.yaml").contains("more than 100000 documents"));
@@ -310,7 +322,14 @@ fn only_an_unreadable_directory_is_an_error() {
     let messages: Vec<_> = load
         .problems
         .iter()
-        .map(|problem| problem.file.file_name().expect("a name").to_owned())
+        .map(|problem| {
+            problem
+                .location
+                .file
+                .file_name()
+                .expect("a name")
+                .to_owned()
+        })
         .collect();
     assert_eq!(messages, ["a.yaml", "b.yaml", "c.json", "d.yaml"]);
 }
@@ -321,8 +340,8 @@ fn syntax_error_names_its_line_and_drops_only_its_document() {
     let load = load(&[("a.yaml", &text)]);
     assert_eq!(names(&load), ["a"]);
     let problem = &load.problems[0];
-    assert_eq!(problem.document, 2);
-    assert!(problem.line >= 4, "{problem}");
+    assert_eq!(problem.location.document, 2);
+    assert!(problem.location.line >= 4, "{problem}");
     assert!(problem.to_string().contains("a.yaml:"), "{problem}");
 }
 

@@ -1,7 +1,8 @@
 //! Objects as their authors wrote them, of any kind, from a folder, a file or a text: without the defaults and the
 //! validation of an API server.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::scan::{self, Scan};
 use super::{entry, parse};
 use crate::api::Severity;
-use crate::provider::Problem;
+use crate::provider::problem::{FileLocation, Problem};
 
 /// Maximum number of documents in a file.
 const MAX_DOCUMENTS: usize = 100_000;
@@ -17,12 +18,8 @@ const MAX_DOCUMENTS: usize = 100_000;
 /// An object, and where it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
-    /// File; `-` for standard input.
-    pub file: PathBuf,
-    /// Number of the document in the file, from 1.
-    pub document: usize,
-    /// Line of the document, from 1.
-    pub line: usize,
+    /// File, which is `-` for standard input, and document.
+    pub location: FileLocation,
     /// Path in the document, such as `items[2]` of a list.
     pub path: String,
     /// The object.
@@ -37,10 +34,9 @@ impl Written {
             false => ".",
         };
         Problem {
-            document: self.document,
-            line: self.line,
+            location: self.location.clone(),
             field: format!("{}{dot}{field}", self.path),
-            ..Problem::of_file(Severity::Error, &self.file, message)
+            ..Problem::of_file(Severity::Error, "", message)
         }
     }
 }
@@ -87,19 +83,22 @@ pub fn of_text(file: &Path, text: &str) -> anyhow::Result<WrittenObjects> {
         bail!("{file} has more than {MAX_DOCUMENTS} documents");
     }
     let (mut objects, mut problems) = (Vec::new(), Vec::new());
+    let file: Arc<Path> = file.into();
     for (index, document) in documents.into_iter().enumerate() {
+        let location = |line| FileLocation {
+            file: file.clone(),
+            document: index + 1,
+            line,
+        };
         match parse::parse(document, is_json) {
             Ok(items) => objects.extend(items.into_iter().map(|item| Written {
-                file: file.to_owned(),
-                document: index + 1,
-                line: document.line,
+                location: location(document.line),
                 path: item.path,
                 value: item.value,
             })),
             Err(error) => problems.push(Problem {
-                document: index + 1,
-                line: document.line + error.line.saturating_sub(1),
-                ..Problem::of_file(Severity::Error, file, error.message)
+                location: location(document.line + error.line.saturating_sub(1)),
+                ..Problem::of_file(Severity::Error, &file, error.message)
             }),
         }
     }

@@ -24,6 +24,7 @@ pub struct Shadowed {
     pub winner: RuleId,
 }
 
+/// Prints what is wrong with the route of the rule.
 impl fmt::Display for Shadowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -35,9 +36,9 @@ impl fmt::Display for Shadowed {
         } = self;
         write!(
             f,
-            "{}: spec.rules[{}].matches[{index}] gets no request for host {hostname} of {listener}: spec.rules[{}] of {} \
+            "spec.rules[{}].matches[{index}] gets no request for host {hostname} of {listener}: spec.rules[{}] of {} \
              has the same match or a wider one, and comes first",
-            rule.route, rule.index, winner.index, winner.route
+            rule.index, winner.index, winner.route
         )
     }
 }

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use portcullis::provider::{FileProvider, Load, Problem};
+use portcullis::provider::{FileLocation, FileProvider, Load, Problem};
 use tempfile::TempDir;
 
 use crate::mutate::{self, MutateBytes};
@@ -69,13 +69,14 @@ fn read(provider: &mut FileProvider, file: &Path, data: &[u8]) -> Load {
     for problem in &load.problems {
         let shown = problem.to_string();
         let Problem {
+            location, message, ..
+        } = problem;
+        let FileLocation {
             file: named,
             document,
             line,
-            message,
-            ..
-        } = problem;
-        assert_eq!(named, file, "{shown}");
+        } = location;
+        assert_eq!(&**named, file, "{shown}");
         assert!(shown.contains(&*file.to_string_lossy()), "{shown}");
         assert!(!message.is_empty(), "{shown}");
         let in_file = (1..=lines).contains(line) || (*document, *line) == (0, 0);
