@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use thin_vec::ThinVec;
 
 use super::object::{Kind, Object};
+use super::protection::protects;
 use super::unreadable::{self, Outcome};
 use super::{legacy, parameters, schema};
 use crate::api::finding::{Finding, Severity};
@@ -50,7 +51,7 @@ impl Admission {
         written: &Value,
         findings: Vec<Finding>,
     ) -> Self {
-        let outcome = match unreadable::protects(kind) {
+        let outcome = match protects(kind) {
             true => unreadable::outcome(kind, id.as_ref(), written, &findings),
             false => Outcome::Nothing,
         };
@@ -121,7 +122,7 @@ pub fn admit(value: Value) -> Admission {
     let advice = read_as_released(kind, &kind_name, &mut value);
     let id = identify(kind, &mut value);
     // The schema removes what it does not know.
-    let written = match unreadable::protects(kind) {
+    let written = match protects(kind) {
         true => Value::Object(value.clone()),
         false => Value::Null,
     };
@@ -153,7 +154,7 @@ fn unnamed(
     finding: Finding,
 ) -> Admission {
     let (group, _) = group_and_version(api_version);
-    match meant(group, kind).filter(|kind| unreadable::protects(kind)) {
+    match meant(group, kind).filter(|kind| protects(kind)) {
         Some(kind) => {
             let id = identify(kind, &mut value);
             Admission::invalid(kind, id, &Value::Object(value), vec![finding])
@@ -202,7 +203,7 @@ fn unwatched(mut value: Map<String, Value>, api_version: &str, kind: &str) -> Ad
     if findings.is_empty() {
         findings.push(unknown(group, (api_version, kind), known));
     }
-    if let Some(known) = known.filter(|known| unreadable::protects(known)) {
+    if let Some(known) = known.filter(|known| protects(known)) {
         let id = identify(known, &mut value);
         return Admission::invalid(known, id, &Value::Object(value), findings);
     }

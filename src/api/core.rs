@@ -220,6 +220,11 @@ pub struct SlicePort {
     pub app_protocol: Option<Text>,
 }
 
+/// The type of the Secrets that certificates are read from.
+pub const TLS_TYPE: &str = "kubernetes.io/tls";
+/// The key of Secrets and ConfigMaps with the certificates of authorities.
+pub const BUNDLE: &str = "ca.crt";
+
 /// A Secret. `Debug` omits its data.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct Secret {

@@ -27,6 +27,7 @@ pub mod parameters;
 mod pending;
 pub mod pod;
 pub mod policy;
+mod protection;
 pub mod rate_limit_policy;
 pub mod reference;
 pub mod release_backend;
@@ -50,8 +51,8 @@ pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
+pub use protection::{Protection, protecting_kind, protection, protects};
 pub(crate) use schema::nearest;
-pub use unreadable::{is_protected, protecting_kind, protects};
 pub use whole::decode_whole;
 
 pub use crate::ir::ObjectRef;

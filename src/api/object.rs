@@ -12,7 +12,7 @@ use super::meta::{ObjectMeta, Resource};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{api_version, group_and_version};
 
-/// Declares [`Object`] and [`KINDS`].
+/// Declares [`Object`], [`KindName`] and [`KINDS`].
 macro_rules! objects {
     ($($objects:ident: $module:ident::$type:ident {
         $group:expr, $kind:literal, $versions:expr, $schema:literal $(, $field:ident: $value:expr)*
@@ -24,6 +24,13 @@ macro_rules! objects {
         #[expect(missing_docs, reason = "each variant is named after its type")]
         pub enum Object {
             $($type(Arc<$type>),)+
+        }
+
+        /// Names of the kinds. A `match` does not compile until it decides on each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each variant is named after its type")]
+        pub enum KindName {
+            $($type,)+
         }
 
         impl Object {
@@ -53,7 +60,7 @@ macro_rules! objects {
                 const ROW: Kind = Kind {
                     versions: &$versions,
                     $($field: $value,)*
-                    ..row::<Self>(include_str!(concat!("schema/", $schema, ".json")))
+                    ..row::<Self>(KindName::$type, include_str!(concat!("schema/", $schema, ".json")))
                 };
             }
         )+
@@ -71,12 +78,13 @@ trait Row {
 }
 
 /// Returns the kind of a type, with the values of most kinds.
-const fn row<T>(schema: &'static str) -> Kind
+const fn row<T>(name: KindName, schema: &'static str) -> Kind
 where
     T: Resource + DeserializeOwned,
     Arc<T>: Into<Object>,
 {
     Kind {
+        name,
         group: T::GROUP,
         kind: T::KIND,
         versions: &[],
@@ -93,6 +101,8 @@ where
 /// A kind.
 #[derive(Debug)]
 pub struct Kind {
+    /// Name in a `match`.
+    pub name: KindName,
     /// API group, empty for the core group.
     pub group: &'static str,
     /// Kind.

@@ -15,7 +15,6 @@ use super::finding::{Finding, Severity};
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};
 use super::meta::{ObjectMeta, Resource};
 use super::object::{Kind, Object};
-use super::parameters::GROUP;
 use super::policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
 use super::schema;
@@ -23,14 +22,6 @@ use super::service_import::ServiceImport;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
-/// The kinds of policies that protect requests, or say what others decide by.
-const PROTECTING: [&str; 5] = [
-    AccessPolicy::KIND,
-    RateLimitPolicy::KIND,
-    ClientPolicy::KIND,
-    BackendTlsPolicy::KIND,
-    BackendTlsOverride::KIND,
-];
 /// Maximum number of targets that are read. A valid policy has 16.
 const MAX_TARGETS: usize = 256;
 /// Maximum number of sections that are read, more than a policy can have.
@@ -99,22 +90,6 @@ impl Object {
             _ => "requests to its targets get 500",
         }
     }
-}
-
-/// Reports whether objects of a kind protect requests, or say what others decide by.
-pub fn protects(kind: &Kind) -> bool {
-    [GROUP, GATEWAY_GROUP].contains(&kind.group) && PROTECTING.contains(&kind.kind)
-}
-
-/// Reports whether policies that protect requests can target objects of a kind.
-pub fn is_protected(kind: &Kind) -> bool {
-    let is_route_or_gateway = kind.group == GATEWAY_GROUP && TARGETS.contains(&kind.kind);
-    is_route_or_gateway || BACKENDS.contains(&(kind.group, kind.kind))
-}
-
-/// Returns a kind of policies that protect requests and that a text names.
-pub fn protecting_kind(text: &str) -> Option<&'static str> {
-    PROTECTING.into_iter().find(|kind| text.contains(kind))
 }
 
 /// What becomes of an object that protects requests and is not valid.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::admission::admit;
 use super::object::{Kind, Object};
-use super::unreadable::protects;
+use super::protection::protects;
 
 /// Decodes an object. Fails if a field cannot be read, or if the object protects requests and its `spec` has a field that this
 /// version does not know.

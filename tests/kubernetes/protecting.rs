@@ -3,7 +3,8 @@
 
 use crate::api::Api;
 use crate::harness::origin::Origin;
-use crate::plane::DataPlane;
+use crate::harness::ports::free_ports;
+use crate::plane::{DataPlane, request};
 use crate::{eventually, route, route_with};
 
 /// Returns an AccessPolicy on the route `host`.
@@ -278,4 +279,55 @@ fn policy_with_a_section_of_a_later_version_refuses_requests_and_is_reported() {
     }
     api.apply(&access("seen", "b", "ipRules: {allow: [127.0.0.1]}"));
     plane.wait_for("b.example", "https://one/");
+}
+
+/// Polls a port until the answer for a host is `last`. Any other answer than 404 fails.
+fn wait_for_first(port: u16, host: &str, last: &str) {
+    eventually(
+        || request(port, "/", host).and_then(|head| head.split(' ').nth(1).map(str::to_owned)),
+        |status| match status.as_deref() {
+            None | Some("404") => false,
+            other => other == Some(last) || panic!("{other:?}"),
+        },
+    );
+}
+
+/// The label opens a listener to a route that is known, and no object of the kinds that policies target is new.
+#[test]
+fn label_of_a_namespace_serves_no_route_before_a_policy_that_is_older() {
+    let (api, [port]) = (Api::start(), free_ports());
+    let in_team = |object: &str| object.replace("namespace: default", "namespace: team");
+    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: team}}");
+    api.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: open, namespace: default}}
+spec:
+  gatewayClassName: portcullis
+  listeners:
+  - name: http
+    port: {port}
+    protocol: HTTP
+    allowedRoutes: {{namespaces: {{from: Selector, selector: {{matchLabels: {{open: 'true'}}}}}}}}
+"
+    ));
+    let parent = "parentRefs: [{name: open, namespace: default}]";
+    api.apply(&in_team(&route("a", "one")).replace("parentRefs: [{name: edge}]", parent));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("nothing.example", "404");
+    api.delay("AccessPolicy", true);
+    let deny = "ipRules: {allow: [192.0.2.1]}";
+    api.apply(&in_team(&access("policy", "a", deny)));
+    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: team, labels: {open: 'true'}}}");
+    eventually(
+        || {
+            let head = request(port, "/", "a.example").unwrap();
+            assert!(head.starts_with("HTTP/1.1 404"), "{head}");
+            plane.log("Namespace team: has changed").len()
+        },
+        |lines| *lines > 0,
+    );
+    api.delay("AccessPolicy", false);
+    wait_for_first(port, "a.example", "403");
 }

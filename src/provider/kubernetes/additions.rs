@@ -1,54 +1,100 @@
 //! Which changes of a published object let requests in, or lead them to backends, that its previous version does not: policies
 //! may have been written for these before. Must not know what has arrived.
 
+use super::deferral::is_policy;
 use crate::api::Object;
+use crate::api::annotation::PRIORITY;
+use crate::api::core::{BUNDLE, Secret, Service, TLS_TYPE};
 use crate::api::filter::HttpFilter;
 use crate::api::grpc_route::GrpcRule;
 use crate::api::http_route::HttpRule;
 use crate::api::l4_route::L4Rule;
-use crate::api::reference::BackendRef;
-use crate::api::route::RouteSpec;
+use crate::api::reference::{BackendObjectRef, BackendRef};
+use crate::api::release_backend::ReleaseBackendSpec;
+use crate::api::route::{RouteResource, RouteSpec};
 
-/// Reports whether a version of an object may have something that policies can protect and that another version lacks. Routes
-/// are changed often: their filters, timeouts and shares of backends add nothing. Any other change may.
-pub(super) fn adds(published: &Object, new: &Object) -> bool {
+/// Reports whether a version of an object may have something that policies can protect and that the published one, if there is
+/// one, lacks. The object is of a kind that waits.
+pub(super) fn adds(published: Option<&Object>, new: &Object) -> bool {
+    if is_policy(new.kind()) {
+        let known = published.map(asked_by).unwrap_or_default();
+        return asked_by(new).iter().any(|backend| !known.contains(backend));
+    }
+    published.is_none_or(|published| changes_reach(published, new))
+}
+
+/// Returns the backends that a policy sends requests of its own to: pages of errors, spans.
+fn asked_by(policy: &Object) -> Vec<&BackendObjectRef> {
+    match policy {
+        Object::RoutePolicy(policy) => {
+            let pages = policy.spec.error_pages.iter().flatten();
+            pages.filter_map(|page| page.backend_ref.as_ref()).collect()
+        }
+        Object::TelemetryPolicy(policy) => {
+            let tracing = policy.spec.tracing.iter();
+            let providers = tracing.filter_map(|tracing| tracing.provider.as_ref());
+            providers.map(|provider| &provider.backend_ref).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Reports whether two versions may differ in which requests are let in, and where they go. What changes often and decides
+/// neither is left out. Any other change may.
+fn changes_reach(published: &Object, new: &Object) -> bool {
     match (published, new) {
-        (Object::HttpRoute(one), Object::HttpRoute(other)) => {
-            differ(&one.spec, &other.spec, http_reach)
+        (Object::HttpRoute(one), Object::HttpRoute(other)) => differ(&**one, &**other, http_reach),
+        (Object::GrpcRoute(one), Object::GrpcRoute(other)) => differ(&**one, &**other, grpc_reach),
+        (Object::TlsRoute(one), Object::TlsRoute(other)) => differ(&**one, &**other, l4_reach),
+        (Object::TcpRoute(one), Object::TcpRoute(other)) => differ(&**one, &**other, l4_reach),
+        (Object::UdpRoute(one), Object::UdpRoute(other)) => differ(&**one, &**other, l4_reach),
+        (Object::Namespace(one), Object::Namespace(other)) => {
+            one.metadata.labels != other.metadata.labels
         }
-        (Object::GrpcRoute(one), Object::GrpcRoute(other)) => {
-            differ(&one.spec, &other.spec, grpc_reach)
+        (Object::Service(one), Object::Service(other)) => is_other_service(one, other),
+        (Object::ReleaseBackend(one), Object::ReleaseBackend(other)) => {
+            releases(&one.spec) != releases(&other.spec)
         }
-        (Object::TlsRoute(one), Object::TlsRoute(other)) => {
-            differ(&one.spec, &other.spec, l4_reach)
+        (Object::Secret(one), Object::Secret(other)) => {
+            // Credentials that are revoked are accepted no longer, at once.
+            [one, other].iter().any(|secret| secret.kind == TLS_TYPE)
+                || authorities(one) != authorities(other)
         }
-        (Object::TcpRoute(one), Object::TcpRoute(other)) => {
-            differ(&one.spec, &other.spec, l4_reach)
-        }
-        (Object::UdpRoute(one), Object::UdpRoute(other)) => {
-            differ(&one.spec, &other.spec, l4_reach)
+        (Object::ConfigMap(one), Object::ConfigMap(other)) => {
+            one.data.get(BUNDLE) != other.data.get(BUNDLE)
         }
         _ => true,
     }
 }
 
-fn differ<R: PartialEq>(one: &RouteSpec<R>, other: &RouteSpec<R>, reach: fn(&R) -> R) -> bool {
+fn differ<T: RouteResource>(one: &T, other: &T, reach: fn(&T::Rule) -> T::Rule) -> bool
+where
+    T::Rule: PartialEq,
+{
+    // Of two routes with the same match, these say which one gets the requests.
+    let precedence = |route: &T| {
+        let metadata = route.meta();
+        let priority = metadata.annotations.get(PRIORITY).cloned();
+        (priority, metadata.creation_timestamp)
+    };
     let RouteSpec {
         parent_refs,
         use_default_gateways,
         hostnames,
         rules,
-    } = one;
-    let is_same_place = *parent_refs == other.parent_refs
-        && *use_default_gateways == other.use_default_gateways
-        && *hostnames == other.hostnames;
-    !(is_same_place && rules.iter().map(reach).eq(other.rules.iter().map(reach)))
+    } = one.spec();
+    let of_other = other.spec();
+    let is_same_place = *parent_refs == of_other.parent_refs
+        && *use_default_gateways == of_other.use_default_gateways
+        && *hostnames == of_other.hostnames
+        && precedence(one) == precedence(other);
+    !(is_same_place && rules.iter().map(reach).eq(of_other.rules.iter().map(reach)))
 }
 
 /// Returns a rule without what does not decide which requests it takes, and to which backends they go.
 fn http_reach(rule: &HttpRule) -> HttpRule {
     HttpRule {
-        filters: mirrors(&rule.filters).collect(),
+        filters: leading(&rule.filters).collect(),
         backend_refs: backends(&rule.backend_refs).collect(),
         timeouts: None,
         retry: None,
@@ -59,7 +105,7 @@ fn http_reach(rule: &HttpRule) -> HttpRule {
 
 fn grpc_reach(rule: &GrpcRule) -> GrpcRule {
     GrpcRule {
-        filters: mirrors(&rule.filters).collect(),
+        filters: leading(&rule.filters).collect(),
         backend_refs: backends(&rule.backend_refs).collect(),
         session_persistence: None,
         ..rule.clone()
@@ -77,16 +123,45 @@ fn l4_reach(rule: &L4Rule) -> L4Rule {
 fn backends(refs: &[BackendRef<HttpFilter>]) -> impl Iterator<Item = BackendRef<HttpFilter>> {
     refs.iter().map(|backend| BackendRef {
         weight: backend.weight.min(1),
-        filters: mirrors(&backend.filters).collect(),
+        filters: leading(&backend.filters).collect(),
         ..backend.clone()
     })
 }
 
-/// Filters that send requests to other backends.
-fn mirrors(filters: &[HttpFilter]) -> impl Iterator<Item = HttpFilter> {
-    let sends =
-        |filter: &&HttpFilter| filter.request_mirror.is_some() || filter.external_auth.is_some();
-    filters.iter().filter(sends).cloned()
+/// Filters that send requests to other backends, or whose objects may keep them from the rule's.
+fn leading(filters: &[HttpFilter]) -> impl Iterator<Item = HttpFilter> {
+    let leads = |filter: &&HttpFilter| {
+        filter.request_mirror.is_some()
+            || filter.external_auth.is_some()
+            || filter.extension_ref.is_some()
+    };
+    filters.iter().filter(leads).cloned()
+}
+
+/// Reports whether two versions differ in more than the status.
+fn is_other_service(one: &Service, other: &Service) -> bool {
+    let Service {
+        metadata,
+        spec,
+        status: _,
+    } = one;
+    *spec != other.spec
+        || metadata.labels != other.metadata.labels
+        || metadata.annotations != other.metadata.annotations
+}
+
+/// Returns a spec whose releases have the same share, except those without one.
+fn releases(spec: &ReleaseBackendSpec) -> ReleaseBackendSpec {
+    let mut spec = spec.clone();
+    for release in &mut spec.releases {
+        release.weight = release.weight.min(1);
+    }
+    spec
+}
+
+fn authorities(secret: &Secret) -> impl PartialEq {
+    let plain = secret.string_data.get(BUNDLE).cloned();
+    (secret.data.get(BUNDLE).cloned(), plain)
 }
 
 #[cfg(test)]
@@ -111,12 +186,7 @@ mod tests {
             place[field] = value.clone();
         }
         spec["rules"] = json!([rule]);
-        let kind = Kind::all().iter().find(|it| it.kind == kind).unwrap();
-        let object = json!({
-            "apiVersion": kind.api_version(), "kind": kind.kind,
-            "metadata": {"name": "a", "namespace": "default"}, "spec": spec,
-        });
-        kind.decode(&object).unwrap()
+        object(kind, &json!({"spec": spec}))
     }
 
     fn weights(a: u32, b: u32) -> Value {
@@ -126,6 +196,8 @@ mod tests {
     #[test]
     fn what_takes_more_requests_or_leads_elsewhere_adds() {
         let mirror = json!([{"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "m", "port": 80}}}]);
+        let filter = json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": "a"});
+        let extension = json!([{"type": "ExtensionRef", "extensionRef": filter}]);
         let none = route("HTTPRoute", &json!({}));
         for changes in [
             json!({"hostnames": ["b.example"]}),
@@ -133,10 +205,14 @@ mod tests {
             json!({"name": "other"}),
             json!({"matches": [{"path": {"type": "PathPrefix", "value": "/admin"}}]}),
             json!({"filters": mirror}),
+            json!({"filters": extension}),
             json!({"backendRefs": weights(9, 1)}),
             json!({"backendRefs": [{"name": "other", "port": 80}]}),
         ] {
-            assert!(adds(&none, &route("HTTPRoute", &changes)), "{changes}");
+            assert!(
+                adds(Some(&none), &route("HTTPRoute", &changes)),
+                "{changes}"
+            );
         }
     }
 
@@ -153,20 +229,143 @@ mod tests {
                 changes.push(json!({"timeouts": {"request": "1s"}}));
             }
             for changes in changes {
-                assert!(!adds(&none, &route(kind, &changes)), "{kind}: {changes}");
+                let changed = route(kind, &changes);
+                assert!(!adds(Some(&none), &changed), "{kind}: {changes}");
             }
         }
     }
 
+    /// Returns an object of a kind in namespace `default`, with these fields.
+    fn object(kind: &str, fields: &Value) -> Object {
+        let kind = Kind::all().iter().find(|it| it.kind == kind).unwrap();
+        let mut object = fields.clone();
+        object["apiVersion"] = kind.api_version().into();
+        object["kind"] = kind.kind.into();
+        object["metadata"]["name"] = "a".into();
+        object["metadata"]["namespace"] = "default".into();
+        kind.decode(&object).unwrap()
+    }
+
+    #[test]
+    fn what_moves_a_route_before_or_behind_others_adds() {
+        for kind in ["HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"] {
+            let with = |metadata: Value| object(kind, &json!({"metadata": metadata, "spec": {}}));
+            let none = with(json!({}));
+            let priority = with(json!({"annotations": {"portcullis.dev/priority": "1"}}));
+            let anew = with(json!({"creationTimestamp": "2026-01-01T00:00:00Z"}));
+            let other = with(json!({"annotations": {"other": "1"}, "labels": {"a": "b"}}));
+            assert!(adds(Some(&none), &priority) && adds(Some(&priority), &none));
+            assert!(adds(Some(&none), &anew) && !adds(Some(&none), &other));
+        }
+    }
+
+    #[test]
+    fn policy_adds_the_backends_that_it_asks() {
+        let pages = |name: &str| {
+            let page = json!({"codes": [500], "backendRef": {"name": name, "port": 80}});
+            object(
+                "RoutePolicy",
+                &json!({"spec": {"targetRefs": [], "errorPages": [page]}}),
+            )
+        };
+        let traces = |name: &str| {
+            let provider = json!({"backendRef": {"name": name, "port": 80}});
+            let tracing = json!({"provider": provider});
+            object(
+                "TelemetryPolicy",
+                &json!({"spec": {"targetRefs": [], "tracing": tracing}}),
+            )
+        };
+        let limits = json!({"targetRefs": [], "requestBody": {"maxSize": "1Ki"}});
+        let limits = object("RoutePolicy", &json!({"spec": limits}));
+        assert!(!adds(None, &limits) && !adds(Some(&pages("a")), &limits));
+        assert!(adds(None, &pages("a")) && adds(Some(&limits), &pages("a")));
+        assert!(adds(Some(&pages("b")), &pages("a")) && !adds(Some(&pages("a")), &pages("a")));
+        assert!(adds(None, &traces("a")) && !adds(Some(&traces("a")), &traces("a")));
+    }
+
+    #[test]
+    fn what_changes_often_and_opens_nothing_does_not_add() {
+        let cases = [
+            (
+                "Namespace",
+                "metadata",
+                json!({"annotations": {"a": "b"}}),
+                json!({"labels": {"a": "b"}}),
+            ),
+            (
+                "Service",
+                "status",
+                json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}),
+                json!(null),
+            ),
+            (
+                "Service",
+                "metadata",
+                json!({"uid": "b"}),
+                json!({"labels": {"a": "b"}}),
+            ),
+            (
+                "Service",
+                "spec",
+                json!(null),
+                json!({"ports": [{"port": 80}]}),
+            ),
+            ("ReleaseBackend", "spec", releases(1), releases(0)),
+            (
+                "Secret",
+                "data",
+                json!({"auth": "Yg=="}),
+                json!({"ca.crt": "Yg=="}),
+            ),
+            (
+                "ConfigMap",
+                "data",
+                json!({"page": "b"}),
+                json!({"ca.crt": "b"}),
+            ),
+        ];
+        for (kind, field, same, other) in cases {
+            let base = match kind {
+                "ReleaseBackend" => json!({"spec": releases(9)}),
+                _ => json!({}),
+            };
+            let with = |value: &Value| {
+                let mut fields = base.clone();
+                if !value.is_null() {
+                    fields[field] = value.clone();
+                }
+                object(kind, &fields)
+            };
+            let base = object(kind, &base);
+            assert!(!adds(Some(&base), &with(&same)), "{kind}: {same}");
+            assert!(
+                other.is_null() || adds(Some(&base), &with(&other)),
+                "{kind}: {other}"
+            );
+            assert!(adds(None, &base), "{kind}");
+        }
+    }
+
+    fn releases(weight: u32) -> Value {
+        json!({"splitBy": "version", "releases": [{"value": "1", "weight": weight}]})
+    }
+
+    #[test]
+    fn renewed_certificate_adds() {
+        let certificate = |key: &str| {
+            object(
+                "Secret",
+                &json!({"type": "kubernetes.io/tls", "data": {"tls.key": key}}),
+            )
+        };
+        assert!(adds(Some(&certificate("YQ==")), &certificate("Yg==")));
+    }
+
     #[test]
     fn any_change_of_another_kind_may_add() {
-        let gateway = Kind::all().iter().find(|it| it.kind == "Gateway").unwrap();
-        let object = json!({
-            "apiVersion": gateway.api_version(), "kind": "Gateway",
-            "metadata": {"name": "a", "namespace": "default"},
-            "spec": {"gatewayClassName": "portcullis", "listeners": []},
-        });
-        let object = gateway.decode(&object).unwrap();
-        assert!(adds(&object, &object));
+        let spec = json!({"gatewayClassName": "portcullis", "listeners": []});
+        let gateway = object("Gateway", &json!({"spec": spec}));
+        assert!(adds(Some(&gateway), &gateway));
     }
 }

@@ -1,7 +1,7 @@
 //! Changed objects whose previous versions are published: until what they refer to is known, but not for long, and new ones
 //! and what changes add until the policies of a moment are known, however long that takes. Nothing else waits for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::moments::{Moment, Moments};
 use super::referenced::Referenced;
-use super::references::References;
+use super::references::{References, is_held_name};
 use crate::api::{Object, ObjectRef};
 use crate::snapshot::Snapshot;
 
@@ -91,6 +91,12 @@ impl Deferrals {
         }
     }
 
+    /// Reports whether an object waits for policies.
+    pub(super) fn is_behind(&self, name: &ObjectRef, moments: &Moments) -> bool {
+        let deferred = self.all.get(name);
+        deferred.is_some_and(|it| !moments.is_past(it.wait.after))
+    }
+
     /// Ends the wait of an object.
     pub(super) fn remove(&mut self, name: &ObjectRef) {
         self.all.remove(name);
@@ -104,9 +110,16 @@ impl Deferrals {
         moments: &Moments,
     ) -> Released {
         let mut released = Released::default();
+        let held = self.all.keys().filter(|name| is_held_name(name));
+        let behind: BTreeSet<_> = held
+            .filter(|name| self.is_behind(name, moments))
+            .cloned()
+            .collect();
         self.all.retain(|name, deferred| {
             let is_due = now.saturating_duration_since(deferred.since) >= self.wait;
-            let is_complete = deferred.wait.has_references(referenced);
+            let is_complete = deferred
+                .wait
+                .has_references(referenced, |name| behind.contains(name));
             let is_behind = !moments.is_past(deferred.wait.after);
             if !is_behind && (is_complete || is_due) {
                 released.names.push(name.clone());
@@ -159,12 +172,16 @@ impl Wait {
         }
     }
 
-    /// Reports whether all references are known.
-    pub(super) fn has_references(&mut self, referenced: &Referenced) -> bool {
+    /// Reports whether all references are known, and none of these objects waits itself.
+    pub(super) fn has_references(
+        &mut self,
+        referenced: &Referenced,
+        waits: impl Fn(&ObjectRef) -> bool,
+    ) -> bool {
         let names = self.references.iter().flat_map(|it| &*it.names);
         let known = names
             .skip(self.known)
-            .take_while(|name| referenced.is_known(name));
+            .take_while(|name| referenced.is_known(name) && !waits(name));
         self.known += known.count();
         let names = self.references.iter().map(|it| it.names.len());
         self.known == names.sum::<usize>()

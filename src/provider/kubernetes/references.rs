@@ -16,6 +16,11 @@ pub(super) fn is_held_by_reference(kind: &Kind) -> bool {
     is_held(kind.group, kind.kind)
 }
 
+/// The same of an object with this name.
+pub(super) fn is_held_name(name: &ObjectRef) -> bool {
+    is_held(&name.group, &name.kind)
+}
+
 fn is_held(group: &str, kind: &str) -> bool {
     group.is_empty() && matches!(kind, "Secret" | "ConfigMap")
 }

@@ -20,7 +20,7 @@ use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef, Severity, is_protected, protects};
+use crate::api::{Key, Kind, Object, ObjectRef, Protection, Severity, protection};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
@@ -163,7 +163,8 @@ impl Store {
         if is_listed && is_held_by_reference(kind) {
             self.referenced.recheck();
         }
-        self.pods.is_outdated |= is_changed && needs_pods(kind);
+        // Also if the change waits: the list of Pods does not.
+        self.pods.is_outdated |= needs_pods(kind);
         is_changed
     }
 
@@ -432,8 +433,8 @@ impl Store {
     /// Stores a valid version of an object. Returns whether it is to be published at once.
     fn replace_version(&mut self, name: ObjectRef, object: Object) -> bool {
         let kind = object.kind();
-        let may_be_protected = self.first.is_some() && is_protected(kind);
-        if !can_reference(kind) && !may_be_protected {
+        let may_open = self.first.is_some() && protection(kind) == Protection::Waits;
+        if !can_reference(kind) && !may_open {
             self.deferred.remove(&name);
             return self.snapshot.insert(object);
         }
@@ -447,23 +448,21 @@ impl Store {
         let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
         let references: Vec<_> = own.iter().chain(of_sets).cloned().collect();
         let held = self.deferred.published(&name);
-        let may_add = || {
-            let previous = previous.as_ref();
-            previous.is_none_or(|previous| adds(previous, &object))
-        };
         let after = match held {
-            _ if may_be_protected && may_add() => self.moments.next(),
+            _ if may_open && adds(previous.as_ref(), &object) => self.moments.next(),
             // A policy that is there again after its removal takes the place of what was left of it.
             Some((_, after)) if previous.is_some() => after,
             _ => 0,
         };
         let published = held.map_or(previous.as_ref(), |(previous, _)| previous);
-        let mut wait = Wait::new(references, after);
+        let (mut wait, moments) = (Wait::new(references, after), &self.moments);
         let lacks_references = self.is_published
-            && !wait.has_references(&self.referenced)
+            && !wait.has_references(&self.referenced, |name| {
+                self.deferred.is_behind(name, moments)
+            })
             && may_wait(published, &object);
         let is_held = held.is_some();
-        let is_deferred = lacks_references || !self.moments.is_past(after);
+        let is_deferred = lacks_references || !moments.is_past(after);
         if let Some(own) = own {
             let keeps_previous = is_deferred && !is_held;
             self.referenced.replace(&name, own, keeps_previous);
@@ -493,7 +492,7 @@ impl Store {
             observer.deleted(name);
         }
         let was_unreadable = self.problems.remove(name).is_some();
-        if protects(kind) && self.hold_removed(kind, name) {
+        if protection(kind) == Protection::Protects && self.hold_removed(kind, name) {
             return was_unreadable;
         }
         self.deferred.remove(name);

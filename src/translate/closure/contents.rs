@@ -5,15 +5,11 @@
 use std::sync::Arc;
 
 use crate::api::access_policy::AccessPolicy;
-use crate::api::core::{ConfigMap, Secret};
+use crate::api::core::{BUNDLE, ConfigMap, Secret, TLS_TYPE};
 use crate::api::{Object, ObjectMeta};
 use crate::ir::sharing::TextMap;
-use crate::translate::gateway::authority::BUNDLE;
 use crate::translate::links::Purpose;
 use crate::translate::policy::inherited::credential::{Credential, is_for_credentials};
-
-/// The type of the Secrets that certificates are read from.
-const TLS_TYPE: &str = "kubernetes.io/tls";
 
 /// How a Gateway uses an object.
 pub(super) struct Use {

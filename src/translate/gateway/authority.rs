@@ -6,14 +6,12 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::api::core::{ConfigMap, Secret};
+use crate::api::core::{BUNDLE, ConfigMap, Secret};
 use crate::ir::ObjectRef;
 use crate::ir::tls::Authority;
 
 use super::certificate;
 
-/// The key with the certificates.
-pub(in crate::translate) const BUNDLE: &str = "ca.crt";
 /// Maximum size of a bundle, in bytes: the limit of a ConfigMap.
 const MAX_BUNDLE: usize = 1 << 20;
 /// Maximum number of certificates in a bundle.

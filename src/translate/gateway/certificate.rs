@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::api::core::Secret;
+use crate::api::core::{Secret, TLS_TYPE};
 use crate::api::reference::SecretRef;
 use crate::ir;
 use crate::ir::tls::AlpnProtocol;
@@ -99,7 +99,7 @@ impl Certificates {
         let field = listener.field("tls.certificateRefs");
         let mut faults = Vec::new();
         if references.is_empty() {
-            let message = format!("{field} is empty; name a Secret of type kubernetes.io/tls");
+            let message = format!("{field} is empty; name a Secret of type {TLS_TYPE}");
             faults.push(Fault::new(Reason::InvalidCertificateRef, message));
         }
         let mut certificates: Vec<Arc<Certificate>> = Vec::new();
@@ -298,14 +298,14 @@ fn find<'a>(
 }
 
 fn read(secret: &Secret, name: &ObjectRef) -> Result<Certificate, String> {
-    if secret.kind != "kubernetes.io/tls" {
+    if secret.kind != TLS_TYPE {
         let kind = if secret.kind.is_empty() {
             "Opaque"
         } else {
             &secret.kind
         };
         return Err(format!(
-            "is of type {kind}; it has to be of type kubernetes.io/tls"
+            "is of type {kind}; it has to be of type {TLS_TYPE}"
         ));
     }
     let chain = read_chain(value(secret, "tls.crt")?)?;

@@ -1,9 +1,8 @@
 //! The Secrets and ConfigMaps with credentials that a policy names, and which of their values it reads. Must not know which
 //! policies get them.
 
-use crate::api::core::{ConfigMap, Secret};
+use crate::api::core::{BUNDLE, ConfigMap, Secret};
 use crate::ir::ObjectRef;
-use crate::translate::gateway::authority::BUNDLE;
 use crate::translate::input::Input;
 
 /// The key of a Secret with the lines of an htpasswd file.

@@ -95,23 +95,109 @@ fn new_route_is_published_with_the_policy_that_is_older() {
     assert!(is_served(&store, "a") && has_policy(&store, "a"));
 }
 
+/// Returns the spec of a small object of a kind.
+fn spec_of(kind: &Kind) -> serde_json::Value {
+    match kind.kind {
+        "GatewayClass" => json!({"controllerName": "a"}),
+        "Gateway" => json!({"gatewayClassName": "a", "listeners": []}),
+        "ListenerSet" => json!({"parentRef": {"name": "a"}, "listeners": []}),
+        "ReferenceGrant" => json!({"from": [], "to": []}),
+        "ReleaseBackend" => json!({"splitBy": "version"}),
+        "XBackend" => json!({"type": "ExternalHostname", "port": {"port": 80}}),
+        _ if is_policy(kind) => json!({"targetRefs": []}),
+        _ => json!({}),
+    }
+}
+
+/// A route, what lets it attach, and what its requests go through. Secrets and ConfigMaps have tests of their own.
+const OPENING: [&str; 16] = [
+    "GatewayClass",
+    "Gateway",
+    "ListenerSet",
+    "HTTPRoute",
+    "GRPCRoute",
+    "TLSRoute",
+    "TCPRoute",
+    "UDPRoute",
+    "XBackend",
+    "ReleaseBackend",
+    "RouteFilter",
+    "ServiceImport",
+    "ReferenceGrant",
+    "GatewayParameters",
+    "Namespace",
+    "Service",
+];
+
 #[test]
-fn each_kind_that_policies_target_waits() {
-    for kind in kinds().into_iter().filter(|kind| is_protected(kind)) {
-        let mut store = published();
-        let spec = match kind.kind {
-            "Gateway" => json!({"gatewayClassName": "a", "listeners": []}),
-            "ListenerSet" => json!({"parentRef": {"name": "a"}, "listeners": []}),
-            _ => json!({}),
-        };
+fn each_kind_that_can_make_something_served_waits() {
+    for kind in kinds().into_iter().filter(|it| OPENING.contains(&it.kind)) {
         let name = kind.object_ref("default", "a");
-        let added = Change::Applied(parsed(kind.kind, "a", &spec));
+        let mut store = published();
+        let added = Change::Applied(parsed(kind.kind, "a", &spec_of(kind)));
         assert!(!store.apply(index(kind.kind), added), "{name}");
         let is_served = |store: &Store| store.load().unwrap().snapshot.object(&name).is_some();
         assert!(!is_served(&store), "{name}");
         answer(&mut store);
         assert!(store.release(Instant::now()) && is_served(&store), "{name}");
     }
+}
+
+#[test]
+fn kinds_that_make_nothing_served_do_not_wait() {
+    let is_other = |kind: &&Kind| !OPENING.contains(&kind.kind) && kind.kind != "Pod";
+    let others = kinds()
+        .into_iter()
+        .filter(|kind| is_other(kind) && !is_held_by_reference(kind));
+    for kind in others {
+        let mut store = published();
+        let value = json!({
+            "metadata": {"name": "a", "namespace": "default"}, "addressType": "IPv4", "spec": spec_of(kind),
+        });
+        let added = ParsedObject {
+            content: Content::Parsed(Ok(kind.decode(&value).unwrap())),
+            ..parsed("Namespace", "a", &json!({}))
+        };
+        assert!(
+            store.apply(index(kind.kind), Change::Applied(added)),
+            "{}",
+            kind.kind
+        );
+        assert_eq!(store.take_moment(), None, "{}", kind.kind);
+    }
+}
+
+/// A Gateway's Secret was missing: its listener is served from now on.
+#[test]
+fn certificate_that_was_missing_waits() {
+    let mut store = published();
+    assert!(!store.apply(index("Gateway"), gateway("a")));
+    answer(&mut store);
+    let name = || ObjectRef::core("Secret", "default", "a");
+    store.apply_message(Message::Fetched(name(), None));
+    assert!(store.release(Instant::now()));
+    assert_eq!(certificates(&store).as_deref(), Some("a"));
+    assert!(!store.apply(index("Secret"), Change::Applied(secret("a", 1))));
+    assert!(held(&store).is_empty());
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(held(&store), ["a"]);
+}
+
+/// A new Gateway is not served first without its certificate, and then with it.
+#[test]
+fn gateway_waits_for_a_certificate_that_waits() {
+    let mut store = published();
+    store.apply(index("Gateway"), gateway("a"));
+    answer(&mut store);
+    let name = ObjectRef::core("Secret", "default", "a");
+    store.apply_message(Message::Fetched(name, Some(secret("a", 1))));
+    assert!(!store.release(Instant::now()));
+    assert_eq!(certificates(&store), None);
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(certificates(&store).as_deref(), Some("a"));
+    assert_eq!(held(&store), ["a"]);
 }
 
 /// Returns a store that has published a route.
