@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use tokio::sync::{mpsc, watch as watched};
+use tokio::sync::{Notify, mpsc, watch as watched};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -160,19 +160,18 @@ impl KubernetesProvider {
         let (sender, mut messages) = mpsc::channel(QUEUE);
         let namespaces = self.all_namespaces();
         let scopes = Scope::all(&self.kinds, self.gateway.as_ref(), &namespaces);
+        let served: Vec<Arc<Notify>> = scopes.iter().map(|_| Arc::default()).collect();
         let start = |(number, scope): (usize, Scope)| {
-            tokio::spawn(self.watch_of(number, scope, &sender).run()).abort_handle()
+            let served = served.get(number).cloned().unwrap_or_default();
+            let watch = self.watch_of(number, scope, served, &sender);
+            tokio::spawn(watch.run()).abort_handle()
         };
         let numbered = scopes.iter().cloned().enumerate();
         let (mut later, now): (Vec<_>, Vec<_>) =
             numbered.partition(|(_, scope)| is_held_by_reference(scope.kind));
         now.into_iter().for_each(|scope| drop(start(scope)));
-        let (moments, watched_moments) = watched::channel(0);
         let asked = Moments::of(&scopes);
-        for number in asked.scopes() {
-            let newest = self.newest_of(number, &scopes[number], &watched_moments, &sender);
-            tokio::spawn(newest.run());
-        }
+        let moments = self.ask(asked.scopes(), &scopes, &served, &sender);
         let referenced = Referenced::within(namespaces);
         let fetch_wait = self.timing.fetch_wait;
         let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone())
@@ -238,30 +237,44 @@ impl KubernetesProvider {
         namespaces
     }
 
-    fn newest_of(
+    /// Starts to ask for the newest versions of these scopes, each time that a moment is sent.
+    fn ask(
         &self,
-        number: usize,
-        scope: &Scope,
-        moments: &watched::Receiver<Moment>,
+        numbers: impl Iterator<Item = usize>,
+        scopes: &[Scope],
+        served: &[Arc<Notify>],
         versions: &mpsc::Sender<Message>,
-    ) -> Newest {
-        Newest {
-            client: self.client.clone(),
-            scope: scope.clone(),
-            number,
-            timing: self.timing,
-            moments: moments.clone(),
-            versions: versions.clone(),
+    ) -> watched::Sender<Moment> {
+        let (sender, moments) = watched::channel(0);
+        for number in numbers {
+            let newest = Newest {
+                client: self.client.clone(),
+                scope: scopes[number].clone(),
+                number,
+                timing: self.timing,
+                served: served[number].clone(),
+                moments: moments.clone(),
+                versions: versions.clone(),
+            };
+            tokio::spawn(newest.run());
         }
+        sender
     }
 
-    fn watch_of(&self, number: usize, scope: Scope, changes: &mpsc::Sender<Message>) -> Watch {
+    fn watch_of(
+        &self,
+        number: usize,
+        scope: Scope,
+        served: Arc<Notify>,
+        changes: &mpsc::Sender<Message>,
+    ) -> Watch {
         Watch {
             client: self.client.clone(),
             scope,
             number,
             is_observed: self.observer.is_some(),
             timing: self.timing,
+            served,
             changes: changes.clone(),
         }
     }

@@ -331,3 +331,20 @@ spec:
     api.delay("AccessPolicy", false);
     wait_for_first(port, "a.example", "403");
 }
+
+/// The watch of the kind has found that the API server does not serve it, and asks again only now and then.
+#[test]
+fn new_route_is_not_served_before_a_policy_whose_kind_is_new() {
+    let api = Api::start();
+    api.set_served("AccessPolicy", false);
+    let plane = DataPlane::start(&api);
+    for round in 0..3 {
+        let marker = format!("marker{round}");
+        api.apply(&route(&marker, "one"));
+        plane.wait_for(&format!("{marker}.example"), "https://one/");
+    }
+    api.set_served("AccessPolicy", true);
+    api.apply(&access("policy", "a", "ipRules: {allow: [192.0.2.1]}"));
+    api.apply(&route("a", "one"));
+    wait_for_first(plane.port, "a.example", "403");
+}

@@ -15,6 +15,8 @@ use super::retry::Failure;
 use super::scope::Scope;
 use crate::api::Kind;
 
+/// Interval of discovery for a kind that disappeared. An API server may not serve all kinds while it starts.
+pub(super) const REDISCOVERY: Duration = Duration::from_secs(1);
 /// Page size of lists, and of lists of kinds with large objects.
 const PAGE: u32 = 500;
 const LARGE_PAGE: u32 = 100;

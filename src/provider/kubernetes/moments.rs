@@ -23,14 +23,12 @@ pub(super) struct Moments {
 /// What the watch of a scope has seen.
 #[derive(Default)]
 struct Seen {
-    /// Whether the cluster serves the kind.
-    is_served: bool,
-    /// The newest version.
-    newest: u64,
+    /// The newest version; `None` while the watch has no list, since it does not know that the cluster serves the kind.
+    newest: Option<u64>,
     /// The last moment that is past.
     past: Moment,
-    /// At that moment, this was the newest version.
-    asked: Option<(Moment, u64)>,
+    /// At that moment, this was the newest version; `None` if there were no objects.
+    asked: Option<(Moment, Option<u64>)>,
 }
 
 impl Moments {
@@ -75,36 +73,32 @@ impl Moments {
     pub(super) fn behind(&self, moment: Moment) -> impl Iterator<Item = usize> {
         let behind = self.watches.iter();
         behind
-            .filter(move |(_, seen)| seen.is_served && seen.past < moment)
+            .filter(move |(_, seen)| seen.past < moment)
             .map(|(number, _)| *number)
     }
 
     /// Records that a list of a scope is complete, and the newest version in it.
     pub(super) fn listed(&mut self, scope: usize, newest: Option<u64>) {
-        self.change(scope, |seen| {
-            seen.is_served = true;
-            // A cluster that was restored has older versions.
-            seen.newest = newest.unwrap_or_default();
-        });
+        // A cluster that was restored has older versions.
+        self.change(scope, |seen| seen.newest = Some(newest.unwrap_or_default()));
     }
 
-    /// Records that the cluster does not serve the kind of a scope.
+    /// Records that the watch of a scope has found that the cluster does not serve its kind.
     pub(super) fn absent(&mut self, scope: usize) {
-        self.change(scope, |seen| seen.is_served = false);
+        self.change(scope, |seen| seen.newest = None);
     }
 
     /// Records an event of a version. Versions that cannot be compared do not count.
     pub(super) fn saw(&mut self, scope: usize, version: Option<u64>) {
         self.change(scope, |seen| {
-            seen.newest = seen.newest.max(version.unwrap_or_default());
+            let version = version.unwrap_or_default();
+            seen.newest = seen.newest.map(|newest| newest.max(version));
         });
     }
 
     /// Records the newest version that objects of a scope had at a moment; `None` if there were none.
     pub(super) fn answered(&mut self, scope: usize, moment: Moment, newest: Option<u64>) {
-        self.change(scope, |seen| {
-            seen.asked = Some((moment, newest.unwrap_or_default()));
-        });
+        self.change(scope, |seen| seen.asked = Some((moment, newest)));
     }
 
     fn change(&mut self, scope: usize, change: impl FnOnce(&mut Seen)) {
@@ -128,7 +122,7 @@ mod tests {
     use super::*;
     use crate::api::Kind;
 
-    /// Returns the moments of the watches of all kinds, and the indices of two of them. No other kind is served.
+    /// Returns the moments of the watches of two kinds, and their indices.
     fn two() -> (Moments, usize, usize) {
         let kinds: Vec<_> = Kind::all().iter().collect();
         let moments = Moments::of(&Scope::all(&kinds, None, &BTreeSet::new()));
@@ -136,6 +130,9 @@ mod tests {
         let (one, other) = (watches.next().unwrap(), watches.next().unwrap());
         drop(watches);
         let mut moments = moments;
+        moments
+            .watches
+            .retain(|scope, _| [one, other].contains(scope));
         moments.listed(one, Some(7));
         moments.listed(other, None);
         (moments, one, other)
@@ -170,14 +167,28 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_are_not_served_are_not_waited_for() {
+    fn kinds_that_the_api_server_does_not_serve_are_not_waited_for() {
         let (mut moments, one, other) = two();
         let moment = moments.next();
         moments.absent(one);
-        moments.answered(other, moment, Some(0));
-        assert!(moments.is_past(moment));
-        moments.listed(one, None);
+        moments.answered(other, moment, None);
         assert!(!moments.is_past(moment));
+        moments.answered(one, moment, None);
+        assert!(moments.is_past(moment));
+    }
+
+    #[test]
+    fn kind_that_the_api_server_serves_is_waited_for_before_its_watch_knows() {
+        let (mut moments, one, other) = two();
+        let moment = moments.next();
+        moments.absent(one);
+        moments.answered(other, moment, None);
+        moments.answered(one, moment, Some(9));
+        assert!(!moments.is_past(moment));
+        moments.listed(one, Some(8));
+        assert!(!moments.is_past(moment));
+        moments.saw(one, Some(9));
+        assert!(moments.is_past(moment));
     }
 
     #[test]

@@ -1,15 +1,25 @@
 //! Asks which version of the objects of a scope is the newest one at a moment. Must not know what its watch has seen.
 
+use std::sync::Arc;
+
 use kube::Client;
-use tokio::sync::{mpsc, watch as watched};
+use tokio::sync::{Notify, mpsc, watch as watched};
 use tokio::time::{Instant, sleep};
 
-use super::lister::{Lister, Served};
+use super::lister::{Lister, REDISCOVERY, Served};
 use super::message::Message;
 use super::moments::Moment;
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
 use super::timing::Timing;
+
+/// What is known of the kind of a scope.
+#[derive(Default)]
+struct Known {
+    served: Option<Served>,
+    /// Whether it was served when it was asked for the last time.
+    was_served: bool,
+}
 
 /// The newest versions of a scope. Ends when either channel is closed.
 pub(super) struct Newest {
@@ -18,6 +28,8 @@ pub(super) struct Newest {
     /// Index of the scope.
     pub(super) number: usize,
     pub(super) timing: Timing,
+    /// Notified when the cluster serves the kind.
+    pub(super) served: Arc<Notify>,
     pub(super) moments: watched::Receiver<Moment>,
     pub(super) versions: mpsc::Sender<Message>,
 }
@@ -27,11 +39,11 @@ impl Newest {
     /// time.
     pub(super) async fn run(mut self) {
         let mut retry = Retry::new(self.scope.to_string(), "listed");
-        let mut served = None;
+        let mut known = Known::default();
         while self.moments.changed().await.is_ok() {
             let began = Instant::now();
             let moment = *self.moments.borrow_and_update();
-            match self.find(&mut served).await {
+            match self.find(&mut known).await {
                 Ok(newest) => {
                     retry.on_success();
                     let answer = Message::Newest(self.number, moment, newest);
@@ -41,7 +53,7 @@ impl Newest {
                     sleep(began.elapsed()).await;
                 }
                 Err(failure) => {
-                    served = None;
+                    known.served = None;
                     retry.wait_after(&failure).await;
                     self.moments.mark_changed();
                 }
@@ -50,18 +62,24 @@ impl Newest {
     }
 
     /// Returns the newest version; `None` if there are no objects.
-    async fn find(&self, served: &mut Option<Served>) -> Result<Option<u64>, Failure> {
+    async fn find(&self, known: &mut Known) -> Result<Option<u64>, Failure> {
         let lister = Lister {
             client: &self.client,
             scope: &self.scope,
             response_timeout: self.timing.fetch_wait,
         };
-        if served.is_none() {
-            *served = lister.discover().await?;
+        if known.served.is_none() {
+            known.served = lister.discover().await?;
         }
-        match served {
-            Some(served) => lister.newest_version(served).await,
-            None => Ok(None),
+        if known.served.is_none() && known.was_served {
+            sleep(REDISCOVERY).await;
+            known.served = lister.discover().await?;
         }
+        known.was_served = known.served.is_some();
+        let Some(served) = &known.served else {
+            return Ok(None);
+        };
+        self.served.notify_one();
+        lister.newest_version(served).await
     }
 }

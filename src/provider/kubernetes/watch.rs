@@ -2,28 +2,26 @@
 //! retries. Sends [`Change`]s in version order.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::core::Request;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::deferral::is_policy;
 use super::events::{Event, EventType, Events};
-use super::lister::{Lister, Served, page_size};
+use super::lister::{Lister, REDISCOVERY, Served, page_size};
 use super::message::{Change, Message};
 use super::parsed::{self, ParsedObject};
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
 use super::timing::Timing;
 
-/// Interval of discovery for a kind that the cluster does not have.
+/// Interval of discovery for a kind that the cluster does not have, unless another request finds it.
 const DISCOVERY: Duration = Duration::from_secs(5);
-/// Interval of discovery for a kind that disappeared. An API server may not serve all kinds while
-/// it starts.
-const REDISCOVERY: Duration = Duration::from_secs(1);
 /// Grace period after the requested watch timeout. A watch that is still open afterwards has died
 /// silently.
 const GRACE: Duration = Duration::from_secs(5);
@@ -42,6 +40,8 @@ pub(super) struct Watch {
     /// Whether an observer needs data beyond the served fields.
     pub(super) is_observed: bool,
     pub(super) timing: Timing,
+    /// Notified when another request finds that the cluster serves the kind.
+    pub(super) served: Arc<Notify>,
     pub(super) changes: mpsc::Sender<Message>,
 }
 
@@ -186,7 +186,7 @@ impl Watch {
         }
         *progress = Progress::default();
         self.send(Change::Absent).await?;
-        sleep(DISCOVERY).await;
+        drop(timeout(DISCOVERY, self.served.notified()).await);
         Ok(())
     }
 
