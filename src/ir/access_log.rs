@@ -1,5 +1,5 @@
-//! What the access log has of the requests through a Gateway: which requests, and which fields of their lines. Must not know
-//! how lines are written.
+//! What the access log has of the requests and connections through a Gateway: which of them, and which fields of their lines.
+//! Must not know how lines are written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::telemetry::{Share, name};
 
-/// The fields of a line of the access log.
-pub const FIELDS: [&str; 21] = [
+/// The fields of lines of the access log: those of requests and those of connections.
+pub const FIELDS: [&str; 26] = [
     "time",
     "client",
     "method",
@@ -20,27 +20,32 @@ pub const FIELDS: [&str; 21] = [
     "host",
     "client_ip",
     "request_id",
+    "server_name",
+    "listener",
+    "port",
     "status",
     "duration_ms",
     "bytes_received",
     "bytes_sent",
     "route",
     "rule",
+    "backend",
     "upstream",
     "upstream_ms",
     "attempts",
     "release",
+    "end",
     "error",
     "trace_id",
 ];
 
-/// Those that each line has, since they identify a request.
+/// Those that cannot be left out, since they identify a request.
 pub const IDENTITY: [&str; 2] = ["time", "request_id"];
 
-/// What the access log has of the requests through a Gateway.
+/// What the access log has of the requests and connections through a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct GatewayLog {
-    /// Which requests are logged; `None` if the options of the process decide.
+    /// Which of them are logged; `None` if the options of the process decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<LogFilter>,
     /// Fields that are left out.
@@ -71,6 +76,19 @@ impl LogFilter {
     /// Reports whether a request is logged. `draw` returns a number that is drawn evenly from all of its type.
     pub fn admits(&self, status: u16, duration: Duration, draw: impl FnOnce() -> u32) -> bool {
         self.min_status.is_some_and(|min| status >= min)
+            || self.min_duration.is_some_and(|min| duration >= min)
+            || self.sample.contains(draw())
+    }
+
+    /// Reports whether a connection that is forwarded as it is has a line. It has no status, so that a minimum is reached by
+    /// any failure.
+    pub fn admits_connection(
+        &self,
+        is_error: bool,
+        duration: Duration,
+        draw: impl FnOnce() -> u32,
+    ) -> bool {
+        (is_error && self.min_status.is_some())
             || self.min_duration.is_some_and(|min| duration >= min)
             || self.sample.contains(draw())
     }

@@ -100,6 +100,18 @@ pub enum PortProtocol {
     Udp,
 }
 
+impl PortProtocol {
+    /// Returns its name in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
 /// The protocol of a listener, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Protocol {

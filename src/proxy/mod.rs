@@ -5,6 +5,7 @@ mod activity;
 mod body;
 mod client;
 mod connection;
+mod connection_record;
 mod error;
 mod error_source;
 mod exporter;

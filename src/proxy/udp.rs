@@ -18,10 +18,12 @@ use tokio::net::UdpSocket;
 use tokio::task::spawn_local;
 
 use self::sessions::{Path, Session, Sessions};
+use super::connection_record::ConnectionRecord;
 use super::worker_state::Worker;
 use crate::datagrams::{DatagramIo, Datagrams, Outbox, join_received, with_local_address};
 use crate::ir::Bind;
-use crate::table::{BackendTarget, Rule, Table};
+use crate::table::{BackendTarget, Port, Rule, Table};
+use crate::telemetry::access_log::ConnectionEnd;
 use crate::upstream::UdpFlow;
 
 /// Maximum number of batches that are received from a socket before others get their turn.
@@ -55,7 +57,11 @@ struct EndSessions(Rc<UdpPort>);
 
 impl Drop for EndSessions {
     fn drop(&mut self) {
-        self.0.sessions.end_all();
+        let end = match self.0.worker.draining.get() {
+            true => ConnectionEnd::Drain,
+            false => ConnectionEnd::ListenerRemoved,
+        };
+        self.0.sessions.end_all(end);
     }
 }
 
@@ -127,13 +133,14 @@ impl UdpPort {
                     self.on_dropped(dropped as u64);
                     // Where none gets through, the session ends, and the next one may get another endpoint.
                     if (dropped as u64) < count {
-                        session.on_received(self.worker.limits.udp_idle_timeout);
+                        let idle = self.worker.limits.udp_idle_timeout;
+                        session.on_received(datagrams.bytes.len(), idle);
                     }
                     return;
                 }
                 Err(_) => {
                     session.flow.on_refused();
-                    self.sessions.end(&session);
+                    self.sessions.end(&session, ConnectionEnd::RefusedByBackend);
                 }
             }
         }
@@ -154,16 +161,16 @@ impl UdpPort {
             if self.is_current(table, &session) {
                 return Some(session);
             }
-            self.sessions.end(&session);
+            self.sessions.end(&session, ConnectionEnd::BackendRemoved);
         }
         if self.worker.draining.get() {
             return None;
         }
-        let flow = self.open(table, path.client)?;
+        let opened = self.open(table, path.client)?;
         let deadline = self.worker.clock.deadline();
         deadline.set(self.worker.limits.udp_idle_timeout);
         let (count, stats) = (&self.worker.udp_sessions, &self.worker.stats);
-        let session = Session::new(path, flow, deadline, table.generation, count, stats);
+        let session = Session::new(path, opened, deadline, table.generation, count, stats);
         self.sessions.insert(&session);
         spawn_local(serve_session(self.clone(), session.clone()));
         Some(session)
@@ -178,30 +185,39 @@ impl UdpPort {
                 targets
                     .any(|one| matches!(&one.target, BackendTarget::Backend(it) if flow.is_to(it)))
             };
-            if !self.rule(table, session.path.client).is_some_and(is_target) {
+            let rule = self.rule(table, session.path.client);
+            if !rule.is_some_and(|(_, rule)| is_target(rule)) {
                 return false;
             }
         }
         session.flow.has_endpoint()
     }
 
-    fn rule<'a>(&self, table: &'a Table, client: SocketAddr) -> Option<&'a Arc<Rule>> {
-        table.port(&self.bind)?.only_rule(client.ip())
+    fn rule<'a>(&self, table: &'a Table, client: SocketAddr) -> Option<(&'a Port, &'a Arc<Rule>)> {
+        let port = table.port(&self.bind)?;
+        Some((port, port.only_rule(client.ip()).ok()?))
     }
 
-    /// Opens a flow to a backend by weight. If no descriptor is left, an idle session ends.
-    fn open(&self, table: &Table, client: SocketAddr) -> Option<UdpFlow> {
-        let backend = self.rule(table, client)?.draw_backend()?;
+    /// Opens a flow to a backend by weight, and its record. If no descriptor is left, an idle session ends.
+    fn open(&self, table: &Table, client: SocketAddr) -> Option<(UdpFlow, ConnectionRecord)> {
+        let (port, rule) = self.rule(table, client)?;
+        let backend = rule.draw_backend()?;
         if self.sessions.are_full() && !self.sessions.evict() {
             return None;
         }
-        self.worker
+        let flow = self
+            .worker
             .upstream
             .open_flow(backend, client.ip())
             .inspect_err(|error| {
                 tracing::debug!(%error, backend = %backend.id, "cannot forward datagrams");
             })
-            .ok()
+            .ok()?;
+        let record = ConnectionRecord::on_port(&self.worker, table, port, client);
+        record.matched(rule);
+        record.selected(backend);
+        record.reached(Some(flow.endpoint()));
+        Some((flow, record))
     }
 
     /// Takes what an endpoint has answered. Returns whether there may be more.
@@ -210,7 +226,8 @@ impl UdpPort {
             let received = self.io.receive(&session.flow.socket, |datagrams| {
                 self.send_later(&session.path, &datagrams);
                 session.flow.on_answered();
-                session.on_answered(self.worker.limits.udp_idle_timeout);
+                let idle = self.worker.limits.udp_idle_timeout;
+                session.on_answered(datagrams.bytes.len(), idle);
             });
             if !received? {
                 return Ok(false);
@@ -242,17 +259,27 @@ impl UdpPort {
     }
 }
 
-/// Passes on what an endpoint answers, until the session ends.
+/// Serves a session until it ends.
 async fn serve_session(port: Rc<UdpPort>, session: Rc<Session>) {
+    if let Some(end) = pass_answers(&port, &session).await {
+        port.sessions.end(&session, end);
+    }
+}
+
+/// Passes on what an endpoint answers. Returns why the session must end; `None` if it has ended already.
+async fn pass_answers(port: &UdpPort, session: &Session) -> Option<ConnectionEnd> {
     // The refusal of a datagram is an error of the socket.
     let interest = Interest::READABLE | Interest::ERROR;
     while !session.has_ended() {
         let ready = tokio::select! {
             ready = session.flow.socket.ready(interest) => ready,
-            () = poll_fn(|cx| poll_due(&port, &session, cx)) => break,
+            end = poll_fn(|cx| poll_due(port, session, cx)) => return Some(end),
         };
-        let Ok(ready) = ready else { break };
-        let answered = port.answer(&session);
+        // Fails only with the runtime of the worker.
+        let Ok(ready) = ready else {
+            return Some(ConnectionEnd::Drain);
+        };
+        let answered = port.answer(session);
         let is_refused = ready.is_error() && session.flow.take_refusal();
         match answered {
             Ok(_) if is_refused => {}
@@ -264,15 +291,16 @@ async fn serve_session(port: Rc<UdpPort>, session: Rc<Session>) {
             Err(_) => {}
         }
         session.flow.on_refused();
-        break;
+        return Some(ConnectionEnd::RefusedByBackend);
     }
-    port.sessions.end(&session);
+    None
 }
 
-/// Ready when the session has ended, or nothing has moved for the idle timeout, or for a moment while the process drains.
-fn poll_due(port: &UdpPort, session: &Session, cx: &mut Context<'_>) -> Poll<()> {
+/// Ready when the session has ended already, or nothing has moved for the idle timeout, or for a moment while the process
+/// drains.
+fn poll_due(port: &UdpPort, session: &Session, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
     match port.worker.draining.get() && session.is_quiet() {
-        true => Poll::Ready(()),
-        false => session.deadline.poll_due(cx),
+        true => Poll::Ready(ConnectionEnd::Drain),
+        false => (session.deadline.poll_due(cx)).map(|()| ConnectionEnd::IdleTimeout),
     }
 }

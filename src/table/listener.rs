@@ -33,6 +33,7 @@ pub struct Port {
     listeners: Box<[Arc<Listener>]>,
     by_host: HostIndex<Arc<Listener>>,
     passes_tls_through: bool,
+    forwards_tls: bool,
     /// Its open connections that are limited.
     connections: Arc<Connections>,
 }
@@ -51,9 +52,11 @@ impl Port {
         );
         let is_passthrough =
             |listener: &Arc<Listener>| listener.ir.protocol == ir::Protocol::TlsPassthrough;
+        let is_tls = ir.protocol() == PortProtocol::Tls;
         Self {
             ir,
             passes_tls_through: listeners.iter().any(is_passthrough),
+            forwards_tls: is_tls && listeners.iter().any(|listener| !listener.is_http()),
             connections: old.map(|old| old.connections.clone()).unwrap_or_default(),
             listeners,
             by_host,
@@ -97,11 +100,12 @@ impl Port {
     }
 
     /// Returns the rule for everything that a client sends, on a port of TCP or UDP: its only listener knows no hosts.
-    /// `None` if no route wants it, or if policies do not permit the client.
-    pub fn only_rule(&self, client: IpAddr) -> Option<&Arc<Rule>> {
-        let listener = self.listeners.first()?;
-        let rule = listener.find_for_host("")?;
-        (listener.verdict(rule, client) == Verdict::Pass).then_some(rule)
+    ///
+    /// # Errors
+    /// Why none is.
+    pub fn only_rule(&self, client: IpAddr) -> Result<&Arc<Rule>, Unrouted> {
+        let listener = self.listeners.first().ok_or(Unrouted::NoRoute)?;
+        listener.rule_for("", client)
     }
 
     /// Reports whether policies say something about its connections.
@@ -157,9 +161,16 @@ impl Port {
 
     /// Reports whether what clients send within TLS, or the TLS itself, is forwarded for some hosts.
     pub fn forwards_tls(&self) -> bool {
-        let protocols = self.listeners.iter().map(|it| &it.ir.protocol);
-        let mut protocols = protocols.filter(|it| !matches!(it, ir::Protocol::Https(_)));
-        self.protocol() == PortProtocol::Tls && protocols.next().is_some()
+        self.forwards_tls
+    }
+
+    /// Reports whether it forwards connections or datagrams as they are, for some hosts at least.
+    pub fn forwards(&self) -> bool {
+        match self.protocol() {
+            PortProtocol::Http => false,
+            PortProtocol::Tls => self.forwards_tls,
+            PortProtocol::Tcp | PortProtocol::Udp => true,
+        }
     }
 
     /// Returns how [`Self::listener_for_sni`] terminates TLS. If `None`, the handshake must be refused.
@@ -176,6 +187,15 @@ impl Port {
 /// A client or a port has too many connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyConnections;
+
+/// Why no rule is for a connection or datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unrouted {
+    /// No route wants it.
+    NoRoute,
+    /// Policies do not permit the client.
+    Refused,
+}
 
 /// A listener with the rules attached to it.
 #[derive(Debug)]
@@ -270,6 +290,18 @@ impl Listener {
     #[inline]
     pub fn find_for_host(&self, host: &str) -> Option<&Arc<Rule>> {
         self.routers.find(host, Router::first)
+    }
+
+    /// Returns the rule for whatever a client sends to `host`, as [`Self::find_for_host`] selects it.
+    ///
+    /// # Errors
+    /// Why none is.
+    pub fn rule_for(&self, host: &str, client: IpAddr) -> Result<&Arc<Rule>, Unrouted> {
+        let rule = self.find_for_host(host).ok_or(Unrouted::NoRoute)?;
+        match self.verdict(rule, client) {
+            Verdict::Pass => Ok(rule),
+            _ => Err(Unrouted::Refused),
+        }
     }
 
     /// What policies require of the requests of one of its rules.

@@ -69,7 +69,7 @@ pub use limits::{
     LimitIndex, LimitPhase, LimitedRequest, Limiter, OverLimit, PendingAsk, Pod, Remaining,
     TakenTokens, TokenIdentity, Usage, View, WithinLimits,
 };
-pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections};
+pub use listener::{Considered, Listener, MatchVerdict, Port, TooManyConnections, Unrouted};
 pub use matcher::{Mismatch, RequestView};
 pub use outcomes::{KnownMethod, Outcome, Outcomes};
 pub use policies::{BrokenPolicy, LimitRefusal, Policies};

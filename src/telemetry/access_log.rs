@@ -1,7 +1,9 @@
-//! The access log: one JSON line per request. Each worker formats lines into a buffer of its own, and
+//! The access log: one JSON line per request, and per connection that is forwarded as it is. Each worker formats lines into a buffer of its own, and
 //! passes whole buffers to a `LineWriter`, which never blocks it.
 
 mod added;
+mod connection;
+mod connection_end;
 mod escape;
 mod line;
 mod omitted;
@@ -16,6 +18,8 @@ use http::request;
 use rand::RngExt;
 
 pub use self::added::Message;
+pub use self::connection::Connection;
+pub use self::connection_end::ConnectionEnd;
 pub(super) use self::line::Begun;
 use self::line::LONGEST_LINE;
 pub use self::line::{Completion, Line};
@@ -140,27 +144,55 @@ impl WorkerLog {
         end: &Completion<'_>,
         log: Option<&GatewayLog>,
     ) -> bool {
-        let mut is_first = false;
-        if admits(log, end).unwrap_or_else(|| self.admits(end)) {
-            let mut lines = self.lines.borrow_mut();
-            let text = line.end(end, log);
-            if lines.len() + text.len() > BUFFER {
-                self.writer.lines.push(&mut lines);
-            }
-            is_first = lines.is_empty();
-            if lines.capacity() < BUFFER {
-                lines.reserve_exact(BUFFER);
-            }
-            lines.extend_from_slice(text);
-            if lines.len() >= FULL {
-                self.writer.lines.push(&mut lines);
-            }
+        let is_admitted = admits(log, end).unwrap_or_else(|| self.admits(end.is_error()));
+        let is_first = is_admitted && self.append(line.end(end, log));
+        self.reuse(line);
+        is_first
+    }
+
+    /// Writes the line of a connection that has ended, as [`close`](Self::close) does for a request. `tick` is the worker's
+    /// coarse time.
+    pub fn log_connection(
+        &self,
+        connection: &Connection<'_>,
+        tick: u64,
+        log: Option<&GatewayLog>,
+    ) -> bool {
+        let is_error = connection.error().is_some();
+        if !admits_connection(log, connection).unwrap_or_else(|| self.admits(is_error)) {
+            return false;
         }
+        let time = self.clock.at(connection.start, tick);
+        let mut line = self.unused.borrow_mut().pop().unwrap_or_default();
+        let text = line.describe(time, &mut self.times.borrow_mut(), connection, log);
+        let is_first = self.append(text);
+        self.reuse(line);
+        is_first
+    }
+
+    /// Adds a line to the buffer. Returns true if it is the first one there.
+    fn append(&self, text: &[u8]) -> bool {
+        let mut lines = self.lines.borrow_mut();
+        if lines.len() + text.len() > BUFFER {
+            self.writer.lines.push(&mut lines);
+        }
+        let is_first = lines.is_empty();
+        if lines.capacity() < BUFFER {
+            lines.reserve_exact(BUFFER);
+        }
+        lines.extend_from_slice(text);
+        if lines.len() >= FULL {
+            self.writer.lines.push(&mut lines);
+        }
+        is_first
+    }
+
+    /// Keeps the memory of a written line.
+    fn reuse(&self, line: Box<Line>) {
         let mut unused = self.unused.borrow_mut();
         if unused.len() < MAX_UNUSED && line.is_usual() {
             unused.push(line);
         }
-        is_first
     }
 
     /// Passes on the lines of the buffer.
@@ -171,10 +203,10 @@ impl WorkerLog {
         }
     }
 
-    fn admits(&self, end: &Completion<'_>) -> bool {
+    fn admits(&self, is_error: bool) -> bool {
         match self.writer.filter {
             AccessLogFilter::ALL => true,
-            _ if end.is_error() => true,
+            _ if is_error => true,
             AccessLogFilter::ERRORS => false,
             share => rand::rng().random_range(0..1_000_000) < share.millionths(),
         }
@@ -193,6 +225,21 @@ impl Line {
     }
 }
 
+impl Connection<'_> {
+    /// Returns the text of its line, if the filter of its Gateway admits the connection.
+    pub fn into_text(self, log: Option<&GatewayLog>) -> Option<Box<[u8]>> {
+        if !admits_connection(log, &self).unwrap_or(true) {
+            return None;
+        }
+        let time = WallClock::new().at(self.start, 0);
+        let mut line = Line::default();
+        Some(
+            line.describe(time, &mut TimestampText::default(), &self, log)
+                .into(),
+        )
+    }
+}
+
 /// Returns the status that a request counts as: 499 without a response (0), since its client has closed it.
 pub fn counted_status(status: u16) -> u16 {
     match status {
@@ -206,6 +253,13 @@ fn admits(log: Option<&GatewayLog>, end: &Completion<'_>) -> Option<bool> {
     let filter = log?.filter.as_ref()?;
     let status = counted_status(end.status);
     Some(filter.admits(status, end.duration, || rand::rng().random()))
+}
+
+/// Reports whether the filter of a Gateway admits a connection; `None` if it has none.
+fn admits_connection(log: Option<&GatewayLog>, connection: &Connection<'_>) -> Option<bool> {
+    let filter = log?.filter.as_ref()?;
+    let is_error = connection.error().is_some();
+    Some(filter.admits_connection(is_error, connection.duration, || rand::rng().random()))
 }
 
 impl Drop for WorkerLog {

@@ -2,7 +2,6 @@
 //! Label values name configuration objects and fixed reasons only, never request data.
 
 mod dns;
-mod handshake_failure;
 mod key_sets;
 mod text;
 mod usage;
@@ -14,11 +13,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::StatusCode;
 
 pub use dns::{DnsStats, LookupResult};
-pub use handshake_failure::HandshakeFailure;
 pub use key_sets::{FetchFailure, KeySetStats, KeySetTotals};
 pub use text::exemplars::write_with_exemplars;
 pub use text::{CONTENT_TYPE, Metrics, write};
 
+pub use super::handshake_failure::HandshakeFailure;
 use super::tap::Taps;
 use super::trace::TraceQueue;
 use crate::runtime::per_worker::PerWorker;

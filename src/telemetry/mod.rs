@@ -2,6 +2,7 @@
 
 pub mod access_log;
 mod address;
+mod handshake_failure;
 mod lines;
 pub mod log;
 pub mod metrics;

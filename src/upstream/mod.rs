@@ -38,7 +38,7 @@ pub use self::outgoing::{BoxError, HeadLimits, Informational, Outgoing, Replay, 
 use self::pool::Pool;
 pub use self::response::{Response, ResponseBody, Upgraded};
 pub use self::send_error::SendError;
-pub use self::tcp::{Security, TcpClient, TcpConnection};
+pub use self::tcp::{Security, TcpClient, TcpConnection, Unconnected};
 pub use self::udp::UdpFlow;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;

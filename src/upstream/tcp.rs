@@ -21,8 +21,33 @@ use crate::table::{Backend, RequestSlot, UpstreamFault};
 pub struct TcpConnection {
     /// Its bytes.
     pub io: Io,
-    _in_flight: InFlight,
+    in_flight: InFlight,
     _slot: Option<RequestSlot>,
+}
+
+impl TcpConnection {
+    /// Returns the address of its endpoint.
+    pub fn endpoint(&self) -> SocketAddr {
+        self.in_flight.endpoint().address
+    }
+}
+
+/// No endpoint of a backend could be connected to.
+#[derive(Clone, Copy, Debug)]
+pub struct Unconnected {
+    /// Why the last one could not.
+    pub error: SendError,
+    /// The last one; `None` if none was tried.
+    pub endpoint: Option<SocketAddr>,
+}
+
+impl From<SendError> for Unconnected {
+    fn from(error: SendError) -> Self {
+        Self {
+            error,
+            endpoint: None,
+        }
+    }
 }
 
 /// The client of a connection.
@@ -47,21 +72,21 @@ impl Upstream {
     /// Connects a client to an endpoint of a backend. Tries up to three of them.
     ///
     /// # Errors
-    /// Why the last one could not be connected to.
+    /// When none can be connected to.
     pub async fn connect(
         &self,
         backend: &Backend,
         client: &TcpClient,
         security: Security,
-    ) -> Result<TcpConnection, SendError> {
+    ) -> Result<TcpConnection, Unconnected> {
         let mut excluded = [0; MAX_ENDPOINTS];
         let slot =
             admit(backend).inspect_err(|_| backend.stats.failed(UpstreamFault::Overloaded))?;
-        let mut error = SendError::NO_ENDPOINT;
+        let mut last = Unconnected::from(SendError::NO_ENDPOINT);
         for tried in 0..MAX_ENDPOINTS {
             let Some(in_flight) = self.select(backend, client.address, &excluded) else {
                 if balance::are_full(backend, &backend.endpoints(), &excluded) {
-                    error = SendError::ENDPOINT_FULL;
+                    last.error = SendError::ENDPOINT_FULL;
                 }
                 break;
             };
@@ -77,21 +102,24 @@ impl Upstream {
                     health::on_response(&in_flight.endpoint().health);
                     return Ok(TcpConnection {
                         io,
-                        _in_flight: in_flight,
+                        in_flight,
                         _slot: slot,
                     });
                 }
                 Err(failure) => {
                     excluded[tried] = in_flight.endpoint().id;
                     on_failure(backend, &in_flight, failure);
-                    error = failure;
+                    last = Unconnected {
+                        error: failure,
+                        endpoint: Some(in_flight.endpoint().address),
+                    };
                 }
             }
         }
-        if let SendError::Backend(fault, _) = error {
+        if let SendError::Backend(fault, _) = last.error {
             backend.stats.failed(fault);
         }
-        Err(error)
+        Err(last)
     }
 
     /// Selects an endpoint for a client.

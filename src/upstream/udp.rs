@@ -93,6 +93,11 @@ impl UdpFlow {
         endpoints.iter().any(|one| one.id == id)
     }
 
+    /// Returns the address of the endpoint.
+    pub fn endpoint(&self) -> SocketAddr {
+        self.in_flight.endpoint().address
+    }
+
     /// Records that the endpoint has answered.
     pub fn on_answered(&self) {
         health::on_response(&self.in_flight.endpoint().health);

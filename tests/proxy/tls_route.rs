@@ -25,7 +25,7 @@ use crate::tcp_route::{Backend, echo, reset, route, talk, until_counted, until_r
 use crate::tls_origin::{Asks, Authority, TlsOrigin};
 
 /// Returns a listener whose TLS is passed through; for all hosts if `hostname` is empty.
-fn passthrough(name: &str, hostname: &str) -> String {
+pub(crate) fn passthrough(name: &str, hostname: &str) -> String {
     let hostname = match hostname {
         "" => String::new(),
         hostname => format!(", hostname: '{hostname}'"),
@@ -41,7 +41,7 @@ fn terminating(name: &str, hostname: &str) -> String {
     )
 }
 
-fn tls_route(name: &str, hostnames: &[&str], service: &str) -> String {
+pub(crate) fn tls_route(name: &str, hostnames: &[&str], service: &str) -> String {
     route("TLSRoute", name, hostnames, &[(service, 1)]).to_string()
 }
 
@@ -53,7 +53,7 @@ fn before(origin: &TlsOrigin) -> Objects {
 }
 
 /// Returns a listener that terminates TLS, and forwards everything to this address.
-fn terminated(address: SocketAddr) -> Objects {
+pub(crate) fn terminated(address: SocketAddr) -> Objects {
     Objects::gateway(&[terminating("tls", "*.example.com")])
         .with(secret("certificate", &Certificate::new(&["*.example.com"])))
         .service("app", &[address])
@@ -420,7 +420,7 @@ async fn invalid_share_is_reset() {
 }
 
 /// A port with all kinds of listeners.
-fn mixed(passed: &TlsOrigin, terminated: &Origin, web: &Origin) -> Objects {
+pub(crate) fn mixed(passed: &TlsOrigin, terminated: &Origin, web: &Origin) -> Objects {
     let secret = secret("certificate", &Certificate::new(&["*.example.com"]));
     Objects::gateway(&[
         passthrough("pass", "pass.example.com"),

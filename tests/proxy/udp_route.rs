@@ -100,14 +100,14 @@ impl Echo {
 }
 
 /// Returns an address where no datagrams are received.
-async fn dead() -> SocketAddr {
+pub(crate) async fn dead() -> SocketAddr {
     // Bound and never read would be silent; closed, the host refuses datagrams.
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
     socket.expect("a free port").local_addr().expect("bound")
 }
 
 /// A client with an address of its own.
-pub(crate) struct Client(UdpSocket);
+pub(crate) struct Client(pub(crate) UdpSocket);
 
 impl Client {
     pub(crate) async fn of(proxy: SocketAddr) -> Self {

@@ -21,13 +21,13 @@ use super::io::ClientIo;
 use super::preamble;
 use super::socket::Socket;
 use super::{http, http1, http2};
-use crate::ir::policy::Verdict;
 use crate::ir::{PortProtocol, Protocol};
 use crate::proxy::activity::Activity;
 use crate::proxy::client::{Client, TlsClient, client_certificate};
+use crate::proxy::connection_record::ConnectionRecord;
 use crate::proxy::worker_state::port::PortState;
 use crate::proxy::worker_state::{OpenConnection, Worker};
-use crate::table::{Listener, Rule};
+use crate::table::{Listener, Rule, Unrouted};
 use crate::telemetry::metrics::{HandshakeFailure, TimeoutKind};
 use crate::upstream::Security;
 
@@ -55,9 +55,10 @@ pub(crate) async fn serve(
         }
         PortProtocol::Tls => serve_tls(open, port, socket, peer).await,
         PortProtocol::Tcp => {
+            let record = ConnectionRecord::begin(&open, &port, peer);
             let rule = rule_of_port(&open, &port, peer);
             let client = (ClientIo::Plain(socket), open.take_received());
-            let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
+            let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend, record);
             Box::pin(forward::serve(&open, &port, forwarded)).await;
         }
         // Has no connections.
@@ -66,9 +67,14 @@ pub(crate) async fn serve(
 }
 
 /// Returns the rule for a connection to a TCP port, which has one listener.
-fn rule_of_port(worker: &Worker, port: &PortState, peer: SocketAddr) -> Option<Arc<Rule>> {
+fn rule_of_port(
+    worker: &Worker,
+    port: &PortState,
+    peer: SocketAddr,
+) -> Result<Arc<Rule>, Unrouted> {
     let table = worker.table.load();
-    port.configured(&table)?.only_rule(peer.ip()).cloned()
+    let port = port.configured(&table).ok_or(Unrouted::NoRoute)?;
+    port.only_rule(peer.ip()).cloned()
 }
 
 /// What follows a ClientHello.
@@ -83,22 +89,18 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     // Boxed, like all state that a connection needs only temporarily: a task takes the memory of
     // its largest state for its whole life.
     let socket = (socket, open.take_received());
-    let outcome = Box::pin(timed_handshake(&open, &port, socket, peer)).await;
-    let greeted = match outcome {
-        Ok(greeted) => greeted,
-        Err(failure) => {
-            tracing::debug!(client = %peer, port = port.number(), reason = failure.name(), "a TLS handshake failed");
-            return open.stats.handshake_failed(failure);
-        }
-    };
-    let (stream, tls) = match greeted {
-        Greeted::Http(stream, tls) => (stream, tls),
-        Greeted::Forwarded(forwarded) => {
+    let (stream, tls) = match Box::pin(recorded_handshake(&open, &port, socket, peer)).await {
+        Ok(Greeted::Http(stream, tls)) => (stream, tls),
+        Ok(Greeted::Forwarded(forwarded)) => {
             let is_terminated = forwarded.security == Security::OfBackend;
             open.stats
                 .handshakes
                 .fetch_add(is_terminated.into(), Relaxed);
             return Box::pin(forward::serve(&open, &port, forwarded)).await;
+        }
+        Err(failure) => {
+            tracing::debug!(client = %peer, port = port.number(), reason = failure.name(), "a TLS handshake failed");
+            return open.stats.handshake_failed(failure);
         }
     };
     open.stats.handshakes.fetch_add(1, Relaxed);
@@ -113,12 +115,30 @@ async fn serve_tls(open: OpenConnection, port: Rc<PortState>, socket: TcpStream,
     }
 }
 
+/// Runs a handshake, and records its failure.
+async fn recorded_handshake(
+    worker: &Rc<Worker>,
+    port: &PortState,
+    socket: (TcpStream, Vec<u8>),
+    peer: SocketAddr,
+) -> Result<Greeted, HandshakeFailure> {
+    let record = ConnectionRecord::begin(worker, port, peer);
+    let outcome = timed_handshake(worker, port, socket, peer, &record).await;
+    match &outcome {
+        // A connection that is forwarded has taken it.
+        Ok(_) => record.discard(),
+        Err(failure) => record.end((*failure).into()),
+    }
+    outcome
+}
+
 /// Runs a handshake until its timeout or until a newer handshake or a new client evicts it.
 async fn timed_handshake(
     worker: &Worker,
     port: &PortState,
     socket: (TcpStream, Vec<u8>),
     peer: SocketAddr,
+    record: &ConnectionRecord,
 ) -> Result<Greeted, HandshakeFailure> {
     let mut entry = worker.handshakes.begin();
     let limits = worker.limits_of(port);
@@ -129,7 +149,7 @@ async fn timed_handshake(
     // Pinned here, so that the outcome is counted before the socket is closed.
     let mut handshake = pin!(timeout(
         limits.handshake_timeout,
-        handshake(worker, port, socket, peer)
+        handshake(worker, port, socket, peer, record)
     ));
     tokio::select! {
         // tokio polls the arms in order, so that a completed handshake wins over its eviction.
@@ -149,6 +169,7 @@ async fn handshake(
     port: &PortState,
     (mut socket, mut received): (TcpStream, Vec<u8>),
     peer: SocketAddr,
+    record: &ConnectionRecord,
 ) -> Result<Greeted, HandshakeFailure> {
     let forwards = port
         .configured(&worker.table.load())
@@ -156,11 +177,12 @@ async fn handshake(
     if forwards {
         let read = read_hello(&mut socket, &received).await;
         let (hello, name) = read.ok_or(HandshakeFailure::Closed)?;
-        match greeting(worker, port, peer, name.as_deref()) {
+        match greeting(worker, port, peer, name.as_deref(), record) {
             Ok(Greeting::Terminate(..)) => received = hello,
             Ok(Greeting::PassThrough(rule)) => {
                 let client = (ClientIo::Plain(socket), hello);
-                let forwarded = Forwarded::new(client, peer, Some(rule), Security::EndToEnd);
+                let (security, record) = (Security::EndToEnd, record.take());
+                let forwarded = Forwarded::new(client, peer, Ok(rule), security, record);
                 return Ok(Greeted::Forwarded(forwarded));
             }
             Err(failure) => {
@@ -179,7 +201,7 @@ async fn handshake(
             .to_ascii_lowercase()
             .into()
     });
-    let (listener, rule) = match greeting(worker, port, peer, sni.as_deref()) {
+    let (listener, rule) = match greeting(worker, port, peer, sni.as_deref(), record) {
         Ok(Greeting::Terminate(listener, rule)) => (listener, rule),
         refused => {
             refuse(worker, port, start.io).await;
@@ -194,9 +216,10 @@ async fn handshake(
     let verified = server
         .verified_client(stream.get_ref().1)
         .map_err(|_| HandshakeFailure::ClientCertificate)?;
-    if rule.is_some() {
+    if let Some(rule) = rule {
         let client = (ClientIo::Tls(stream), Vec::new());
-        let forwarded = Forwarded::new(client, peer, rule, Security::OfBackend);
+        let (security, record) = (Security::OfBackend, record.take());
+        let forwarded = Forwarded::new(client, peer, Ok(rule), security, record);
         return Ok(Greeted::Forwarded(forwarded));
     }
     let certificate = verified.and_then(client_certificate::describe);
@@ -251,24 +274,20 @@ fn greeting(
     port: &PortState,
     peer: SocketAddr,
     sni: Option<&str>,
+    record: &ConnectionRecord,
 ) -> Result<Greeting, HandshakeFailure> {
     let table = worker.table.load();
     let listener = port
         .configured(&table)
-        .and_then(|port| port.listener_for_sni(sni))
-        .ok_or(HandshakeFailure::ServerName)?;
+        .and_then(|port| port.listener_for_sni(sni));
+    record.greeted(sni, listener.map(|listener| &**listener));
+    let listener = listener.ok_or(HandshakeFailure::ServerName)?;
     let rule = || {
-        let rule = match listener.find_for_host(sni.unwrap_or_default()) {
-            None => Err(HandshakeFailure::ServerName),
-            Some(rule) if listener.verdict(rule, peer.ip()) != Verdict::Pass => {
-                Err(HandshakeFailure::Policy)
-            }
-            Some(rule) => Ok(rule.clone()),
-        };
-        if rule.is_err() {
+        let rule = listener.rule_for(sni.unwrap_or_default(), peer.ip());
+        rule.cloned().map_err(|unrouted| {
             worker.stats.unforwarded.fetch_add(1, Relaxed);
-        }
-        rule
+            HandshakeFailure::from(unrouted)
+        })
     };
     if listener.ir.protocol == Protocol::TlsPassthrough {
         return rule().map(Greeting::PassThrough);

@@ -11,11 +11,14 @@ use std::time::Duration;
 
 use super::io::ClientIo;
 use super::relay::{Half, RelayEnd, Side, relay};
-use crate::proxy::activity::{Activity, Phase};
+use crate::proxy::activity::Activity;
+use crate::proxy::connection_record::ConnectionRecord;
 use crate::proxy::worker_state::OpenConnection;
 use crate::proxy::worker_state::port::PortState;
-use crate::table::{Backend, Rule};
-use crate::upstream::{Security, TcpClient, TcpConnection};
+use crate::table::{Backend, Rule, Unrouted};
+use crate::telemetry::access_log::ConnectionEnd;
+use crate::telemetry::metrics::TimeoutKind;
+use crate::upstream::{Io, Security, SendError, TcpClient, TcpConnection, Unconnected};
 
 /// Interval of checks for a reset by a side that is not read from, since the other one does not read.
 const RESET_CHECK: Duration = Duration::from_secs(1);
@@ -29,9 +32,10 @@ pub(super) struct Forwarded {
     pub(super) port: u16,
     /// Bytes that were read from it already.
     pub(super) first: Vec<u8>,
-    /// The rule; `None` if no route wants the connection.
-    pub(super) rule: Option<Arc<Rule>>,
+    /// The rule, or why none is for the connection.
+    pub(super) rule: Result<Arc<Rule>, Unrouted>,
     pub(super) security: Security,
+    pub(super) record: ConnectionRecord,
 }
 
 impl Forwarded {
@@ -39,8 +43,9 @@ impl Forwarded {
     pub(super) fn new(
         (client, first): (ClientIo, Vec<u8>),
         peer: SocketAddr,
-        rule: Option<Arc<Rule>>,
+        rule: Result<Arc<Rule>, Unrouted>,
         security: Security,
+        record: ConnectionRecord,
     ) -> Self {
         Self {
             client,
@@ -49,6 +54,7 @@ impl Forwarded {
             first,
             rule,
             security,
+            record,
         }
     }
 }
@@ -56,41 +62,53 @@ impl Forwarded {
 /// Serves a connection until both sides have ended, nothing has moved for the idle timeout, its port is removed, or a new
 /// client needs its place. Closes it if no backend can be connected to.
 pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Forwarded) {
+    let activity = Activity::tunnel(&open.clock, &open.limits_of(port));
+    open.connections.register(forwarded.peer, &activity);
+    let connected = tokio::select! {
+        connected = connect(open, &forwarded) => connected,
+        // Three endpoints that do not answer take three times the connect timeout.
+        end = poll_fn(|cx| poll_ended(port, &activity, cx)) => Err(end),
+    };
     let Forwarded {
         client,
-        peer,
-        port: peer_port,
         first,
-        rule,
-        security,
+        record,
+        ..
     } = forwarded;
-    let activity = Activity::tunnel(&open.clock, &open.limits_of(port));
-    open.connections.register(peer, &activity);
-    let backend = rule.as_deref().and_then(Rule::draw_backend);
-    let of_client = TcpClient {
-        address: peer,
-        ends: backend.and_then(|backend| ends(backend, SocketAddr::new(peer, peer_port), &client)),
-    };
-    let connecting = connect(open, backend, &of_client, security);
-    let connected = tokio::select! {
-        connected = connecting => connected,
-        // Three endpoints that do not answer take three times the connect timeout.
-        () = poll_fn(|cx| poll_ended(port, &activity, cx)) => return client.abort(),
-    };
-    let Some(mut backend) = connected else {
-        open.stats.unforwarded.fetch_add(1, Relaxed);
-        return client.abort();
-    };
-    let (client, backend_io) = (RefCell::new(client), RefCell::new(&mut backend.io));
+    match connected {
+        Ok(mut backend) => {
+            let client = RefCell::new(client);
+            let joined = (&client, first, &mut backend.io);
+            let end = forward(open, port, &activity, joined, &record).await;
+            record.end(end);
+        }
+        Err(end) => {
+            record.end(end);
+            client.abort();
+        }
+    }
+}
+
+/// Forwards bytes until the connection ends, and returns why.
+async fn forward(
+    open: &OpenConnection,
+    port: &PortState,
+    activity: &Activity,
+    (client, first, backend): (&RefCell<ClientIo>, Vec<u8>, &mut Io),
+    record: &ConnectionRecord,
+) -> ConnectionEnd {
+    let backend = RefCell::new(backend);
     let of_client = Side {
-        reader: Half(&client),
-        writer: Half(&client),
+        reader: Half(client),
+        writer: Half(client),
         first,
+        sent: &record.sent,
     };
     let of_backend = Side {
-        reader: Half(&backend_io),
-        writer: Half(&backend_io),
+        reader: Half(&backend),
+        writer: Half(&backend),
         first: Vec::new(),
+        sent: &record.received,
     };
     let check = open.clock.deadline();
     check.set(RESET_CHECK);
@@ -98,58 +116,52 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
         if progress.has_moved {
             activity.on_moved();
         }
-        if port.is_closed() {
-            return Poll::Ready(Stop::Closed);
-        }
         if progress.is_blocked && check.poll_due(cx).is_ready() {
             if client.borrow().has_failed() {
-                return Poll::Ready(Stop::ClientFailed);
+                return Poll::Ready(ConnectionEnd::ResetByClient);
             }
-            if backend_io.borrow().has_failed() {
-                return Poll::Ready(Stop::BackendFailed);
+            if backend.borrow().has_failed() {
+                return Poll::Ready(ConnectionEnd::ResetByBackend);
             }
             check.set(RESET_CHECK);
             // Registers the waker.
             let _ = check.poll_due(cx);
         }
-        activity.poll_due(cx).map(Stop::Due)
+        poll_ended(port, activity, cx)
     });
-    let end = relayed.await.end;
-    let (client, backend) = (client.into_inner(), backend_io.into_inner());
+    let end = match relayed.await {
+        RelayEnd::ClientClosed => ConnectionEnd::ClosedByClient,
+        RelayEnd::BackendClosed => ConnectionEnd::ClosedByBackend,
+        RelayEnd::ClientFailed => ConnectionEnd::ResetByClient,
+        RelayEnd::BackendFailed => ConnectionEnd::ResetByBackend,
+        RelayEnd::Stopped(end) => end,
+    };
     match end {
-        RelayEnd::Complete => {}
-        RelayEnd::ClientFailed | RelayEnd::Stopped(Stop::ClientFailed) => backend.abort(),
-        RelayEnd::BackendFailed | RelayEnd::Stopped(Stop::BackendFailed) => client.abort(),
+        ConnectionEnd::ClosedByClient | ConnectionEnd::ClosedByBackend => {}
+        ConnectionEnd::ResetByClient => backend.borrow().abort(),
+        ConnectionEnd::ResetByBackend => client.borrow().abort(),
         // Without the reset, both sides would take the end for that of the other's bytes.
-        RelayEnd::Stopped(stop) => {
-            if let Stop::Due(phase) = stop
-                && let Some(kind) = phase.timeout()
-            {
-                open.stats.timed_out(kind);
+        _ => {
+            if end == ConnectionEnd::IdleTimeout {
+                open.stats.timed_out(TimeoutKind::TunnelIdle);
             }
-            backend.abort();
-            client.abort();
+            backend.borrow().abort();
+            client.borrow().abort();
         }
     }
+    end
 }
 
-/// Ready when the port was removed, or a new client needs the place.
-fn poll_ended(port: &PortState, activity: &Activity, cx: &mut Context<'_>) -> Poll<()> {
-    match port.is_closed() {
-        true => Poll::Ready(()),
-        false => activity.poll_due(cx).map(drop),
+/// Ready when something else than its sides ends a connection: its port was removed, nothing has moved for the idle
+/// timeout, or a new client needs the place.
+fn poll_ended(port: &PortState, activity: &Activity, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+    if port.is_closed() {
+        return Poll::Ready(ConnectionEnd::ListenerRemoved);
     }
-}
-
-/// What ends a connection apart from its sides.
-enum Stop {
-    /// The port was removed.
-    Closed,
-    /// A timeout has passed, or a new client needs the place.
-    Due(Phase),
-    /// A side was reset while the other one did not read.
-    ClientFailed,
-    BackendFailed,
+    activity.poll_due(cx).map(|phase| match phase.timeout() {
+        Some(_) => ConnectionEnd::IdleTimeout,
+        None => ConnectionEnd::Evicted,
+    })
 }
 
 /// Returns the addresses of a client and of the proxy, if the policy of a backend tells them.
@@ -163,17 +175,53 @@ fn ends(
     Some(Arc::new((peer, client.local_address()?)))
 }
 
+/// Connects a client to a backend of its rule, or counts the connection and returns why that cannot be.
 async fn connect(
     open: &OpenConnection,
-    backend: Option<&Arc<Backend>>,
-    client: &TcpClient,
-    security: Security,
-) -> Option<TcpConnection> {
-    let backend = backend?;
-    let connected = open.upstream.connect(backend, client, security).await;
-    connected
-        .inspect_err(
-            |error| tracing::debug!(%error, backend = %backend.id, "cannot forward a connection"),
-        )
-        .ok()
+    forwarded: &Forwarded,
+) -> Result<TcpConnection, ConnectionEnd> {
+    let connected = match select(forwarded) {
+        Ok(backend) => connect_to(open, forwarded, backend).await,
+        Err(end) => Err(end),
+    };
+    connected.inspect_err(|_| {
+        open.stats.unforwarded.fetch_add(1, Relaxed);
+    })
+}
+
+/// Selects the backend of a connection.
+fn select(forwarded: &Forwarded) -> Result<&Arc<Backend>, ConnectionEnd> {
+    let rule = forwarded.rule.as_ref().map_err(|unrouted| *unrouted)?;
+    forwarded.record.matched(rule);
+    let backend = rule.draw_backend().ok_or(ConnectionEnd::NoBackend)?;
+    forwarded.record.selected(backend);
+    Ok(backend)
+}
+
+async fn connect_to(
+    open: &OpenConnection,
+    forwarded: &Forwarded,
+    backend: &Backend,
+) -> Result<TcpConnection, ConnectionEnd> {
+    let address = forwarded.peer;
+    let peer = SocketAddr::new(address, forwarded.port);
+    let client = TcpClient {
+        address,
+        ends: ends(backend, peer, &forwarded.client),
+    };
+    let connecting = (open.upstream).connect(backend, &client, forwarded.security);
+    let connected = connecting.await;
+    let endpoint = match &connected {
+        Ok(connection) => Some(connection.endpoint()),
+        Err(Unconnected { endpoint, .. }) => *endpoint,
+    };
+    forwarded.record.reached(endpoint);
+    connected.map_err(|Unconnected { error, .. }| {
+        tracing::debug!(%error, backend = %backend.id, "cannot forward a connection");
+        match error {
+            SendError::Backend(fault, cause) => ConnectionEnd::Unconnected(fault, cause),
+            // A connection has no request.
+            SendError::RequestBody => ConnectionEnd::ResetByClient,
+        }
+    })
 }

@@ -12,8 +12,10 @@ use tokio::time::timeout;
 use super::proxy_protocol::{self, Header, Status};
 use crate::ir::client::{ProxyMode, ProxyProtocol};
 use crate::proxy::activity::Activity;
+use crate::proxy::connection_record::ConnectionRecord;
 use crate::proxy::worker_state::port::PortState;
 use crate::proxy::worker_state::{OpenConnection, Worker};
+use crate::telemetry::access_log::ConnectionEnd;
 use crate::telemetry::metrics::TimeoutKind;
 
 /// Size of a read in bytes: a header, and the request or ClientHello behind it.
@@ -39,6 +41,7 @@ pub(super) async fn begin(
         // A connection without it still works.
         let _ = SockRef::from(&*socket).set_tcp_keepalive(&keepalive);
     }
+    let record = ConnectionRecord::begin(open, port, peer);
     let preamble = match &protocol {
         Some(protocol) => read(open, port, socket, peer, protocol).await,
         None => Some((peer, Vec::new())),
@@ -46,13 +49,18 @@ pub(super) async fn begin(
     let number = port.number();
     let Some((client, received)) = preamble else {
         open.stats.without_header.fetch_add(1, Relaxed);
+        record.end(ConnectionEnd::ProxyHeader);
         tracing::debug!(%peer, port = number, "closed a connection without a valid header of the PROXY protocol");
         return None;
     };
+    record.comes_from(client);
     if !open.begin(port, client.ip(), received) {
+        record.end(ConnectionEnd::ConnectionLimit);
         tracing::debug!(%client, port = number, "closed a connection over the limits of its port");
         return None;
     }
+    // Its protocol begins another one.
+    record.discard();
     Some(client)
 }
 

@@ -2,7 +2,7 @@
 //! one side's last bytes still arrive after the other side has ended. A direction without bytes to write holds no
 //! buffer. Bulk data between two sockets moves inside the kernel. Must not know who the sides are.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -64,18 +64,22 @@ impl<T: MaybeSocket> MaybeSocket for Half<'_, T> {
 }
 
 /// One side of a relay.
-pub(super) struct Side<R, W> {
+pub(super) struct Side<'a, R, W> {
     pub(super) reader: R,
     pub(super) writer: W,
     /// Bytes that were read from it before.
     pub(super) first: Vec<u8>,
+    /// Counts the bytes that it is sent.
+    pub(super) sent: &'a Cell<u64>,
 }
 
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RelayEnd<S> {
-    /// Both directions have ended.
-    Complete,
+    /// Both directions have ended, that from the client first.
+    ClientClosed,
+    /// Both directions have ended, that from the backend first.
+    BackendClosed,
     /// The client has reset the connection.
     ClientFailed,
     /// The backend has reset the connection.
@@ -84,57 +88,40 @@ pub(crate) enum RelayEnd<S> {
     Stopped(S),
 }
 
-/// The result of a relay.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Relayed<S> {
-    pub(super) end: RelayEnd<S>,
-    /// Bytes that the backend was sent.
-    pub(super) to_backend: u64,
-    /// Bytes that the client was sent.
-    pub(super) to_client: u64,
-}
-
 /// What has happened since the last poll of a relay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// Whether bytes have moved.
     pub(super) has_moved: bool,
-    /// Bytes that the backend was sent from the beginning.
-    pub(super) to_backend: u64,
-    /// Bytes that the client was sent from the beginning.
-    pub(super) to_client: u64,
     /// Whether one side does not read. Then the relay does not read from the other, and does not learn that it is reset.
     pub(super) is_blocked: bool,
 }
 
 /// Copies until both directions have ended, or until `poll_stopped` is ready, which gets the progress. With `ends_on_failure`, also until one side has failed; otherwise a failure ends its direction.
 pub(super) async fn relay<A, B, C, D, S>(
-    client: Side<A, B>,
-    backend: Side<C, D>,
+    client: Side<'_, A, B>,
+    backend: Side<'_, C, D>,
     ends_on_failure: bool,
     poll_stopped: impl Fn(&mut Context<'_>, Progress) -> Poll<S>,
-) -> Relayed<S>
+) -> RelayEnd<S>
 where
     A: AsyncRead + MaybeSocket + Unpin,
     B: AsyncWrite + MaybeSocket + Unpin,
     C: AsyncRead + MaybeSocket + Unpin,
     D: AsyncWrite + MaybeSocket + Unpin,
 {
-    let mut up = Direction::new(client.reader, backend.writer, client.first, ends_on_failure);
-    let mut down = Direction::new(
-        backend.reader,
-        client.writer,
-        backend.first,
-        ends_on_failure,
-    );
-    let end = std::future::poll_fn(|cx| {
-        let before = up.moved + down.moved;
+    let moved = || client.sent.get() + backend.sent.get();
+    let up = (client.reader, client.first);
+    let mut up = Direction::new(up, (backend.writer, backend.sent), ends_on_failure);
+    let down = (backend.reader, backend.first);
+    let mut down = Direction::new(down, (client.writer, client.sent), ends_on_failure);
+    let mut client_is_first = None;
+    std::future::poll_fn(|cx| {
+        let before = moved();
         up.poll(cx);
         down.poll(cx);
         let progress = Progress {
-            has_moved: up.moved + down.moved > before,
-            to_backend: up.moved,
-            to_client: down.moved,
+            has_moved: moved() > before,
             is_blocked: up.is_blocked() || down.is_blocked(),
         };
         match (up.end, down.end) {
@@ -144,17 +131,20 @@ where
             (_, Some(End::SourceFailed)) if ends_on_failure => {
                 return Poll::Ready(RelayEnd::BackendFailed);
             }
-            (Some(_), Some(_)) => return Poll::Ready(RelayEnd::Complete),
-            _ => {}
+            (Some(_), Some(_)) => {
+                return Poll::Ready(match client_is_first.unwrap_or(true) {
+                    true => RelayEnd::ClientClosed,
+                    false => RelayEnd::BackendClosed,
+                });
+            }
+            // A target that has failed was closed by its side.
+            (Some(end), None) => client_is_first = Some(end != End::TargetFailed),
+            (None, Some(end)) => client_is_first = Some(end == End::TargetFailed),
+            (None, None) => {}
         }
         poll_stopped(cx, progress).map(RelayEnd::Stopped)
     })
-    .await;
-    Relayed {
-        end,
-        to_backend: up.moved,
-        to_client: down.moved,
-    }
+    .await
 }
 
 /// How a direction ended.
@@ -169,7 +159,7 @@ enum End {
 }
 
 /// One direction: copies from `from` to `to`, and half-closes `to` at EOF.
-struct Direction<R, W> {
+struct Direction<'a, R, W> {
     from: R,
     to: W,
     /// Bytes that `to` has not taken, from `written` on.
@@ -182,16 +172,16 @@ struct Direction<R, W> {
     full: u8,
     /// Whether bytes can move inside the kernel, as far as is known.
     can_splice: bool,
-    moved: u64,
+    moved: &'a Cell<u64>,
     end: Option<End>,
 }
 
-impl<R, W> Direction<R, W>
+impl<'a, R, W> Direction<'a, R, W>
 where
     R: AsyncRead + MaybeSocket + Unpin,
     W: AsyncWrite + MaybeSocket + Unpin,
 {
-    fn new(from: R, to: W, first: Vec<u8>, is_strict: bool) -> Self {
+    fn new((from, first): (R, Vec<u8>), (to, moved): (W, &'a Cell<u64>), is_strict: bool) -> Self {
         Self {
             from,
             to,
@@ -201,9 +191,13 @@ where
             is_strict,
             full: 0,
             can_splice: true,
-            moved: 0,
+            moved,
             end: None,
         }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.moved.set(self.moved.get() + bytes as u64);
     }
 
     fn is_blocked(&self) -> bool {
@@ -251,7 +245,7 @@ where
             let left = &self.rest[self.written..];
             let count = ready!(poll_write(&mut self.to, left, cx))?;
             self.written += count;
-            self.moved += count as u64;
+            self.count(count);
         }
         // Releases the memory.
         self.rest = Vec::new();
@@ -284,7 +278,7 @@ where
         while !read.is_empty() {
             match poll_write(&mut self.to, read, cx) {
                 Poll::Ready(Ok(count)) => {
-                    self.moved += count as u64;
+                    self.count(count);
                     read = &read[count..];
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -307,7 +301,7 @@ where
         };
         match moved {
             Ok(Moved { read, rest }) => {
-                self.moved += (read - rest.len()) as u64;
+                self.count(read - rest.len());
                 self.rest = rest;
                 self.has_ended = read == 0;
                 if read < READ / 2 {

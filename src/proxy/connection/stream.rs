@@ -181,7 +181,7 @@ impl Stream {
         let (idle, clock) = (tunnel.idle_timeout(), &client.worker.clock);
         let relayed = upgrade::relay_stream(tunnel, reader, &mut writer, clock, idle);
         match relayed.await {
-            RelayEnd::Complete => {}
+            RelayEnd::ClientClosed | RelayEnd::BackendClosed => {}
             RelayEnd::ClientFailed => self.on_lost(),
             RelayEnd::BackendFailed | RelayEnd::Stopped(_) => writer.reset(),
         }

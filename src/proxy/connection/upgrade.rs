@@ -1,7 +1,7 @@
 //! Tunnels of upgraded connections, such as WebSocket. Over HTTP/1, a failure ends its direction; over HTTP/2, it ends
 //! both.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,11 +24,12 @@ pub(crate) async fn relay(
     clock: &Rc<Clock>,
     idle: Duration,
 ) {
-    let client = RefCell::new(client);
+    let (client, to_client) = (RefCell::new(client), Cell::default());
     let client = Side {
         reader: Half(&client),
         writer: Half(&client),
         first: sent.to_vec(),
+        sent: &to_client,
     };
     relay_side(tunnel, client, clock, idle, false).await;
 }
@@ -41,10 +42,12 @@ pub(crate) async fn relay_stream(
     clock: &Rc<Clock>,
     idle: Duration,
 ) -> RelayEnd<TimedOut> {
+    let to_client = Cell::default();
     let client = Side {
         reader,
         writer,
         first: Vec::new(),
+        sent: &to_client,
     };
     relay_side(tunnel, client, clock, idle, true).await
 }
@@ -54,7 +57,7 @@ pub(crate) struct TimedOut;
 
 async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSocket + Unpin>(
     mut tunnel: Tunnel,
-    client: Side<R, W>,
+    client: Side<'_, R, W>,
     clock: &Rc<Clock>,
     idle: Duration,
     ends_on_failure: bool,
@@ -63,28 +66,30 @@ async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSoc
     deadline.set(idle);
     let first = tunnel.backend.first.to_vec();
     let backend_io = RefCell::new(&mut tunnel.backend.io);
+    let (to_client, to_backend) = (client.sent, Cell::default());
     let backend = Side {
         reader: Half(&backend_io),
         writer: Half(&backend_io),
         first,
+        sent: &to_backend,
     };
     let record = RefCell::new(&mut tunnel.record);
+    let note = || (record.borrow_mut()).relayed(to_backend.get(), to_client.get());
     let relayed = copy(client, backend, ends_on_failure, |cx, progress| {
         if progress.has_moved {
             deadline.set(idle);
-            let (to_backend, to_client) = (progress.to_backend, progress.to_client);
-            record.borrow_mut().relayed(to_backend, to_client);
+            note();
         }
         deadline.poll_due(cx).map(|()| TimedOut)
     });
-    let relayed = relayed.await;
-    (tunnel.record).relayed(relayed.to_backend, relayed.to_client);
-    if let RelayEnd::Stopped(TimedOut) = relayed.end {
+    let end = relayed.await;
+    note();
+    if let RelayEnd::Stopped(TimedOut) = end {
         tunnel.record.timed_out(TimeoutKind::TunnelIdle);
     }
     tunnel.record.complete();
-    if let RelayEnd::ClientFailed = relayed.end {
+    if let RelayEnd::ClientFailed = end {
         tunnel.backend.io.abort();
     }
-    relayed.end
+    end
 }

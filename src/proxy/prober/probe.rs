@@ -59,7 +59,7 @@ pub(super) async fn ask(upstream: &Upstream, backend: &Backend, probe: &Probe) -
             let connected = upstream.connect(backend, &itself, Security::OfBackend);
             match connected.await {
                 Ok(_) => Outcome::Healthy,
-                Err(error) => Outcome::of_error(error),
+                Err(failure) => Outcome::of_error(failure.error),
             }
         }
         Probe::Http {

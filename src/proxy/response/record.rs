@@ -421,7 +421,7 @@ impl Drop for Record {
                     let Some(line) = line.into_text(&end, settings) else {
                         return;
                     };
-                    let outcome = (self.status, self.error);
+                    let outcome = (Some(self.status), self.error);
                     let record = LogRecord::new(tracing, context, elapsed, outcome, line);
                     self.client.worker.traces.add(Item::Record(record));
                 }

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
+use crate::proxy::connection_record::ConnectionRecord;
 use crate::runtime::clock::Deadline;
+use crate::telemetry::access_log::ConnectionEnd;
 use crate::telemetry::metrics::ConnectionStats;
 use crate::upstream::UdpFlow;
 
@@ -34,6 +36,7 @@ pub(super) struct Path {
 pub(super) struct Session {
     pub(super) path: Path,
     pub(super) flow: UdpFlow,
+    record: ConnectionRecord,
     pub(super) deadline: Deadline,
     /// The table in which its backend was looked up last.
     pub(super) generation: Cell<u64>,
@@ -52,7 +55,7 @@ impl Session {
     /// Begins a session.
     pub(super) fn new(
         path: Path,
-        flow: UdpFlow,
+        (flow, record): (UdpFlow, ConnectionRecord),
         deadline: Deadline,
         generation: u64,
         count: &Rc<Cell<usize>>,
@@ -63,6 +66,7 @@ impl Session {
         Rc::new(Self {
             path,
             flow,
+            record,
             generation: Cell::new(generation),
             last: Cell::new(deadline.clock().now()),
             deadline,
@@ -74,15 +78,17 @@ impl Session {
         })
     }
 
-    /// Records a datagram of the client.
-    pub(super) fn on_received(&self, idle: Duration) {
+    /// Records datagrams of the client, with their bytes.
+    pub(super) fn on_received(&self, bytes: usize, idle: Duration) {
+        count(&self.record.received, bytes);
         self.is_assured
             .set(self.is_assured.get() || self.is_answered.get());
         self.on_moved(idle);
     }
 
-    /// Records a datagram of the endpoint.
-    pub(super) fn on_answered(&self, idle: Duration) {
+    /// Records datagrams of the endpoint, with their bytes.
+    pub(super) fn on_answered(&self, bytes: usize, idle: Duration) {
+        count(&self.record.sent, bytes);
         self.is_answered.set(true);
         self.on_moved(idle);
     }
@@ -102,13 +108,18 @@ impl Session {
         self.deadline.clock().now().saturating_sub(self.last.get()) >= QUIET
     }
 
-    fn end(&self) {
+    fn end(&self, end: ConnectionEnd) {
         if !self.has_ended.replace(true) {
+            self.record.end(end);
             self.stats.udp_sessions_ended.fetch_add(1, Relaxed);
             self.count.set(self.count.get() - 1);
             self.deadline.expire();
         }
     }
+}
+
+fn count(counter: &Cell<u64>, bytes: usize) {
+    counter.set(counter.get() + bytes as u64);
 }
 
 /// The sessions of a port.
@@ -141,8 +152,8 @@ impl Sessions {
     }
 
     /// Ends a session.
-    pub(super) fn end(&self, session: &Rc<Session>) {
-        session.end();
+    pub(super) fn end(&self, session: &Rc<Session>, end: ConnectionEnd) {
+        session.end(end);
         let mut sessions = self.by_path.borrow_mut();
         if sessions
             .get(&session.path)
@@ -157,9 +168,9 @@ impl Sessions {
     }
 
     /// Ends all sessions.
-    pub(super) fn end_all(&self) {
+    pub(super) fn end_all(&self, end: ConnectionEnd) {
         let sessions = std::mem::take(&mut *self.by_path.borrow_mut());
-        sessions.values().for_each(|session| session.end());
+        sessions.values().for_each(|session| session.end(end));
         self.found.borrow_mut().clear();
     }
 
@@ -180,7 +191,7 @@ impl Sessions {
                 };
                 // One that was used since the search no longer is the first to end.
                 if !session.has_ended() && (session.is_quiet() || !session.is_assured.get()) {
-                    self.end(&session);
+                    self.end(&session, ConnectionEnd::Evicted);
                     return true;
                 }
             }

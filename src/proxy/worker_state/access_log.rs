@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::ir::{GatewayLog, ObjectRef};
 use crate::runtime::clock::Clock;
-use crate::telemetry::access_log::{AccessLog, Completion, Line, WorkerLog};
+use crate::telemetry::access_log::{AccessLog, Completion, Connection, Line, WorkerLog};
 use crate::telemetry::tap::Taps;
 
 /// Delay from the first line of a buffer until the buffer is passed on, if it is not full before.
@@ -65,8 +65,27 @@ impl RequestLog {
         end: &Completion<'_>,
         settings: Option<&GatewayLog>,
     ) {
-        let is_first = |log: &WorkerLog| log.close(line, end, settings);
-        if self.log.as_ref().is_some_and(is_first) {
+        self.write(|log| log.close(line, end, settings));
+    }
+
+    /// Reports whether the log of the process is written.
+    pub(in crate::proxy) fn is_enabled(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Writes the line of a connection that has ended, through a Gateway with these settings.
+    pub(in crate::proxy) fn log_connection(
+        &self,
+        connection: &Connection<'_>,
+        clock: &Clock,
+        settings: Option<&GatewayLog>,
+    ) {
+        self.write(|log| log.log_connection(connection, clock.now(), settings));
+    }
+
+    /// Writes to the log, if it is enabled. `write` returns true for the first line of a buffer.
+    fn write(&self, write: impl FnOnce(&WorkerLog) -> bool) {
+        if self.log.as_ref().is_some_and(write) {
             self.began.notify_one();
         }
     }

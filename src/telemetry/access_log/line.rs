@@ -19,7 +19,7 @@ use crate::telemetry::address::write_address;
 /// Maximum lengths of client-controlled texts.
 const METHOD_LENGTH: usize = 32;
 const PATH_LENGTH: usize = 2048;
-const HOST_LENGTH: usize = 255;
+pub(super) const HOST_LENGTH: usize = 255;
 const REQUEST_ID_LENGTH: usize = 128;
 const USER_AGENT_LENGTH: usize = 256;
 const ADDED_LENGTH: usize = 256;
@@ -35,7 +35,7 @@ const USUAL_LINE: usize = 768;
 /// The line of a request, which grows as the request goes on: what filters may change is written before they run.
 #[derive(Debug, Default)]
 pub struct Line {
-    text: Vec<u8>,
+    pub(super) text: Vec<u8>,
     /// Which of the members that every line has are not written yet.
     lacks_host: bool,
     lacks_request_id: bool,
@@ -51,9 +51,8 @@ impl Line {
         client: &str,
         parts: &request::Parts,
     ) {
+        self.clear();
         let line = &mut self.text;
-        line.clear();
-        line.reserve(USUAL_LINE);
         (self.lacks_host, self.lacks_request_id) = (true, true);
         line.extend_from_slice(b"{\"time\":\"");
         times.write(line, time);
@@ -75,6 +74,12 @@ impl Line {
             line.extend_from_slice(b",\"user_agent\":");
             write_excerpt(line, agent.as_bytes(), USER_AGENT_LENGTH);
         }
+    }
+
+    /// Empties it, with room for a usual line.
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.text.reserve(USUAL_LINE);
     }
 
     /// Writes the requested host without port, which has the characters and the length of a host. Call at most once.
@@ -155,7 +160,7 @@ pub(in crate::telemetry) struct Begun {
 }
 
 /// Writes a text of the client, or its beginning.
-fn write_excerpt(line: &mut Vec<u8>, text: &[u8], limit: usize) {
+pub(super) fn write_excerpt(line: &mut Vec<u8>, text: &[u8], limit: usize) {
     if text.len() <= limit {
         write_string(line, text);
     } else {
@@ -205,39 +210,48 @@ impl Completion<'_> {
     }
 }
 
-/// Appends a namespaced object as [`ObjectRef`] prints it, and the quotation mark after it.
-fn write_object(line: &mut Vec<u8>, object: &ObjectRef) {
+/// Appends a rule of a route, a namespaced object, which is written as [`ObjectRef`] prints it.
+pub(super) fn write_rule(line: &mut Vec<u8>, route: &ObjectRef, index: usize) {
     let ObjectName {
         kind,
         namespace,
         name,
         ..
-    } = &**object;
-    for part in [kind, " ", namespace, "/", name, "\""] {
+    } = &**route;
+    for part in [",\"route\":\"", kind, " ", namespace, "/", name, "\""] {
         line.extend_from_slice(part.as_bytes());
     }
+    line.extend_from_slice(b",\"rule\":");
+    write_number(line, index);
+}
+
+/// Appends a duration, and the bytes that were received and sent in it.
+pub(super) fn write_sizes(line: &mut Vec<u8>, duration: Duration, (received, sent): (u64, u64)) {
+    line.extend_from_slice(b",\"duration_ms\":");
+    write_milliseconds(line, duration);
+    line.extend_from_slice(b",\"bytes_received\":");
+    write_number(line, received);
+    line.extend_from_slice(b",\"bytes_sent\":");
+    write_number(line, sent);
+}
+
+/// Appends the address of an endpoint.
+pub(super) fn write_upstream(line: &mut Vec<u8>, upstream: SocketAddr) {
+    line.extend_from_slice(b",\"upstream\":\"");
+    write_address(line, upstream);
+    line.push(b'"');
 }
 
 /// Appends the members that are known at the end of a request, and the end of the line.
 fn write_completion(line: &mut Vec<u8>, end: &Completion<'_>) {
     line.extend_from_slice(b",\"status\":");
     write_number(line, end.status);
-    line.extend_from_slice(b",\"duration_ms\":");
-    write_milliseconds(line, end.duration);
-    line.extend_from_slice(b",\"bytes_received\":");
-    write_number(line, end.bytes_received);
-    line.extend_from_slice(b",\"bytes_sent\":");
-    write_number(line, end.bytes_sent);
+    write_sizes(line, end.duration, (end.bytes_received, end.bytes_sent));
     if let Some((route, index)) = end.rule {
-        line.extend_from_slice(b",\"route\":\"");
-        write_object(line, route);
-        line.extend_from_slice(b",\"rule\":");
-        write_number(line, index);
+        write_rule(line, route, index);
     }
     if let Some(upstream) = end.upstream {
-        line.extend_from_slice(b",\"upstream\":\"");
-        write_address(line, upstream);
-        line.push(b'"');
+        write_upstream(line, upstream);
     }
     if let Some(time) = end.response_time {
         line.extend_from_slice(b",\"upstream_ms\":");
@@ -264,7 +278,7 @@ fn write_completion(line: &mut Vec<u8>, end: &Completion<'_>) {
     line.extend_from_slice(b"}\n");
 }
 
-fn write_number(line: &mut Vec<u8>, number: impl itoa::Integer) {
+pub(super) fn write_number(line: &mut Vec<u8>, number: impl itoa::Integer) {
     line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 

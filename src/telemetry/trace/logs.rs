@@ -1,4 +1,4 @@
-//! Records of the access log for collectors: the line of a request, with the ids of its span.
+//! Records of the access log for collectors: the line of a request, with the ids of its span, or that of a connection.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,22 +12,24 @@ use crate::ir::Tracing;
 #[derive(Debug)]
 pub struct LogRecord {
     pub(super) tracing: Arc<Tracing>,
-    /// Nanoseconds since the Unix epoch: when the head of the request was read, and when it ended.
+    /// Nanoseconds since the Unix epoch: when the head of the request was read or the connection began, and its end.
     time: u64,
     end: u64,
     span: Option<TraceContext>,
-    status: u16,
+    /// `None` for a connection, which has no status.
+    status: Option<u16>,
     error: Option<&'static str>,
     line: Box<[u8]>,
 }
 
 impl LogRecord {
-    /// The record of a request that ends now. `span` is its span, if it is sampled, and `line` its line of the access log.
+    /// The record of a request or connection that ends now. `span` is its span, if it is sampled, and `line` its line of the
+    /// access log.
     pub fn new(
         tracing: Arc<Tracing>,
         span: Option<TraceContext>,
         duration: Duration,
-        (status, error): (u16, Option<&'static str>),
+        (status, error): (Option<u16>, Option<&'static str>),
         line: Box<[u8]>,
     ) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -46,15 +48,15 @@ impl LogRecord {
     /// Writes it as an item of its scope (`opentelemetry.proto.logs.v1.LogRecord`).
     pub(super) fn write(&self, of_scope: &mut Message) {
         let mut attributes = Attributes::default();
-        if self.status > 0 {
-            attributes.number("http.response.status_code", self.status);
+        if let Some(status) = self.status.filter(|status| *status > 0) {
+            attributes.number("http.response.status_code", status);
         }
         if let Some(error) = self.error {
             attributes.text("error.type", error);
         }
         let severity = match self.status {
-            0 | 500.. => ERROR,
-            400.. => WARN,
+            Some(0 | 500..) => ERROR,
+            Some(400..) => WARN,
             _ if self.error.is_some() => ERROR,
             _ => INFO,
         };

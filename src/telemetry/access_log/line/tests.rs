@@ -9,6 +9,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::ir::access_log::{FIELDS, IDENTITY};
 
+/// The fields that only lines of connections have.
+const OF_CONNECTIONS: [&str; 5] = ["server_name", "listener", "port", "backend", "end"];
+
 const CLIENT: &str = "127.0.0.1:4000";
 
 fn begun(path: &str) -> Line {
@@ -97,8 +100,9 @@ fn line_has_the_known_fields_and_can_leave_out_all_but_those_that_identify_it() 
         let names = line.as_object().unwrap().keys().cloned();
         names.collect::<BTreeSet<_>>()
     };
-    let all = FIELDS.map(str::to_owned);
-    assert_eq!(names(&[]), BTreeSet::from(all));
+    let mut all = FIELDS.to_vec();
+    all.retain(|name| !OF_CONNECTIONS.contains(name));
+    assert_eq!(names(&[]), all.into_iter().map(str::to_owned).collect());
     let mut omit = FIELDS.to_vec();
     omit.retain(|name| !IDENTITY.contains(name));
     let identity = IDENTITY.map(str::to_owned);

@@ -4,6 +4,8 @@ use std::io;
 
 use rustls::AlertDescription;
 
+use crate::table::Unrouted;
+
 /// Why a TLS handshake with a client failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFailure {
@@ -74,6 +76,15 @@ impl From<&io::Error> for HandshakeFailure {
         let source = error.get_ref();
         let source = source.and_then(|it| it.downcast_ref::<rustls::Error>());
         source.map_or(Self::Closed, Self::from)
+    }
+}
+
+impl From<Unrouted> for HandshakeFailure {
+    fn from(unrouted: Unrouted) -> Self {
+        match unrouted {
+            Unrouted::NoRoute => Self::ServerName,
+            Unrouted::Refused => Self::Policy,
+        }
     }
 }
 
