@@ -247,12 +247,12 @@ pub struct LogFlags {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Access log")]
 pub struct AccessLogFlags {
-    /// Access log, one JSON line per request: `on` writes to standard output, a path appends to a file, which is reopened
+    /// Access log, one JSON line per request, and per connection that is forwarded as it is: `on` writes to standard output, a path appends to a file, which is reopened
     /// on SIGUSR1 and after it was moved or deleted
     #[arg(long, value_name = "on|off|PATH", env = "PORTCULLIS_ACCESS_LOG", default_value_t = AccessLogTarget::default())]
     pub access_log: AccessLogTarget,
-    /// Requests in the access log: `all`; `errors`, which have a status of 400 or above, or no complete response; or a
-    /// share such as 0.01, which adds a sample of the other requests to the errors
+    /// Requests and connections in the access log: `all`; `errors`, which have a status of 400 or above, or no complete
+    /// response, or have failed; or a share such as 0.01, which adds a sample of the others to the errors
     #[arg(long, value_name = "all|errors|SHARE", env = "PORTCULLIS_ACCESS_LOG_FILTER",
           default_value_t = AccessLogFilter::default())]
     pub access_log_filter: AccessLogFilter,

@@ -1,4 +1,4 @@
-//! docs/errors.md explains every text of a response by the program itself.
+//! docs/errors.md explains every text of a response by the program itself, and docs/l4.md why connections end.
 
 use crate::read;
 
@@ -64,6 +64,21 @@ fn every_text_is_explained() {
         assert!(
             page.contains(&format!("`{text}`")),
             "docs/errors.md lacks `{text}`"
+        );
+    }
+}
+
+#[test]
+fn every_end_of_a_connection_is_explained() {
+    let page = read("docs/l4.md");
+    let path = "src/telemetry/access_log/connection_end.rs";
+    let code = item(path, "fn text(self)", "\n    }\n");
+    let texts: Vec<_> = code.split('"').skip(1).step_by(2).collect();
+    assert!(texts.len() > 15, "only {} texts", texts.len());
+    for text in texts {
+        assert!(
+            page.contains(&format!("`{text}`")),
+            "docs/l4.md lacks `{text}`"
         );
     }
 }
