@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use super::moments::{Moment, Moments};
 use super::referenced::Referenced;
 use super::references::{References, is_held_name};
-use crate::api::{Object, ObjectRef};
+use super::scope::Scope;
+use crate::api::{Object, ObjectRef, Severity};
+use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 
 /// The objects that wait.
@@ -155,10 +157,34 @@ impl Deferrals {
         }
     }
 
-    /// Objects that are late, whether no version of them is published, and the moments that they wait for.
-    pub(super) fn late(&self) -> impl Iterator<Item = (&ObjectRef, bool, Moment)> {
+    /// Problems of objects that are late. `snapshot` has the versions that wait.
+    pub(super) fn problems(
+        &self,
+        snapshot: &Snapshot,
+        moments: &Moments,
+        scopes: &BTreeMap<usize, Scope>,
+    ) -> impl Iterator<Item = Problem> {
         let late = self.all.iter().filter(|(_, it)| it.is_late);
-        late.map(|(name, it)| (name, it.previous.is_none(), it.wait.after))
+        late.map(|(name, it)| {
+            let kinds = moments.behind(it.wait.after);
+            let kinds = kinds.filter_map(|scope| scopes.get(&scope));
+            let kinds: Vec<_> = kinds.map(ToString::to_string).collect();
+            let object = snapshot.object(name);
+            let generation = object.as_ref().map_or(0, |it| it.meta().generation);
+            let state = match (object, &it.previous) {
+                (None, _) => "was deleted, and is served still",
+                (Some(_), None) => "is new and not served yet",
+                (Some(_), Some(_)) => "has changed, and its previous version is served",
+            };
+            let message = format!(
+                "{state}: policies may have been written before that the watch of {} has not shown so far",
+                kinds.join(", ")
+            );
+            Problem {
+                severity: Severity::Warning,
+                ..Problem::of_object(name.clone(), generation, message)
+            }
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef, Protection, Severity, protection};
+use crate::api::{Key, Kind, Object, ObjectRef, Protection, protection};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
@@ -306,37 +306,13 @@ impl Store {
         }
         let mut snapshot = self.snapshot.clone();
         self.deferred.restore(&mut snapshot);
+        let late = self
+            .deferred
+            .problems(&self.snapshot, &self.moments, &self.scopes);
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
-            problems: self.problems.values().cloned().chain(self.late()).collect(),
-        })
-    }
-
-    /// Problems of objects that have waited for policies for long.
-    fn late(&self) -> impl Iterator<Item = Problem> {
-        self.deferred.late().map(|(name, is_new, after)| {
-            let kinds: BTreeSet<_> = self.moments.behind(after).collect();
-            let kinds = kinds.iter().filter_map(|it| self.scopes.get(it));
-            let kinds = kinds
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(", ");
-            let object = self.snapshot.object(name);
-            let generation = object.as_ref().map_or(0, |it| it.meta().generation);
-            let state = match (object, is_new) {
-                (None, _) => "was deleted, and is served still",
-                (Some(_), true) => "is new and not served yet",
-                (Some(_), false) => "has changed, and its previous version is served",
-            };
-            let message = format!(
-                "{state}: policies may have been written before that the watch of {kinds} has not shown so far"
-            );
-            let problem = Problem::of_object(name.clone(), generation, message);
-            Problem {
-                severity: Severity::Warning,
-                ..problem
-            }
+            problems: self.problems.values().cloned().chain(late).collect(),
         })
     }
 
@@ -508,17 +484,14 @@ impl Store {
         let held = self.deferred.published(name);
         let (is_held, previous) = (held.is_some(), self.snapshot.object(name));
         let has_published = held.map_or(previous.is_some(), |(published, _)| published.is_some());
-        if self.first.is_none() || !has_published {
+        let after = (self.first.is_some() && has_published).then(|| self.moments.next());
+        let Some(after) = after.filter(|after| !self.moments.is_past(*after)) else {
             return false;
-        }
-        let after = self.moments.next();
-        if self.moments.is_past(after) {
-            return false;
-        }
+        };
         self.snapshot.remove(name);
         let previous = previous.filter(|_| !is_held || !can_reference(kind));
-        let wait = Wait::new(Vec::new(), after);
-        self.deferred.hold(name.clone(), previous, wait);
+        self.deferred
+            .hold(name.clone(), previous, Wait::new(Vec::new(), after));
         true
     }
 }
