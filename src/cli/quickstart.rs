@@ -2,7 +2,7 @@
 //! is generated at start. After this set-up it runs the same server as `run`.
 
 use std::fs::{self, DirBuilder};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -67,8 +67,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     folder.fill(args, &backends)?;
     std::thread::Builder::new().name("greeting".into()).spawn({
         let greeting = args.greeting(&folder.0);
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
-        move || greet(address, &greeting)
+        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
+        let admin = args.admin.0;
+        move || greet(http, admin, &greeting)
     })?;
     data_plane::run(&Settings {
         admin: args.admin.0,
@@ -160,16 +161,28 @@ fn start_backends() -> anyhow::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// Prints the greeting once the HTTP port accepts connections.
-fn greet(address: SocketAddr, greeting: &str) {
-    for _ in 0..200 {
-        if TcpStream::connect(address).is_ok() {
-            // Serves also if nobody reads this.
-            drop(writeln!(io::stdout(), "{greeting}"));
-            return;
-        }
+/// Prints the greeting once the server is ready, so that all of its commands work.
+fn greet(http: SocketAddr, admin: Option<SocketAddr>, greeting: &str) {
+    while !is_ready(http, admin).is_ok_and(|ready| ready) {
         std::thread::sleep(Duration::from_millis(50));
     }
+    // Serves also if nobody reads this.
+    drop(writeln!(io::stdout(), "{greeting}"));
+}
+
+/// Asks the admin server; without one, the HTTP port accepts connections when it is ready.
+fn is_ready(http: SocketAddr, admin: Option<SocketAddr>) -> io::Result<bool> {
+    let Some(admin) = admin else {
+        return TcpStream::connect(http).map(|_| true);
+    };
+    let mut stream = TcpStream::connect(admin)?;
+    write!(
+        stream,
+        "GET /readyz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.starts_with("HTTP/1.1 200 "))
 }
 
 /// A temporary folder, removed on drop.
