@@ -51,7 +51,7 @@ pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
 pub use meta::{Key, ObjectMeta, Resource};
 pub use object::{Kind, Object};
-pub use protection::{Protection, protecting_kind, protection, protects};
+pub use protection::{Protection, protecting_kind, protection, protects, waits};
 pub(crate) use schema::nearest;
 pub use whole::decode_whole;
 

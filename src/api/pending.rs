@@ -1,5 +1,6 @@
-//! The version of a policy before one that is not valid. It stays in service, but says nothing of the targets that only the
-//! later version has: their requests are refused. Must not know what policies are for.
+//! Targets that only one of two versions of a policy has. Those that only a later version has, which is not valid, are refused
+//! beside the version that stays in service. Those that a later version no longer has can stay with it for a while. Must not
+//! know what policies are for.
 
 use std::sync::Arc;
 
@@ -11,24 +12,38 @@ use super::object::Object;
 use super::policy::{BackendTlsPolicy, PolicyTargetRef};
 use super::rate_limit_policy::RateLimitPolicy;
 
+/// Applies a function to two versions of a policy that protects; `None` for other objects.
+macro_rules! pair {
+    ($one:expr, $other:expr, $function:ident) => {
+        match ($one, $other) {
+            (Object::AccessPolicy(one), Object::AccessPolicy(other)) => Some($function(one, other)),
+            (Object::ClientPolicy(one), Object::ClientPolicy(other)) => Some($function(one, other)),
+            (Object::RateLimitPolicy(one), Object::RateLimitPolicy(other)) => {
+                Some($function(one, other))
+            }
+            (Object::BackendTlsPolicy(one), Object::BackendTlsPolicy(other)) => {
+                Some($function(one, other))
+            }
+            (Object::BackendTlsOverride(one), Object::BackendTlsOverride(other)) => {
+                Some($function(one, other))
+            }
+            _ => None,
+        }
+    };
+}
+
 impl Object {
     /// Returns this valid object with the targets that only a later version has. `stand_in` takes the place of that version,
     /// which is not valid.
     pub fn with_pending(&self, stand_in: &Self) -> Self {
-        match (self, stand_in) {
-            (Self::AccessPolicy(it), Self::AccessPolicy(later)) => with_pending(it, later).into(),
-            (Self::ClientPolicy(it), Self::ClientPolicy(later)) => with_pending(it, later).into(),
-            (Self::RateLimitPolicy(it), Self::RateLimitPolicy(later)) => {
-                with_pending(it, later).into()
-            }
-            (Self::BackendTlsPolicy(it), Self::BackendTlsPolicy(later)) => {
-                with_pending(it, later).into()
-            }
-            (Self::BackendTlsOverride(it), Self::BackendTlsOverride(later)) => {
-                with_pending(it, later).into()
-            }
-            _ => self.clone(),
-        }
+        let with_pending = pair!(self, stand_in, with_pending);
+        with_pending.unwrap_or_else(|| self.clone())
+    }
+
+    /// Returns this version of a policy with the targets that only the previous one has; `None` if there are none, or if
+    /// objects of the kind protect nothing.
+    pub fn with_targets_of(&self, previous: &Self) -> Option<Self> {
+        pair!(self, previous, with_targets_of)?
     }
 
     /// Returns what follows for the targets that only a later version has; `None` if there are none.
@@ -91,7 +106,7 @@ protecting!(SectionTargetRef: AccessPolicy, ClientPolicy, RateLimitPolicy);
 protecting!(PolicyTargetRef: BackendTlsPolicy, BackendTlsOverride);
 
 /// A target of a policy.
-trait Target: Sized {
+trait Target: Clone {
     /// Reports whether a policy for this target applies to another one.
     fn covers(&self, other: &Self) -> bool;
 }
@@ -121,12 +136,31 @@ fn is_part<T: PartialEq>(of: &Option<T>, part: &Option<T>) -> bool {
     of.is_none() || of == part
 }
 
-fn with_pending<P: Protecting>(valid: &Arc<P>, later: &Arc<P>) -> Arc<P> {
+fn with_pending<P>(valid: &Arc<P>, later: &Arc<P>) -> Object
+where
+    P: Protecting,
+    Arc<P>: Into<Object>,
+{
     let (mut valid, mut later) = (P::clone(valid), P::clone(later));
-    let known = valid.targets();
-    let targets = later.targets();
-    targets.retain(|target| !known.iter().any(|it| it.covers(target)));
-    let has_more = !targets.is_empty();
+    retain_uncovered(later.targets(), valid.targets());
+    let has_more = !later.targets().is_empty();
     *valid.pending() = has_more.then(|| Box::new(later));
-    Arc::new(valid)
+    Arc::new(valid).into()
+}
+
+fn with_targets_of<P>(policy: &Arc<P>, previous: &Arc<P>) -> Option<Object>
+where
+    P: Protecting,
+    Arc<P>: Into<Object>,
+{
+    let (mut policy, mut previous) = (P::clone(policy), P::clone(previous));
+    retain_uncovered(previous.targets(), policy.targets());
+    let has_more = !previous.targets().is_empty();
+    policy.targets().append(previous.targets());
+    has_more.then(|| Arc::new(policy).into())
+}
+
+/// Retains the targets that none of these covers.
+fn retain_uncovered<T: Target>(targets: &mut Vec<T>, known: &[T]) {
+    targets.retain(|target| !known.iter().any(|it| it.covers(target)));
 }

@@ -8,6 +8,9 @@ use super::object::{Kind, KindName};
 pub enum Protection {
     /// They protect requests, or say what others decide by.
     Protects,
+    /// They take requests: they wait for those that protect and are older. So does their end, since others may take these
+    /// requests then.
+    Takes,
     /// They can make something served: they wait for those that protect and are older.
     Waits,
     /// They make nothing served that was not.
@@ -31,19 +34,19 @@ pub fn protection(kind: &Kind) -> Protection {
         // Its Gateways are served.
         KindName::GatewayClass => Protection::Waits,
         // Its listeners are served, with the routes that name it.
-        KindName::Gateway => Protection::Waits,
+        KindName::Gateway => Protection::Takes,
         // The same.
-        KindName::ListenerSet => Protection::Waits,
+        KindName::ListenerSet => Protection::Takes,
         // Its requests are served.
-        KindName::HttpRoute => Protection::Waits,
+        KindName::HttpRoute => Protection::Takes,
         // The same.
-        KindName::GrpcRoute => Protection::Waits,
+        KindName::GrpcRoute => Protection::Takes,
         // Its connections are served.
-        KindName::TlsRoute => Protection::Waits,
+        KindName::TlsRoute => Protection::Takes,
         // The same.
-        KindName::TcpRoute => Protection::Waits,
+        KindName::TcpRoute => Protection::Takes,
         // Its datagrams are served.
-        KindName::UdpRoute => Protection::Waits,
+        KindName::UdpRoute => Protection::Takes,
         // Requests go to it that were refused without it.
         KindName::Service => Protection::Waits,
         // The same.
@@ -85,6 +88,11 @@ pub fn protection(kind: &Kind) -> Protection {
 /// Reports whether objects of a kind protect requests, or say what others decide by.
 pub fn protects(kind: &Kind) -> bool {
     protection(kind) == Protection::Protects
+}
+
+/// Reports whether objects of a kind wait for those that protect and are older, when they are new.
+pub fn waits(kind: &Kind) -> bool {
+    matches!(protection(kind), Protection::Takes | Protection::Waits)
 }
 
 /// Returns a kind of policies that protect requests and that a text names.

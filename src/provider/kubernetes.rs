@@ -20,6 +20,7 @@ mod pods;
 mod referenced;
 mod references;
 mod requests;
+mod retained;
 mod retry;
 mod scope;
 mod store;
@@ -175,7 +176,7 @@ impl KubernetesProvider {
         let referenced = Referenced::within(namespaces);
         let fetch_wait = self.timing.fetch_wait;
         let mut store = Store::new(scopes, &self.kinds, referenced, self.observer.clone())
-            .waiting(fetch_wait)
+            .timed(self.timing)
             .after(asked);
         let mut added = BTreeMap::new();
         let mut fetches = Fetches::new(self.client.clone(), sender.clone());
@@ -193,9 +194,6 @@ impl KubernetesProvider {
             if store.has_all_referrers() {
                 later.drain(..).for_each(|scope| drop(start(scope)));
             }
-            if let Some(moment) = store.take_moment() {
-                moments.send_replace(moment);
-            }
             fetches.follow(&store.take_fetched(), store.take_wanted());
             for change in store.follow_pods(is_published) {
                 match change {
@@ -209,6 +207,9 @@ impl KubernetesProvider {
                 }
             }
             let is_changed = is_changed | store.release(Instant::now());
+            if let Some(moment) = store.take_moment() {
+                moments.send_replace(moment);
+            }
             if let Some(mut load) = pending.due(&store, fetch_wait, is_changed) {
                 if !is_published {
                     store.pack();

@@ -25,6 +25,7 @@ pub(crate) const SHORT_TIMING: Timing = Timing {
     response_timeout: Duration::from_secs(2),
     stale_list_timeout: Duration::from_secs(2),
     fetch_wait: Duration::from_secs(2),
+    removal_wait: Duration::from_secs(1),
 };
 
 impl Watching {

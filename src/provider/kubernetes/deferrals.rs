@@ -166,9 +166,6 @@ impl Deferrals {
     ) -> impl Iterator<Item = Problem> {
         let late = self.all.iter().filter(|(_, it)| it.is_late);
         late.map(|(name, it)| {
-            let kinds = moments.behind(it.wait.after);
-            let kinds = kinds.filter_map(|scope| scopes.get(&scope));
-            let kinds: Vec<_> = kinds.map(ToString::to_string).collect();
             let object = snapshot.object(name);
             let generation = object.as_ref().map_or(0, |it| it.meta().generation);
             let state = match (object, &it.previous) {
@@ -176,15 +173,20 @@ impl Deferrals {
                 (Some(_), None) => "is new and not served yet",
                 (Some(_), Some(_)) => "has changed, and its previous version is served",
             };
-            let message = format!(
-                "{state}: policies may have been written before that the watch of {} has not shown so far",
-                kinds.join(", ")
-            );
-            Problem {
-                severity: Severity::Warning,
-                ..Problem::of_object(name.clone(), generation, message)
-            }
+            let kinds = moments.kinds_behind(it.wait.after, scopes);
+            late_problem(name, generation, state, &kinds)
         })
+    }
+}
+
+/// A problem of an object that waits for policies of these kinds, in this state.
+pub(super) fn late_problem(name: &ObjectRef, generation: i64, state: &str, kinds: &str) -> Problem {
+    let message = format!(
+        "{state}: policies may have been written before that the watch of {kinds} has not shown so far"
+    );
+    Problem {
+        severity: Severity::Warning,
+        ..Problem::of_object(name.clone(), generation, message)
     }
 }
 

@@ -70,11 +70,18 @@ impl Moments {
     }
 
     /// Indices of the scopes whose watches may not have seen what was written before a moment.
-    pub(super) fn behind(&self, moment: Moment) -> impl Iterator<Item = usize> {
+    fn behind(&self, moment: Moment) -> impl Iterator<Item = usize> {
         let behind = self.watches.iter();
         behind
             .filter(move |(_, seen)| seen.past < moment)
             .map(|(number, _)| *number)
+    }
+
+    /// Names the kinds whose watches may not have seen what was written before a moment.
+    pub(super) fn kinds_behind(&self, moment: Moment, scopes: &BTreeMap<usize, Scope>) -> String {
+        let kinds = self.behind(moment).filter_map(|scope| scopes.get(&scope));
+        let kinds: Vec<_> = kinds.map(ToString::to_string).collect();
+        kinds.join(", ")
     }
 
     /// Records that a list of a scope is complete, and the newest version in it.

@@ -3,24 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::additions::adds;
 use super::deferral::{is_policy, may_wait};
 use super::deferrals::{Deferrals, Wait};
 use super::message::{Change, Message};
 use super::moments::{Moment, Moments};
-use super::observer::{Observer, is_observed};
-use super::parsed::ParsedObject;
+use super::observer::Observer;
+use super::parsed::{Content, ParsedObject};
 use super::pods;
 use super::pods::{PodScopes, ScopeChange, needs_pods};
 use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
+use super::retained::Retained;
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef, Protection, protection};
+use crate::api::{Key, Kind, Object, ObjectRef, waits};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
@@ -43,6 +41,8 @@ pub(super) struct Store {
     /// Changed objects that wait for what they refer to, and new or changed ones that wait for policies. Nothing else waits for
     /// it.
     deferred: Deferrals,
+    /// Policies that are gone and still in force.
+    retained: Retained,
     moments: Moments,
     /// The first load is published after this moment; `None` until every scope is listed.
     first: Option<Moment>,
@@ -75,6 +75,7 @@ impl Store {
             },
             referenced,
             deferred: Deferrals::new(Timing::default().fetch_wait),
+            retained: Retained::new(Timing::default()),
             moments: Moments::default(),
             first: None,
             is_published: false,
@@ -243,10 +244,13 @@ impl Store {
         self.referenced.take_wanted(is_listed)
     }
 
-    /// Overrides how long a change is deferred.
-    pub(super) fn waiting(self, fetch_wait: Duration) -> Self {
-        let deferred = Deferrals::new(fetch_wait);
-        Self { deferred, ..self }
+    /// Overrides how long changes wait.
+    pub(super) fn timed(self, timing: Timing) -> Self {
+        Self {
+            deferred: Deferrals::new(timing.fetch_wait),
+            retained: Retained::new(timing),
+            ..self
+        }
     }
 
     /// Makes new objects wait for these watches.
@@ -257,30 +261,6 @@ impl Store {
     /// Returns the objects that were fetched since the last call.
     pub(super) fn take_fetched(&mut self) -> Vec<ObjectRef> {
         std::mem::take(&mut self.fetched)
-    }
-
-    /// Publishes deferred changes whose references are known, or that have waited too long for them. Returns whether that, or
-    /// a problem of others, is new.
-    pub(super) fn release(&mut self, now: Instant) -> bool {
-        if self.deferred.is_empty() {
-            return false;
-        }
-        self.drop_unreferenced();
-        let released = self.deferred.release(now, &self.referenced, &self.moments);
-        // What only the previous versions referred to is no longer needed.
-        for name in &released.names {
-            match self.snapshot.object(name) {
-                Some(_) => self.referenced.forget_previous(name),
-                None => self.referenced.forget(name),
-            }
-        }
-        self.drop_unreferenced();
-        !released.names.is_empty() || released.is_changed
-    }
-
-    /// Returns when the next deferred change has waited too long.
-    pub(super) fn next_release(&self) -> Option<Instant> {
-        self.deferred.next(&self.moments)
     }
 
     /// Stores the objects in less memory, before the first load is published.
@@ -306,9 +286,11 @@ impl Store {
         }
         let mut snapshot = self.snapshot.clone();
         self.deferred.restore(&mut snapshot);
+        self.retained.restore(&mut snapshot);
         let late = self
             .deferred
             .problems(&self.snapshot, &self.moments, &self.scopes);
+        let late = late.chain(self.retained.problems(&self.moments, &self.scopes));
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
@@ -392,15 +374,21 @@ impl Store {
         if is_unchanged {
             return false;
         }
-        match parsed.content.parse() {
+        let published = self.published_policy(&name);
+        let is_changed = self.serve(&name, parsed.content, parsed.generation);
+        is_changed | self.retain_targets(name, published)
+    }
+
+    /// Stores what an object has become. Returns whether that is to be published at once.
+    fn serve(&mut self, name: &ObjectRef, content: Content, generation: i64) -> bool {
+        match content.parse() {
             Ok(object) => {
-                let was_unreadable = self.problems.remove(&name).is_some();
-                self.replace_version(name, object) | was_unreadable
+                let was_unreadable = self.problems.remove(name).is_some();
+                self.replace_version(name.clone(), object) | was_unreadable
             }
             Err(unparsed) => {
-                let generation = parsed.generation;
-                let (is_changed, problem) = unparsed.serve(&name, generation, &mut self.snapshot);
-                let previous = self.problems.insert(name, problem.clone());
+                let (is_changed, problem) = unparsed.serve(name, generation, &mut self.snapshot);
+                let previous = self.problems.insert(name.clone(), problem.clone());
                 is_changed | (previous.as_ref() != Some(&problem))
             }
         }
@@ -409,7 +397,7 @@ impl Store {
     /// Stores a valid version of an object. Returns whether it is to be published at once.
     fn replace_version(&mut self, name: ObjectRef, object: Object) -> bool {
         let kind = object.kind();
-        let may_open = self.first.is_some() && protection(kind) == Protection::Waits;
+        let may_open = self.first.is_some() && waits(kind);
         if !can_reference(kind) && !may_open {
             self.deferred.remove(&name);
             return self.snapshot.insert(object);
@@ -426,9 +414,8 @@ impl Store {
         let held = self.deferred.published(&name);
         let after = match held {
             _ if may_open && adds(previous.as_ref(), &object) => self.moments.next(),
-            // A policy that is there again after its removal takes the place of what was left of it.
-            Some((_, after)) if previous.is_some() => after,
-            _ => 0,
+            Some((_, after)) => after,
+            None => 0,
         };
         let published = held.map_or(previous.as_ref(), |(previous, _)| previous);
         let (mut wait, moments) = (Wait::new(references, after), &self.moments);
@@ -462,39 +449,8 @@ impl Store {
         }
         self.forget(kind, &name)
     }
-
-    fn forget(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
-        if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
-            observer.deleted(name);
-        }
-        let was_unreadable = self.problems.remove(name).is_some();
-        if protection(kind) == Protection::Protects && self.hold_removed(kind, name) {
-            return was_unreadable;
-        }
-        self.deferred.remove(name);
-        if can_reference(kind) {
-            self.referenced.forget(name);
-        }
-        self.snapshot.remove(name) | was_unreadable
-    }
-
-    /// Removes a policy that protects requests. Leaves the published version in service until the policies are known that were
-    /// written before the removal, of which one of another kind may take its place. Returns whether there is such a version.
-    fn hold_removed(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
-        let held = self.deferred.published(name);
-        let (is_held, previous) = (held.is_some(), self.snapshot.object(name));
-        let has_published = held.map_or(previous.is_some(), |(published, _)| published.is_some());
-        let after = (self.first.is_some() && has_published).then(|| self.moments.next());
-        let Some(after) = after.filter(|after| !self.moments.is_past(*after)) else {
-            return false;
-        };
-        self.snapshot.remove(name);
-        let previous = previous.filter(|_| !is_held || !can_reference(kind));
-        self.deferred
-            .hold(name.clone(), previous, Wait::new(Vec::new(), after));
-        true
-    }
 }
 
+mod removal;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,9 @@ pub struct Timing {
     pub stale_list_timeout: Duration,
     /// Maximum time that a change waits for what it refers to.
     pub fetch_wait: Duration,
+    /// Time that a policy which is deleted, or loses targets, stays in force for them: watches of two kinds are seldom further
+    /// apart.
+    pub removal_wait: Duration,
 }
 
 impl Default for Timing {
@@ -23,6 +26,7 @@ impl Default for Timing {
             response_timeout: Duration::from_secs(65),
             stale_list_timeout: Duration::from_secs(60),
             fetch_wait: Duration::from_secs(2),
+            removal_wait: Duration::from_secs(1),
         }
     }
 }

@@ -1,16 +1,19 @@
 //! Effects of watch events and fetches on the store.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::super::observer::Observed;
-use super::super::parsed::Content;
 use super::*;
 use crate::provider::problem::unreadable;
 
 mod order;
 mod protecting;
+mod removal;
+mod time;
 
 fn kinds() -> Vec<&'static Kind> {
     Kind::all().iter().collect()
@@ -167,8 +170,11 @@ fn unparsable_policy_refuses_its_targets() {
     assert!(store.apply(policies, policy(&broken)));
     assert_eq!(refuses(&store), Some((true, 1)));
     assert!(store.apply(policies, deleted("a")));
-    assert_eq!(refuses(&store), None);
     assert!(store.load().unwrap().problems.is_empty());
+    // The deletion of a target may have been written before.
+    assert_eq!(refuses(&store), Some((true, 1)));
+    assert!(store.release(Instant::now() + Timing::default().removal_wait));
+    assert_eq!(refuses(&store), None);
 }
 
 /// Records its calls.

@@ -20,7 +20,7 @@ fn started() -> Store {
 }
 
 /// Indices of the kinds of policies that protect.
-fn protecting() -> Vec<usize> {
+pub(super) fn protecting() -> Vec<usize> {
     let scopes = scopes();
     let numbered = scopes.iter().enumerate();
     let protecting = numbered.filter(|(_, scope)| protects(scope.kind));
@@ -28,7 +28,7 @@ fn protecting() -> Vec<usize> {
 }
 
 /// Says for all kinds that there were no policies at the moment that something waits for.
-fn answer(store: &mut Store) {
+pub(super) fn answer(store: &mut Store) {
     let moment = store.take_moment().expect("something waits");
     for scope in protecting() {
         store.apply_message(Message::Newest(scope, moment, None));
@@ -36,7 +36,7 @@ fn answer(store: &mut Store) {
 }
 
 /// Returns a store that has published a configuration.
-fn published() -> Store {
+pub(super) fn published() -> Store {
     let mut store = started();
     answer(&mut store);
     assert!(store.load().is_some());
@@ -44,7 +44,7 @@ fn published() -> Store {
     store
 }
 
-fn policy(name: &str, version: u64) -> Change {
+pub(super) fn policy(name: &str, version: u64) -> Change {
     policy_with(name, version, json!({"ipRules": {"deny": ["192.0.2.1"]}}))
 }
 
@@ -57,12 +57,12 @@ fn policy_with(name: &str, version: u64, mut spec: serde_json::Value) -> Change 
     })
 }
 
-fn has_policy(store: &Store, name: &str) -> bool {
+pub(super) fn has_policy(store: &Store, name: &str) -> bool {
     let snapshot = store.load().unwrap().snapshot;
     snapshot.access_policies.get("default", name).is_some()
 }
 
-fn is_served(store: &Store, name: &str) -> bool {
+pub(super) fn is_served(store: &Store, name: &str) -> bool {
     hostname(store, name).is_some()
 }
 
@@ -201,7 +201,7 @@ fn gateway_waits_for_a_certificate_that_waits() {
 }
 
 /// Returns a store that has published a route.
-fn with_route(hostname: &str) -> Store {
+pub(super) fn with_route(hostname: &str) -> Store {
     let mut store = published();
     store.apply(index("HTTPRoute"), Change::Applied(route("a", hostname)));
     answer(&mut store);
@@ -286,59 +286,6 @@ fn route_that_is_deleted_while_it_waits_is_never_published() {
     answer(&mut store);
     assert!(!store.release(Instant::now()));
     assert!(!is_served(&store, "a"));
-}
-
-/// Another policy, perhaps of another kind, may have been written to take its place.
-#[test]
-fn deleted_policy_is_published_until_the_policies_that_were_written_before_are_known() {
-    let (scopes, overrides) = (scopes(), index("BackendTLSOverride"));
-    for number in protecting() {
-        let kind = scopes[number].kind;
-        let put = |name: &str| {
-            let target = json!({"group": "", "kind": "Service", "name": "a"});
-            let spec = json!({"targetRefs": [target], "validation": {"hostname": "a.example"}});
-            Change::Applied(ParsedObject {
-                version: Some(9),
-                ..parsed(kind.kind, name, &spec)
-            })
-        };
-        let has = |store: &Store, kind: &Kind, name: &str| {
-            let snapshot = store.load().unwrap().snapshot;
-            snapshot.object(&kind.object_ref("default", name)).is_some()
-        };
-        let mut store = published();
-        assert!(store.apply(number, put("a")), "{}", kind.kind);
-        assert!(!store.apply(number, deleted("a")));
-        assert!(has(&store, kind, "a"));
-        let moment = store.take_moment().unwrap();
-        for scope in protecting() {
-            let newest = (scope == overrides).then_some(10);
-            store.apply_message(Message::Newest(scope, moment, newest.or(Some(0))));
-        }
-        assert!(!store.release(Instant::now()) && has(&store, kind, "a"));
-        let target = json!({"group": "", "kind": "Service", "name": "a"});
-        let spec = json!({"targetRefs": [target], "mode": "None"});
-        let successor = ParsedObject {
-            version: Some(10),
-            ..parsed("BackendTLSOverride", "b", &spec)
-        };
-        store.apply(overrides, Change::Applied(successor));
-        assert!(store.release(Instant::now()));
-        assert!(!has(&store, kind, "a") && has(&store, scopes[overrides].kind, "b"));
-
-        // One that is there again does not wait.
-        store.apply(number, put("a"));
-        assert!(!store.apply(number, deleted("a")));
-        store.apply(number, put("a"));
-        answer(&mut store);
-        store.release(Instant::now());
-        assert!(has(&store, kind, "a"));
-        // Nothing else is left of it.
-        store.apply(number, deleted("a"));
-        answer(&mut store);
-        assert!(store.release(Instant::now()) && !has(&store, kind, "a"));
-        assert!(store.deferred.is_empty());
-    }
 }
 
 #[test]

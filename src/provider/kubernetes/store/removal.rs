@@ -1,0 +1,129 @@
+//! What stays published of objects that are gone, and when it ends. Owns that the end of an object leaves nothing less protected.
+
+use tokio::time::Instant;
+
+use super::super::deferrals::Wait;
+use super::super::observer::is_observed;
+use super::super::references::can_reference;
+use super::Store;
+use crate::api::{Kind, Object, ObjectRef, Protection, protection, protects};
+
+impl Store {
+    /// Publishes deferred changes whose references are known, or that have waited too long for them, and ends what has stayed
+    /// long enough. Returns whether that, or a problem of others, is new.
+    pub(in super::super) fn release(&mut self, now: Instant) -> bool {
+        if self.deferred.is_empty() && self.retained.is_empty() {
+            return false;
+        }
+        self.drop_unreferenced();
+        // At once: a deleted policy ends with the route that was deleted before.
+        let changed = self.deferred.release(now, &self.referenced, &self.moments);
+        let namespaces = &self.snapshot.namespaces;
+        let ended = self.retained.release(now, &mut self.moments, |name| {
+            let namespace = namespaces.get("", name);
+            namespace.is_some_and(|it| it.metadata.deletion_timestamp.is_some())
+        });
+        for name in &changed.names {
+            // What only the previous versions referred to is no longer needed.
+            match self.snapshot.object(name) {
+                Some(_) => self.referenced.forget_previous(name),
+                None => self.referenced.forget(name),
+            }
+        }
+        let is_gone = |name: &&ObjectRef| self.snapshot.object(name).is_none();
+        for name in ended.names.iter().filter(is_gone) {
+            self.referenced.forget(name);
+        }
+        self.drop_unreferenced();
+        !changed.names.is_empty() || changed.is_changed || ended.is_changed
+    }
+
+    /// Returns when the next deferred change has waited too long, or the next policy has stayed long enough.
+    pub(in super::super) fn next_release(&self) -> Option<Instant> {
+        let next = [self.deferred.next(&self.moments), self.retained.next()];
+        next.into_iter().flatten().min()
+    }
+
+    /// Removes an object. Returns whether the served state has changed.
+    pub(super) fn forget(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
+        if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
+            observer.deleted(name);
+        }
+        let was_unreadable = self.problems.remove(name).is_some();
+        let stays = match protection(kind) {
+            Protection::Protects => self.retain(name),
+            Protection::Takes => self.hold_removed(kind, name),
+            Protection::Waits | Protection::Neither => false,
+        };
+        if stays {
+            return was_unreadable;
+        }
+        self.deferred.remove(name);
+        if can_reference(kind) {
+            self.referenced.forget(name);
+        }
+        self.snapshot.remove(name) | was_unreadable
+    }
+
+    /// Leaves the published version of a policy in force for the targets that the new one lacks. Returns whether it lacks some.
+    pub(super) fn retain_targets(&mut self, name: ObjectRef, published: Option<Object>) -> bool {
+        let new = self.snapshot.object(&name);
+        let loses_targets = |it: &Object| new.is_some_and(|new| new.with_targets_of(it).is_some());
+        let published = published.filter(loses_targets);
+        let loses = published.is_some();
+        published
+            .into_iter()
+            .for_each(|it| self.retained.add(name.clone(), it));
+        loses
+    }
+
+    /// Removes a policy that protects requests, and leaves it in force. Returns whether there is something to leave.
+    fn retain(&mut self, name: &ObjectRef) -> bool {
+        let Some(published) = self.published_policy(name) else {
+            return false;
+        };
+        self.retained.add(name.clone(), published);
+        self.deferred.remove(name);
+        self.snapshot.remove(name);
+        true
+    }
+
+    /// Returns the published version of a policy, if its end may leave something less protected.
+    pub(super) fn published_policy(&self, name: &ObjectRef) -> Option<Object> {
+        if self.first.is_none() || !Kind::of(name).is_some_and(protects) {
+            return None;
+        }
+        let published = match self.deferred.published(name) {
+            Some((published, _)) => published.cloned(),
+            None => self.snapshot.object(name),
+        };
+        published.filter(|it| !it.is_without_targets() && !permits_plain_text(it))
+    }
+
+    /// Removes an object that takes requests. Leaves the published version in service until the policies are known that were
+    /// written before: others may take these requests. Returns whether there is such a version.
+    fn hold_removed(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
+        let held = self.deferred.published(name);
+        let (is_held, previous) = (held.is_some(), self.snapshot.object(name));
+        let has_published = held.map_or(previous.is_some(), |(published, _)| published.is_some());
+        let after = (self.first.is_some() && has_published).then(|| self.moments.next());
+        let Some(after) = after.filter(|after| !self.moments.is_past(*after)) else {
+            return false;
+        };
+        self.snapshot.remove(name);
+        let previous = previous.filter(|_| !is_held || !can_reference(kind));
+        self.deferred
+            .hold(name.clone(), previous, Wait::new(Vec::new(), after));
+        true
+    }
+}
+
+/// Reports whether a policy permits plain text where others may ask for TLS: its end takes effect at once.
+fn permits_plain_text(policy: &Object) -> bool {
+    let mode = match policy {
+        Object::BackendTlsPolicy(policy) => &policy.spec.mode,
+        Object::BackendTlsOverride(policy) => &policy.spec.mode,
+        _ => return false,
+    };
+    mode.as_deref() == Some("None")
+}

@@ -1,0 +1,168 @@
+//! What stays published of objects that are gone, and until when.
+
+use super::order::{answer, has_policy, is_served, policy, protecting, published, with_route};
+use super::*;
+
+/// What was written before a policy was deleted has arrived after this time.
+fn later(waits: u32) -> Instant {
+    Instant::now() + Timing::default().removal_wait * waits
+}
+
+/// Returns the number of targets of the published policy `a` of a kind.
+fn targets(store: &Store, kind: &Kind) -> Option<usize> {
+    let snapshot = store.load().unwrap().snapshot;
+    Some(match snapshot.object(&kind.object_ref("default", "a"))? {
+        Object::AccessPolicy(it) => it.spec.target_refs.len(),
+        Object::ClientPolicy(it) => it.spec.target_refs.len(),
+        Object::RateLimitPolicy(it) => it.spec.target_refs.len(),
+        Object::BackendTlsPolicy(it) => it.spec.target_refs.len(),
+        Object::BackendTlsOverride(it) => it.spec.target_refs.len(),
+        other => panic!("{} does not protect", other.kind().kind),
+    })
+}
+
+/// Returns a change of the policy `a` of a kind, with these targets.
+fn with_targets(kind: &Kind, names: &[&str]) -> Change {
+    let (group, target) = match kind.kind {
+        "ClientPolicy" => ("gateway.networking.k8s.io", "Gateway"),
+        "BackendTLSPolicy" | "BackendTLSOverride" => ("", "Service"),
+        _ => ("gateway.networking.k8s.io", "HTTPRoute"),
+    };
+    let targets = names.iter();
+    let targets = targets.map(|name| json!({"group": group, "kind": target, "name": name}));
+    let spec = json!({
+        "targetRefs": targets.collect::<serde_json::Value>(), "validation": {"hostname": "a.example"},
+    });
+    Change::Applied(ParsedObject {
+        version: Some(9),
+        ..parsed(kind.kind, "a", &spec)
+    })
+}
+
+/// A route may have been deleted before, or another policy written that takes its place.
+#[test]
+fn deleted_policy_stays_in_force_until_what_was_written_before_is_published() {
+    let scopes = scopes();
+    for number in protecting() {
+        let kind = scopes[number].kind;
+        let mut store = with_route("a.example");
+        store.apply(number, with_targets(kind, &["a"]));
+        assert!(!store.apply(number, deleted("a")), "{}", kind.kind);
+        store.apply(index("HTTPRoute"), deleted("a"));
+        assert!(!store.release(later(1)) && targets(&store, kind) == Some(1));
+        assert!(is_served(&store, "a"));
+        answer(&mut store);
+        assert!(store.release(later(1)));
+        assert!(targets(&store, kind).is_none() && !is_served(&store, "a"));
+        assert!(store.deferred.is_empty() && store.retained.is_empty());
+    }
+}
+
+#[test]
+fn policy_that_loses_targets_stays_in_force_for_them() {
+    let scopes = scopes();
+    for number in protecting() {
+        let kind = scopes[number].kind;
+        let mut store = published();
+        store.apply(number, with_targets(kind, &["a", "b"]));
+        assert!(store.apply(number, with_targets(kind, &["b", "c"])));
+        assert_eq!(targets(&store, kind), Some(3), "{}", kind.kind);
+        // Nothing that is there again is there twice, and a deletion leaves all of them.
+        store.apply(number, with_targets(kind, &["a"]));
+        assert_eq!(targets(&store, kind), Some(3));
+        store.apply(number, deleted("a"));
+        assert_eq!(targets(&store, kind), Some(3));
+        store.apply(number, with_targets(kind, &["d"]));
+        assert_eq!(targets(&store, kind), Some(4));
+        store.release(later(1));
+        answer(&mut store);
+        assert!(store.release(later(1)));
+        assert_eq!(targets(&store, kind), Some(1));
+        assert!(store.retained.is_empty());
+    }
+}
+
+#[test]
+fn permission_of_plain_text_ends_at_once() {
+    for kind in ["BackendTLSPolicy", "BackendTLSOverride"] {
+        let mut store = published();
+        let target = json!({"group": "", "kind": "Service", "name": "a"});
+        let spec = json!({"targetRefs": [target], "mode": "None"});
+        store.apply(index(kind), Change::Applied(parsed(kind, "a", &spec)));
+        assert!(store.apply(index(kind), deleted("a")) && store.retained.is_empty());
+    }
+}
+
+/// The namespace controller deletes the objects of a namespace kind by kind, in any order.
+#[test]
+fn policies_of_a_namespace_that_is_deleted_go_last() {
+    let (mut store, policies) = (with_route("a.example"), index("AccessPolicy"));
+    let namespace = |deletion: Option<&str>| {
+        let metadata = json!({"name": "default", "deletionTimestamp": deletion});
+        let kind = Kind::all()
+            .iter()
+            .find(|it| it.kind == "Namespace")
+            .unwrap();
+        let object = kind.decode(&json!({"metadata": metadata})).unwrap();
+        Change::Applied(ParsedObject {
+            key: Key::new("", "default"),
+            content: Content::Parsed(Ok(object)),
+            ..parsed("Namespace", "default", &json!({}))
+        })
+    };
+    store.apply(index("Namespace"), namespace(None));
+    answer(&mut store);
+    store.apply(policies, policy("a", 9));
+    store.apply(index("Namespace"), namespace(Some("2026-01-01T00:00:00Z")));
+    store.apply(policies, deleted("a"));
+    for waits in 1..5 {
+        store.release(later(waits));
+        assert_eq!(store.take_moment(), None);
+        assert!(has_policy(&store, "a"));
+    }
+    store.apply(index("HTTPRoute"), deleted("a"));
+    store.apply(
+        index("Namespace"),
+        Change::Deleted(Key::new("", "default"), None),
+    );
+    store.release(later(6));
+    answer(&mut store);
+    assert!(store.release(later(6)));
+    assert!(!has_policy(&store, "a") && !is_served(&store, "a"));
+}
+
+/// A policy may have been written before for the one that takes its requests from now on.
+#[test]
+fn deleted_route_is_published_until_the_policies_are_known_that_were_written_before() {
+    let (mut store, policies) = (with_route("a.example"), index("AccessPolicy"));
+    assert!(!store.apply(index("HTTPRoute"), deleted("a")));
+    assert!(is_served(&store, "a"));
+    let moment = store.take_moment().unwrap();
+    for scope in protecting() {
+        let newest = (scope == policies).then_some(9);
+        store.apply_message(Message::Newest(scope, moment, newest));
+    }
+    assert!(!store.release(Instant::now()) && is_served(&store, "a"));
+    store.apply(policies, policy("b", 9));
+    assert!(store.release(Instant::now()));
+    assert!(has_policy(&store, "b") && !is_served(&store, "a"));
+}
+
+#[test]
+fn policy_that_stays_for_long_is_a_problem() {
+    let (mut store, policies) = (published(), index("AccessPolicy"));
+    store.apply(policies, policy("a", 9));
+    store.apply(policies, deleted("a"));
+    assert!(!store.release(later(1)));
+    let late = store.next_release().unwrap();
+    assert!(store.release(late) && !store.release(late));
+    assert_eq!(store.next_release(), None);
+    let problem = store.load().unwrap().problems[0].to_string();
+    assert!(
+        problem.contains("AccessPolicy default/a: was deleted"),
+        "{problem}"
+    );
+    answer(&mut store);
+    assert!(store.release(late));
+    assert!(store.load().unwrap().problems.is_empty());
+}
