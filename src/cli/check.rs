@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use jiff::Timestamp;
@@ -24,7 +25,7 @@ use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
 use crate::explain::advised;
 use crate::ir::ObjectRef;
-use crate::provider::file::{Located, Locations};
+use crate::provider::file::{FoundObjects, Located, Locations};
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
@@ -123,7 +124,7 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
 pub(super) fn translate_objects(
     source: ObjectSource<'_>,
     options: &Options,
-) -> anyhow::Result<(Load, Locations, Translation)> {
+) -> anyhow::Result<(Load, Arc<Locations>, Translation)> {
     let (load, locations) = source.load(options)?;
     let translation = translate(&load.snapshot, None, options);
     Ok((load, locations, translation))
@@ -211,31 +212,27 @@ impl<'a> CheckResult<'a> {
         }
     }
 
-    /// Returns problems, each with the location of its object.
-    fn located<'s>(
-        &'s self,
-        problems: &'s [(ObjectRef, String)],
-    ) -> impl Iterator<Item = Located<'s>> {
-        let problems = problems.iter();
-        problems.map(|(object, message)| self.locations.locate(Some(object), message))
-    }
-
-    fn located_warnings(&self) -> impl Iterator<Item = Located<'_>> {
+    /// Finds all objects that something is wrong with.
+    fn found(&self) -> FoundObjects {
+        let problems = self.refused.iter().chain(&self.unmet);
+        let problems = problems.map(|(object, _)| object);
         let warnings = self.warnings.iter();
-        warnings.map(|it| self.locations.locate(it.object.as_ref(), &it.message))
+        let warned = warnings.filter_map(|it| it.object.as_ref());
+        self.locations.find(problems.chain(warned))
     }
 
     fn print(&self, quiet: bool, out: &mut impl Write) -> io::Result<()> {
         for problem in self.problems {
             writeln!(out, "{problem}")?;
         }
-        for refusal in self.located(&self.refused) {
+        let found = self.found();
+        for refusal in located(&found, &self.refused) {
             writeln!(out, "not accepted: {refusal}")?;
         }
-        for problem in self.located(&self.unmet) {
+        for problem in located(&found, &self.unmet) {
             writeln!(out, "problem: {problem}")?;
         }
-        for warning in self.located_warnings() {
+        for warning in located_warnings(&found, &self.warnings) {
             writeln!(out, "warning: {warning}")?;
         }
         if quiet {
@@ -266,15 +263,33 @@ impl<'a> CheckResult<'a> {
             true => Vec::new(),
             false => self.report.conditions(),
         };
+        let found = self.found();
         Document {
             problems: self.problems,
-            not_accepted: self.located(&self.refused).collect(),
-            other_problems: self.located(&self.unmet).collect(),
-            warnings: self.located_warnings().collect(),
+            not_accepted: located(&found, &self.refused).collect(),
+            other_problems: located(&found, &self.unmet).collect(),
+            warnings: located_warnings(&found, &self.warnings).collect(),
             conditions,
             summary: self.summary(),
         }
     }
+}
+
+/// Returns problems, each with the location of its object.
+fn located<'a>(
+    found: &FoundObjects,
+    problems: &'a [(ObjectRef, String)],
+) -> impl Iterator<Item = Located<'a>> {
+    let problems = problems.iter();
+    problems.map(|(object, message)| found.locate(Some(object), message))
+}
+
+fn located_warnings<'a>(
+    found: &FoundObjects,
+    warnings: &'a BTreeSet<Warning>,
+) -> impl Iterator<Item = Located<'a>> {
+    let warnings = warnings.iter();
+    warnings.map(|it| found.locate(it.object.as_ref(), &it.message))
 }
 
 /// The output as JSON.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ir::Port;
+use crate::provider::file::Locations;
 use crate::status::{RouteStatuses, Warning, warnings};
 
 /// The warnings, and what they are about.
@@ -24,6 +25,7 @@ impl Warnings {
         &mut self,
         ports: &[Arc<Port>],
         routes: &RouteStatuses,
+        locations: &Locations,
     ) -> Arc<BTreeSet<Warning>> {
         // Equal subtrees are shared, so both comparisons are cheap.
         let has_new_ports = self.ports != ports;
@@ -38,16 +40,18 @@ impl Warnings {
         }
         if has_new_ports || has_new_routes {
             let all = self.of_ports.union(&self.of_routes).cloned().collect();
-            log_changes(&self.all, &all);
+            log_changes(&self.all, &all, locations);
             self.all = Arc::new(all);
         }
         self.all.clone()
     }
 }
 
-fn log_changes(previous: &BTreeSet<Warning>, now: &BTreeSet<Warning>) {
+fn log_changes(previous: &BTreeSet<Warning>, now: &BTreeSet<Warning>, locations: &Locations) {
+    let found = locations.find(now.difference(previous).map(|it| &it.object));
     for warning in now.difference(previous) {
-        tracing::warn!("{warning}");
+        let located = found.locate(Some(&warning.object), &warning.message);
+        tracing::warn!("{located}");
     }
     for warning in previous.difference(now) {
         tracing::info!("resolved: {warning}");
@@ -103,7 +107,8 @@ mod tests {
     }
 
     fn follow(warnings: &mut Warnings, translation: &Translation) -> Arc<BTreeSet<Warning>> {
-        warnings.follow(&translation.ir.ports, &translation.report.routes)
+        let (ports, routes) = (&translation.ir.ports, &translation.report.routes);
+        warnings.follow(ports, routes, &Locations::default())
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::admin::page;
-use crate::api::{has_problems, portcullis, stdout};
+use crate::api::{document, has_problems, portcullis, stdout};
 use crate::harness::tls::Certificate;
 use crate::incidents::prints_at;
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene, https, prefix, secret, to};
+use crate::process::{self, Program};
+use crate::scene::{Objects, Scene, https, prefix, route, secret, to};
 
 /// Objects with these weights of a rule, with or without an older route that takes the requests of another one, with this
 /// certificate of a listener for early.com, and one of another listener for these names.
@@ -72,4 +73,89 @@ async fn status_names_valid_configuration_that_fails_requests() {
         stdout(&status)
     );
     assert_eq!(count_in_metrics(&scene).await, "0");
+}
+
+/// Where a text is in a file with these objects: line and number of its document.
+fn place(objects: &Objects, part: &str) -> String {
+    let text = objects.text();
+    let (before, _) = text.split_once(part).expect("a part");
+    let begin = before.rfind("\n---\n").map_or(0, |at| at + "\n---\n".len());
+    let (line, document) = (
+        text[..begin].lines().count() + 1,
+        text[..begin].matches("\n---\n").count() + 1,
+    );
+    format!("objects.yaml:{line} (document {document})")
+}
+
+#[tokio::test]
+async fn problems_have_the_file_and_the_line_of_their_object() {
+    let echo = Origin::echo("echo").await;
+    let mut drained = to("app");
+    drained["backendRefs"][0]["weight"] = json!(0);
+    let objects = Objects::http()
+        .service("app", &[echo.address])
+        .service("empty", &[])
+        .route("lost", &[prefix("/lost", "missing")])
+        .route("drained", &[drained])
+        .route("unserved", &[prefix("/unserved", "empty")]);
+    // Valid YAML, and no valid route.
+    let wrong = route("wrong", &[], &[]).replace("rules: []", "rules: 1");
+    let objects = objects.with(wrong);
+    let scene = Scene::start(&objects);
+    let status = stdout(&portcullis(&scene, &["status"]).await);
+    for (part, problem) in [
+        ("name: lost", "HTTPRoute default/lost: "),
+        (
+            "name: drained",
+            "HTTPRoute default/drained: all weights of spec.rules[0].backendRefs are 0",
+        ),
+        (
+            "name: empty",
+            "Service default/empty:80: has no ready endpoint",
+        ),
+    ] {
+        let line = format!("/{}: {problem}", place(&objects, part));
+        assert!(status.contains(&line), "`{line}` is not in\n{status}");
+    }
+    let wrong = "): HTTPRoute default/wrong: spec.rules: Invalid value: ";
+    assert!(status.contains(wrong), "{status}");
+    let problems = document(&scene, "problems?filter=objects.yaml").await;
+    let problems = problems["problems"].as_array().expect("a list");
+    let lost = problems
+        .iter()
+        .find(|it| it["object"] == "HTTPRoute default/lost");
+    let lost = lost.expect("a problem");
+    let file = lost["file"].as_str().expect("a file");
+    assert!(file.ends_with("/objects.yaml"), "{lost}");
+    let place = place(&objects, "name: lost");
+    let expected = format!(
+        "objects.yaml:{} (document {})",
+        lost["line"], lost["document"]
+    );
+    assert_eq!(place, expected);
+}
+
+#[tokio::test]
+async fn log_has_the_file_and_the_line_of_what_is_wrong() {
+    let echo = Origin::echo("echo").await;
+    let (objects, _) = process::objects(&echo);
+    let mut drained = prefix("/drained", "origin");
+    drained["backendRefs"][0]["weight"] = json!(0);
+    let objects = objects
+        .route("lost", &[prefix("/lost", "missing")])
+        .route("drained", &[drained]);
+    let mut program = Program::start(&objects, "", &["--drain-deadline", "0s"]);
+    program.until("/readyz", 200, "ready").await;
+    let log = tokio::task::spawn_blocking(move || {
+        program.terminate();
+        program.log()
+    });
+    let log = log.await.expect("it ran");
+    for (part, object) in [
+        ("name: lost", "HTTPRoute default/lost: "),
+        ("name: drained", "HTTPRoute default/drained: "),
+    ] {
+        let line = format!("/{}: {object}", place(&objects, part));
+        assert!(log.contains(&line), "`{line}` is not in\n{log}");
+    }
 }
