@@ -52,6 +52,8 @@ pub(super) enum Kind {
     NotYetValid,
     /// No certificate of a listener is for its hostname.
     Hostname,
+    /// Browsers cannot sign in or out.
+    SignIn,
     /// A backend has no endpoint.
     Backend,
     /// Requests of a route fail.
@@ -64,6 +66,8 @@ pub(super) enum Kind {
     File,
     /// An object is not accepted, or only in part.
     Object,
+    /// A policy protects less than its author may expect.
+    Policy,
     /// A rule or a match gets no request.
     Shadowed,
     /// A certificate expires soon.

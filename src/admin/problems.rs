@@ -54,6 +54,8 @@ fn of_warning(warning: &Warning) -> Problem {
     let kind = match warning.kind {
         WarningKind::Unforwarded => Kind::Route,
         WarningKind::Hostname => Kind::Hostname,
+        WarningKind::SignIn => Kind::SignIn,
+        WarningKind::Policy => Kind::Policy,
         WarningKind::Shadowed => Kind::Shadowed,
     };
     Problem::of_configuration(kind, &warning.object, warning.message.clone())

@@ -3,8 +3,6 @@
 mod controller_flags;
 mod key_sets;
 mod names;
-mod readings;
-mod sign_in;
 mod warnings;
 
 use std::collections::{BTreeSet, HashSet};
@@ -29,7 +27,7 @@ use crate::provider::file::{FoundObjects, Located, Locations};
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
-    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
+    self, Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
@@ -158,20 +156,18 @@ impl<'a> CheckResult<'a> {
         translation: &'a Translation,
         (mode, now): (Mode, Timestamp),
     ) -> Self {
-        let mut warnings = warnings::of(&load.snapshot, &translation.ir, now);
-        warnings.extend(sign_in::of(&translation.ir));
-        warnings.extend(readings::of(&translation.ir));
-        warnings.extend(warnings::of_policy_servers(&load.snapshot, &translation.ir));
+        let Translation { ir, report, .. } = translation;
+        let mut warnings = warnings::of(&load.snapshot, ir, now);
+        warnings.extend(warnings::of_policy_servers(&load.snapshot, ir));
+        let mut of_process = status::warnings::of_ports(&ir.ports);
+        of_process.extend(status::warnings::of_policies(&report.policies));
         if mode == Mode::Standalone {
-            warnings.extend(warnings::of_shared_limits(&translation.ir));
+            of_process.extend(status::warnings::of_shared_limits(&ir.ports));
         }
-        let shadowed = shadowed(&translation.ir);
-        warnings.extend(shadowed.iter().map(|shadowed| Warning {
-            object: Some(shadowed.rule.route.clone()),
-            message: shadowed.to_string(),
-        }));
-        let report = &translation.report;
-        warnings.extend(warnings::of_policies(report));
+        warnings.extend(of_process.into_iter().map(|it| (it.object, it.message)));
+        let shadowed = shadowed(ir);
+        let shadowed = shadowed.iter();
+        warnings.extend(shadowed.map(|it| (it.rule.route.clone(), it.to_string())));
         let accepted = accepted(report);
         let is_refused = |(object, problem): &(ObjectRef, String)| {
             is_refusal(problem) || !accepted.contains(object)
@@ -215,10 +211,8 @@ impl<'a> CheckResult<'a> {
     /// Finds all objects that something is wrong with.
     fn found(&self) -> FoundObjects {
         let problems = self.refused.iter().chain(&self.unmet);
-        let problems = problems.map(|(object, _)| object);
-        let warnings = self.warnings.iter();
-        let warned = warnings.filter_map(|it| it.object.as_ref());
-        self.locations.find(problems.chain(warned))
+        let all = problems.chain(&self.warnings);
+        self.locations.find(all.map(|(object, _)| object))
     }
 
     fn print(&self, quiet: bool, out: &mut impl Write) -> io::Result<()> {
@@ -232,7 +226,7 @@ impl<'a> CheckResult<'a> {
         for problem in located(&found, &self.unmet) {
             writeln!(out, "problem: {problem}")?;
         }
-        for warning in located_warnings(&found, &self.warnings) {
+        for warning in located(&found, &self.warnings) {
             writeln!(out, "warning: {warning}")?;
         }
         if quiet {
@@ -268,7 +262,7 @@ impl<'a> CheckResult<'a> {
             problems: self.problems,
             not_accepted: located(&found, &self.refused).collect(),
             other_problems: located(&found, &self.unmet).collect(),
-            warnings: located_warnings(&found, &self.warnings).collect(),
+            warnings: located(&found, &self.warnings).collect(),
             conditions,
             summary: self.summary(),
         }
@@ -278,18 +272,10 @@ impl<'a> CheckResult<'a> {
 /// Returns problems, each with the location of its object.
 fn located<'a>(
     found: &FoundObjects,
-    problems: &'a [(ObjectRef, String)],
+    problems: impl IntoIterator<Item = &'a (ObjectRef, String)>,
 ) -> impl Iterator<Item = Located<'a>> {
-    let problems = problems.iter();
-    problems.map(|(object, message)| found.locate(Some(object), message))
-}
-
-fn located_warnings<'a>(
-    found: &FoundObjects,
-    warnings: &'a BTreeSet<Warning>,
-) -> impl Iterator<Item = Located<'a>> {
-    let warnings = warnings.iter();
-    warnings.map(|it| found.locate(it.object.as_ref(), &it.message))
+    let problems = problems.into_iter();
+    problems.map(|(object, message)| found.locate(object, message))
 }
 
 /// The output as JSON.

@@ -20,8 +20,8 @@ Examples:
 Shows readiness, the configuration in service and every problem, those with the most effect on requests first: ports that
 are not bound, overload, certificates that expire within 14 days, are not yet valid or not for the hostname of their listener,
 backends without endpoints, rules whose requests failed in the last minutes or that have no weight above 0, endpoints that fail
-or are ejected with the cause, files and objects that cannot be read, conditions, and rules that get no request. An object of a
-folder has its file and line. Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
+or are ejected with the cause, files and objects that cannot be read, conditions, policies that do less than they seem to, and
+rules that get no request. An object of a folder has its file and line. Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.

@@ -41,7 +41,7 @@ impl Announced {
         let changes = report.problem_changes(&self.report);
         let found = locations.find(changes.new.iter().map(|(object, _)| object));
         for (object, message) in &changes.new {
-            tracing::warn!("{}", found.locate(Some(object), message));
+            tracing::warn!("{}", found.locate(object, message));
         }
         for (object, message) in changes.resolved {
             tracing::info!("resolved: {object}: {message}");

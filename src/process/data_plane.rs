@@ -290,7 +290,7 @@ impl Control {
             options,
         } = self;
         let mut terminating = shutdown.clone();
-        let (mut announced, mut warnings) = (Announced::default(), Warnings::default());
+        let (mut announced, mut warnings) = (Announced::default(), Warnings::new(options.mode));
         let mut readiness = Readiness::default();
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
@@ -304,7 +304,7 @@ impl Control {
             publish: |served: ServedConfiguration| {
                 let ports = &state.table.load().ir.ports;
                 let locations = state.locations.load();
-                let warnings = warnings.follow(ports, &served.report.routes, &locations);
+                let warnings = warnings.follow(ports, &served.report, &locations);
                 let problems = announced.announce(&served.load, &served.report, &locations);
                 announce_binds(&served, publish.borrow().as_ref());
                 state.report.store(served.report.clone());

@@ -46,9 +46,9 @@ impl FoundObjects {
     }
 
     /// Returns what is wrong with an object, with the location of the object.
-    pub fn locate<'a>(&self, object: Option<&'a ObjectRef>, message: &'a str) -> Located<'a> {
+    pub fn locate<'a>(&self, object: &'a ObjectRef, message: &'a str) -> Located<'a> {
         Located {
-            location: object.and_then(|object| self.of(object)).cloned(),
+            location: self.of(object).cloned(),
             object,
             message,
         }
@@ -60,8 +60,7 @@ impl FoundObjects {
 pub struct Located<'a> {
     #[serde(flatten)]
     location: Option<FileLocation>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object: Option<&'a ObjectRef>,
+    object: &'a ObjectRef,
     message: &'a str,
 }
 
@@ -70,9 +69,6 @@ impl fmt::Display for Located<'_> {
         if let Some(location) = &self.location {
             write!(f, "{location}: ")?;
         }
-        if let Some(object) = self.object {
-            write!(f, "{object}: ")?;
-        }
-        f.write_str(self.message)
+        write!(f, "{}: {}", self.object, self.message)
     }
 }
