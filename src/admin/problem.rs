@@ -2,6 +2,10 @@
 
 use serde::Serialize;
 
+use crate::ir::ObjectRef;
+use crate::provider::FileLocation;
+use crate::provider::file::FoundObjects;
+
 /// Something that has to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -14,6 +18,12 @@ pub struct Problem {
     pub(super) object: String,
     /// What is wrong, and the effect.
     pub(super) message: String,
+    /// The object that needs a change, if it may be in a file.
+    #[serde(skip)]
+    pub(super) subject: Option<ObjectRef>,
+    /// Where it is in a file, or else its object.
+    #[serde(flatten)]
+    pub(super) location: Option<FileLocation>,
 }
 
 /// Where a problem is.
@@ -42,6 +52,8 @@ pub(super) enum Kind {
     NotYetValid,
     /// No certificate of a listener is for its hostname.
     Hostname,
+    /// Browsers cannot sign in or out.
+    SignIn,
     /// A backend has no endpoint.
     Backend,
     /// Requests of a route fail.
@@ -54,6 +66,8 @@ pub(super) enum Kind {
     File,
     /// An object is not accepted, or only in part.
     Object,
+    /// A policy protects less than its author may expect.
+    Policy,
     /// A rule or a match gets no request.
     Shadowed,
     /// A certificate expires soon.
@@ -70,21 +84,40 @@ impl Problem {
             kind,
             object,
             message,
+            subject: None,
+            location: None,
         }
     }
 
     /// Creates a problem of a file, or of an object that cannot be read.
-    pub fn of_file(object: String, message: String) -> Self {
-        Self::of_configuration(Kind::File, object, message)
+    pub fn of_file(object: String, message: String, location: Option<FileLocation>) -> Self {
+        Self {
+            place: Place::Configuration,
+            location,
+            ..Self::of_service(Kind::File, object, message)
+        }
     }
 
     /// Creates a problem of an object.
-    pub(super) fn of_configuration(kind: Kind, object: String, message: String) -> Self {
+    pub(super) fn of_configuration(kind: Kind, object: &ObjectRef, message: String) -> Self {
         Self {
             place: Place::Configuration,
-            kind,
-            object,
-            message,
+            subject: Some(object.clone()),
+            ..Self::of_service(kind, object.to_string(), message)
+        }
+    }
+
+    /// Says which object may need a change.
+    pub(super) fn about(self, subject: &ObjectRef) -> Self {
+        let subject = Some(subject.clone());
+        Self { subject, ..self }
+    }
+
+    /// Adds the location of the object.
+    pub(super) fn locate(&mut self, found: &FoundObjects) {
+        let subject = self.subject.as_ref();
+        if let Some(location) = subject.and_then(|it| found.of(it)) {
+            self.location = Some(location.clone());
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::problem::Problem;
 use super::recent::{DroppedLines, Recent};
 use super::token::TokenFile;
+use crate::provider::file::Locations;
 use crate::settings::metrics::MetricsDetail;
 use crate::status::{StatusReport, Warning};
 use crate::table::Table;
@@ -33,6 +34,8 @@ pub struct AdminState {
     pub files: ArcSwap<Vec<Problem>>,
     /// Warnings about the configuration in service.
     pub warnings: ArcSwap<BTreeSet<Warning>>,
+    /// Where objects are, if they come from files.
+    pub locations: Arc<ArcSwap<Locations>>,
     /// Counters of the process.
     pub stats: ProcessStats,
     /// The access log, for its count of dropped records.
@@ -61,6 +64,7 @@ impl AdminState {
             report: ArcSwap::default(),
             files: ArcSwap::default(),
             warnings: ArcSwap::default(),
+            locations: Arc::default(),
             stats,
             access_log,
             detail: MetricsDetail::default(),

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::problem::{Kind, Problem};
 use super::recent::{Counters, DroppedLines, Process, Shares};
+use crate::ir::ObjectRef;
 use crate::status::certificates::Validity;
 use crate::table::{Backend, Rule, Table};
 use crate::telemetry::ProcessStats;
@@ -133,17 +134,14 @@ fn certificates(service: &InService<'_>) -> Vec<Problem> {
         .filter_map(|one| Validity::of(one, service.now).map(|validity| (validity, &one.source)));
     // Listeners often share a certificate.
     let troubles: BTreeSet<_> = validities.collect();
-    let trouble = |(validity, secret): (Validity, _)| {
+    let trouble = |(validity, secret): (Validity, &ObjectRef)| {
         let kind = match validity {
             Validity::Expired(_) => Kind::Expired,
             Validity::NotYetValid(_) => Kind::NotYetValid,
             Validity::EndsSoon(_) => Kind::Expires,
         };
-        Problem::of_service(
-            kind,
-            format!("{secret}"),
-            format!("the certificate {validity}"),
-        )
+        let message = format!("the certificate {validity}");
+        Problem::of_service(kind, secret.to_string(), message).about(secret)
     };
     troubles.into_iter().map(trouble).collect()
 }
@@ -159,6 +157,7 @@ fn without_endpoints(table: &Table) -> Vec<Problem> {
             None => "has no ready endpoint: its requests get 503".to_owned(),
         };
         Problem::of_service(Kind::Backend, backend.id.to_string(), message)
+            .about(&backend.id.object)
     };
     empty.map(trouble).collect()
 }
@@ -188,7 +187,8 @@ fn endpoints(service: &InService<'_>) -> Vec<Problem> {
                 (Some(state), Some(cause)) => (Kind::Endpoint, format!("{state}: {cause}")),
             };
             let object = format!("{} of {}", endpoint.address, backend.id);
-            troubles.push(Problem::of_service(kind, object, message));
+            let trouble = Problem::of_service(kind, object, message);
+            troubles.push(trouble.about(&backend.id.object));
         }
     }
     troubles
@@ -206,7 +206,7 @@ fn failing(service: &InService<'_>) -> Vec<Problem> {
     let trouble = |(Shares { failed, all }, rule): (Shares, &Arc<Rule>)| {
         let object = format!("{} rule {}", rule.ir.id.route, rule.ir.id.index);
         let message = format!("{failed} of {all} responses in the {time} were 5xx");
-        Problem::of_service(Kind::Route, object, message)
+        Problem::of_service(Kind::Route, object, message).about(&rule.ir.id.route)
     };
     rules.into_iter().map(trouble).collect()
 }

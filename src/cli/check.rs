@@ -3,14 +3,13 @@
 mod controller_flags;
 mod key_sets;
 mod names;
-mod readings;
-mod sign_in;
 mod warnings;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use jiff::Timestamp;
@@ -24,11 +23,11 @@ use super::output::{self, OutputFlag, OutputFormat};
 use crate::api::Severity;
 use crate::explain::advised;
 use crate::ir::ObjectRef;
-use crate::provider::file::{Located, Locations};
+use crate::provider::file::{FoundObjects, Located, Locations};
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
-    Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
+    self, Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
@@ -123,7 +122,7 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
 pub(super) fn translate_objects(
     source: ObjectSource<'_>,
     options: &Options,
-) -> anyhow::Result<(Load, Locations, Translation)> {
+) -> anyhow::Result<(Load, Arc<Locations>, Translation)> {
     let (load, locations) = source.load(options)?;
     let translation = translate(&load.snapshot, None, options);
     Ok((load, locations, translation))
@@ -157,20 +156,18 @@ impl<'a> CheckResult<'a> {
         translation: &'a Translation,
         (mode, now): (Mode, Timestamp),
     ) -> Self {
-        let mut warnings = warnings::of(&load.snapshot, &translation.ir, now);
-        warnings.extend(sign_in::of(&translation.ir));
-        warnings.extend(readings::of(&translation.ir));
-        warnings.extend(warnings::of_policy_servers(&load.snapshot, &translation.ir));
+        let Translation { ir, report, .. } = translation;
+        let mut warnings = warnings::of(&load.snapshot, ir, now);
+        warnings.extend(warnings::of_policy_servers(&load.snapshot, ir));
+        let mut of_process = status::warnings::of_ports(&ir.ports);
+        of_process.extend(status::warnings::of_policies(&report.policies));
         if mode == Mode::Standalone {
-            warnings.extend(warnings::of_shared_limits(&translation.ir));
+            of_process.extend(status::warnings::of_shared_limits(&ir.ports));
         }
-        let shadowed = shadowed(&translation.ir);
-        warnings.extend(shadowed.iter().map(|shadowed| Warning {
-            object: Some(shadowed.rule.route.clone()),
-            message: shadowed.to_string(),
-        }));
-        let report = &translation.report;
-        warnings.extend(warnings::of_policies(report));
+        warnings.extend(of_process.into_iter().map(|it| (it.object, it.message)));
+        let shadowed = shadowed(ir);
+        let shadowed = shadowed.iter();
+        warnings.extend(shadowed.map(|it| (it.rule.route.clone(), it.to_string())));
         let accepted = accepted(report);
         let is_refused = |(object, problem): &(ObjectRef, String)| {
             is_refusal(problem) || !accepted.contains(object)
@@ -211,31 +208,25 @@ impl<'a> CheckResult<'a> {
         }
     }
 
-    /// Returns problems, each with the location of its object.
-    fn located<'s>(
-        &'s self,
-        problems: &'s [(ObjectRef, String)],
-    ) -> impl Iterator<Item = Located<'s>> {
-        let problems = problems.iter();
-        problems.map(|(object, message)| self.locations.locate(Some(object), message))
-    }
-
-    fn located_warnings(&self) -> impl Iterator<Item = Located<'_>> {
-        let warnings = self.warnings.iter();
-        warnings.map(|it| self.locations.locate(it.object.as_ref(), &it.message))
+    /// Finds all objects that something is wrong with.
+    fn found(&self) -> FoundObjects {
+        let problems = self.refused.iter().chain(&self.unmet);
+        let all = problems.chain(&self.warnings);
+        self.locations.find(all.map(|(object, _)| object))
     }
 
     fn print(&self, quiet: bool, out: &mut impl Write) -> io::Result<()> {
         for problem in self.problems {
             writeln!(out, "{problem}")?;
         }
-        for refusal in self.located(&self.refused) {
+        let found = self.found();
+        for refusal in located(&found, &self.refused) {
             writeln!(out, "not accepted: {refusal}")?;
         }
-        for problem in self.located(&self.unmet) {
+        for problem in located(&found, &self.unmet) {
             writeln!(out, "problem: {problem}")?;
         }
-        for warning in self.located_warnings() {
+        for warning in located(&found, &self.warnings) {
             writeln!(out, "warning: {warning}")?;
         }
         if quiet {
@@ -266,15 +257,25 @@ impl<'a> CheckResult<'a> {
             true => Vec::new(),
             false => self.report.conditions(),
         };
+        let found = self.found();
         Document {
             problems: self.problems,
-            not_accepted: self.located(&self.refused).collect(),
-            other_problems: self.located(&self.unmet).collect(),
-            warnings: self.located_warnings().collect(),
+            not_accepted: located(&found, &self.refused).collect(),
+            other_problems: located(&found, &self.unmet).collect(),
+            warnings: located(&found, &self.warnings).collect(),
             conditions,
             summary: self.summary(),
         }
     }
+}
+
+/// Returns problems, each with the location of its object.
+fn located<'a>(
+    found: &FoundObjects,
+    problems: impl IntoIterator<Item = &'a (ObjectRef, String)>,
+) -> impl Iterator<Item = Located<'a>> {
+    let problems = problems.into_iter();
+    problems.map(|(object, message)| found.locate(object, message))
 }
 
 /// The output as JSON.

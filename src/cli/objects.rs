@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 
@@ -95,7 +96,7 @@ impl<'a> ObjectSource<'a> {
     ///
     /// # Errors
     /// When the folder cannot be read or the API server cannot be reached.
-    pub(super) fn load(self, options: &Options) -> anyhow::Result<(Load, Locations)> {
+    pub(super) fn load(self, options: &Options) -> anyhow::Result<(Load, Arc<Locations>)> {
         match self {
             Self::Folder(path) if path == Path::new(STANDARD_INPUT) => {
                 Ok(file::load_text(path, &standard_input()?))
@@ -108,14 +109,14 @@ impl<'a> ObjectSource<'a> {
             }
             Self::Folder(folder) => {
                 let mut provider = FileProvider::new(folder.to_owned());
-                Ok((provider.load()?, provider.locations()))
+                Ok((provider.load()?, provider.locations().load_full()))
             }
             Self::Cluster(flags) => {
                 let Listing { load, absent } = runtime()?.block_on(list(flags, options))?;
                 for line in absent {
                     log::write_line(&format!("portcullis: {line}"));
                 }
-                Ok((load, Locations::default()))
+                Ok((load, Arc::default()))
             }
         }
     }

@@ -1,12 +1,14 @@
 //! `portcullis status`: whether a running proxy works, and what is wrong.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value;
 
 use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
+use crate::provider::FileLocation;
 
 /// Show whether a running proxy works, and what is wrong
 #[derive(clap::Args, Debug)]
@@ -18,8 +20,8 @@ Examples:
 Shows readiness, the configuration in service and every problem, those with the most effect on requests first: ports that
 are not bound, overload, certificates that expire within 14 days, are not yet valid or not for the hostname of their listener,
 backends without endpoints, rules whose requests failed in the last minutes or that have no weight above 0, endpoints that fail
-or are ejected with the cause, files and objects that cannot be read, conditions, and rules that get no request. Sends nothing
-to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
+or are ejected with the cause, files and objects that cannot be read, conditions, policies that do less than they seem to, and
+rules that get no request. An object of a folder has its file and line. Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.
@@ -89,10 +91,26 @@ fn text(status: &Value) -> String {
         count => text.push_str(&format!("problems: {count}\n")),
     }
     for problem in problems {
-        let of = |name: &str| problem[name].as_str().unwrap_or_default();
-        text.push_str(&format!("  {}: {}\n", of("object"), of("message")));
+        text.push_str(&format!("  {}\n", line(problem)));
     }
     text
+}
+
+/// Returns a problem as a line: where it is, if that is in a file, its object, and what is wrong.
+fn line(problem: &Value) -> String {
+    let of = |name: &str| problem[name].as_str();
+    let number = |name: &str| problem[name].as_u64().unwrap_or_default() as usize;
+    let location = of("file").map(|file| FileLocation {
+        file: Path::new(file).into(),
+        document: number("document"),
+        line: number("line"),
+    });
+    // Of a file without a readable object, the object is the file.
+    let object = of("object").filter(|object| Some(*object) != of("file"));
+    let location = location.map(|it| it.to_string());
+    let message = of("message").unwrap_or_default();
+    let parts = [location.as_deref(), object, Some(message)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]
@@ -104,15 +122,21 @@ mod tests {
     #[test]
     fn problems_are_listed_with_their_objects() {
         let problem = json!({"in": "service", "object": "Secret a/b", "message": "has expired"});
+        let located = json!({
+            "object": "HTTPRoute a/c", "message": "is lost", "file": "/etc/c.yaml", "document": 2, "line": 7,
+        });
+        let file = json!({"object": "/d.yaml", "message": "is broken", "file": "/d.yaml", "document": 0, "line": 0});
         let status = json!({
             "version": "1", "ready": false, "waiting": "port 80 is in use", "generation": 3, "revision": 7,
             "controllerConnected": false, "loadedAt": "2026-01-01T00:00:00Z", "connections": 5, "ports": 1, "routes": 2,
-            "backends": 3, "endpoints": 4, "endpointsEjected": 1, "problems": [problem],
+            "backends": 3, "endpoints": 4, "endpointsEjected": 1,
+            "problems": [problem, located, file],
         });
         let expected = "Portcullis 1: not ready: port 80 is in use\n\
             configuration: generation 3, in service since 2026-01-01T00:00:00Z, revision 7 of the controller, which is NOT connected\n\
             serving: 1 ports, 2 routes, 3 backends with 4 endpoints (1 ejected), 5 client connections\n\
-            problems: 1\n  Secret a/b: has expired\n";
+            problems: 3\n  Secret a/b: has expired\n  \
+            /etc/c.yaml:7 (document 2): HTTPRoute a/c: is lost\n  /d.yaml: is broken\n";
         assert_eq!(text(&status), expected);
     }
 

@@ -1,4 +1,5 @@
-//! Logs problems of the configuration, each once when it appears and once when it is resolved, and routes that are removed.
+//! Logs problems of the configuration, each once when it appears, with the location of its object, and once when it is
+//! resolved, and routes that are removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use imbl::ordmap::DiffItem;
 
 use crate::api::Severity;
 use crate::provider::Load;
+use crate::provider::file::Locations;
 use crate::status::StatusReport;
 
 /// The problems that have been logged.
@@ -20,7 +22,12 @@ pub(super) struct Announced {
 
 impl Announced {
     /// Logs the problems that are new since the last call. Returns the number of all problems.
-    pub(super) fn announce(&mut self, load: &Arc<Load>, report: &Arc<StatusReport>) -> usize {
+    pub(super) fn announce(
+        &mut self,
+        load: &Arc<Load>,
+        report: &Arc<StatusReport>,
+        locations: &Locations,
+    ) -> usize {
         let known: HashSet<_> = self.load.problems.iter().collect();
         let problems = load.problems.iter();
         for problem in problems.filter(|problem| !known.contains(problem)) {
@@ -32,8 +39,9 @@ impl Announced {
         }
         self.announce_resolved(load);
         let changes = report.problem_changes(&self.report);
-        for (object, message) in changes.new {
-            tracing::warn!("{object}: {message}");
+        let found = locations.find(changes.new.iter().map(|(object, _)| object));
+        for (object, message) in &changes.new {
+            tracing::warn!("{}", found.locate(object, message));
         }
         for (object, message) in changes.resolved {
             tracing::info!("resolved: {object}: {message}");

@@ -27,6 +27,7 @@ use crate::cluster::events::{Events, Publisher};
 use crate::control::cluster;
 use crate::control::cluster::{Inputs, Outputs, PodSettings};
 use crate::ir::ObjectRef;
+use crate::provider::file::Locations;
 use crate::provider::{Load, Observed, Observer};
 use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::runtime::shutdown;
@@ -196,7 +197,8 @@ async fn follow(
         class_usage: channels.class_usage.clone(),
         publish: |load: &Arc<Load>, report: Option<&Arc<StatusReport>>| {
             let report = report.cloned().unwrap_or_default();
-            announced.announce(load, &report);
+            // Objects of a cluster are in no file.
+            announced.announce(load, &report, &Locations::default());
             state.report.store(report);
             state.ready.store(true, Release);
         },

@@ -178,6 +178,7 @@ impl Server {
         .context("cannot start a worker")?;
         let mut state = AdminState::new(table, stats, access_log);
         state.detail = settings.metrics;
+        state.locations = objects.locations();
         state.token = TokenFile::open(settings.admin_token_file.as_deref())?;
         let state = Arc::new(state);
         let admin = match settings.admin {
@@ -289,7 +290,7 @@ impl Control {
             options,
         } = self;
         let mut terminating = shutdown.clone();
-        let (mut announced, mut warnings) = (Announced::default(), Warnings::default());
+        let (mut announced, mut warnings) = (Announced::default(), Warnings::new(options.mode));
         let mut readiness = Readiness::default();
         let (report, reports) = watch::channel(None);
         let outputs = Outputs {
@@ -302,8 +303,9 @@ impl Control {
             },
             publish: |served: ServedConfiguration| {
                 let ports = &state.table.load().ir.ports;
-                let warnings = warnings.follow(ports, &served.report.routes);
-                let problems = announced.announce(&served.load, &served.report);
+                let locations = state.locations.load();
+                let warnings = warnings.follow(ports, &served.report, &locations);
+                let problems = announced.announce(&served.load, &served.report, &locations);
                 announce_binds(&served, publish.borrow().as_ref());
                 state.report.store(served.report.clone());
                 state.files.store(Arc::new(unread(&served.load)));
@@ -348,7 +350,8 @@ fn unread(load: &Load) -> Vec<Problem> {
     let shown = |problem: &provider::Problem| {
         let object = problem.object.as_ref().map(ToString::to_string);
         let file = problem.location.file.display().to_string();
-        Problem::of_file(object.unwrap_or(file), problem.to_string())
+        let (cause, location) = (problem.cause().to_string(), problem.place().cloned());
+        Problem::of_file(object.unwrap_or(file), cause, location)
     };
     faults.map(shown).collect()
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, watch};
 
 use super::session_key;
@@ -14,6 +15,7 @@ use crate::dns::{Names, SystemLookup};
 use crate::ir::BindReport;
 use crate::key_sets::KeySets;
 use crate::peers::Peers;
+use crate::provider::file::Locations;
 use crate::provider::{
     FileProvider, KubernetesProvider, Load, Progress, StreamEvent, StreamProvider, StreamSettings,
 };
@@ -65,6 +67,14 @@ impl Objects {
                 let key = follows.then(|| session_key.clone());
                 Ok(Self::Stream(stream_provider(source), key))
             }
+        }
+    }
+
+    /// Returns where objects are in files; nothing is there unless they come from a folder.
+    pub(super) fn locations(&self) -> Arc<ArcSwap<Locations>> {
+        match self {
+            Self::Folder(provider) => provider.locations(),
+            Self::Cluster(_) | Self::Stream(..) => Arc::default(),
         }
     }
 

@@ -5,49 +5,80 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ir::Port;
-use crate::status::{RouteStatuses, Warning, warnings};
+use crate::provider::file::Locations;
+use crate::status::{AncestorStatus, RouteStatuses, StatusMap, StatusReport, Warning, warnings};
+use crate::translate::Mode;
 
 /// The warnings, and what they are about.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Warnings {
+    mode: Mode,
     ports: Vec<Arc<Port>>,
     of_ports: BTreeSet<Warning>,
     routes: RouteStatuses,
     of_routes: BTreeSet<Warning>,
+    policies: StatusMap<[AncestorStatus]>,
+    of_policies: BTreeSet<Warning>,
     all: Arc<BTreeSet<Warning>>,
 }
 
 impl Warnings {
-    /// Returns the warnings about these ports and routes; the same `Arc` if neither has changed. Takes the statuses of
-    /// routes from a report, whose translation has compared the routes already.
+    /// Creates those of no configuration.
+    pub(super) fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            ports: Vec::new(),
+            of_ports: BTreeSet::new(),
+            routes: RouteStatuses::new(),
+            of_routes: BTreeSet::new(),
+            policies: StatusMap::new(),
+            of_policies: BTreeSet::new(),
+            all: Arc::default(),
+        }
+    }
+
+    /// Returns the warnings about these ports and statuses; the same `Arc` if neither has changed. Takes the statuses of
+    /// routes and policies from a report, whose translation has compared them already.
     pub(super) fn follow(
         &mut self,
         ports: &[Arc<Port>],
-        routes: &RouteStatuses,
+        report: &StatusReport,
+        locations: &Locations,
     ) -> Arc<BTreeSet<Warning>> {
-        // Equal subtrees are shared, so both comparisons are cheap.
+        // Equal subtrees are shared, so all comparisons are cheap.
         let has_new_ports = self.ports != ports;
         if has_new_ports {
             self.of_ports = warnings::of_ports(ports);
+            if self.mode == Mode::Standalone {
+                self.of_ports.extend(warnings::of_shared_limits(ports));
+            }
             self.ports = ports.to_vec();
         }
-        let has_new_routes = self.routes.diff(routes).next().is_some();
+        let has_new_routes = self.routes.diff(&report.routes).next().is_some();
         if has_new_routes {
-            self.of_routes = warnings::of_routes(routes);
-            self.routes = routes.clone();
+            self.of_routes = warnings::of_routes(&report.routes);
+            self.routes = report.routes.clone();
         }
-        if has_new_ports || has_new_routes {
-            let all = self.of_ports.union(&self.of_routes).cloned().collect();
-            log_changes(&self.all, &all);
+        let has_new_policies = self.policies.diff(&report.policies).next().is_some();
+        if has_new_policies {
+            self.of_policies = warnings::of_policies(&report.policies);
+            self.policies = report.policies.clone();
+        }
+        if has_new_ports || has_new_routes || has_new_policies {
+            let parts = [&self.of_ports, &self.of_routes, &self.of_policies];
+            let all = parts.into_iter().flatten().cloned().collect();
+            log_changes(&self.all, &all, locations);
             self.all = Arc::new(all);
         }
         self.all.clone()
     }
 }
 
-fn log_changes(previous: &BTreeSet<Warning>, now: &BTreeSet<Warning>) {
+fn log_changes(previous: &BTreeSet<Warning>, now: &BTreeSet<Warning>, locations: &Locations) {
+    let found = locations.find(now.difference(previous).map(|it| &it.object));
     for warning in now.difference(previous) {
-        tracing::warn!("{warning}");
+        let located = found.locate(&warning.object, &warning.message);
+        tracing::warn!("{located}");
     }
     for warning in previous.difference(now) {
         tracing::info!("resolved: {warning}");
@@ -103,12 +134,14 @@ mod tests {
     }
 
     fn follow(warnings: &mut Warnings, translation: &Translation) -> Arc<BTreeSet<Warning>> {
-        warnings.follow(&translation.ir.ports, &translation.report.routes)
+        let Translation { ir, report, .. } = translation;
+        warnings.follow(&ir.ports, report, &Locations::default())
     }
 
     #[test]
     fn changed_configuration_has_other_warnings_and_unchanged_has_the_same() {
-        let (mut snapshot, mut warnings) = (Snapshot::default(), Warnings::default());
+        let mut snapshot = Snapshot::default();
+        let mut warnings = Warnings::new(Mode::Standalone);
         let mut translator = Translator::new(Options::default());
         let objects = [
             gateway(),
@@ -143,5 +176,45 @@ mod tests {
         insert(&mut snapshot, &route("HTTPRoute", "a", 1));
         let weighted = translator.translate(&snapshot, Some(&again.ir));
         assert_eq!(follow(&mut warnings, &weighted).len(), 3);
+    }
+
+    /// Prints the time to compute the warnings of 2,500 routes: `cargo test --release --lib warnings_speed -- --ignored
+    /// --nocapture`. In the second round, all lead to one backend, and half of them are protected.
+    #[test]
+    #[ignore = "a measurement"]
+    fn warnings_speed() {
+        let routes = (0..2500).map(|number| {
+            let mut route = route("HTTPRoute", &format!("r{number}"), 1);
+            route["spec"]["rules"][0]["matches"] =
+                json!([{"path": {"type": "PathPrefix", "value": format!("/path/{number}")}}]);
+            route
+        });
+        let policies = (0..2500).step_by(2).map(|number| {
+            let name = format!("r{number}");
+            let target =
+                json!({"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name});
+            json!({
+                "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
+                "metadata": {"name": name, "namespace": "shop"},
+                "spec": {"targetRefs": [target], "ipRules": {"allow": ["192.0.2.0/24"]}},
+            })
+        });
+        let mut snapshot = Snapshot::default();
+        let objects = [gateway(), service()].into_iter().chain(routes);
+        objects.for_each(|it| insert(&mut snapshot, &it));
+        let mut translator = Translator::new(Options::default());
+        let mut previous = None;
+        for policies in [Vec::new(), policies.collect()] {
+            policies.iter().for_each(|it| insert(&mut snapshot, it));
+            let translation = translator.translate(&snapshot, previous.as_ref());
+            let mut warnings = Warnings::new(Mode::Standalone);
+            let start = std::time::Instant::now();
+            let found = follow(&mut warnings, &translation).len();
+            println!("{found} warnings: {:?}", start.elapsed());
+            let start = std::time::Instant::now();
+            follow(&mut warnings, &translation);
+            println!("unchanged: {:?}", start.elapsed());
+            previous = Some(translation.ir);
+        }
     }
 }

@@ -3,8 +3,10 @@
 
 mod advice;
 mod change;
+mod definitions;
 mod entry;
 mod locate;
+mod location;
 mod locations;
 mod merge;
 mod parse;
@@ -20,10 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
 
 use self::change::Extent;
 use self::entry::{Entry, Files, entry_of, read_entry};
-pub use self::locations::{Located, Locations};
+pub use self::locations::{FoundObjects, Located, Locations};
 use self::merge::Merged;
 use self::scan::{Scan, below_path};
 use super::{Load, Problem, Progress};
@@ -45,20 +48,22 @@ pub struct FileProvider {
     /// Files of a draft that was discarded. Those that are the same in the next one are not validated again.
     discarded: Files,
     progress: Arc<Progress>,
+    /// The files as of the last read, for others.
+    locations: Arc<ArcSwap<Locations>>,
 }
 
 /// Reads one file.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn load_file(path: &Path) -> anyhow::Result<(Load, Locations)> {
+pub fn load_file(path: &Path) -> anyhow::Result<(Load, Arc<Locations>)> {
     let text = entry::read(path);
     let (text, _) = text.with_context(|| format!("the file {} cannot be read", path.display()))?;
     Ok(load_text(path, &text))
 }
 
 /// Reads a text as that of a file of this name.
-pub fn load_text(path: &Path, text: &str) -> (Load, Locations) {
+pub fn load_text(path: &Path, text: &str) -> (Load, Arc<Locations>) {
     let entry = entry_of(path, (text, None), None);
     let mut scan = Scan::default();
     if entry.documents.is_empty() {
@@ -72,7 +77,7 @@ pub fn load_text(path: &Path, text: &str) -> (Load, Locations) {
         files: Files::unit(path.into(), entry),
         is_whole: true,
     });
-    (load, provider.locations())
+    (load, provider.locations.load_full())
 }
 
 /// A load that has not been committed yet.
@@ -104,6 +109,7 @@ impl FileProvider {
             merged: Merged::default(),
             discarded: Files::new(),
             progress: Arc::default(),
+            locations: Arc::default(),
         }
     }
 
@@ -120,9 +126,9 @@ impl FileProvider {
         Ok(self.accept(draft))
     }
 
-    /// Returns where the objects are that were read last.
-    pub fn locations(&self) -> Locations {
-        Locations::new(self.files.clone())
+    /// Returns where the objects are that were read last. Follows every read.
+    pub fn locations(&self) -> Arc<ArcSwap<Locations>> {
+        self.locations.clone()
     }
 
     /// Reads what has changed. Treats `unfinished` files (real paths), which are being written, as
@@ -252,6 +258,8 @@ impl FileProvider {
             true => packed(&draft.files),
             false => draft.files,
         };
+        let locations = Locations::new(self.files.clone());
+        self.locations.store(Arc::new(locations));
         let problems = self.scan.problems.iter().chain(self.merged.problems());
         let mut problems: Vec<Problem> = problems.cloned().collect();
         problems.sort_by(|Problem { location: a, .. }, Problem { location: b, .. }| {

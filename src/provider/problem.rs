@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::api::{Kind, Object, ObjectRef, Severity, admit, protects};
@@ -19,12 +19,18 @@ const NAME_SHOWN: usize = 600;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct FileLocation {
     /// File or directory; empty for objects of a cluster.
+    #[serde(serialize_with = "shown")]
     pub file: Arc<Path>,
     /// Number of the document in the file, from 1; 0 for the whole file.
     pub document: usize,
     /// Line of the field, of the document if the field is unknown, or of the syntax error, from 1; 0
     /// for the whole file.
     pub line: usize,
+}
+
+/// Serializes a path, also one that is not UTF-8.
+fn shown<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 impl fmt::Display for FileLocation {
@@ -85,6 +91,16 @@ impl Problem {
         self.severity != Severity::Note
     }
 
+    /// Returns what is wrong, without where it is.
+    pub fn cause(&self) -> impl fmt::Display {
+        Cause(self)
+    }
+
+    /// Returns where it is; `None` for objects of a cluster.
+    pub fn place(&self) -> Option<&FileLocation> {
+        Some(&self.location).filter(|it| !it.file.as_os_str().is_empty())
+    }
+
     /// Creates a problem of an object of a cluster.
     pub fn of_object(object: ObjectRef, generation: i64, message: impl Into<String>) -> Self {
         Self {
@@ -98,28 +114,37 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.severity)?;
-        if !self.location.file.as_os_str().is_empty() {
-            write!(f, ": {}", self.location)?;
+        if let Some(location) = self.place() {
+            write!(f, ": {location}")?;
         }
         if let Some(object) = &self.object {
             write!(f, ": {}", plain(object))?;
         }
-        if !self.field.is_empty() {
-            write!(f, ": {}", plain(&self.field))?;
+        write!(f, ": {}", self.cause())
+    }
+}
+
+/// What is wrong with a file or an object: the field, the message and the rule.
+struct Cause<'a>(&'a Problem);
+
+impl fmt::Display for Cause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(problem) = self;
+        if !problem.field.is_empty() {
+            write!(f, "{}: ", plain(&problem.field))?;
         }
-        write!(f, ": {}", self.message)?;
-        let is_shown = match self.rule.strip_prefix("pattern: ") {
+        f.write_str(&problem.message)?;
+        let rule = &problem.rule;
+        let is_shown = match rule.strip_prefix("pattern: ") {
             // The message quotes the pattern.
-            Some(pattern) => !self.message.contains(pattern),
-            None => !self.rule.is_empty(),
+            Some(pattern) => !problem.message.contains(pattern),
+            None => !rule.is_empty(),
         };
-        if is_shown {
-            match self.rule.char_indices().nth(RULE_SHOWN) {
-                Some((end, _)) => write!(f, " [{}…]", &self.rule[..end])?,
-                None => write!(f, " [{}]", self.rule)?,
-            }
+        match rule.char_indices().nth(RULE_SHOWN) {
+            _ if !is_shown => Ok(()),
+            Some((end, _)) => write!(f, " [{}…]", &rule[..end]),
+            None => write!(f, " [{rule}]"),
         }
-        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ mod status_map;
 pub mod stored;
 mod transitions;
 mod unreadable;
+mod warning;
 pub mod warnings;
 pub mod writer;
 
@@ -36,4 +37,4 @@ pub use report::{
 };
 pub use status_map::{StatusMap, names_changed_since};
 pub use unreadable::Unreadable;
-pub use warnings::{Warning, WarningKind};
+pub use warning::{Warning, WarningKind};

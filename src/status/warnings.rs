@@ -1,48 +1,29 @@
-//! Warnings about configuration that is valid and yet fails requests or handshakes, or has no effect. Pure: what depends on
-//! the time is not here.
+//! Warnings about configuration that is valid and yet fails requests or handshakes, or has no effect: `check`, the log, the
+//! page and `/api/v1/` render them. Pure: what depends on the time is not here.
 
-use std::collections::BTreeSet;
-use std::fmt;
+mod readings;
+mod sign_in;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::certificates::other_names;
-use super::condition::ConditionType;
-use super::report::{ParentStatus, RouteStatuses};
+use super::condition::{Condition, ConditionType};
+use super::report::{AncestorStatus, ParentStatus, RouteStatuses};
+use super::status_map::StatusMap;
+use super::warning::{Warning, WarningKind};
+use crate::ir::limit::Scope;
+use crate::ir::policy::Enforced;
 use crate::ir::route::Action;
 use crate::ir::{Filter, ObjectRef, Port, Rule};
-
-/// What a warning is about. Those with the most effect on requests come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WarningKind {
-    /// No request of a rule is forwarded.
-    Unforwarded,
-    /// Clients refuse the certificates of a listener.
-    Hostname,
-    /// A rule, or a match of it, gets no request.
-    Shadowed,
-}
-
-/// A warning.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Warning {
-    /// What it is about.
-    pub kind: WarningKind,
-    /// The object that needs a change.
-    pub object: ObjectRef,
-    /// What is wrong, and the effect.
-    pub message: String,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.object, self.message)
-    }
-}
 
 /// Returns the warnings about all listeners and rules of these ports.
 pub fn of_ports(ports: &[Arc<Port>]) -> BTreeSet<Warning> {
     let mut warnings = BTreeSet::new();
-    for listener in ports.iter().flat_map(|port| &port.listeners) {
+    let listeners = ports
+        .iter()
+        .flat_map(|port| port.listeners.iter().map(move |listener| (port, listener)));
+    for (port, listener) in listeners {
         let tls = listener.tls();
         let other_names = tls.and_then(|tls| other_names(tls, &listener.hostname));
         warnings.extend(other_names.map(|message| Warning {
@@ -57,6 +38,58 @@ pub fn of_ports(ports: &[Arc<Port>]) -> BTreeSet<Warning> {
                 message,
             }));
         }
+        warnings.extend(sign_in::of_listener(port, listener));
+        warnings.extend(readings::of_listener(listener));
+    }
+    warnings
+}
+
+/// Returns the warnings about limits that the pods of a Gateway would share, for processes without a controller.
+pub fn of_shared_limits(ports: &[Arc<Port>]) -> BTreeSet<Warning> {
+    let listeners = ports.iter().flat_map(|port| &port.listeners);
+    let policies = listeners.flat_map(|listener| {
+        let routes = listener.routes.iter();
+        let own = routes.flat_map(|it| it.route.policies.iter().flatten());
+        own.chain(&listener.policies)
+    });
+    let limits = policies.filter_map(|policies| match policies.limits.as_ref()? {
+        Enforced::Valid(limits) => Some((&limits.policy, limits)),
+        Enforced::Broken(_) => None,
+    });
+    // A policy on a Gateway is that of all its rules.
+    let distinct: BTreeMap<&ObjectRef, _> = limits.collect();
+    let shared = distinct.into_iter().flat_map(|(policy, limits)| {
+        let shared = limits.limits.iter();
+        let shared = shared.filter(|limit| limit.scope == Scope::Gateway);
+        shared.map(|limit| Warning {
+            kind: WarningKind::Policy,
+            object: policy.clone(),
+            message: format!(
+                "limit {} has scope Gateway: a process without a controller knows no others, and admits the whole limit by itself",
+                limit.name
+            ),
+        })
+    });
+    shared.collect()
+}
+
+/// Returns the warnings about policies that permit more than one above them, or that count requests without an identity, as
+/// their conditions have them.
+pub fn of_policies(policies: &StatusMap<[AncestorStatus]>) -> BTreeSet<Warning> {
+    let is_warning = |condition: &&Condition| {
+        matches!(
+            condition.kind,
+            ConditionType::LacksIdentity | ConditionType::LoosensInherited
+        )
+    };
+    let mut warnings = BTreeSet::new();
+    for (policy, ancestors) in policies {
+        let conditions = ancestors.iter().flat_map(|it| &it.conditions);
+        warnings.extend(conditions.filter(is_warning).map(|condition| Warning {
+            kind: WarningKind::Policy,
+            object: policy.clone(),
+            message: condition.message.clone(),
+        }));
     }
     warnings
 }

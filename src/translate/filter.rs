@@ -24,7 +24,7 @@ use crate::ir::path_normalization;
 use crate::ir::sharing::Text;
 
 use super::filter::backend::ResolveBackend;
-use super::reason::{Fault, Reason};
+use super::reason::{Fault, Faults, Reason, all, both};
 use crate::translate::filter::fault::unsupported;
 
 /// Headers, beside the hop-by-hop ones, that frame a message or belong to one connection. Changing them would break the
@@ -48,19 +48,17 @@ pub(super) fn translate(
         return Err(Fault::new(Reason::IncompatibleFilters, message));
     }
     let numbered = filters.iter().enumerate();
-    let filters: Result<Vec<Filter>, Fault> = numbered
-        .map(|(index, filter)| {
-            if let Some(extension) = extensions.get(&index) {
-                return Ok(extension.clone());
-            }
-            one(
-                filter,
-                &format!("{field}.filters[{index}]"),
-                prefix,
-                backend,
-            )
-        })
-        .collect();
+    let filters = all(numbered.map(|(index, filter)| {
+        if let Some(extension) = extensions.get(&index) {
+            return Ok(extension.clone());
+        }
+        one(
+            filter,
+            &format!("{field}.filters[{index}]"),
+            prefix,
+            backend,
+        )
+    }));
     filters.map(cors_first)
 }
 
@@ -157,19 +155,10 @@ pub(super) fn headers(
     of: Message,
     field: &str,
 ) -> Result<HeaderChanges, Fault> {
-    let mut remove = Vec::new();
-    for (index, name) in block.remove.iter().enumerate() {
-        let field = format!("{field}.remove[{index}]");
-        let name = header_name(name, &field)?;
-        if name == HOST {
-            return Err(fixed_host(of, &field));
-        }
-        if !remove.contains(&name) {
-            remove.push(name);
-        }
-    }
-    let set = fields(&block.set, &format!("{field}.set"))?;
-    let add = fields(&block.add, &format!("{field}.add"))?;
+    let remove = removed(&block.remove, of, &format!("{field}.remove"));
+    let set = fields(&block.set, &format!("{field}.set"));
+    let add = fields(&block.add, &format!("{field}.add"));
+    let (remove, (set, add)) = both(remove, both(set, add))?;
     if let Some(index) = block
         .add
         .iter()
@@ -204,6 +193,21 @@ pub(super) fn headers(
         ],
     )?;
     Ok(HeaderChanges { set, add, remove })
+}
+
+/// Parses the names of headers to remove. Returns each once.
+fn removed(names: &[String], of: Message, field: &str) -> Result<Vec<HeaderName>, Fault> {
+    let (mut parsed, mut faults) = (Vec::new(), Faults::default());
+    for (index, name) in names.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let name = header_name(name, &field).and_then(|name| match name == HOST {
+            true => Err(fixed_host(of, &field)),
+            false => Ok(name),
+        });
+        let name = faults.keep(name);
+        parsed.extend(name.filter(|name| !parsed.contains(name)));
+    }
+    faults.finish(parsed)
 }
 
 /// Refuses a header with several actions: which of them should win is undefined (HTTPHeaderFilter).
@@ -245,21 +249,25 @@ fn is_authority(value: &HeaderValue) -> bool {
 /// Parses headers to set or add. The first of equal names counts (HTTPHeaderFilter).
 fn fields(fields: &[Field], field: &str) -> Result<Vec<(HeaderName, HeaderValue)>, Fault> {
     let mut parsed: Vec<(HeaderName, HeaderValue)> = Vec::new();
+    let mut faults = Faults::default();
     for (index, header) in fields.iter().enumerate() {
-        let field = format!("{field}[{index}]");
-        let name = header_name(&header.name, &field)?;
-        let value =
-            HeaderValue::from_str(header.value.trim_matches([' ', '\t'])).map_err(|_| {
-                let message = format!(
-                    "the value of header {name} has characters that are not allowed in headers"
-                );
-                unsupported(&field, &message)
-            })?;
-        if parsed.iter().all(|(known, _)| *known != name) {
-            parsed.push((name, value));
-        }
+        let header = faults.keep(self::field(header, &format!("{field}[{index}]")));
+        let is_new = |name: &HeaderName| parsed.iter().all(|(known, _)| known != name);
+        let header = header.filter(|(name, _)| is_new(name));
+        parsed.extend(header);
     }
-    Ok(parsed)
+    faults.finish(parsed)
+}
+
+fn field(header: &Field, field: &str) -> Result<(HeaderName, HeaderValue), Fault> {
+    let name = header_name(&header.name, field)?;
+    let value = HeaderValue::from_str(header.value.trim_matches([' ', '\t']));
+    let value = value.map_err(|_| {
+        let message =
+            format!("the value of header {name} has characters that are not allowed in headers");
+        unsupported(field, &message)
+    })?;
+    Ok((name, value))
 }
 
 fn header_name(name: &str, field: &str) -> Result<HeaderName, Fault> {
@@ -278,12 +286,12 @@ fn redirect(
     prefix: Option<&Text>,
 ) -> Result<Redirect, Fault> {
     let scheme = match block.scheme.as_deref() {
-        None => None,
-        Some("http") => Some(Scheme::Http),
-        Some("https") => Some(Scheme::Https),
+        None => Ok(None),
+        Some("http") => Ok(Some(Scheme::Http)),
+        Some("https") => Ok(Some(Scheme::Https)),
         Some(other) => {
             let message = format!("{other:?} is not supported; use http or https");
-            return Err(unsupported(&format!("{field}.scheme"), &message));
+            Err(unsupported(&format!("{field}.scheme"), &message))
         }
     };
     let code = block.status_code.unwrap_or(302);
@@ -294,21 +302,26 @@ fn redirect(
     let status = status.ok_or_else(|| {
         let message = format!("{code} is not supported; use 301, 302, 303, 307 or 308");
         unsupported(&format!("{field}.statusCode"), &message)
-    })?;
+    });
+    let hostname = hostname(block.hostname.as_deref(), field);
+    let path = path(block.path.as_ref(), field, prefix);
+    let ((scheme, status), (hostname, path)) = both(both(scheme, status), both(hostname, path))?;
     Ok(Redirect {
         scheme,
-        hostname: hostname(block.hostname.as_deref(), field)?.map(Text::from),
+        hostname: hostname.map(Text::from),
         port: block.port,
-        path: path(block.path.as_ref(), field, prefix)?,
+        path,
         status,
     })
 }
 
 fn rewrite(block: &UrlRewrite, field: &str, prefix: Option<&Text>) -> Result<Rewrite, Fault> {
-    let hostname = hostname(block.hostname.as_deref(), field)?;
+    let hostname = hostname(block.hostname.as_deref(), field);
+    let path = path(block.path.as_ref(), field, prefix);
+    let (hostname, path) = both(hostname, path)?;
     Ok(Rewrite {
         hostname: hostname.and_then(|name| HeaderValue::from_str(name).ok()),
-        path: path(block.path.as_ref(), field, prefix)?,
+        path,
     })
 }
 

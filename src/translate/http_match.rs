@@ -7,7 +7,7 @@ use crate::ir::canonical_path;
 use crate::ir::route::{Conditions, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch};
 
 use super::patterns::RoutePatterns;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Faults, Reason, all, both};
 
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
@@ -22,15 +22,9 @@ pub(in crate::translate) fn translate(
     if matches.is_empty() {
         return Ok(vec![PathMatch::Prefix("".into()).into()]);
     }
-    let mut all = Vec::with_capacity(matches.len());
-    for (index, condition) in matches.iter().enumerate() {
-        all.push(one(
-            condition,
-            &format!("{field}.matches[{index}]"),
-            patterns,
-        )?);
-    }
-    Ok(all)
+    let numbered = matches.iter().enumerate();
+    all(numbered
+        .map(|(index, condition)| one(condition, &format!("{field}.matches[{index}]"), patterns)))
 }
 
 /// Translates one match.
@@ -39,12 +33,16 @@ pub(in crate::translate) fn one(
     field: &str,
     patterns: &mut RoutePatterns,
 ) -> Result<Match, Fault> {
-    let path = path(condition.path.as_ref(), &format!("{field}.path"), patterns)?;
+    let path = path(condition.path.as_ref(), &format!("{field}.path"), patterns);
+    let method = method(condition.method.as_deref(), field);
+    let headers = headers(&condition.headers, field, patterns);
+    let query = query(&condition.query_params, field, patterns);
+    let ((path, method), (headers, query)) = both(both(path, method), both(headers, query))?;
     let others = Conditions {
         grpc: None,
-        method: method(condition.method.as_deref(), field)?,
-        headers: headers(&condition.headers, field, patterns)?,
-        query: query(&condition.query_params, field, patterns)?,
+        method,
+        headers,
+        query,
     };
     Ok(Match {
         path,
@@ -121,7 +119,7 @@ pub(in crate::translate) fn headers(
     field: &str,
     patterns: &mut RoutePatterns,
 ) -> Result<Vec<HeaderMatch>, Fault> {
-    let mut headers: Vec<HeaderMatch> = Vec::new();
+    let (mut headers, mut faults) = (Vec::<HeaderMatch>::new(), Faults::default());
     for (index, condition) in conditions.iter().enumerate() {
         let field = format!("{field}.headers[{index}]");
         let name = HeaderName::from_bytes(condition.name.as_bytes()).map_err(|_| {
@@ -129,13 +127,15 @@ pub(in crate::translate) fn headers(
                 &field,
                 &format!("{:?} is not a header name", condition.name),
             )
-        })?;
-        if headers.iter().all(|known| known.name != name) {
-            let value = value(condition, &field, patterns)?;
+        });
+        if let Some(name) = faults.keep(name)
+            && headers.iter().all(|known| known.name != name)
+            && let Some(value) = faults.keep(value(condition, &field, patterns))
+        {
             headers.push(HeaderMatch { name, value });
         }
     }
-    Ok(headers)
+    faults.finish(headers)
 }
 
 /// Parses conditions on query parameters. The first of equal names counts (HTTPQueryParamMatch).
@@ -144,19 +144,17 @@ fn query(
     field: &str,
     patterns: &mut RoutePatterns,
 ) -> Result<Vec<QueryMatch>, Fault> {
-    let mut query: Vec<QueryMatch> = Vec::new();
+    let (mut query, mut faults) = (Vec::<QueryMatch>::new(), Faults::default());
     for (index, condition) in conditions.iter().enumerate() {
-        if query.iter().all(|known| *known.name != *condition.name) {
-            let value = value(
-                condition,
-                &format!("{field}.queryParams[{index}]"),
-                patterns,
-            )?;
+        let field = format!("{field}.queryParams[{index}]");
+        if query.iter().all(|known| *known.name != *condition.name)
+            && let Some(value) = faults.keep(value(condition, &field, patterns))
+        {
             query.push(QueryMatch {
                 name: condition.name.clone(),
                 value,
             });
         }
     }
-    Ok(query)
+    faults.finish(query)
 }

@@ -49,7 +49,7 @@ pub use self::policy::backend_tls::{BackendPolicies, ConsideredPolicy, Criterion
 pub use self::policy::inherited::access::discovery::read_discovery;
 pub use self::policy::inherited::access::key_backend::{KeyServer, key_backends_may_differ};
 pub use self::policy::inherited::access::remote::{
-    KeySetSource, WantedKeySet, WantedKeySets, check_key_set,
+    KeySetSource, WantedKeySet, WantedKeySets, check_key_set, key_set_users,
 };
 pub use self::route::shadow::{Shadowed, shadowed};
 

@@ -40,7 +40,7 @@ spec:
 ";
 
 /// A policy whose effect only a condition shows.
-const PLAIN: &str = "\
+pub(crate) const PLAIN: &str = "\
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: web}
@@ -63,7 +63,7 @@ spec: {targetRefs: [{group: '', kind: Service, name: s}], mode: None}
 ";
 
 /// Expects that `check` of a folder with `objects` ends with `code` and prints each of `parts`; returns all that it prints.
-fn check_says(flags: &[&str], objects: &str, code: i32, parts: &[&str]) -> String {
+pub(crate) fn check_says(flags: &[&str], objects: &str, code: i32, parts: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.yaml"), objects).unwrap();
     let output = output(&[&["check", folder.path().to_str().unwrap()], flags].concat());

@@ -9,6 +9,7 @@ mod explain;
 #[path = "../harness/ports.rs"]
 mod ports;
 mod responses;
+mod wrong_values;
 
 use std::fmt::Write as _;
 use std::fs;

@@ -397,6 +397,9 @@ pub(crate) const LAYERS: &[Layer] = &[
         &[
             "admin",
             "explain",
+            "ir::ObjectRef",
+            "provider::FileLocation",
+            "provider::file",
             "table",
             "telemetry",
             "runtime::shutdown",

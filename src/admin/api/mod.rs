@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use self::counters::{by_class, duration_bounds, time};
 use self::query::Query;
 use super::background::compute;
+use super::problem::Problem;
 use super::problems;
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
@@ -118,7 +119,7 @@ pub(super) fn totals(state: &AdminState) -> Value {
         "ready": state.ready.load(Acquire),
         "generation": table.generation,
         "revision": state.stats.stream.as_ref().map(|stream| stream.revision()),
-        "problemsTotal": problems::of(state, &table).len(),
+        "problemsTotal": problems::count(state, &table),
         "connections": state.stats.connections.open(),
         "requests": by_class(classes),
         "inFlight": in_flight,
@@ -202,7 +203,10 @@ fn limits(table: &Table, query: &Query) -> Value {
 
 fn problems(state: &AdminState, table: &Table, query: &Query) -> (Vec<Value>, usize) {
     let all = problems::of(state, table);
-    let text = |it: &super::problem::Problem| format!("{} {}", it.object, it.message);
+    let text = |it: &Problem| match &it.location {
+        Some(location) => format!("{location} {} {}", it.object, it.message),
+        None => format!("{} {}", it.object, it.message),
+    };
     let part = query.part(all.into_iter(), text, |it| json!(it));
     (part.items, part.total)
 }

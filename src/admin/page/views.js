@@ -6,8 +6,8 @@ const PAGE = 50;
 const ENDPOINTS = 20;
 const KINDS = {
   controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"],
-  notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], backend: ["No endpoint", "bad"],
-  route: ["Failing route", "bad"], failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], shadowed: ["Shadowed", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
+  notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], signIn: ["Sign-in fails", "bad"], backend: ["No endpoint", "bad"],
+  route: ["Failing route", "bad"], failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], policy: ["Policy", "warn"], shadowed: ["Shadowed", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
 };
 
 /** Documents of `/api/v1/` have these parameters in common. */
@@ -60,6 +60,12 @@ function routeName(route) {
   return `${route.kind} ${route.namespace}/${route.name}`;
 }
 
+/** The object of a problem, and where it is in a file. */
+function whereabouts(it) {
+  const file = it.file && h("div", { class: "faint" }, `${it.file}${it.line > 0 ? `:${it.line}` : ""}`);
+  return [it.object !== it.file && object(it.object), file];
+}
+
 // Problems and overview.
 
 export async function problems(parameters, get) {
@@ -68,7 +74,7 @@ export async function problems(parameters, get) {
     get(`status${part(parameters)}`), ...lists, get("routes?sort=requests&limit=10"),
   ]);
   const count = status.problemsTotal;
-  const row = (it) => [badge(...(KINDS[it.kind] ?? [it.kind, ""])), object(it.object), it.message];
+  const row = (it) => [badge(...(KINDS[it.kind] ?? [it.kind, ""])), whereabouts(it), it.message];
   const title = count === 0 ? "Nothing is wrong" : `${number(count)} ${count === 1 ? "problem" : "problems"}`;
   const all = (text, view, total, shown) => (total > shown ? h("p", {}, h("a", { href: at(view) }, `All ${number(total)} ${text}`)) : null);
   return [
@@ -223,7 +229,7 @@ export async function route({ name }, get) {
   const [document, { problems }] = await Promise.all([
     get(`route?${new URLSearchParams({ name })}`), get(`problems?${new URLSearchParams({ filter: name, limit: 10 })}`),
   ]);
-  const wrong = problems.map((it) => h("li", {}, badge(...(KINDS[it.kind] ?? [it.kind, ""])), ` ${it.object}: ${it.message}`));
+  const wrong = problems.map((it) => h("li", {}, badge(...(KINDS[it.kind] ?? [it.kind, ""])), " ", whereabouts(it), ` ${it.message}`));
   return [
     h("h1", { tabindex: "-1" }, name),
     wrong.length > 0 && h("ul", { class: "plain error", "aria-label": "Problems" }, wrong),

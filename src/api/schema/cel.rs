@@ -14,6 +14,7 @@ use cel::{Context, DeclarationError, Env, ExecutionError, Program, Value as CelV
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::faulty::Faulty;
 use super::node::{Node, Schema};
 use super::path::Path;
 use super::pattern;
@@ -96,53 +97,53 @@ impl Deref for Rules {
     }
 }
 
-/// Evaluates the rules of a value and of all nested values. The value must match the schema already, because a rule
-/// fails on values of an unexpected type.
-pub(super) fn check<'a>(
-    schema: &'a Schema,
-    node: &'a Node,
-    value: &'a Value,
-    path: &mut Path<'a>,
-    findings: &mut Vec<Finding>,
-) {
-    let node = schema.resolve(node);
-    if !node.rules.is_empty() {
-        let digest = Digest::of(value);
-        if !node.rules.valid.contains(digest) {
-            let found = findings.len();
-            rules(schema, node, value, path, findings);
-            if findings.len() == found {
-                node.rules.valid.insert(digest);
-            }
-        }
-    }
-    node.each(value, path, |node, value, path| {
-        check(schema, node, value, path, findings);
-    });
+/// The rules of an object that are evaluated.
+pub(super) struct Evaluation<'s, 'f> {
+    pub(super) schema: &'s Schema,
+    /// Values that do not match the schema. A rule may fail on them, because it expects their type.
+    pub(super) faulty: &'f Faulty,
+    pub(super) findings: &'f mut Vec<Finding>,
 }
 
-fn rules(
-    schema: &Schema,
-    node: &Node,
-    value: &Value,
-    path: &Path<'_>,
-    findings: &mut Vec<Finding>,
-) {
-    let mut context = Context::with_env(environment());
-    context.add_variable_as_val("self", convert(schema, node, value));
-    for rule in node.rules.iter().filter(|rule| !rule.is_transition()) {
-        let outcome = rule
-            .program()
-            .and_then(|program| evaluate(program, &context).map_err(|error| error.to_string()));
-        let message = match outcome {
-            Ok(true) => continue,
-            Ok(false) => rule.message.clone(),
-            Err(error) => format!("{error} evaluating rule: {}", rule.message),
-        };
-        findings.push(Finding {
-            rule: rule.rule.clone(),
-            ..Finding::error(path.to_string(), message)
-        });
+impl<'s> Evaluation<'s, '_> {
+    /// Evaluates the rules of a value and of all nested values, except for those with a faulty value inside.
+    pub(super) fn check(&mut self, node: &'s Node, value: &'s Value, path: &mut Path<'s>) {
+        let node = self.schema.resolve(node);
+        if !node.rules.is_empty() && !self.faulty.has_within(path) {
+            let digest = Digest::of(value);
+            if !node.rules.valid.contains(digest) {
+                let found = self.findings.len();
+                self.rules(node, value, path);
+                if self.findings.len() == found {
+                    node.rules.valid.insert(digest);
+                }
+            }
+        }
+        // A list that is too long may have any number of items.
+        if !self.faulty.has(path) {
+            node.each(value, path, |node, value, path| {
+                self.check(node, value, path);
+            });
+        }
+    }
+
+    fn rules(&mut self, node: &Node, value: &Value, path: &Path<'_>) {
+        let mut context = Context::with_env(environment());
+        context.add_variable_as_val("self", convert(self.schema, node, value));
+        for rule in node.rules.iter().filter(|rule| !rule.is_transition()) {
+            let outcome = rule
+                .program()
+                .and_then(|program| evaluate(program, &context).map_err(|error| error.to_string()));
+            let message = match outcome {
+                Ok(true) => continue,
+                Ok(false) => rule.message.clone(),
+                Err(error) => format!("{error} evaluating rule: {}", rule.message),
+            };
+            self.findings.push(Finding {
+                rule: rule.rule.clone(),
+                ..Finding::error(path.to_string(), message)
+            });
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod cel;
 mod default;
+mod faulty;
 mod format;
 mod hint;
 mod node;
@@ -19,12 +20,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 
+use self::faulty::Faulty;
 pub(crate) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
 use self::valid::Digest;
 use super::annotation;
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::object::Kind;
 
 /// Maximum size of all annotations of an object (`TotalAnnotationSizeLimitB` in Kubernetes).
@@ -32,7 +34,8 @@ const MAX_ANNOTATIONS: usize = 256 << 10;
 
 /// Applies defaults to the object, and returns all findings.
 ///
-/// As in an API server, CEL rules are evaluated only if the object matches its schema.
+/// An API server evaluates CEL rules only if the whole object matches its schema. Here, an author learns at once also of those
+/// that other values violate.
 pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding> {
     let schema = match of_kind(kind) {
         Ok(schema) => schema,
@@ -56,22 +59,23 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
         body.insert(key.clone(), value.take());
     }
     let mut body = Value::Object(body);
+    let mut of_body = Vec::new();
     default::apply(
         &schema,
         &schema.root,
         &mut body,
         &mut Path::default(),
-        &mut findings,
+        &mut of_body,
     );
     let digest = Digest::of(&body);
     if !schema.valid.contains(digest) {
-        let found = findings.len();
-        check(&schema, &body, &mut findings);
-        // Rules are not evaluated after an error.
-        if findings.len() == found && !has_error(&findings) {
+        check(&schema, &body, &mut of_body);
+        // After an error, not all rules are evaluated.
+        if of_body.is_empty() {
             schema.valid.insert(digest);
         }
     }
+    findings.append(&mut of_body);
     object.retain(|key, _| is_envelope(key) && key != "status");
     if let Value::Object(body) = body {
         object.extend(body);
@@ -79,17 +83,16 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
     findings
 }
 
-/// Checks an object without its metadata: first its schema, then the rules if nothing is wrong so far.
+/// Checks an object without its metadata: first its schema, then the rules of all values without an error so far.
 fn check<'a>(schema: &'a Schema, body: &'a Value, findings: &mut Vec<Finding>) {
     validate::check(schema, &schema.root, body, &mut Path::default(), findings);
-    if !has_error(findings) {
-        cel::check(schema, &schema.root, body, &mut Path::default(), findings);
-    }
-}
-
-fn has_error(findings: &[Finding]) -> bool {
-    let mut findings = findings.iter();
-    findings.any(|finding| finding.severity == Severity::Error)
+    let faulty = Faulty::of(findings);
+    let mut rules = cel::Evaluation {
+        schema,
+        faulty: &faulty,
+        findings,
+    };
+    rules.check(&schema.root, body, &mut Path::default());
 }
 
 /// Checks `metadata` against the schema for all kinds, then against that of the kind, if any.

@@ -19,6 +19,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::cel;
+use super::faulty::Faulty;
 use super::node::{Node, Schema};
 use super::path::Path;
 use crate::api::finding::Severity;
@@ -251,6 +252,43 @@ fn violated_cel_rules_report_their_message() {
 }
 
 #[test]
+fn rules_of_other_values_are_evaluated_after_an_error() {
+    let mut value = route(json!({"hostnaems": ["a.example.com"], "rules": [
+        {"matches": [
+            {"path": {"type": "PathPrefix", "value": "no//slash"}},
+            {"path": {"type": "PathPrefix", "value": 1}},
+        ]},
+        {"backendRefs": [{"name": "service"}], "filters": [{"type": "URLRewrite"}, {"type": "Rewrite"}]},
+    ]}));
+    value["metadata"]["labels"] = json!({"-": "x"});
+    let found = findings(value);
+    let fields: Vec<_> = found
+        .iter()
+        .map(|it| it.trim_start_matches("error ").split(": ").next().unwrap())
+        .collect();
+    let expected = [
+        "metadata.labels[-]",
+        "spec.hostnaems",
+        "spec.rules[0].matches[1].path.value",
+        "spec.rules[1].filters[1].type",
+        "spec.rules[0].matches[0].path",
+        "spec.rules[0].matches[0].path",
+        "spec.rules[1].backendRefs[0]",
+        "spec.rules[1].filters[0]",
+    ];
+    assert_eq!(fields, expected, "{found:#?}");
+}
+
+#[test]
+fn rules_of_a_list_that_is_too_long_are_not_evaluated() {
+    let rule = json!({"backendRefs": [{"name": "service"}]});
+    assert_eq!(
+        findings(route(json!({"rules": vec![rule; 17]}))),
+        ["error spec.rules: Too many: 17: must have at most 16 items"]
+    );
+}
+
+#[test]
 fn cel_rules_can_refer_to_reserved_names() {
     let parents =
         |first: Value, second: Value| findings(route(json!({"parentRefs": [first, second]})));
@@ -407,14 +445,14 @@ fn every_rule_is_evaluated_without_error() {
 fn rules_and_members_of_unknown_shape_cause_no_panic() {
     let node = Node::default();
     let schema = Schema::parse("{\"defs\":[]}").expect("parses");
+    let value = json!({"a": [1, null, {"b": 1.5}]});
     let mut found = Vec::new();
-    cel::check(
-        &schema,
-        &node,
-        &json!({"a": [1, null, {"b": 1.5}]}),
-        &mut Path::default(),
-        &mut found,
-    );
+    let mut rules = cel::Evaluation {
+        schema: &schema,
+        faulty: &Faulty::default(),
+        findings: &mut found,
+    };
+    rules.check(&node, &value, &mut Path::default());
     assert!(found.is_empty());
 }
 

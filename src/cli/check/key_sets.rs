@@ -6,27 +6,29 @@ use std::net::IpAddr;
 use super::warnings::Warning;
 use crate::dns::AllowedAddresses;
 use crate::snapshot::Snapshot;
-use crate::translate::{KeySetSource, Options, wanted_key_sets};
+use crate::translate::{KeySetSource, Options, key_set_users, wanted_key_sets};
 
-/// Returns the warnings about the key sets that the policies of a snapshot need.
+/// Returns the warnings about the key sets that the policies of a snapshot need, for each policy.
 pub(super) fn of(
     snapshot: &Snapshot,
     options: &Options,
     allowed: &AllowedAddresses,
 ) -> BTreeSet<Warning> {
-    let wanted = wanted_key_sets(snapshot, options).into_iter();
-    let wanted = wanted.filter_map(|(key, set)| Some((key, set.ok()?.source)));
-    let warnings = wanted.filter_map(|(key, source)| {
-        let address = refused(&source, allowed)?;
+    let (wanted, users) = (wanted_key_sets(snapshot, options), key_set_users(snapshot));
+    let wanted = wanted.into_iter();
+    let refused = wanted.filter_map(|(key, set)| {
+        let source = set.ok()?.source;
+        let address = self::refused(&source, allowed)?;
         let message = format!(
-            "namespace {}: the keys at {} are not fetched: {address} is not permitted; pass --allow-jwks-address if the \
-             process that fetches them has it",
-            key.namespace, source.uri
+            "the keys at {} are not fetched: {address} is not permitted; pass --allow-jwks-address if the process that fetches \
+             them has it",
+            source.uri
         );
-        Some(Warning {
-            object: None,
-            message,
-        })
+        Some((key, message))
+    });
+    let warnings = refused.flat_map(|(key, message)| {
+        let policies = users.get(&key).into_iter().flatten();
+        policies.map(move |policy| (policy.clone(), message.clone()))
     });
     warnings.collect()
 }
@@ -98,17 +100,19 @@ endpoints: [{addresses: [10.0.0.1]}, {addresses: [169.254.169.254]}]
             &Options::default(),
             &AllowedAddresses::new(allowed),
         );
-        warnings.into_iter().map(|it| it.message).collect()
+        let shown = |(policy, message)| format!("{policy}: {message}");
+        warnings.into_iter().map(shown).collect()
     }
 
     #[test]
     fn warns_of_keys_at_addresses_that_are_not_permitted() {
         let found = warnings(&[]);
         assert_eq!(found.len(), 2, "{found:?}");
-        let local = "namespace shop: the keys at http://127.0.0.1:8080/keys are not fetched: 127.0.0.1 is not permitted";
+        let local = "AccessPolicy shop/local: the keys at http://127.0.0.1:8080/keys are not fetched: 127.0.0.1 is not permitted";
         assert!(found[0].starts_with(local), "{found:?}");
         assert!(
-            found[1].contains("169.254.169.254 is not permitted"),
+            found[1].starts_with("AccessPolicy shop/service: ")
+                && found[1].contains("169.254.169.254 is not permitted"),
             "{found:?}"
         );
         assert_eq!(warnings(&["127.0.0.0/8"]).len(), 1);

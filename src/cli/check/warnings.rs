@@ -1,4 +1,5 @@
-//! Warnings about configuration that is valid and yet fails requests or handshakes. Pure: the caller passes the time.
+//! Warnings of `check` alone: of a running process, certificates and endpoints are what its table has now. Pure: the caller
+//! passes the time.
 
 use std::collections::BTreeSet;
 
@@ -7,70 +8,31 @@ use jiff::Timestamp;
 use crate::api::Resource;
 use crate::api::core::SERVICE_NAME_LABEL;
 use crate::api::route_policy::RoutePolicy;
-use crate::ir::limit::Scope;
-use crate::ir::policy::Enforced;
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
 use crate::ir::{Backend, BackendId, Filter, Ir, ObjectRef, Rule};
 use crate::snapshot::Snapshot;
 use crate::status::certificates::validity;
-use crate::status::{self, ConditionType, StatusReport};
 
-/// A warning.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Warning {
-    /// The object that needs a change; `None` if the message names it.
-    pub(super) object: Option<ObjectRef>,
-    pub(super) message: String,
-}
+/// The object that needs a change, and what is wrong.
+pub(super) type Warning = (ObjectRef, String);
 
-impl From<status::Warning> for Warning {
-    fn from(warning: status::Warning) -> Self {
-        Self {
-            object: Some(warning.object),
-            message: warning.message,
-        }
-    }
-}
-
-/// Returns the warnings about all listeners and rules.
+/// Returns the warnings about certificates and rules that depend on the time and on endpoints.
 pub(super) fn of(snapshot: &Snapshot, ir: &Ir, now: Timestamp) -> BTreeSet<Warning> {
-    let of_ports = status::warnings::of_ports(&ir.ports).into_iter();
-    let mut warnings: BTreeSet<_> = of_ports.map(Warning::from).collect();
+    let mut warnings = BTreeSet::new();
     for listener in ir.ports.iter().flat_map(|port| &port.listeners) {
         let tls = listener.tls().into_iter();
         let certificates = tls.flat_map(|tls| &tls.certificates);
         let of_listener = certificates.filter_map(|certificate| validity(certificate, now));
-        warnings.extend(of_listener.map(|message| Warning {
-            object: Some(listener.key.origin.clone()),
-            message: format!("listener {}: {message}", listener.key.name),
+        warnings.extend(of_listener.map(|message| {
+            let message = format!("listener {}: {message}", listener.key.name);
+            (listener.key.origin.clone(), message)
         }));
         for rule in listener.routes.iter().flat_map(|it| &it.route.rules) {
             let of_rule = of_rule(snapshot, ir, rule).into_iter();
-            warnings.extend(of_rule.map(|message| Warning {
-                object: Some(rule.id.route.clone()),
-                message,
-            }));
+            warnings.extend(of_rule.map(|message| (rule.id.route.clone(), message)));
         }
     }
     warnings
-}
-
-/// Returns the warnings about policies that permit more than one above them, or that count requests without an identity.
-pub(super) fn of_policies(report: &StatusReport) -> BTreeSet<Warning> {
-    let conditions = report.conditions();
-    let warnings = conditions.iter().flat_map(|placed| {
-        let warned = [
-            ConditionType::LacksIdentity,
-            ConditionType::LoosensInherited,
-        ];
-        let own = placed.conditions.iter();
-        let own = own.filter(move |it| warned.contains(&it.kind));
-        own.map(|condition| Warning {
-            object: Some(placed.object.clone()),
-            message: condition.message.clone(),
-        })
-    });
-    warnings.collect()
 }
 
 /// Returns the warnings about servers that policies name and that have no endpoint.
@@ -89,41 +51,13 @@ pub(super) fn of_policy_servers(snapshot: &Snapshot, ir: &Ir) -> BTreeSet<Warnin
                 "requests that need its permission get status 503",
             ),
         };
-        Some(Warning {
-            object: Some(policy.clone()),
-            message: format!(
-                "{field}: {}:{} has no ready endpoint: {why}; {effect}",
-                id.object, id.port
-            ),
-        })
+        let message = format!(
+            "{field}: {}:{} has no ready endpoint: {why}; {effect}",
+            id.object, id.port
+        );
+        Some((policy.clone(), message))
     });
     warnings.collect()
-}
-
-/// Returns the warnings about limits that the pods of a Gateway would share, for processes without a controller.
-pub(super) fn of_shared_limits(ir: &Ir) -> BTreeSet<Warning> {
-    let listeners = ir.ports.iter().flat_map(|port| &port.listeners);
-    let policies = listeners.flat_map(|listener| {
-        let routes = listener.routes.iter();
-        let own = routes.flat_map(|it| it.route.policies.iter().flatten());
-        own.chain(&listener.policies)
-    });
-    let limits = policies.filter_map(|policies| match policies.limits.as_ref()? {
-        Enforced::Valid(limits) => Some(limits),
-        Enforced::Broken(_) => None,
-    });
-    let shared = limits.flat_map(|of_policy| {
-        let shared = of_policy.limits.iter();
-        let shared = shared.filter(|limit| limit.scope == Scope::Gateway);
-        shared.map(|limit| Warning {
-            object: Some(of_policy.policy.clone()),
-            message: format!(
-                "limit {} has scope Gateway: a process without a controller knows no others, and admits the whole limit by itself",
-                limit.name
-            ),
-        })
-    });
-    shared.collect()
 }
 
 fn of_rule(snapshot: &Snapshot, ir: &Ir, rule: &Rule) -> Vec<String> {

@@ -93,26 +93,53 @@ pub(super) enum Admissions {
 #[derive(Debug)]
 pub(super) struct Others {
     all: Vec<Admission>,
-    /// Lines of the fields that have findings, from 1 at the line of the document.
+    places: Places,
+}
+
+/// Lines within a document, from 1 at its own line.
+#[derive(Debug, Default)]
+struct Places {
+    /// The line of each object of a list; none in a document that is an object.
+    items: Box<[usize]>,
+    /// Lines of the fields that have findings.
     fields: Option<Lines>,
 }
 
+/// The place of an object in a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Index of its document.
+    pub(super) document: usize,
+    /// Index of the object in the document.
+    pub(super) item: usize,
+}
+
 impl Admissions {
-    fn new(mut all: Vec<Admission>, fields: Option<Lines>) -> Self {
+    fn new(mut all: Vec<Admission>, places: Places) -> Self {
+        let is_plain = places.items.is_empty() && places.fields.is_none();
         match all.pop() {
-            Some(only) if all.is_empty() && fields.is_none() => Self::One(only),
+            Some(only) if all.is_empty() && is_plain => Self::One(only),
             last => {
                 all.extend(last);
-                Self::Other(Arc::new(Others { all, fields }))
+                Self::Other(Arc::new(Others { all, places }))
             }
         }
+    }
+
+    /// Returns the line of an object, from 1 at the line of the document.
+    pub(super) fn line(&self, item: usize) -> usize {
+        let line = match self {
+            Self::One(_) => None,
+            Self::Other(others) => others.places.items.get(item),
+        };
+        line.copied().unwrap_or(1)
     }
 
     /// Returns the lines of the fields that have findings, if there are any.
     pub(super) fn fields(&self) -> Option<&Lines> {
         match self {
             Self::One(_) => None,
-            Self::Other(others) => others.fields.as_ref(),
+            Self::Other(others) => others.places.fields.as_ref(),
         }
     }
 }
@@ -153,12 +180,18 @@ impl Entry {
         !self.retained().is_empty() && self.is_broken()
     }
 
-    /// Returns all admitted objects, each with the index of its document.
-    pub(super) fn admissions(&self) -> impl Iterator<Item = (usize, &Admission)> {
+    /// Returns all admitted objects, each with its place.
+    pub(super) fn admissions(&self) -> impl Iterator<Item = (Place, &Admission)> {
         let documents = self.documents.iter().enumerate();
         documents.flat_map(|(index, document)| {
             let admissions = document.outcome.iter().flat_map(|all| all.iter());
-            admissions.map(move |admission| (index, admission))
+            admissions.enumerate().map(move |(item, admission)| {
+                let place = Place {
+                    document: index,
+                    item,
+                };
+                (place, admission)
+            })
         })
     }
 
@@ -287,12 +320,12 @@ fn read_document(
             ..Document::clone(document)
         };
     }
-    let admit = |item: parse::Item| api::admit_at(&item.path, item.value);
+    let admit = |item: parse::Item| (api::admit_at(&item.path, item.value), item.path);
     let outcome = parse::parse(source, is_json);
     let outcome = outcome.map(|items| {
-        let all: Vec<_> = items.into_iter().map(admit).collect();
-        let fields = lines(source.text, &all);
-        Admissions::new(all, fields)
+        let (all, paths): (Vec<_>, Vec<_>) = items.into_iter().map(admit).unzip();
+        let places = places(source.text, &all, &paths);
+        Admissions::new(all, places)
     });
     Document {
         line: source.line,
@@ -301,14 +334,25 @@ fn read_document(
     }
 }
 
-/// Returns the lines of the fields that have findings, if there are any.
-fn lines(text: &str, admissions: &[Admission]) -> Option<Lines> {
+/// Returns the lines of the objects of a list, which are at these paths, and of the fields that have findings.
+fn places(text: &str, admissions: &[Admission], paths: &[String]) -> Places {
     let findings = admissions.iter().flat_map(|admission| &admission.findings);
-    let fields: BTreeSet<&str> = findings
-        .map(|finding| &*finding.field)
-        .filter(|field| !field.is_empty())
-        .collect();
-    (!fields.is_empty()).then(|| locate::lines(text, &fields))
+    let fields = findings.map(|finding| &*finding.field);
+    let fields: BTreeSet<&str> = fields.filter(|field| !field.is_empty()).collect();
+    let items = paths.iter().map(|path| &**path);
+    let items: Vec<&str> = items.filter(|path| !path.is_empty()).collect();
+    if fields.is_empty() && items.is_empty() {
+        return Places::default();
+    }
+    let wanted = fields.iter().chain(&items).copied().collect();
+    let mut lines = locate::lines(text, &wanted);
+    let line = |path: &&str| lines.get(*path).copied().unwrap_or(1);
+    let items = items.iter().map(line).collect();
+    lines.retain(|field, _| fields.contains(&**field));
+    Places {
+        items,
+        fields: (!fields.is_empty()).then_some(lines),
+    }
 }
 
 /// Returns the text of a file, and its stamp if that is certain.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::entry::{self, Entry, Files};
-use super::locations::Location;
+use super::definitions::{Definition, Definitions};
+use super::entry::{Entry, Files, Place};
+use super::location::Location;
 use super::parse::SyntaxError;
 use crate::api::{Admission, Finding, Object, ObjectRef, Severity};
 use crate::provider::Problem;
@@ -102,63 +103,6 @@ impl Shared {
     }
 }
 
-/// The definition of an object in a file.
-#[derive(Clone, Copy)]
-struct Definition<'a> {
-    admission: &'a Admission,
-    location: Location<'a>,
-    /// Number of the object in its file.
-    number: usize,
-}
-
-/// The first definition of each object, by file. Computed for the files that are looked at.
-struct Definitions<'a> {
-    files: &'a Files,
-    /// By the address of the path, which costs less to compare than the path.
-    known: FxHashMap<*const Path, FxHashMap<&'a ObjectRef, Definition<'a>>>,
-}
-
-impl<'a> Definitions<'a> {
-    fn of_file(&mut self, path: &Path) -> Option<&FxHashMap<&'a ObjectRef, Definition<'a>>> {
-        let mut place: *const Path = path;
-        if !self.known.contains_key(&place) {
-            let (path, entry) = self.files.get_key_value(path)?;
-            place = &**path;
-            self.known
-                .entry(place)
-                .or_insert_with(|| first(path, entry));
-        }
-        self.known.get(&place)
-    }
-
-    /// Returns the definition that counts: the first one in order of paths.
-    fn first_of<'p>(
-        &mut self,
-        mut files: impl Iterator<Item = &'p Path>,
-        id: &ObjectRef,
-    ) -> Option<Definition<'a>> {
-        files.find_map(|path| self.of_file(path)?.get(id).copied())
-    }
-}
-
-/// Returns the first definition of each object in a file.
-fn first<'a>(path: &'a Arc<Path>, entry: &'a Entry) -> FxHashMap<&'a ObjectRef, Definition<'a>> {
-    let mut all = FxHashMap::default();
-    if entry.keeps_previous() {
-        return all;
-    }
-    for (number, (index, admission)) in entry.admissions().enumerate() {
-        if let Some(id) = entry::defined(admission) {
-            all.entry(id).or_insert_with(|| Definition {
-                admission,
-                location: Location::new(path, index, &entry.documents[index]),
-                number,
-            });
-        }
-    }
-    all
-}
-
 impl Merged {
     /// Follows the files from `previous` to `now`.
     pub(super) fn update(&mut self, previous: &Files, now: &Files) {
@@ -181,10 +125,7 @@ impl Merged {
             }
         }
         self.shared.find(&suspects, now);
-        let mut definitions = Definitions {
-            files: now,
-            known: FxHashMap::default(),
-        };
+        let mut definitions = Definitions::new(now);
         for (id, own) in touched {
             if let Some(shared) = self.shared.0.get(id) {
                 files.extend(shared.iter().cloned());
@@ -326,12 +267,19 @@ impl FileProblems<'_, '_, '_> {
         }
         let mut number = 0;
         for (index, document) in entry.documents.iter().enumerate() {
-            let location = Location::new(path, index, document);
+            let location = |item| {
+                let place = Place {
+                    document: index,
+                    item,
+                };
+                Location::new(path, entry, place)
+            };
             match &document.outcome {
-                Err(error) => self.broken(location, error, keeps_previous),
+                Err(error) => self.broken(location(0), error, keeps_previous),
                 Ok(admissions) => {
-                    for admission in admissions.iter().filter(|_| !keeps_previous) {
-                        self.object(location, number, admission);
+                    let all = admissions.iter().enumerate();
+                    for (item, admission) in all.filter(|_| !keeps_previous) {
+                        self.object(location(item), number, admission);
                         number += 1;
                     }
                 }
@@ -357,7 +305,7 @@ impl FileProblems<'_, '_, '_> {
             .sort_by_key(|problem| problem.location.document);
     }
 
-    fn broken(&mut self, location: Location<'_>, error: &SyntaxError, keeps_previous: bool) {
+    fn broken(&mut self, mut location: Location<'_>, error: &SyntaxError, keeps_previous: bool) {
         let consequence = match (keeps_previous, error.names) {
             (true, _) => "the objects of this file retain their previous version".to_owned(),
             (false, None) => "the document is ignored".to_owned(),
@@ -367,9 +315,8 @@ impl FileProblems<'_, '_, '_> {
             ),
         };
         let leaves_open = !keeps_previous && error.names.is_some();
-        let line = location.line + error.line.saturating_sub(1);
+        location.line += error.line.saturating_sub(1);
         let message = format!("{}; {consequence}", error.message);
-        let location = Location { line, ..location };
         self.problems.push(Problem {
             leaves_open,
             ..location.problem(None, &Finding::error("", message))

@@ -10,7 +10,7 @@ use crate::ir::cors::{AllowedHost, AllowedOrigin, AllowedOrigins, Cors, CorsValu
 use crate::ir::filter::Scheme;
 
 use super::fault::unsupported;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, all, both};
 
 /// Default of `maxAge`: how long browsers may cache the response to a preflight request, in seconds.
 const DEFAULT_MAX_AGE: i32 = 5;
@@ -36,23 +36,28 @@ pub(in crate::translate) fn translate(block: &CorsFilter, field: &str) -> Result
     let list = |names: &[String], member: &str, is_valid: fn(&str) -> bool, any: CorsValue| {
         value(names, &format!("{field}.{member}"), is_valid, any)
     };
+    let methods = list(
+        allow_methods,
+        "allowMethods",
+        is_method,
+        any_unless_credentials(),
+    );
+    // `*` excludes `Authorization` (Fetch, 4.9), but the API's wildcard includes it.
+    let headers = list(allow_headers, "allowHeaders", is_header, CorsValue::Named);
+    let expose = list(
+        expose_headers,
+        "exposeHeaders",
+        is_header,
+        any_unless_credentials(),
+    );
+    let origins = both(origins(allow_origins, field), methods);
+    let ((origins, methods), (headers, expose)) = both(origins, both(headers, expose))?;
     let mut cors = Cors {
-        origins: origins(allow_origins, field)?,
+        origins,
         credentials,
-        methods: list(
-            allow_methods,
-            "allowMethods",
-            is_method,
-            any_unless_credentials(),
-        )?,
-        // `*` excludes `Authorization` (Fetch, 4.9), but the API's wildcard includes it.
-        headers: list(allow_headers, "allowHeaders", is_header, CorsValue::Named)?,
-        expose: list(
-            expose_headers,
-            "exposeHeaders",
-            is_header,
-            any_unless_credentials(),
-        )?,
+        methods,
+        headers,
+        expose,
         max_age: HeaderValue::from(max_age.unwrap_or(DEFAULT_MAX_AGE)),
         preflight_vary: None,
     };
@@ -73,11 +78,12 @@ fn value(
     if names.iter().any(|name| name == "*") {
         return Ok(Some(any));
     }
-    let invalid = names.iter().position(|name| !is_valid(name));
-    if let Some(index) = invalid {
-        let message = format!("{:?} is not a valid name", names[index]);
-        return Err(unsupported(&format!("{field}[{index}]"), &message));
-    }
+    let checked = names.iter().enumerate().map(|(index, name)| {
+        let message = || format!("{name:?} is not a valid name");
+        let wrong = || unsupported(&format!("{field}[{index}]"), &message());
+        is_valid(name).then_some(()).ok_or_else(wrong)
+    });
+    let () = all(checked)?;
     let joined = HeaderValue::try_from(names.join(", "))
         .map_err(|_| unsupported(field, "the names do not fit into a header"))?;
     Ok(Some(CorsValue::Fixed(joined)))
@@ -97,9 +103,9 @@ fn origins(origins: &[String], field: &str) -> Result<AllowedOrigins, Fault> {
             unsupported(&format!("{field}.allowOrigins[{index}]"), &message)
         })
     });
-    let listed: Result<Vec<Option<AllowedOrigin>>, Fault> = parsed.collect();
+    let listed: Vec<Option<AllowedOrigin>> = all(parsed)?;
     Ok(AllowedOrigins::Listed(
-        listed?.into_iter().flatten().collect(),
+        listed.into_iter().flatten().collect(),
     ))
 }
 

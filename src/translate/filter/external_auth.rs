@@ -12,7 +12,7 @@ use crate::ir::external_auth::ExternalAuth;
 
 use super::backend::ResolveBackend;
 use super::fault::unsupported;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, Faults, both};
 
 /// Translates an ExternalAuth filter.
 pub(in crate::translate) fn translate(
@@ -86,20 +86,25 @@ fn http_auth(block: &HttpAuthSpec, field: &str) -> Result<HttpAuth, Fault> {
         allowed_response_headers,
     } = block;
     let path = path.as_deref().unwrap_or_default();
-    let (path_prefix, exact_path) = match path_mode.as_deref() {
-        None | Some("Append") => (path_prefix(path, field)?, None),
-        Some("Exact") => ("".into(), Some(exact_path(path, field)?)),
+    let paths = match path_mode.as_deref() {
+        None | Some("Append") => path_prefix(path, field).map(|prefix| (prefix, None)),
+        Some("Exact") => exact_path(path, field).map(|path| ("".into(), Some(path))),
         Some(other) => {
             let message = format!("{other:?} is neither Append nor Exact");
-            return Err(unsupported(&format!("{field}.pathMode"), &message));
+            Err(unsupported(&format!("{field}.pathMode"), &message))
         }
     };
     let response_headers = format!("{field}.allowedResponseHeaders");
+    let headers = both(
+        self::headers(allowed_headers, &format!("{field}.allowedHeaders")),
+        self::headers(allowed_response_headers, &response_headers),
+    );
+    let ((path_prefix, exact_path), (headers, response_headers)) = both(paths, headers)?;
     Ok(HttpAuth {
         path_prefix,
         exact_path,
-        headers: headers(allowed_headers, &format!("{field}.allowedHeaders"))?,
-        response_headers: headers(allowed_response_headers, &response_headers)?,
+        headers,
+        response_headers,
     })
 }
 
@@ -147,17 +152,16 @@ fn rooted(path: &str) -> Arc<str> {
 
 /// Parses header names. Returns each once.
 fn headers(names: &[String], field: &str) -> Result<Vec<HeaderName>, Fault> {
-    let mut parsed = Vec::new();
+    let (mut parsed, mut faults) = (Vec::new(), Faults::default());
     for (index, name) in names.iter().enumerate() {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
             let message = format!("{name:?} is not a header name");
             unsupported(&format!("{field}[{index}]"), &message)
-        })?;
-        if !parsed.contains(&name) {
-            parsed.push(name);
-        }
+        });
+        let name = faults.keep(name);
+        parsed.extend(name.filter(|name| !parsed.contains(name)));
     }
-    Ok(parsed)
+    faults.finish(parsed)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::translate::http_match::{headers, unsupported};
 use crate::translate::patterns::RoutePatterns;
 use crate::translate::policy::session_persistence;
 use crate::translate::protocol::Protocol;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, all, both};
 
 /// The headers of gRPC-Web calls that browsers ask for.
 const GRPC_WEB_HEADERS: &str = "content-type, grpc-timeout, x-grpc-web, x-user-agent";
@@ -93,10 +93,12 @@ fn settings(
     } = spec;
     let session = session_persistence.as_ref();
     let session = session.map(|spec| session_persistence::of_rule(spec, id, field));
+    let filters = filters(builder, list, field, name.as_deref());
+    let (filters, session) = both(filters, session.transpose())?;
     Ok(RuleSettings {
-        filters: filters(builder, list, field, name.as_deref())?,
+        filters,
         options: RuleOptions {
-            session: session.transpose()?,
+            session,
             ..RuleOptions::default()
         },
     })
@@ -109,15 +111,15 @@ fn filters(
     field: &str,
     rule: Option<&str>,
 ) -> Result<Vec<Filter>, Fault> {
-    let foreign = |filter: &HttpFilter| !FILTERS.contains(&filter.kind.as_str());
-    if let Some(index) = filters.iter().position(foreign) {
-        let message = format!(
-            "filter type {} is not for GRPCRoutes; use one of {}",
-            filters[index].kind,
-            FILTERS.join(", ")
-        );
-        return Err(unsupported(&format!("{field}.filters[{index}]"), &message));
-    }
+    let checked = filters.iter().enumerate().map(|(index, filter)| {
+        if FILTERS.contains(&filter.kind.as_str()) {
+            return Ok(());
+        }
+        let (kind, known) = (&filter.kind, FILTERS.join(", "));
+        let message = format!("filter type {kind} is not for GRPCRoutes; use one of {known}");
+        Err(unsupported(&format!("{field}.filters[{index}]"), &message))
+    });
+    let () = all(checked)?;
     let extensions = BTreeMap::new();
     let resolve =
         &mut |reference: &_, field: &_, requests| builder.resolve(reference, field, rule, requests);
@@ -159,19 +161,20 @@ fn matches(
         return Ok(vec![one(&ApiMatch::default(), field, patterns)?]);
     }
     let numbered = matches.iter().enumerate();
-    numbered
-        .map(|(index, condition)| one(condition, &format!("{field}.matches[{index}]"), patterns))
-        .collect()
+    all(numbered
+        .map(|(index, condition)| one(condition, &format!("{field}.matches[{index}]"), patterns)))
 }
 
 fn one(condition: &ApiMatch, field: &str, patterns: &mut RoutePatterns) -> Result<Match, Fault> {
-    let (path, grpc) = match &condition.method {
-        Some(method) => path(method, &format!("{field}.method"), patterns)?,
-        None => (PathMatch::Prefix("".into()), GrpcMatch::default()),
+    let path = match &condition.method {
+        Some(method) => path(method, &format!("{field}.method"), patterns),
+        None => Ok((PathMatch::Prefix("".into()), GrpcMatch::default())),
     };
+    let headers = headers(&condition.headers, field, patterns);
+    let ((path, grpc), headers) = both(path, headers)?;
     let others = Conditions {
         grpc: Some(grpc),
-        headers: headers(&condition.headers, field, patterns)?,
+        headers,
         ..Conditions::default()
     };
     Ok(Match {
@@ -201,13 +204,15 @@ fn path(
     let parts = [("service", &service), ("method", &method)];
     let path = match condition.kind.as_deref().unwrap_or("Exact") {
         "Exact" => {
-            for (name, text) in parts {
-                if let Some(text) = text.as_deref().filter(|text| text.contains('/')) {
+            let parts = parts.map(|(name, text)| match text {
+                Some(text) if text.contains('/') => {
                     let message =
                         format!("{text:?} contains a /, which is not allowed in a {name}");
-                    return Err(unsupported(&format!("{field}.{name}"), &message));
+                    Err(unsupported(&format!("{field}.{name}"), &message))
                 }
-            }
+                _ => Ok(()),
+            });
+            let () = all(parts)?;
             exact(service.as_deref(), method.as_deref())
         }
         "RegularExpression" => {
@@ -216,9 +221,10 @@ fn path(
                 let parsed = text.map(|text| patterns.parse(text, &format!("{field}.{name}")));
                 parsed.transpose()
             });
+            let (service, method) = both(service, method)?;
             PathMatch::Call(Box::new(GrpcCall {
-                service: service?.map(ValueMatch::Regex),
-                method: method?.map(ValueMatch::Regex),
+                service: service.map(ValueMatch::Regex),
+                method: method.map(ValueMatch::Regex),
             }))
         }
         kind => {

@@ -13,7 +13,7 @@ use super::route::{RouteBuilder, RouteObject, RuleParts, RuleSettings};
 use crate::translate::http_match;
 use crate::translate::policy::session_persistence;
 use crate::translate::protocol::Protocol;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, both};
 use crate::translate::{filter, retry, timeouts};
 
 impl RouteObject for HttpRoute {
@@ -87,18 +87,24 @@ fn settings(
     let timeouts = timeouts.map(|spec| timeouts::translate(spec, &format!("{field}.timeouts")));
     let session = session_persistence.as_ref();
     let session = session.map(|spec| session_persistence::of_rule(spec, id, field));
-    let extensions = extension::resolve(builder, filters, field)?;
-    let resolve = &mut |reference: &_, field: &_, requests| {
-        builder.resolve(reference, field, name.as_deref(), requests)
-    };
+    let extensions = extension::resolve(builder, filters, field);
+    let filters = extensions.and_then(|extensions| {
+        let resolve = &mut |reference: &_, field: &_, requests| {
+            builder.resolve(reference, field, name.as_deref(), requests)
+        };
+        filter::translate(filters, field, only_prefix(matches), &extensions, resolve)
+    });
     let retry = retry.as_ref();
     let retry = retry.map(|spec| retry::translate(spec, &format!("{field}.retry")));
+    let others = both(retry.transpose(), session.transpose());
+    let (filters, (timeouts, (retry, session))) =
+        both(filters, both(timeouts.transpose(), others))?;
     Ok(RuleSettings {
-        filters: filter::translate(filters, field, only_prefix(matches), &extensions, resolve)?,
+        filters,
         options: RuleOptions {
-            timeouts: timeouts.transpose()?.unwrap_or_default(),
-            retry: retry.transpose()?,
-            session: session.transpose()?,
+            timeouts: timeouts.unwrap_or_default(),
+            retry,
+            session,
         },
     })
 }

@@ -10,7 +10,7 @@ use crate::api::telemetry_policy::{AccessLog, AccessLogFields, AccessLogFilter, 
 use crate::ir::access_log::{self as ir, FIELDS, FieldSource, GatewayLog, IDENTITY, LogFilter};
 use crate::ir::telemetry::Share;
 use crate::translate::duration;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, Faults, all, both};
 
 /// Parts of names of headers whose values are often credentials, such as `X-Api-Key` and `X-Auth-Token`.
 const SENSITIVE: [&str; 8] = [
@@ -45,11 +45,8 @@ pub(super) fn gateway_log(log: Option<&AccessLog>) -> Result<Option<Arc<GatewayL
     let fields = fields.clone().unwrap_or_default();
     let AccessLogFields { omit, add } = &fields;
     let omit = omit.iter().enumerate().map(omitted);
-    let log = GatewayLog {
-        filter,
-        omit: omit.collect::<Result<_, _>>()?,
-        add: self::add(add)?,
-    };
+    let (omit, add) = both(all(omit), self::add(add))?;
+    let log = GatewayLog { filter, omit, add };
     Ok((log != GatewayLog::default()).then(|| Arc::new(log)))
 }
 
@@ -101,26 +98,30 @@ fn add(fields: &[AddedField]) -> Result<Box<[ir::AddedField]>, Fault> {
         let message = format!("has more than {MAX_ADDED} fields");
         return invalid("spec.accessLog.fields.add", &message);
     }
-    let mut added = Vec::<ir::AddedField>::new();
+    let (mut added, mut faults) = (Vec::<ir::AddedField>::new(), Faults::default());
     for (index, field) in fields.iter().enumerate() {
         let at = format!("spec.accessLog.fields.add[{index}]");
-        let AddedField { name, .. } = field;
-        if !is_name(name) {
-            let message = format!(
-                "{name:?} is not a letter or _, then letters, digits and _.-, up to {MAX_NAME} characters"
-            );
-            return invalid(&format!("{at}.name"), &message);
-        }
-        if FIELDS.contains(&&**name) {
-            let message = format!("{name} is a field of each access log");
-            return invalid(&format!("{at}.name"), &message);
-        }
-        if added.iter().any(|(other, _)| **other == **name) {
-            return invalid(&format!("{at}.name"), &format!("{name} is there twice"));
-        }
-        added.push((name.as_str().into(), source(field, &at)?));
+        let name = self::name(&field.name, &added, &format!("{at}.name"));
+        added.extend(faults.keep(both(name, source(field, &at))));
     }
-    Ok(added.into())
+    faults.finish(added.into())
+}
+
+/// Checks the name at `field` of a field that is added after these ones.
+fn name(name: &str, added: &[ir::AddedField], field: &str) -> Result<Arc<str>, Fault> {
+    if !is_name(name) {
+        let message = format!(
+            "{name:?} is not a letter or _, then letters, digits and _.-, up to {MAX_NAME} characters"
+        );
+        return invalid(field, &message);
+    }
+    if FIELDS.contains(&name) {
+        return invalid(field, &format!("{name} is a field of each access log"));
+    }
+    match added.iter().any(|(other, _)| **other == *name) {
+        true => invalid(field, &format!("{name} is there twice")),
+        false => Ok(name.into()),
+    }
 }
 
 /// Reports whether lines can have a field of this name, which JSON and terminals take as it is.

@@ -15,7 +15,7 @@ use crate::ir::telemetry::{
     Tracing,
 };
 use crate::ir::{BackendId, ObjectRef};
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, all};
 
 /// Share of the requests without a parent that are traced by default.
 const DEFAULT_SAMPLING: Share = Share {
@@ -110,7 +110,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     let sampling = share(sampling_rate.as_ref(), "spec.tracing.samplingRate")?;
     let span_name = span_name.as_deref().map(self::span_name).transpose()?;
     let attributes = attributes.iter().enumerate().map(attribute);
-    let attributes = attributes.collect::<Result<_, _>>()?;
+    let attributes = all(attributes)?;
     let Some(provider) = provider else {
         return Ok(None);
     };
@@ -130,7 +130,7 @@ pub(super) fn settings(spec: &TelemetrySpec) -> Result<Option<TracingSettings>, 
     let settings = TracingSettings {
         backend_ref: backend_ref.clone(),
         protocol,
-        headers: headers.collect::<Result<_, _>>()?,
+        headers: all(headers)?,
         // Where nothing is traced, the provider may still get the access log.
         sampling: match is_enabled {
             true => sampling.unwrap_or(DEFAULT_SAMPLING),

@@ -3,14 +3,14 @@
 use std::fs;
 
 use super::super::FileProvider;
-use super::{config_map, directory, write};
+use super::{ROUTE, config_map, directory, write};
 use crate::ir::ObjectRef;
 
 /// Returns the file name, document and line of a ConfigMap.
 fn of(provider: &FileProvider, name: &str) -> Option<String> {
     let object = ObjectRef::core("ConfigMap", "default", name);
-    let locations = provider.locations();
-    let shown = locations.of(&object)?.to_string();
+    let found = provider.locations().load().find([&object]);
+    let shown = found.of(&object)?.to_string();
     let (_, file) = shown.rsplit_once('/').unwrap();
     Some(file.to_owned())
 }
@@ -37,7 +37,8 @@ fn object_is_at_its_definition_that_counts() {
     ];
     assert_eq!(at(&provider), expected);
     let service = ObjectRef::core("Service", "default", "s");
-    assert_eq!(provider.locations().of(&service).unwrap().line, 7);
+    let found = provider.locations().load().find([&service]);
+    assert_eq!(found.of(&service).unwrap().line, 7);
     // The version of `a` in `two.yaml` is served, while `one.yaml` is broken or absent.
     write(directory.path(), "one.yaml", &format!("{a}---\n{b}---\n["));
     provider.load().unwrap();
@@ -51,4 +52,65 @@ fn object_is_at_its_definition_that_counts() {
     provider.load().unwrap();
     assert_eq!(of(&provider, "a").unwrap(), "two.yaml:3 (document 2)");
     assert_eq!(of(&provider, "b"), None);
+}
+
+#[test]
+fn object_of_a_list_is_at_its_item() {
+    let item = |name: &str| format!("- {}", config_map(name));
+    let invalid = ROUTE
+        .replace("spec: {}\n", "spec: {rules: 1}\n")
+        .replace('\n', "\n  ");
+    let list = format!(
+        "apiVersion: v1\nkind: List\nitems:\n{}# a comment\n{}- {invalid}\n",
+        item("a"),
+        item("b")
+    );
+    let json = "{\"apiVersion\": \"v1\", \"kind\": \"ConfigMapList\", \"items\": [\n{\"metadata\": {\"name\": \"c\"}},\n\
+                {\"metadata\": {\"name\": \"d\"}}\n]}";
+    let files = [
+        ("list.yaml", &*format!("# a comment\n{list}")),
+        ("list.json", json),
+        ("twice.yaml", &*config_map("b")),
+    ];
+    let directory = directory(&files);
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    let load = provider.load().unwrap();
+    let expected = [
+        "list.yaml:5 (document 1)",
+        "list.yaml:7 (document 1)",
+        "list.json:2 (document 1)",
+        "list.json:3 (document 1)",
+    ];
+    let found = ["a", "b", "c", "d"].map(|name| of(&provider, name).unwrap());
+    assert_eq!(found, expected);
+    let problems: Vec<_> = load.problems.iter().map(ToString::to_string).collect();
+    let [field, twice] = problems.as_slice() else {
+        panic!("{problems:?}")
+    };
+    let rules = "list.yaml:11 (document 1): HTTPRoute default/r: items[2].spec.rules: ";
+    assert!(field.contains(rules), "{field}");
+    let first = "is already defined in ";
+    assert!(
+        twice.contains(first) && twice.contains("/list.yaml:7 (document 1); "),
+        "{twice}"
+    );
+}
+
+#[test]
+fn locations_follow_what_is_read() {
+    let directory = directory(&[("a.yaml", &config_map("a"))]);
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    let first = provider.load().unwrap();
+    let (locations, object) = (
+        provider.locations(),
+        ObjectRef::core("ConfigMap", "default", "a"),
+    );
+    let line = || locations.load().find([&object]).of(&object).unwrap().line;
+    assert_eq!(line(), 1);
+    // The objects are the same, and at another place.
+    let moved = format!("# a comment\n{}", config_map("a"));
+    write(directory.path(), "a.yaml", &moved);
+    let second = provider.load().unwrap();
+    assert_eq!(first.snapshot, second.snapshot);
+    assert_eq!(line(), 2);
 }

@@ -16,7 +16,7 @@ use crate::ir::limit::KeyPart;
 use crate::translate::duration;
 use crate::translate::policy::inherited::key_part;
 use crate::translate::policy::windows;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, all};
 use crate::translate::size;
 
 /// Permitted windows of slow start.
@@ -59,7 +59,7 @@ pub(super) fn load_balancing(spec: &Spec) -> Result<Balancing, Fault> {
                 let parts = parts.map(|(index, part)| {
                     key_part(part, &format!("{FIELD}.consistentHash.key[{index}]"))
                 });
-                LoadBalancing::ConsistentHash(parts.collect::<Result<Vec<KeyPart>, _>>()?)
+                LoadBalancing::ConsistentHash(all::<KeyPart, Vec<_>>(parts)?)
             }
             _ => {
                 return invalid(format!(

@@ -16,7 +16,7 @@ use crate::settings::permissions::InsecureBackend;
 
 use crate::translate::gateway::authority;
 use crate::translate::input::{Input, Mode};
-use crate::translate::reason::{Fault, Reason, merge};
+use crate::translate::reason::{Fault, Reason, all, merge};
 
 /// Prefix of our options. Options of other domains are ignored.
 const OPTION_PREFIX: &str = "portcullis.dev/";
@@ -236,7 +236,7 @@ fn pins(pins: &[String], field: &str) -> Result<Vec<KeyPin>, Fault> {
         read.map_err(|problem| invalid(format!("{field}.pins[{index}] {problem}")))
     };
     let pins = pins.iter().enumerate().map(pin);
-    let distinct = pins.collect::<Result<BTreeSet<_>, _>>()?;
+    let distinct: BTreeSet<_> = all(pins)?;
     Ok(distinct.into_iter().collect())
 }
 
@@ -359,7 +359,7 @@ fn names(
             ))
         })
     };
-    alternatives.iter().enumerate().map(name).collect()
+    all(alternatives.iter().enumerate().map(name))
 }
 
 fn subject_hostname(name: &str) -> Option<SubjectName> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::route_policy::Compression;
 use crate::ir::compression::{self as ir, Encoding, Level};
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Faults, Reason, all, both};
 use crate::translate::{media_type, size};
 
 /// Media types of responses that are usually text. Event streams are long-lived, and each would hold the memory of an
@@ -40,49 +40,51 @@ pub(super) fn read(section: &Compression) -> Result<ir::Compression, Fault> {
         level,
     } = section;
     let encodings = match encodings {
-        None => Encoding::ALL.to_vec(),
-        Some(names) => self::encodings(names)?,
+        None => Ok(Encoding::ALL.to_vec()),
+        Some(names) => self::encodings(names),
     };
     let content_types = match content_types {
-        None => CONTENT_TYPES.map(Arc::from).to_vec(),
+        None => Ok(CONTENT_TYPES.map(Arc::from).to_vec()),
         Some(ranges) => {
             let ranges = ranges.iter().zip(0..);
-            let ranges = ranges.map(|(range, index)| content_type(range, index));
-            ranges.collect::<Result<_, _>>()?
+            all(ranges.map(|(range, index)| content_type(range, index)))
         }
     };
     let min_size = min_size.as_ref();
     let min_size = min_size.map(|size| size::parse(size, "spec.compression.minSize"));
+    let level = match level.as_deref() {
+        None | Some("Default") => Ok(Level::Default),
+        Some("Fast") => Ok(Level::Fast),
+        Some("Best") => Ok(Level::Best),
+        Some(other) => invalid(format!(
+            "spec.compression.level: {other:?} is none of Fast, Default and Best"
+        )),
+    };
+    let sizes = both(min_size.transpose(), level);
+    let ((encodings, content_types), (min_size, level)) =
+        both(both(encodings, content_types), sizes)?;
     Ok(ir::Compression {
         encodings,
         content_types,
-        min_size: min_size.transpose()?.unwrap_or(MIN_SIZE),
-        level: match level.as_deref() {
-            None | Some("Default") => Level::Default,
-            Some("Fast") => Level::Fast,
-            Some("Best") => Level::Best,
-            Some(other) => {
-                return invalid(format!(
-                    "spec.compression.level: {other:?} is none of Fast, Default and Best"
-                ));
-            }
-        },
+        min_size: min_size.unwrap_or(MIN_SIZE),
+        level,
     })
 }
 
 fn encodings(names: &[String]) -> Result<Vec<Encoding>, Fault> {
-    let mut encodings = Vec::new();
+    let (mut encodings, mut faults) = (Vec::new(), Faults::default());
     for (name, index) in names.iter().zip(0..) {
         let field = format!("spec.compression.encodings[{index}]");
-        match Encoding::ALL.into_iter().find(|it| it.name() == name) {
+        let encoding = match Encoding::ALL.into_iter().find(|it| it.name() == name) {
             Some(encoding) if encodings.contains(&encoding) => {
-                return invalid(format!("{field}: {name} is listed before"));
+                invalid(format!("{field}: {name} is listed before"))
             }
-            Some(encoding) => encodings.push(encoding),
-            None => return invalid(format!("{field}: {name:?} is none of zstd, br and gzip")),
-        }
+            Some(encoding) => Ok(encoding),
+            None => invalid(format!("{field}: {name:?} is none of zstd, br and gzip")),
+        };
+        encodings.extend(faults.keep(encoding));
     }
-    Ok(encodings)
+    faults.finish(encodings)
 }
 
 /// Parses a media type, or all types of one kind such as `text/*`.

@@ -10,7 +10,7 @@ use super::policy::PageServer;
 use crate::translate::config_map;
 use crate::translate::input::Input;
 use crate::translate::media_type;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Faults, Reason, all, both};
 
 /// Parses the section of a policy, and collects the servers that it names. A ConfigMap that cannot be used has the reason
 /// `InvalidConfigMapRef`.
@@ -25,7 +25,7 @@ pub(super) fn read(
         let field = format!("spec.errorPages[{index}]");
         self::page(input, policy, (page, &field), servers)
     });
-    let pages: Result<Vec<_>, Fault> = pages.collect();
+    let pages = all(pages);
     if pages.is_err() {
         servers.clear();
     }
@@ -47,39 +47,36 @@ fn page(
         keep_status,
     } = page;
     let source = match source.as_deref() {
-        None | Some("Gateway") => PageSource::Gateway,
-        Some("Backend") => PageSource::Backend,
-        Some("Any") => PageSource::Any,
-        Some(other) => {
-            return invalid(format!(
-                "{field}.source: {other:?} is none of Gateway, Backend and Any"
-            ));
-        }
+        None | Some("Gateway") => Ok(PageSource::Gateway),
+        Some("Backend") => Ok(PageSource::Backend),
+        Some("Any") => Ok(PageSource::Any),
+        Some(other) => invalid(format!(
+            "{field}.source: {other:?} is none of Gateway, Backend and Any"
+        )),
     };
-    let codes = self::codes(codes, field)?;
+    let codes = self::codes(codes, field);
     let content = match (config_map_ref, backend_ref) {
         (Some(PagesRef { name, keys }), None) => {
             let map = ObjectRef::core("ConfigMap", &policy.namespace, name);
             let field = format!("{field}.configMapRef");
-            PageContent::Variants(variants(input, &map, keys, &field)?)
+            variants(input, &map, keys, &field).map(PageContent::Variants)
         }
         (None, Some(reference)) => {
             servers.push(PageServer {
                 field: format!("{field}.backendRef"),
                 reference: reference.clone(),
             });
-            PageContent::Server(ir::PageServer {
+            Ok(PageContent::Server(ir::PageServer {
                 policy: policy.clone(),
                 index: servers.len() - 1,
                 backend: reference.object_ref(&policy.namespace),
-            })
+            }))
         }
-        _ => {
-            return invalid(format!(
-                "{field}: has not exactly one of configMapRef and backendRef"
-            ));
-        }
+        _ => invalid(format!(
+            "{field}: has not exactly one of configMapRef and backendRef"
+        )),
     };
+    let (source, (codes, content)) = both(source, both(codes, content))?;
     Ok(ir::ErrorPage {
         codes,
         source,
@@ -95,10 +92,10 @@ fn codes(codes: &[u16], field: &str) -> Result<Vec<u16>, Fault> {
     if sorted.is_empty() {
         return invalid(format!("{field}.codes: it is empty"));
     }
-    match sorted.iter().find(|code| !(400..=599).contains(*code)) {
-        None => Ok(sorted),
-        Some(code) => invalid(format!("{field}.codes: {code} is not 400 to 599")),
-    }
+    all(sorted.into_iter().map(|code| match code {
+        400..=599 => Ok(code),
+        _ => invalid(format!("{field}.codes: {code} is not 400 to 599")),
+    }))
 }
 
 fn variants(
@@ -107,29 +104,32 @@ fn variants(
     keys: &[PageKey],
     field: &str,
 ) -> Result<Vec<PageVariant>, Fault> {
-    let mut variants: Vec<PageVariant> = Vec::new();
+    let (mut variants, mut faults) = (Vec::<PageVariant>::new(), Faults::default());
     for (index, PageKey { key, media_type }) in keys.iter().enumerate() {
         let place = format!("{field}.keys[{index}].mediaType");
-        let Some(parsed) = media_type::parse(media_type) else {
-            return invalid(format!(
+        let parsed = match media_type::parse(media_type) {
+            Some(parsed) if variants.iter().any(|it| it.media_type() == parsed) => {
+                invalid(format!("{place}: {parsed} is listed before"))
+            }
+            Some(parsed) => Ok(parsed),
+            None => invalid(format!(
                 "{place}: {media_type:?} is not a media type such as text/html"
-            ));
+            )),
         };
-        if variants.iter().any(|it| it.media_type() == parsed) {
-            return invalid(format!("{place}: {parsed} is listed before"));
-        }
         let body = config_map::text(input, map, key).map_err(|why| {
             let message = format!("{field}.keys[{index}].key: {why}");
             Fault::new(Reason::InvalidConfigMapRef, message)
-        })?;
-        variants.push(PageVariant {
-            content_type: content_type(parsed),
-            body,
         });
+        if let Some((parsed, body)) = faults.keep(both(parsed, body)) {
+            variants.push(PageVariant {
+                content_type: content_type(parsed),
+                body,
+            });
+        }
     }
-    match variants.is_empty() {
+    match keys.is_empty() {
         true => invalid(format!("{field}.keys: it is empty")),
-        false => Ok(variants),
+        false => faults.finish(variants),
     }
 }
 

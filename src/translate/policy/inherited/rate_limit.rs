@@ -19,7 +19,7 @@ use super::super::policy_status::unreadable_fault;
 use super::access::cidrs;
 use super::condition;
 use super::policy::{Content, Policy, Section};
-use crate::translate::reason::{ConditionType, Fault, Reason, merge};
+use crate::translate::reason::{ConditionType, Fault, Faults, Reason, merge};
 
 /// Length of the prefix of IPv6 addresses by default: a client has that many at least.
 const V6_PREFIX: u8 = 64;
@@ -64,6 +64,7 @@ fn limits(policy: &ObjectRef, spec: &RateLimitSpec) -> Result<Limits, Fault> {
     let enforced: Vec<_> = enforced.map(|rule| &rule.name).collect();
     let mut names = BTreeSet::new();
     let (mut translated, mut left_out) = (Vec::with_capacity(rules.len()), Vec::new());
+    let mut faults = Faults::default();
     for (index, rule) in rules.iter().enumerate() {
         let field = format!("spec.rules[{index}]");
         let is_taken = is_audit(rule) && enforced.contains(&&rule.name);
@@ -72,11 +73,11 @@ fn limits(policy: &ObjectRef, spec: &RateLimitSpec) -> Result<Limits, Fault> {
             false => limit(rule, &field),
         };
         match limit {
-            Ok(limit) => translated.push(Arc::new(limit)),
             Err(fault) if is_audit(rule) => left_out.push(fault),
-            Err(fault) => return Err(fault),
+            limit => translated.extend(faults.keep(limit).map(Arc::new)),
         }
     }
+    faults.finish(())?;
     if translated.is_empty()
         && let Some(fault) = merge(&left_out)
     {
@@ -220,20 +221,27 @@ fn rate(limit: &RequestLimit, field: &str) -> Result<Rate, Fault> {
 /// Translates the key of the limit at `field`: what authentication establishes, and what requests have without it.
 fn keys(parts: &[ApiKeyPart], field: &str) -> Result<(Vec<IdentityPart>, Vec<KeyPart>), Fault> {
     let (mut identity, mut key) = (Vec::new(), Vec::new());
+    let mut faults = Faults::default();
     for (index, part) in parts.iter().enumerate() {
         let field = format!("{field}.key[{index}]");
         match &*part.kind {
             "Client" => identity.push(IdentityPart::Client),
-            "Claim" => identity.push(IdentityPart::Claim(named(part, &field)?.into())),
-            "ClientIP" | "Header" | "Cookie" | "Hostname" => key.push(key_part(part, &field)?),
+            "Claim" => {
+                let name = faults.keep(named(part, &field));
+                identity.extend(name.map(|name| IdentityPart::Claim(name.into())));
+            }
+            "ClientIP" | "Header" | "Cookie" | "Hostname" => {
+                key.extend(faults.keep(key_part(part, &field)));
+            }
             other => {
-                return invalid(format!(
+                let message = format!(
                     "{field}.type: {other} is not supported; use ClientIP, Header, Cookie, Hostname, Client or Claim"
-                ));
+                );
+                faults.keep::<()>(invalid(message));
             }
         }
     }
-    Ok((identity, key))
+    faults.finish((identity, key))
 }
 
 fn named<'a>(part: &'a ApiKeyPart, field: &str) -> Result<&'a str, Fault> {

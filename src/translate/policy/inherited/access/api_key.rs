@@ -12,7 +12,7 @@ use crate::ir::authentication::{self as ir, KeyPlace};
 use super::super::policy::Content;
 use super::secret::{References, forwarded_header, header};
 use crate::translate::gateway::certificate::value;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, all};
 
 /// Maximum length of a key.
 const MAX_KEY: usize = 1024;
@@ -27,7 +27,7 @@ pub(super) fn read(references: &mut References<'_>, section: &ApiKey) -> Result<
     } = section;
     let from = from.iter().enumerate();
     let from = from.map(|(index, source)| place(source, &format!("spec.apiKey.from[{index}]")));
-    let from = from.collect::<Result<Box<[_]>, _>>()?;
+    let from: Box<[_]> = all(from)?;
     if from.is_empty() {
         return invalid("spec.apiKey.from: names no place of the key".to_owned());
     }

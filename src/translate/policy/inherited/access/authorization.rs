@@ -14,25 +14,26 @@ use crate::ir::route::Match;
 use super::super::condition;
 use super::super::policy::Content;
 use super::ip_rules::cidrs;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, all, both};
 
 /// Parses the section of a policy.
 pub(super) fn read(policy: &ObjectRef, section: &Authorization) -> Result<Content, Fault> {
     let Authorization { rules, default } = section;
     let mut names = BTreeSet::new();
-    let mut read = Vec::with_capacity(rules.len());
-    for (index, rule) in rules.iter().enumerate() {
+    let rules = rules.iter().enumerate().map(|(index, rule)| {
         let field = format!("spec.authorization.rules[{index}]");
-        if !names.insert(&rule.name) {
-            return invalid(format!("{field}.name: {:?} is not unique", rule.name));
+        match names.insert(&rule.name) {
+            true => self::rule(rule, &field),
+            false => invalid(format!("{field}.name: {:?} is not unique", rule.name)),
         }
-        read.push(self::rule(rule, &field)?);
-    }
+    });
     let default = default.as_deref().unwrap_or("Deny");
+    let default = action(default, "spec.authorization.default");
+    let (rules, default) = both(all(rules), default)?;
     Ok(Content::Authorization(Arc::new(ir::Authorization {
         policy: policy.clone(),
-        rules: read.into(),
-        default: action(default, "spec.authorization.default")?,
+        rules,
+        default,
     })))
 }
 
@@ -79,13 +80,18 @@ fn rule(rule: &AuthorizationRule, field: &str) -> Result<ir::AuthorizationRule, 
         };
         condition::read(&one, &field_of_match)
     });
-    let matches: Vec<Match> = matches.collect::<Result<_, _>>()?;
-    let addresses = self::cidrs(cidrs, &format!("{field_of_match}.cidrs"))?;
+    let matches = both(
+        self::methods(methods, &field_of_match),
+        all::<Match, Vec<_>>(matches),
+    );
+    let addresses = self::cidrs(cidrs, &format!("{field_of_match}.cidrs"));
+    let action = self::action(action, &format!("{field}.action"));
+    let ((methods, matches), (addresses, action)) = both(matches, both(addresses, action))?;
     Ok(ir::AuthorizationRule {
         name: name.as_str().into(),
-        action: self::action(action, &format!("{field}.action"))?,
+        action,
         requests: RequestConditions {
-            methods: some(self::methods(methods, &field_of_match)?),
+            methods: some(methods),
             matches: some(matches),
         },
         cidrs: (!cidrs.is_empty()).then_some(addresses),
@@ -103,8 +109,8 @@ fn methods(methods: &[String], field: &str) -> Result<Vec<Method>, Fault> {
         let read = condition::read(&one, field)?;
         Ok(read.others.method.clone())
     };
-    let methods: Result<Vec<_>, Fault> = methods.iter().map(method).collect();
-    Ok(methods?.into_iter().flatten().collect())
+    let methods: Vec<_> = all(methods.iter().map(method))?;
+    Ok(methods.into_iter().flatten().collect())
 }
 
 fn claim(claim: &ClaimMatch) -> ClaimCondition {

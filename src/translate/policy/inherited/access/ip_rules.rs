@@ -4,7 +4,7 @@ use crate::api::access_policy::IpRules;
 use crate::ir::cidr::{self, CidrSet};
 
 use super::super::policy::Content;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, all};
 
 /// Parses the section.
 pub(super) fn read(rules: &IpRules) -> Result<Content, Fault> {
@@ -27,5 +27,5 @@ pub(in super::super) fn cidrs(texts: &[String], field: &str) -> Result<CidrSet, 
             Fault::new(Reason::Invalid, message)
         })
     };
-    texts.iter().enumerate().map(cidr).collect()
+    all(texts.iter().enumerate().map(cidr))
 }

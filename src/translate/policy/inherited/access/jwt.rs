@@ -21,7 +21,7 @@ use super::secret::{References, header};
 use super::{jwks, remote};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, all, both};
 
 /// Least length of a shared key, in bytes: that of the hash of HS256 (RFC 7518, 3.2).
 const MIN_SHARED: usize = 32;
@@ -36,15 +36,15 @@ const SHARED: [Algorithm; 3] = [Algorithm::HS256, Algorithm::HS384, Algorithm::H
 pub(super) fn read(references: &mut References<'_>, section: &Jwt) -> Result<Content, Fault> {
     let Jwt { providers } = section;
     let mut issuers = BTreeSet::new();
-    let mut read = Vec::with_capacity(providers.len());
-    for (index, provider) in providers.iter().enumerate() {
+    let read = providers.iter().enumerate().map(|(index, provider)| {
         let field = format!("spec.jwt.providers[{index}]");
         if provider.issuer.is_empty() || !issuers.insert(&provider.issuer) {
             let issuer = &provider.issuer;
             return invalid(format!("{field}.issuer: {issuer:?} is empty or not unique"));
         }
-        read.push(self::provider(references, provider, &field)?);
-    }
+        self::provider(references, provider, &field)
+    });
+    let read: Vec<_> = all(read)?;
     if read.is_empty() {
         return invalid("spec.jwt.providers: names no issuer of tokens".to_owned());
     }
@@ -79,13 +79,10 @@ fn provider(
     if leeway > MAX_LEEWAY {
         return invalid(format!("{field}.leeway: is more than 10m"));
     }
-    let algorithms = self::algorithms(algorithms, jwks.secret_ref.is_some(), field)?;
+    let algorithms = self::algorithms(algorithms, jwks.secret_ref.is_some(), field);
     let from = from.iter().enumerate();
     let from = from.map(|(index, source)| place(source, &format!("{field}.from[{index}]")));
-    let mut from = from.collect::<Result<Vec<_>, _>>()?;
-    if from.is_empty() {
-        from.push(KeyPlace::Header(AUTHORIZATION));
-    }
+    let from = all::<_, Vec<_>>(from);
     let claim_headers = claim_to_headers.iter().enumerate().map(|(index, it)| {
         let field = format!("{field}.claimToHeaders[{index}].header");
         Ok(ClaimHeader {
@@ -93,7 +90,10 @@ fn provider(
             header: header(&it.header, &field, &[])?,
         })
     });
-    let claim_headers = claim_headers.collect::<Result<_, Fault>>()?;
+    let (algorithms, (mut from, claim_headers)) = both(algorithms, both(from, all(claim_headers)))?;
+    if from.is_empty() {
+        from.push(KeyPlace::Header(AUTHORIZATION));
+    }
     let Keys {
         keys,
         key_set,
@@ -130,7 +130,7 @@ fn algorithms(names: &[String], is_shared: bool, field: &str) -> Result<Vec<Algo
             Fault::new(Reason::Invalid, message)
         })
     };
-    names.iter().enumerate().map(algorithm).collect()
+    all(names.iter().enumerate().map(algorithm))
 }
 
 /// The keys of a provider.

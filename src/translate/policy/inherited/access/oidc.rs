@@ -24,7 +24,7 @@ use super::secret::{References, header};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
 use crate::translate::policy::backend_tls::is_dns_name;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Faults, Reason, all};
 
 const REDIRECT_PATH: &str = "/oauth2/callback";
 const LOGOUT_PATH: &str = "/oauth2/logout";
@@ -160,7 +160,7 @@ fn claim_headers(headers: &[api::ClaimHeader]) -> Result<Box<[ClaimHeader]>, Fau
             header: header(&it.header, &field, &[])?,
         })
     });
-    read.collect()
+    all(read)
 }
 
 /// The whitespace at the end does not count: files end with a line feed.
@@ -192,20 +192,20 @@ fn path(text: Option<&str>, default: &str, field: &str) -> Result<Box<str>, Faul
 }
 
 fn scope(scopes: &[String]) -> Result<Box<str>, Fault> {
-    let mut all = vec![OPENID];
+    let (mut distinct, mut faults) = (vec![OPENID], Faults::default());
     for (index, scope) in scopes.iter().enumerate() {
         // RFC 6749, 3.3.
         let fits = |it: u8| matches!(it, b'!' | b'#'..=b'[' | b']'..=b'~');
-        if scope.is_empty() || !scope.bytes().all(fits) {
-            return invalid(format!(
+        let scope = match scope.is_empty() || !scope.bytes().all(fits) {
+            true => invalid(format!(
                 "spec.oidc.scopes[{index}]: {scope:?} is not a scope"
-            ));
-        }
-        if !all.contains(&scope.as_str()) {
-            all.push(scope);
-        }
+            )),
+            false => Ok(scope.as_str()),
+        };
+        let scope = faults.keep(scope);
+        distinct.extend(scope.filter(|it| !distinct.contains(it)));
     }
-    Ok(all.join(" ").into())
+    faults.finish(distinct.join(" ").into())
 }
 
 /// Parses parameters of authorization requests, none of which may be one of the protocol.
@@ -226,7 +226,7 @@ fn parameters(named: &BTreeMap<String, String>) -> Result<BTreeMap<Box<str>, Box
             false => Ok((name.as_str().into(), value.as_str().into())),
         }
     });
-    read.collect()
+    all(read)
 }
 
 fn absolute_timeout(text: Option<&str>) -> Result<Duration, Fault> {
@@ -251,7 +251,7 @@ fn media_types(types: &[String]) -> Result<Box<[Box<str>]>, Fault> {
             )),
         }
     });
-    read.collect()
+    all(read)
 }
 
 fn cookie(policy: &ObjectRef, cookie: Option<&OidcCookie>) -> Result<CookieSettings, Fault> {

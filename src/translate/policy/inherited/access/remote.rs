@@ -119,6 +119,18 @@ pub(in crate::translate) fn wanted_key_sets(
     wanted
 }
 
+/// Returns the policies that need each key set.
+pub fn key_set_users(snapshot: &Snapshot) -> BTreeMap<Key, Vec<ObjectRef>> {
+    let mut users: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for policy in snapshot.access_policies.iter() {
+        for remote in remotes(policy) {
+            let key = Key::new(&policy.metadata.namespace, &remote.name);
+            users.entry(key).or_default().push(policy.object_ref());
+        }
+    }
+    users
+}
+
 /// Reports why a response is not a key set that can be used. The message continues a sentence that begins with its place.
 ///
 /// # Errors

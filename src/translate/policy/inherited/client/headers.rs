@@ -4,7 +4,7 @@ use crate::api::client_policy::HeaderLimits;
 use crate::ir::client::{ConnectionSettings, ForwardingHeader, RequestIds, Underscores};
 
 use super::super::policy::{Content, invalid};
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, Faults};
 
 pub(super) fn headers(section: &HeaderLimits) -> Result<Content, Fault> {
     let HeaderLimits {
@@ -53,20 +53,22 @@ pub(super) fn headers(section: &HeaderLimits) -> Result<Content, Fault> {
 }
 
 fn forwarded(names: &[String]) -> Result<Vec<ForwardingHeader>, Fault> {
-    let mut headers = Vec::new();
+    let (mut headers, mut faults) = (Vec::new(), Faults::default());
     for (index, name) in names.iter().enumerate() {
         let mut all = ForwardingHeader::ALL.into_iter();
-        let Some(header) = all.find(|it| it.name() == name) else {
-            let all = ForwardingHeader::ALL.map(ForwardingHeader::name).join(", ");
-            return invalid(format!(
-                "spec.headers.forwarded[{index}]: {name:?} is none of {all}"
-            ));
-        };
-        if !headers.contains(&header) {
-            headers.push(header);
-        }
+        let header = all.find(|it| it.name() == name).map_or_else(
+            || {
+                let all = ForwardingHeader::ALL.map(ForwardingHeader::name).join(", ");
+                invalid(format!(
+                    "spec.headers.forwarded[{index}]: {name:?} is none of {all}"
+                ))
+            },
+            Ok,
+        );
+        let header = faults.keep(header);
+        headers.extend(header.filter(|it| !headers.contains(it)));
     }
-    Ok(headers)
+    faults.finish(headers)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::ir::tls::{AlpnProtocol, TlsVersion};
 use crate::ir::tls_parameters::{CipherSuite, Group};
 
 use super::super::policy::{Content, invalid};
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, Faults};
 
 pub(super) fn tls(policy: &ObjectRef, section: &ClientTls) -> Result<Content, Fault> {
     let ClientTls {
@@ -83,19 +83,15 @@ fn named<T: PartialEq>(
     if names.is_empty() {
         return invalid(format!("{field}: is empty"));
     }
-    let mut all = Some(all);
+    let all: Vec<_> = all.map(|it| it.to_string()).collect();
+    let mut faults = Faults::default();
     for (index, name) in names.iter().enumerate() {
-        let Some(value) = parse(name) else {
-            let all: Vec<_> = all.take().into_iter().flatten().collect();
-            let all: Vec<_> = all.iter().map(ToString::to_string).collect();
-            let all = all.join(", ");
-            return invalid(format!("{field}[{index}]: {name:?} is none of {all}"));
-        };
-        if !values.contains(&value) {
-            values.push(value);
-        }
+        let wrong = || format!("{field}[{index}]: {name:?} is none of {}", all.join(", "));
+        let value = parse(name).map_or_else(|| invalid(wrong()), Ok);
+        let value = faults.keep(value);
+        values.extend(value.filter(|it| !values.contains(it)));
     }
-    Ok(values)
+    faults.finish(values)
 }
 
 #[cfg(test)]

@@ -5,26 +5,25 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::warnings::Warning;
 use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Match, PathMatch};
-use crate::ir::{Hostname, Hostnames, Ir, Listener, ObjectRef, Port, Rule};
+use crate::ir::{Hostname, Hostnames, Listener, ObjectRef, Port, Rule};
+use crate::status::warning::{Warning, WarningKind};
 
 /// The rules of a listener that a policy applies to, with their hosts.
 type Rules<'a> = Vec<(&'a Hostnames, &'a Rule)>;
 
-/// Returns the warnings about all listeners.
-pub(super) fn of(ir: &Ir) -> BTreeSet<Warning> {
-    let mut warnings = BTreeSet::new();
-    for port in &ir.ports {
-        for listener in &port.listeners {
-            for (oidc, rules) in sign_ins(listener).values() {
-                warnings.extend(of_policy(port, listener, oidc, rules));
-            }
-        }
-    }
-    warnings
+/// Maximum number of hosts that a warning names.
+const MAX_NAMED: usize = 8;
+
+/// Returns the warnings about a listener.
+pub(super) fn of_listener(port: &Port, listener: &Listener) -> Vec<Warning> {
+    let sign_ins = sign_ins(listener);
+    let of_policies = sign_ins.values();
+    of_policies
+        .flat_map(|(oidc, rules)| of_policy(port, listener, oidc, rules))
+        .collect()
 }
 
 /// Returns the policies that have browsers sign in, and the rules that they apply to.
@@ -71,23 +70,49 @@ fn of_policy<'a>(
     paths
         .into_iter()
         .filter_map(move |(field, path, outcome)| {
-            let is_taken = |host: &Hostname| {
-                let has_host =
-                    |hosts: &Hostnames| hosts.iter().any(|it| it.intersection(host).is_some());
-                let mut taking = rules.iter().filter(|(hosts, _)| has_host(hosts));
-                taking.any(|(_, rule)| rule.matches.iter().any(|it| takes(it, path)))
-            };
-            let lacking = hosts.iter().filter(|host| !is_taken(host));
-            let lacking: Vec<_> = lacking.map(ToString::to_string).collect();
+            let taking = Taking::of(rules, path);
+            let mut lacking = hosts.iter().filter(|host| !taking.has(host));
+            let named: Vec<_> = lacking.by_ref().take(MAX_NAMED).map(ToString::to_string).collect();
+            let more = if lacking.next().is_some() { " and others" } else { "" };
             let (name, gateway) = (&listener.key.name, &port.gateway);
-            (!lacking.is_empty()).then(|| Warning {
-                object: Some(oidc.policy.clone()),
+            (!named.is_empty()).then(|| Warning {
+                kind: WarningKind::SignIn,
+                object: oidc.policy.clone(),
                 message: format!(
-                    "no rule that the policy applies to matches spec.oidc.{field} {path} for host {} of {gateway} listener {name}: {outcome}",
-                    lacking.join(", ")
+                    "no rule that the policy applies to matches spec.oidc.{field} {path} for host {}{more} of {gateway} listener \
+                     {name}: {outcome}",
+                    named.join(", ")
                 ),
             })
         })
+}
+
+/// The hosts of rules that take a path.
+struct Taking<'a> {
+    all: BTreeSet<&'a Hostname>,
+    /// Those of more than one name, which are few.
+    sets: Vec<&'a Hostname>,
+}
+
+impl<'a> Taking<'a> {
+    fn of(rules: &Rules<'a>, path: &str) -> Self {
+        let taking = rules.iter();
+        let taking = taking.filter(|(_, rule)| rule.matches.iter().any(|it| takes(it, path)));
+        let all: BTreeSet<_> = taking.flat_map(|(hosts, _)| hosts.iter()).collect();
+        let is_set = |host: &&&Hostname| !matches!(host, Hostname::Exact(_));
+        let sets = all.iter().filter(is_set).copied().collect();
+        Self { all, sets }
+    }
+
+    /// Reports whether a rule takes the path for a host. With thousands of hosts, most are found by their name.
+    fn has(&self, host: &Hostname) -> bool {
+        let meets = |it: &&Hostname| it.intersection(host).is_some();
+        self.all.contains(host)
+            || match host {
+                Hostname::Exact(_) => self.sets.iter().any(meets),
+                Hostname::Wildcard(_) | Hostname::Any => self.all.iter().any(meets),
+            }
+    }
 }
 
 /// Reports whether requests of browsers for a path match.
