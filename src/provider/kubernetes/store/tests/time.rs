@@ -84,8 +84,8 @@ enum Step {
     Arrive(usize),
     /// The watch of a kind has broken: a list shows what is there now.
     List(usize),
-    /// The newest version of a protecting kind is known.
-    Answer(usize),
+    /// The newest versions of the protecting kinds are known.
+    Answer,
     /// A fetch ends. The object exists or not.
     Fetched(bool),
     /// Time passes, in milliseconds.
@@ -97,7 +97,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => writes().prop_map(Step::Write),
         8 => (0..KINDS.len()).prop_map(Step::Arrive),
         1 => (0..KINDS.len()).prop_map(Step::List),
-        6 => (0..5_usize).prop_map(Step::Answer),
+        3 => Just(Step::Answer),
         1 => any::<bool>().prop_map(Step::Fetched),
         1 => (1..1_500_u64).prop_map(Step::Pass),
     ];
@@ -205,15 +205,16 @@ impl Cluster {
         self.store.apply(scope, Change::Complete);
     }
 
-    /// Says the newest version of a protecting kind for the moment that was asked for last.
-    fn answer(&mut self, place: usize) {
-        let scope = protecting()[place];
+    /// Says the newest versions of the protecting kinds for the moment that was asked for last.
+    fn answer(&mut self) {
         self.moment = self.store.take_moment().unwrap_or(self.moment);
-        let kind = scopes()[scope].kind.kind;
-        let versions = self.versions.iter().filter(|((of, _), _)| *of == kind);
-        let newest = versions.map(|(_, version)| *version).max();
-        self.store
-            .apply_message(Message::Newest(scope, self.moment, newest));
+        for scope in protecting() {
+            let kind = scopes()[scope].kind.kind;
+            let versions = self.versions.iter().filter(|((of, _), _)| *of == kind);
+            let newest = versions.map(|(_, version)| *version).max();
+            self.store
+                .apply_message(Message::Newest(scope, self.moment, newest));
+        }
     }
 
     fn fetched(&mut self, exists: bool) {
@@ -254,7 +255,7 @@ impl Cluster {
             Step::Write(write) => self.write(write),
             Step::Arrive(kind) => self.arrive(kind),
             Step::List(kind) => self.list(kind),
-            Step::Answer(place) => self.answer(place),
+            Step::Answer => self.answer(),
             Step::Fetched(exists) => self.fetched(exists),
             Step::Pass(time) => self.pass(Duration::from_millis(time)).await,
         }
@@ -272,9 +273,7 @@ impl Cluster {
         let wait = Timing::default().removal_wait;
         for _ in 0..3 {
             self.take(Step::Pass(wait.as_millis() as u64)).await;
-            for place in 0..protecting().len() {
-                self.take(Step::Answer(place)).await;
-            }
+            self.take(Step::Answer).await;
         }
         let published = self.store.load().unwrap().snapshot;
         for kind in KINDS {
