@@ -1,5 +1,8 @@
 //! Headers that only the proxy may say, in every spelling and place: what a client says of them reaches no backend.
 
+mod carriers;
+mod receiver;
+
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
