@@ -4,9 +4,32 @@
 use std::sync::Arc;
 
 use http::HeaderName;
+use http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION,
+    CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT, HOST, TRAILER,
+};
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::hop_by_hop::HOP_BY_HOP;
+
+/// Headers that describe the body or framing of the authorization server's response, or what its sender expects, so that they
+/// mean nothing in another message.
+const DESCRIBING: [HeaderName; 8] = [
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_LOCATION,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    EXPECT,
+    TRAILER,
+];
+
+/// Whether a header of the server's response can be part of another message.
+pub fn is_independent(name: &HeaderName) -> bool {
+    !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
+}
 
 /// The section `external` of an AccessPolicy. Which backend the authorization server is depends on the Gateway:
 /// [`super::PolicyServers`].
@@ -48,6 +71,18 @@ impl AuthCall {
             AuthProtocol::Http(http) => &http.response_headers,
             AuthProtocol::Grpc(_) => &[],
         }
+    }
+
+    /// Reports whether nobody but the server says this header, which is one of its response: neither is the server asked with
+    /// what the client says, nor does the proxy say it.
+    pub fn is_only_said_by_server(&self, name: &HeaderName) -> bool {
+        let is_asked = match &self.protocol {
+            AuthProtocol::Http(http) => http.headers.contains(name),
+            AuthProtocol::Grpc(_) => true,
+        };
+        let is_of_proxy = name.as_str().starts_with("x-forwarded-") || name == "x-request-id";
+        let others = [AUTHORIZATION, COOKIE, HOST];
+        is_independent(name) && !is_asked && !is_of_proxy && !others.contains(name)
     }
 }
 

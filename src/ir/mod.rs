@@ -20,6 +20,7 @@ pub mod external_auth;
 pub mod filter;
 pub mod fingerprint;
 pub mod grpc;
+pub mod header_list;
 pub mod hex;
 pub mod hop_by_hop;
 pub mod http2;

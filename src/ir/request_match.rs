@@ -152,7 +152,8 @@ impl GrpcCall {
     }
 }
 
-/// A header condition. Repeated headers are compared as one value, joined by `,`.
+/// A header condition. Repeated headers are one value, joined by `,`. Values that are equal but for empty elements and the
+/// whitespace around commas are equal ([`super::header_list`]); patterns see the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HeaderMatch {
     /// Name.

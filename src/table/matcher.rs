@@ -2,10 +2,12 @@
 //! indexes or precedence.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use memchr::memchr;
 
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
+use crate::ir::header_list::elements;
 use crate::ir::route::{
     Conditions, GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
 };
@@ -129,8 +131,13 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
     };
     let second = others.next();
     match (&condition.value, second) {
-        (ValueMatch::Exact(exact), None) => exact.as_bytes() == first.as_bytes(),
-        (ValueMatch::Exact(exact), Some(_)) => is_joined(exact.as_bytes(), values),
+        (ValueMatch::Exact(exact), None) => {
+            let (exact, first) = (exact.as_bytes(), first.as_bytes());
+            exact == first || is_list(exact, first) && is_same_list(exact, [first])
+        }
+        (ValueMatch::Exact(exact), Some(_)) => {
+            is_same_list(exact.as_bytes(), values.iter().map(HeaderValue::as_bytes))
+        }
         (ValueMatch::Regex(pattern), None) => {
             str::from_utf8(first.as_bytes()).is_ok_and(|value| pattern.matches(value))
         }
@@ -141,16 +148,15 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
     }
 }
 
-/// Reports whether `whole` equals `parts` joined by `,`.
-fn is_joined<'a>(whole: &[u8], parts: impl IntoIterator<Item = &'a HeaderValue>) -> bool {
-    let mut rest = Some(whole);
-    for (index, part) in parts.into_iter().enumerate() {
-        if index > 0 {
-            rest = rest.and_then(|rest| rest.strip_prefix(b","));
-        }
-        rest = rest.and_then(|rest| rest.strip_prefix(part.as_bytes()));
-    }
-    rest == Some(b"")
+/// Reports whether one of two values is a list. Few are.
+#[inline]
+fn is_list(one: &[u8], other: &[u8]) -> bool {
+    memchr(b',', one).is_some() || memchr(b',', other).is_some()
+}
+
+/// Reports whether the lines of a header are the same list as a value.
+fn is_same_list<'a>(value: &'a [u8], lines: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    elements(std::iter::once(value)).eq(elements(lines.into_iter()))
 }
 
 fn query_fits(condition: &QueryMatch, request: &RequestView<'_>) -> bool {
@@ -314,8 +320,16 @@ mod tests {
         assert!(fits(exact("a"), &[b"a"]));
         assert!(fits(exact("a,b"), &[b"a", b"b"]));
         assert!(fits(exact("a,b"), &[b"a,b"]));
+        assert!(fits(exact("a,b"), &[b"a, b"]));
+        assert!(fits(exact("a, b"), &[b"a ,,b"]));
+        assert!(fits(exact("a, b"), &[b"a", b"", b"b"]));
+        assert!(fits(exact("a"), &[b"", b"a"]));
+        assert!(fits(exact("a"), &[b",a"]));
         assert!(!fits(exact("a"), &[b"a", b"b"]));
         assert!(!fits(exact("a,"), &[b"a", b"b"]));
+        assert!(!fits(exact("a,b"), &[b"b,a"]));
+        assert!(!fits(exact("ab"), &[b"a,b"]));
+        assert!(!fits(exact(""), &[b"a"]));
         assert!(!fits(exact("a"), &[]));
         assert!(fits(exact(""), &[b""]));
         assert!(fits(regex("a,b"), &[b"a", b"b"]));

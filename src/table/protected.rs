@@ -40,9 +40,6 @@ pub(super) fn of_policies(
 ) -> Option<Arc<ProtectedHeaders>> {
     let mut headers = Headers::new();
     if let Some(authentication) = authentication {
-        if let Some(external) = &authentication.external {
-            add_call(&external.call, &mut headers);
-        }
         let keys = authentication.clients.iter().flat_map(|it| &it.ir.from);
         let tokens = authentication.tokens.iter();
         let tokens = tokens.flat_map(|it| &it.ir.providers);
@@ -62,6 +59,16 @@ pub(super) fn of_policies(
             (name.clone(), protection)
         });
         headers.extend(said);
+        if let Some(external) = &authentication.external {
+            let is_read = |name: &HeaderName| read.iter().any(|(own, _)| own == name);
+            let call = &external.call;
+            // Limits count before the server is asked, so that what the client says must be gone.
+            let by_server = call.response_headers().iter();
+            let by_server =
+                by_server.filter(|name| call.is_only_said_by_server(name) && !is_read(name));
+            headers.extend(by_server.map(|name| (name.clone(), Protection::Identity)));
+            add_call(call, &mut headers);
+        }
         headers.extend(read);
     }
     if let Some(Enforced::Valid(authorization)) = &ir.authorization {

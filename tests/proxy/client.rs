@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -185,6 +185,16 @@ impl Client {
         // The result is ignored: tests check responses.
         let _ = ended.expect("ended in time").expect("no panic");
     }
+}
+
+/// Returns headers, or trailers, with these names and values in order.
+pub(crate) fn header_map(lines: &[(String, String)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+        headers.append(name, HeaderValue::from_str(value).expect("a value"));
+    }
+    headers
 }
 
 /// Reads a complete response.

@@ -1,6 +1,6 @@
 //! `/explain` of the admin server: it says what the proxy then does, with the state of the endpoints.
 
-mod comparison;
+pub(crate) mod comparison;
 mod configuration;
 mod outcomes;
 mod requests;

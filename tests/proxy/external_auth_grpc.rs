@@ -42,11 +42,11 @@ struct Attribute {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct HttpRequest {
+pub(crate) struct HttpRequest {
     #[prost(string, tag = "2")]
     method: String,
     #[prost(map = "string, string", tag = "3")]
-    headers: HashMap<String, String>,
+    pub(crate) headers: HashMap<String, String>,
     #[prost(string, tag = "4")]
     path: String,
     #[prost(string, tag = "5")]
@@ -155,7 +155,7 @@ fn denied() -> CheckResponse {
 }
 
 /// Starts a server that responds according to the path of the checked request.
-async fn server() -> (Origin, mpsc::UnboundedReceiver<HttpRequest>) {
+pub(crate) async fn server() -> (Origin, mpsc::UnboundedReceiver<HttpRequest>) {
     let (sender, asked) = mpsc::unbounded_channel();
     let origin = Origin::new(move |request: Request<Incoming>| {
         let sender = sender.clone();
@@ -218,7 +218,7 @@ async fn server() -> (Origin, mpsc::UnboundedReceiver<HttpRequest>) {
     (origin, asked)
 }
 
-async fn next(asked: &mut mpsc::UnboundedReceiver<HttpRequest>) -> HttpRequest {
+pub(crate) async fn next(asked: &mut mpsc::UnboundedReceiver<HttpRequest>) -> HttpRequest {
     let next = timeout(TEST_TIMEOUT, asked.recv()).await;
     next.expect("a call in time").expect("a call")
 }

@@ -174,6 +174,9 @@ pub(crate) fn normalize(
     } else {
         check_framing(parts, present)?;
     }
+    if present.cookie && has_several(&parts.headers, COOKIE) {
+        join_cookies(&mut parts.headers);
+    }
     let host = decide_host(parts, present, last)?;
     let expects_continue = present.expect && expects_continue(parts)?;
     let upgrade = end_to_end(parts, present);
@@ -227,7 +230,7 @@ fn lines(parts: &request::Parts) -> usize {
 
 /// Checks of RFC 9113, 8.2 and 8.3 that h2 leaves to its caller: blanks around values and duplicate
 /// lengths.
-fn check_http2(parts: &mut request::Parts, present: HeaderPresence) -> Result<(), Error> {
+fn check_http2(parts: &request::Parts, present: HeaderPresence) -> Result<(), Error> {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     if parts
         .headers
@@ -241,13 +244,11 @@ fn check_http2(parts: &mut request::Parts, present: HeaderPresence) -> Result<()
     if present.content_length && has_several(&parts.headers, CONTENT_LENGTH) {
         return Err(Error::BadRequest("several Content-Length headers"));
     }
-    if present.cookie && has_several(&parts.headers, COOKIE) {
-        join_cookies(&mut parts.headers);
-    }
     Ok(())
 }
 
-/// Joins cookie crumbs into one header, as HTTP/1 requires (RFC 9113, 8.2.3).
+/// Joins cookies into one header: the crumbs of HTTP/2, as HTTP/1 requires (RFC 9113, 8.2.3), and those of HTTP/1, since a
+/// client sends one header (RFC 6265, 5.4) and many servers read one alone.
 fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<_> = headers
         .get_all(COOKIE)

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::ir::cookie;
+use crate::ir::header_list;
 use crate::ir::limit::{IdentityPart, KeyPart, Limit};
 use crate::table::authentication::Claims;
 use crate::table::matcher::RequestView;
@@ -126,18 +127,22 @@ pub(in crate::table) fn write(
     has_all
 }
 
-/// Writes the value of a header. Several lines are one value, as for conditions. Returns whether there is any.
+/// Writes the value of a header. Several lines are one value, and it is the list that counts, as for conditions. Returns whether
+/// there is any.
 fn write_header(hasher: &mut impl Hasher, headers: &HeaderMap, name: &HeaderName) -> bool {
     let lines = || headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    // With the length of each line and of what separates it from the next one.
-    hasher.write_usize(lines().map(|line| line.len() + 1).sum());
-    for (index, line) in lines().enumerate() {
+    let elements = || header_list::elements(lines());
+    let is_present = lines().next().is_some();
+    // With the length of each element and of what separates it from the next one. A header without elements differs from an absent one.
+    let length: usize = elements().map(|element| element.len() + 1).sum();
+    hasher.write_usize(length.max(usize::from(is_present)));
+    for (index, element) in elements().enumerate() {
         if index > 0 {
             hasher.write(b",");
         }
-        hasher.write(line);
+        hasher.write(element);
     }
-    lines().next().is_some()
+    is_present
 }
 
 /// Writes the network of a client, with these lengths of the prefix.

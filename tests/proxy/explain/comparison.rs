@@ -371,7 +371,7 @@ fn unless_changed(sent: &str, path: String) -> String {
 }
 
 /// Returns the form by which paths are compared and rewritten: slashes are merged, and unreserved characters are not escaped.
-fn canonical(path: &str) -> String {
+pub(crate) fn canonical(path: &str) -> String {
     let mut canonical = String::new();
     let mut rest = path;
     while let Some(character) = rest.chars().next() {

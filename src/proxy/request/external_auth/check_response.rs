@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use prost::Message;
 
 use super::message::{CheckResponse, HeaderValueOption, HttpResponse};
-use super::verdict::{Verdict, denial, is_independent, protect};
+use super::verdict::{Verdict, denial, protect};
+use crate::ir::auth_call::is_independent;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::protected_headers::{ProtectedHeaders, Protection};
 use crate::proxy::error::Error;

@@ -3,30 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{
-    CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_RANGE,
-    CONTENT_TYPE, EXPECT, HOST, TRAILER,
-};
+use http::header::{CONTENT_LENGTH, HOST, TRAILER};
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use crate::filter::LocalResponse;
+use crate::ir::auth_call::is_independent;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
 use crate::ir::protected_headers::ProtectedHeaders;
 use crate::proxy::client::forwarding::SET_BY_PROXY;
 use crate::proxy::error::Error;
-
-/// Headers that describe the body or framing of the authorization server's response, or what its
-/// sender expects, so that they mean nothing in another message.
-const DESCRIBING: [HeaderName; 8] = [
-    CONTENT_ENCODING,
-    CONTENT_LANGUAGE,
-    CONTENT_LENGTH,
-    CONTENT_LOCATION,
-    CONTENT_RANGE,
-    CONTENT_TYPE,
-    EXPECT,
-    TRAILER,
-];
 
 /// The verdict of an authorization server.
 pub(super) enum Verdict {
@@ -34,11 +19,6 @@ pub(super) enum Verdict {
     Allow(Option<Arc<ProtectedHeaders>>),
     /// The client gets this response.
     Deny(LocalResponse),
-}
-
-/// Whether a header of the server's response can be part of another message.
-pub(super) fn is_independent(name: &HeaderName) -> bool {
-    !HOP_BY_HOP.contains(name) && !DESCRIBING.contains(name)
 }
 
 /// Replaces the listed headers of a request by those of the server's response. A listed header that
