@@ -8,6 +8,7 @@ mod hint;
 mod node;
 mod path;
 mod pattern;
+mod unknown;
 mod valid;
 mod validate;
 
@@ -22,6 +23,7 @@ use serde_json::{Map, Value};
 pub(crate) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
+use self::unknown::UnknownField;
 use self::valid::Digest;
 use super::annotation;
 use super::finding::{Finding, Severity};
@@ -77,6 +79,21 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
         object.extend(body);
     }
     findings
+}
+
+/// Visits each field in the spec of an object that the schema of its kind does not have, in the order of the names. A field that
+/// is null is absent.
+///
+/// # Errors
+/// When the schema cannot be parsed.
+pub(super) fn unknown_fields<'a>(
+    kind: &Kind,
+    spec: &'a Value,
+    found: &mut dyn FnMut(&UnknownField<'a, '_>),
+) -> Result<(), serde_json::Error> {
+    let schema = of_kind(kind)?;
+    unknown::visit(&schema, spec, found);
+    Ok(())
 }
 
 /// Checks an object without its metadata: first its schema, then the rules if nothing is wrong so far.
