@@ -16,11 +16,12 @@ use super::observer::{Observer, is_observed};
 use super::parsed::ParsedObject;
 use super::pods;
 use super::pods::{PodScopes, ScopeChange, needs_pods};
+use super::problems::Problems;
 use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef, Protection, protection};
+use crate::api::{Key, Kind, Object, ObjectRef, Protection, UnknownFields, protection};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
@@ -31,7 +32,7 @@ pub(super) struct Store {
     /// The next number. None is used twice: changes of a watch that has ended may still be in the queue.
     next_scope: usize,
     snapshot: Snapshot,
-    problems: BTreeMap<ObjectRef, Problem>,
+    problems: Problems,
     /// Incomplete lists by scope. Only the keys of unreferenced objects are kept.
     staged: BTreeMap<usize, BTreeMap<Key, Option<ParsedObject>>>,
     /// Scopes that have never been listed. Nothing is published before they are.
@@ -64,7 +65,7 @@ impl Store {
     ) -> Self {
         Self {
             snapshot: Snapshot::default(),
-            problems: BTreeMap::new(),
+            problems: Problems::default(),
             staged: BTreeMap::new(),
             awaited: (0..scopes.len()).collect(),
             expected: BTreeSet::new(),
@@ -312,7 +313,7 @@ impl Store {
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
-            problems: self.problems.values().cloned().chain(late).collect(),
+            problems: self.problems.iter().cloned().chain(late).collect(),
         })
     }
 
@@ -361,13 +362,8 @@ impl Store {
 
     /// Returns the keys of all objects of a kind, including those that never had a valid version.
     fn known(&self, kind: &Kind) -> BTreeSet<Key> {
-        let unreadable = self
-            .problems
-            .keys()
-            .filter(|object| (&*object.group, &*object.kind) == (kind.group, kind.kind))
-            .map(|object| Key::new(&object.namespace, &object.name));
-        let readable = self.snapshot.keys(kind);
-        readable.into_iter().chain(unreadable).collect()
+        let readable = self.snapshot.keys(kind).into_iter();
+        readable.chain(self.problems.keys(kind)).collect()
     }
 
     /// Stores an object, unless it is held by reference and not referenced.
@@ -384,7 +380,7 @@ impl Store {
         if let (Some(observer), Some(observed)) = (&self.observer, parsed.observed) {
             observer.observed(&name, observed);
         }
-        let is_unchanged = !self.problems.contains_key(&name)
+        let is_unchanged = !self.problems.has(&name)
             && self
                 .snapshot
                 .object(&name)
@@ -394,14 +390,14 @@ impl Store {
         }
         match parsed.content.parse() {
             Ok(object) => {
-                let was_unreadable = self.problems.remove(&name).is_some();
-                self.replace_version(name, object) | was_unreadable
+                let problem = Problem::of_unknown_fields(&name, &object, &UnknownFields::default());
+                let is_other_problem = self.problems.set(&name, problem);
+                self.replace_version(name, object) | is_other_problem
             }
             Err(unparsed) => {
                 let generation = parsed.generation;
                 let (is_changed, problem) = unparsed.serve(&name, generation, &mut self.snapshot);
-                let previous = self.problems.insert(name, problem.clone());
-                is_changed | (previous.as_ref() != Some(&problem))
+                self.problems.set(&name, Some(problem)) | is_changed
             }
         }
     }
@@ -467,7 +463,7 @@ impl Store {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.deleted(name);
         }
-        let was_unreadable = self.problems.remove(name).is_some();
+        let was_unreadable = self.problems.set(name, None);
         if protection(kind) == Protection::Protects && self.hold_removed(kind, name) {
             return was_unreadable;
         }

@@ -9,6 +9,7 @@ use super::super::parsed::Content;
 use super::*;
 use crate::provider::problem::unreadable;
 
+mod later;
 mod order;
 mod protecting;
 
