@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use thin_vec::ThinVec;
 
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::by_text;
@@ -34,6 +35,9 @@ pub struct ObjectMeta {
     pub generation: i64,
     /// UID; empty in files.
     pub uid: Text,
+    /// Fields of the object that a reader of it does not know. Not a field of Kubernetes.
+    #[serde(skip_serializing_if = "UnknownFields::is_empty")]
+    pub unknown_fields: UnknownFields,
 }
 
 /// Annotation with a copy of the whole object.
@@ -43,6 +47,31 @@ fn without_last_applied<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Te
     let mut annotations = BTreeMap::deserialize(deserializer)?;
     annotations.remove(LAST_APPLIED);
     Ok(annotations.into())
+}
+
+/// Fields of an object that a reader of it does not know: the first one in each part that is refused because of it, and some
+/// others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(transparent)]
+pub struct UnknownFields(ThinVec<Box<str>>);
+
+impl UnknownFields {
+    /// Reports whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns their paths.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|field| &**field)
+    }
+
+    /// Adds a field, unless it is in the list.
+    pub(super) fn push(&mut self, field: Box<str>) {
+        if !self.0.contains(&field) {
+            self.0.push(field);
+        }
+    }
 }
 
 /// Namespace and name: identifies an object among those of its kind. Orders by the text `namespace/name`, so that all

@@ -39,6 +39,7 @@ pub mod service_import;
 pub mod session_persistence;
 pub mod telemetry_policy;
 pub mod traffic_policy;
+pub mod unknown_fields;
 mod unreadable;
 pub mod values;
 mod whole;
@@ -49,11 +50,11 @@ mod tests;
 
 pub use self::finding::{Finding, Severity};
 pub use admission::{Admission, admit, admit_at};
-pub use meta::{Key, ObjectMeta, Resource};
+pub use meta::{Key, ObjectMeta, Resource, UnknownFields};
 pub use object::{Kind, Object};
 pub use protection::{Protection, protecting_kind, protection, protects, waits};
 pub(crate) use schema::nearest;
-pub use whole::decode_whole;
+pub use whole::{decode_whole, decode_whole_event, unknown_to_sender};
 
 pub use crate::ir::ObjectRef;
 pub use crate::ir::object_ref::group_and_version;

@@ -186,15 +186,15 @@ impl Kind {
     }
 
     /// Decodes the object of a watch event, which is JSON. Faster than [`Kind::decode`], which needs a [`Value`].
-    pub fn decode_event(&self, event: &[u8]) -> Result<Object, serde_json::Error> {
+    pub(super) fn decode_event(&self, event: &[u8]) -> Result<Object, serde_json::Error> {
         (self.decode_event)(event)
     }
 }
 
 /// A watch event, of which only the object is read.
 #[derive(Deserialize)]
-struct Event<T> {
-    object: T,
+pub(super) struct Event<T> {
+    pub(super) object: T,
 }
 
 fn decode<T>(value: &Value) -> Result<Object, serde_json::Error>

@@ -1,44 +1,67 @@
-//! Decodes an object that another program has validated, perhaps one that knows later versions of its kind. Unknown fields are
-//! left out, but not those of a policy that protects requests: they may be what protects them.
+//! Decodes an object that another program has validated, perhaps one that knows later versions of its kind: the object says
+//! which of its fields this version does not know.
 
+use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value;
 
-use super::admission::admit;
-use super::object::{Kind, Object};
+use super::meta::UnknownFields;
+use super::object::{Event, Kind, Object};
 use super::protection::protects;
+use super::unknown_fields::{self, is_compared};
 
-/// Decodes an object. Fails if a field cannot be read, or if the object protects requests and its `spec` has a field that this
-/// version does not know.
+/// Decodes an object. Fails if a field cannot be read, or if the object protects requests and has a field that this version does
+/// not know.
 pub fn decode_whole(kind: &Kind, value: &Value) -> Result<Object, serde_json::Error> {
     let object = kind.decode(value)?;
-    if protects(kind)
-        && let Some(field) = lost_field(&value["spec"], &object.to_value()?["spec"], "spec")
-        && admit(value.clone()).has_errors()
-    {
-        let message = format!("{field}: unknown field");
-        return Err(serde_json::Error::custom(message));
+    let unknown = unknown_fields::of(kind, &value["spec"], &object);
+    match unknown.iter().next() {
+        None => Ok(object),
+        Some(field) if protects(kind) => {
+            let message = format!("{field}: unknown field");
+            Err(serde_json::Error::custom(message))
+        }
+        Some(_) => decode_with(kind, value.clone(), &unknown),
     }
-    Ok(object)
 }
 
-/// Returns the path of a field that is written and was not read.
-fn lost_field(written: &Value, read: &Value, path: &str) -> Option<String> {
-    let lost = |written: &Value, read: Option<&Value>, path: String| match read {
-        Some(read) => lost_field(written, read, &path),
-        None => (!written.is_null()).then_some(path),
-    };
-    match written {
-        Value::Object(fields) => {
-            let mut fields = fields.iter();
-            fields.find_map(|(name, it)| lost(it, read.get(name), format!("{path}.{name}")))
-        }
-        Value::Array(items) => {
-            let mut items = items.iter().enumerate();
-            items.find_map(|(place, it)| lost(it, read.get(place), format!("{path}[{place}]")))
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+/// Decodes the object of a watch event in the same way. Faster, since only its spec is needed as a [`Value`].
+pub fn decode_whole_event(kind: &Kind, event: &[u8]) -> Result<Object, serde_json::Error> {
+    let object = kind.decode_event(event)?;
+    if !is_compared(kind) {
+        return Ok(object);
     }
+    let written: Event<Written> = serde_json::from_slice(event)?;
+    if unknown_fields::of(kind, &written.object.spec, &object).is_empty() {
+        return Ok(object);
+    }
+    let written: Event<Value> = serde_json::from_slice(event)?;
+    decode_whole(kind, &written.object)
+}
+
+/// The part of an object that is compared with the schema of its kind.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    spec: Value,
+}
+
+/// Returns the unknown fields that an object has come with: those that its sender does not know.
+pub fn unknown_to_sender(value: &Value) -> UnknownFields {
+    UnknownFields::deserialize(&value["metadata"]["unknownFields"]).unwrap_or_default()
+}
+
+fn decode_with(
+    kind: &Kind,
+    mut value: Value,
+    unknown: &UnknownFields,
+) -> Result<Object, serde_json::Error> {
+    let mut all = unknown_to_sender(&value);
+    unknown.iter().for_each(|field| all.push(field.into()));
+    let metadata = value.get_mut("metadata").and_then(Value::as_object_mut);
+    let metadata = metadata.ok_or_else(|| serde_json::Error::custom("metadata: not an object"))?;
+    metadata.insert("unknownFields".to_owned(), serde_json::to_value(all)?);
+    kind.decode(&value)
 }
 
 #[cfg(test)]
@@ -49,18 +72,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::admit;
 
-    /// Returns valid objects that protect requests, of all kinds and with every field.
+    /// Returns valid objects that are compared with their schemas, of all kinds and with every field.
     fn valid() -> Vec<(&'static Kind, Value)> {
         let objects = serde_saphyr::from_multiple::<Value>(include_str!("schema/tests.yaml"));
         let known = objects.unwrap().into_iter().filter_map(|object| {
             let text = |field: &str| object[field].as_str().unwrap_or_default();
             let kind = Kind::find(text("apiVersion"), text("kind"))?;
-            protects(kind).then_some((kind, object))
+            is_compared(kind).then_some((kind, object))
         });
         let valid: Vec<_> = known.collect();
         let kinds: BTreeSet<_> = valid.iter().map(|(kind, _)| kind.kind).collect();
-        assert_eq!(kinds.len(), 5, "{kinds:?}");
+        let compared = Kind::all().iter().filter(|kind| is_compared(kind));
+        assert_eq!(kinds.len(), compared.count(), "{kinds:?}");
         valid
     }
 
@@ -83,34 +108,94 @@ mod tests {
         }
     }
 
+    /// Reports whether this version knows all fields of an object, and decodes it. A policy that protects requests is not
+    /// decoded otherwise.
+    fn is_known(kind: &Kind, object: &Value) -> bool {
+        match decode_whole(kind, object) {
+            Ok(object) => {
+                let is_known = object.meta().unknown_fields.is_empty();
+                assert!(is_known || !protects(kind));
+                is_known
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("unknown field"), "{error}");
+                assert!(protects(kind), "{error}");
+                false
+            }
+        }
+    }
+
+    /// A folder refuses the objects with the same fields.
     #[test]
-    fn no_policy_with_an_unknown_field_is_decoded() {
-        let mut refused = 0;
+    fn object_says_which_of_its_fields_are_unknown() {
+        let mut unknown = BTreeSet::new();
+        let mut count = 0;
         for (kind, mut object) in valid() {
             object["status"] = json!({"later": {}});
             object["metadata"]["later"] = json!({});
-            assert!(decode_whole(kind, &object).is_ok(), "{object}");
-            let places = objects(&object["spec"], "/spec").into_iter();
-            // Options are names of any kind.
-            for place in places.filter(|place| place != "/spec/options") {
+            assert!(is_known(kind, &object), "{object}");
+            for place in objects(&object["spec"], "/spec") {
                 let mut changed = object.clone();
                 changed.pointer_mut(&place).unwrap()["later"] = "a".into();
                 let admission = admit(changed.clone());
                 let mut findings = admission.findings.iter();
-                let is_unknown = findings.any(|it| it.message.starts_with("unknown field"));
-                let decoded = decode_whole(kind, &changed);
-                assert_eq!(decoded.is_err(), is_unknown, "{place}");
-                refused += usize::from(is_unknown);
+                let is_unknown = findings.any(|it| {
+                    it.message.starts_with("unknown field") && it.field.starts_with("spec")
+                });
+                let is_known = is_known(kind, &changed);
+                assert_eq!(is_known, !is_unknown, "{} {place}", kind.kind);
+                if is_unknown {
+                    unknown.insert(kind.kind);
+                    count += 1;
+                    // A field that is null is absent.
+                    changed.pointer_mut(&place).unwrap()["later"] = Value::Null;
+                    assert!(self::is_known(kind, &changed), "{place}");
+                }
             }
         }
-        assert!(refused >= 50, "{refused}");
+        assert!(unknown.len() >= 23 && count >= 200, "{count} {unknown:?}");
+    }
+
+    /// Pods compare with the schema what a controller has written.
+    #[test]
+    fn objects_are_written_with_fields_of_their_schema() {
+        for (kind, object) in valid() {
+            let object = decode_whole(kind, &object).unwrap();
+            let written = object.to_value().unwrap();
+            let read = decode_whole(kind, &written);
+            assert_eq!(read.unwrap(), object, "{written}");
+        }
+    }
+
+    /// A pod that does not know a field gets an object from a controller that knows it, or the other way round.
+    #[test]
+    fn unknown_fields_of_the_sender_stay_with_the_object() {
+        let kind = Kind::find("gateway.networking.k8s.io/v1", "HTTPRoute").unwrap();
+        let mut object = json!({
+            "metadata": {"name": "a", "unknownFields": ["spec.rules[0].first"]},
+            "spec": {"rules": [{}, {"second": 1}]},
+        });
+        let decoded = decode_whole(kind, &object).unwrap();
+        let fields: Vec<_> = decoded.meta().unknown_fields.iter().collect();
+        assert_eq!(fields, ["spec.rules[0].first", "spec.rules[1].second"]);
+        let of_sender = unknown_to_sender(&object);
+        assert!(of_sender.iter().eq(["spec.rules[0].first"]));
+        let mut copy = decoded.to_value().unwrap();
+        assert_eq!(decode_whole(kind, &copy).unwrap(), decoded);
+        object["spec"]["rules"][1]["second"] = Value::Null;
+        copy = decode_whole(kind, &object).unwrap().to_value().unwrap();
+        assert_eq!(
+            copy["metadata"]["unknownFields"],
+            json!(["spec.rules[0].first"])
+        );
     }
 
     /// An earlier version refuses a policy with a field that it does not know, also where nobody uses the field. So a field
     /// that is added is left out while it has no value.
     #[test]
     fn policies_are_written_without_fields_that_are_not_used() {
-        for (kind, object) in valid() {
+        let protecting = valid().into_iter().filter(|(kind, _)| protects(kind));
+        for (kind, object) in protecting {
             let (used, written) = match kind.kind {
                 "BackendTLSPolicy" | "BackendTLSOverride" => (
                     json!({"validation": {"hostname": "a.example"}}),

@@ -227,7 +227,7 @@ impl Leader {
     }
 }
 
-/// Returns the objects that cannot be parsed.
+/// Returns the objects that cannot be parsed, and policies of which only a part is known.
 fn unreadable(problems: &[Problem]) -> BTreeMap<ObjectRef, Unreadable> {
     let of_object = |problem: &Problem| {
         let why = Unreadable {
@@ -236,7 +236,8 @@ fn unreadable(problems: &[Problem]) -> BTreeMap<ObjectRef, Unreadable> {
         };
         Some((problem.object.clone()?, why))
     };
-    problems.iter().filter_map(of_object).collect()
+    let unserved = problems.iter().filter(|problem| !problem.is_served);
+    unserved.filter_map(of_object).collect()
 }
 
 #[cfg(test)]

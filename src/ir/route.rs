@@ -113,7 +113,7 @@ pub enum Action {
     /// Forwards it to one of the backends by weight. Responds with 500 if the list is empty or all weights are 0. Of a
     /// TLSRoute, TCPRoute or UDPRoute, it is a connection or a datagram, which is closed or dropped instead.
     Forward(Box<[WeightedBackend]>),
-    /// Responds with 500: the rule cannot be served as written, for this reason.
+    /// Responds with 500, or closes or drops: the rule cannot be served as written, for this reason.
     Invalid(Text),
 }
 

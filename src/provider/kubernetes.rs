@@ -17,6 +17,7 @@ pub mod observer;
 mod once;
 mod parsed;
 mod pods;
+mod problems;
 mod referenced;
 mod references;
 mod requests;

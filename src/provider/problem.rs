@@ -7,11 +7,16 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::api::{Kind, Object, ObjectRef, Severity, admit, protects};
+use crate::api::kind::StatusShape;
+use crate::api::{
+    Kind, Object, ObjectRef, Severity, UnknownFields, admit, protects, unknown_fields,
+};
 use crate::snapshot::Snapshot;
 
 /// Maximum number of printed characters of a rule: some CEL rules are very long.
 const RULE_SHOWN: usize = 160;
+/// Maximum number of unknown fields in a message.
+const FIELDS_SHOWN: usize = 4;
 /// Maximum number of printed characters of a name or field. Valid ones are never longer.
 const NAME_SHOWN: usize = 600;
 
@@ -65,6 +70,9 @@ pub struct Problem {
     /// Whether requests that the object protects are served without it, since nothing says which ones they are.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaves_open: bool,
+    /// Whether the object is in service as far as it is known, so that its conditions are those of its known part.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_served: bool,
 }
 
 impl Problem {
@@ -83,6 +91,7 @@ impl Problem {
             message: message.into(),
             rule: String::new(),
             leaves_open: false,
+            is_served: false,
         }
     }
 
@@ -99,6 +108,38 @@ impl Problem {
     /// Returns where it is; `None` for objects of a cluster.
     pub fn place(&self) -> Option<&FileLocation> {
         Some(&self.location).filter(|it| !it.file.as_os_str().is_empty())
+    }
+
+    /// Returns the problem of an object with fields that this version does not know, besides those that its sender reports.
+    pub(super) fn of_unknown_fields(
+        name: &ObjectRef,
+        object: &Object,
+        of_sender: &UnknownFields,
+    ) -> Option<Self> {
+        let unknown = unknown_fields::effects(object);
+        let is_own = |(field, _): &(&str, _)| of_sender.iter().all(|other| other != *field);
+        let mut parts: Vec<String> = unknown
+            .filter(is_own)
+            .map(|(field, effect)| format!("{field}: unknown field; {effect}"))
+            .collect();
+        if parts.is_empty() {
+            return None;
+        }
+        let more = parts.len().saturating_sub(FIELDS_SHOWN);
+        if more > 0 {
+            parts.truncate(FIELDS_SHOWN);
+            parts.push(format!("and {more} more fields"));
+        }
+        let message = format!(
+            "{}; use a later version of Portcullis than {}",
+            parts.join("; "),
+            env!("CARGO_PKG_VERSION")
+        );
+        Some(Self {
+            // A section of a policy that cannot be used makes `Accepted` false.
+            is_served: object.kind().status != Some(StatusShape::Policy),
+            ..Self::of_object(name.clone(), object.meta().generation, message)
+        })
     }
 
     /// Creates a problem of an object of a cluster.

@@ -33,6 +33,7 @@ mod size;
 mod source;
 mod telemetry;
 mod timeouts;
+mod unknown_field;
 
 use std::sync::Arc;
 

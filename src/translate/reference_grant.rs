@@ -2,6 +2,7 @@
 //! for.
 
 use crate::api::gateway::ReferenceGrant;
+use crate::api::unknown_fields;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::released;
 
@@ -48,13 +49,17 @@ pub(super) fn permitting<'a>(
 
 /// Reports whether a grant of the namespace of `to` permits `from` to refer to it.
 pub(super) fn permits(grant: &ReferenceGrant, from: &ObjectRef, to: &ObjectRef) -> bool {
-    grant.spec.from.iter().any(|source| {
-        released(&source.group, &source.kind) == (&*from.group, &*from.kind)
-            && source.namespace == *from.namespace
-    }) && grant.spec.to.iter().any(|target| {
-        let named = target.name.as_deref().filter(|name| !name.is_empty());
-        target.group == *to.group
-            && target.kind == *to.kind
-            && named.is_none_or(|name| name == &*to.name)
-    })
+    // A field that this version does not know may be a condition.
+    let is_known = unknown_fields::refusing(grant, "spec").is_none();
+    is_known
+        && grant.spec.from.iter().any(|source| {
+            released(&source.group, &source.kind) == (&*from.group, &*from.kind)
+                && source.namespace == *from.namespace
+        })
+        && grant.spec.to.iter().any(|target| {
+            let named = target.name.as_deref().filter(|name| !name.is_empty());
+            target.group == *to.group
+                && target.kind == *to.kind
+                && named.is_none_or(|name| name == &*to.name)
+        })
 }

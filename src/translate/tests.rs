@@ -3,6 +3,7 @@
 
 mod listener_names;
 mod listener_sets;
+mod unknown_fields;
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -53,6 +53,12 @@ pub(super) const KINDS: &[Kind] = &[
         "accesspolicies",
         true,
     ),
+    kind(
+        "portcullis.dev/v1alpha1",
+        "RouteFilter",
+        "routefilters",
+        true,
+    ),
     kind(GATEWAY, "GatewayClass", "gatewayclasses", false),
     kind(GATEWAY, "Gateway", "gateways", true),
     kind(GATEWAY, "ListenerSet", "listenersets", true),

@@ -1,5 +1,5 @@
 //! A data plane that watches a cluster: the program, an API server with every kind of failure, and a client of the data
-//! plane. `serving`, `order`, `protecting` and `invalid` test the program. `events`, `faults`, `namespaces` and `secrets` test
+//! plane. `serving`, `order`, `protecting`, `invalid` and `later` test the program. `events`, `faults`, `namespaces` and `secrets` test
 //! what the provider publishes. `backend_kinds` tests both.
 //! | fault | tests |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | events that are large, invalid, of unknown objects or without an object | `events` |
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
 //! | objects that no CRD would admit | `invalid` |
+//! | CRDs of a later version than the program | `later`, `protecting::policy_with_a_section_of_a_later_version_*` |
 //! | the cluster serves XListenerSets instead of ListenerSets | `experimental` |
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
 //! | the Pods of a ReleaseBackend cannot be listed | `pods` |
@@ -35,6 +36,7 @@ mod faults;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod invalid;
+mod later;
 mod namespaces;
 mod once;
 mod order;

@@ -38,7 +38,7 @@ fn object<'a>(
     path: &mut Path<'a>,
     findings: &mut Vec<Finding>,
 ) {
-    let is_closed = !node.preserves_unknown_fields && node.additional_properties.is_none();
+    let is_closed = node.is_closed();
     map.retain(
         |name, value| match node.member(name).map(|member| schema.resolve(member)) {
             Some(member) => !value.is_null() || member.nullable,

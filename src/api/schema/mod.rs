@@ -9,6 +9,7 @@ mod hint;
 mod node;
 mod path;
 mod pattern;
+mod unknown;
 mod valid;
 mod validate;
 
@@ -24,6 +25,7 @@ use self::faulty::Faulty;
 pub(crate) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
+use self::unknown::UnknownField;
 use self::valid::Digest;
 use super::annotation;
 use super::finding::Finding;
@@ -81,6 +83,21 @@ pub(super) fn apply(kind: &Kind, object: &mut Map<String, Value>) -> Vec<Finding
         object.extend(body);
     }
     findings
+}
+
+/// Visits each field in the spec of an object that the schema of its kind does not have, in the order of the names. A field that
+/// is null is absent.
+///
+/// # Errors
+/// When the schema cannot be parsed.
+pub(super) fn unknown_fields<'a>(
+    kind: &Kind,
+    spec: &'a Value,
+    found: &mut dyn FnMut(&UnknownField<'a, '_>),
+) -> Result<(), serde_json::Error> {
+    let schema = of_kind(kind)?;
+    unknown::visit(&schema, spec, found);
+    Ok(())
 }
 
 /// Checks an object without its metadata: first its schema, then the rules of all values without an error so far.

@@ -151,6 +151,11 @@ impl Properties {
 }
 
 impl Node {
+    /// Reports whether a field that is not among the properties is an unknown one.
+    pub(super) fn is_closed(&self) -> bool {
+        !self.preserves_unknown_fields && self.additional_properties.is_none()
+    }
+
     /// Returns the schema of a member: of the declared property, or else of additional properties.
     pub(super) fn member(&self, name: &str) -> Option<&Self> {
         self.properties

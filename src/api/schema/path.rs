@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 /// A path such as `spec.rules[0].name`.
 #[derive(Debug, Default)]
 pub(super) struct Path<'a>(Vec<Segment<'a>>);
@@ -32,6 +34,16 @@ impl<'a> Path<'a> {
     /// Removes the last segment.
     pub(super) fn pop(&mut self) {
         self.0.pop();
+    }
+
+    /// Returns the value at this path of another object.
+    pub(super) fn follow<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+        self.0
+            .iter()
+            .try_fold(object, |value, segment| match segment {
+                Segment::Field(name) | Segment::Key(name) => value.get(*name),
+                Segment::Index(index) => value.get(*index),
+            })
     }
 
     /// Returns the path of a nested field.

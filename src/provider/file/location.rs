@@ -59,6 +59,7 @@ impl<'a> Location<'a> {
             message: finding.message.clone(),
             rule: finding.rule.clone(),
             leaves_open: false,
+            is_served: false,
         }
     }
 }

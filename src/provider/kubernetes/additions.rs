@@ -75,7 +75,9 @@ where
     let precedence = |route: &T| {
         let metadata = route.meta();
         let priority = metadata.annotations.get(PRIORITY).cloned();
-        (priority, metadata.creation_timestamp)
+        // Requests of rules with such fields are refused.
+        let unknown = metadata.unknown_fields.clone();
+        (priority, metadata.creation_timestamp, unknown)
     };
     let RouteSpec {
         parent_refs,
@@ -256,6 +258,9 @@ mod tests {
             let other = with(json!({"annotations": {"other": "1"}, "labels": {"a": "b"}}));
             assert!(adds(Some(&none), &priority) && adds(Some(&priority), &none));
             assert!(adds(Some(&none), &anew) && !adds(Some(&none), &other));
+            // Its requests are served where it has lost a field that this version does not know.
+            let refused = with(json!({"unknownFields": ["spec.rules[0].later"]}));
+            assert!(adds(Some(&refused), &none));
         }
     }
 

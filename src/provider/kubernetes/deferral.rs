@@ -15,7 +15,10 @@ use crate::api::{Kind, Object, Text};
 pub(super) fn may_wait(published: Option<&Object>, new: &Object) -> bool {
     match published {
         None => !is_policy(new.kind()),
-        Some(published) => protects_alike(published, new),
+        Some(published) => {
+            let unknown = |object: &Object| object.meta().unknown_fields.clone();
+            unknown(published) == unknown(new) && protects_alike(published, new)
+        }
     }
 }
 

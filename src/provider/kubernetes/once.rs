@@ -21,7 +21,7 @@ use super::references::{References, is_held_by_reference};
 use super::requests::requests_by_name;
 use super::retry::Failure;
 use super::scope::{Scope, is_watched_where_needed};
-use crate::api::{Kind, ObjectRef};
+use crate::api::{Kind, ObjectRef, UnknownFields};
 use crate::cluster::api_server::describe;
 use crate::provider::{Load, Problem};
 use crate::runtime::backoff::Backoff;
@@ -154,7 +154,11 @@ impl Collected {
         }
         let name = kind.object_ref(&parsed.key.namespace, &parsed.key.name);
         match parsed.content.parse() {
-            Ok(object) => drop(self.snapshot.insert(object)),
+            Ok(object) => {
+                let problem = Problem::of_unknown_fields(&name, &object, &UnknownFields::default());
+                self.problems.extend(problem);
+                self.snapshot.insert(object);
+            }
             Err(unparsed) => {
                 let (_, problem) = unparsed.serve(&name, parsed.generation, &mut self.snapshot);
                 self.problems.push(problem);

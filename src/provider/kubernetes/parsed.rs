@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::head::Head;
 use super::observer::{Observed, is_observed};
-use crate::api::{Key, Kind, Object, ObjectMeta, decode_whole, protects};
+use crate::api::{Key, Kind, Object, ObjectMeta, decode_whole, decode_whole_event};
 use crate::provider::problem::{Unparsed, unreadable};
 
 /// An object whose head is parsed.
@@ -105,10 +105,7 @@ impl Event {
     }
 
     fn parse(self) -> Result<Object, Unparsed> {
-        if protects(self.kind) {
-            return parse(self.kind, self.object());
-        }
-        let object = self.kind.decode_event(&self.text);
+        let object = decode_whole_event(self.kind, &self.text);
         object.map_err(|error| unreadable(self.object(), &error))
     }
 
@@ -165,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_unknown_fields() {
+    fn drops_fields_of_metadata_that_are_not_read() {
         for parsed in parsed("HTTPRoute", &json!({"hostnames": ["a.example"]})) {
             assert_eq!(parsed.key, Key::new("default", "a"));
             assert_eq!((parsed.version, parsed.generation), (Some(7), 3));
@@ -173,6 +170,16 @@ mod tests {
             let object = parsed.content.parse().unwrap();
             let annotations: Vec<_> = object.meta().annotations.keys().collect();
             assert_eq!(annotations, ["other"]);
+        }
+    }
+
+    #[test]
+    fn other_objects_say_which_fields_are_unknown() {
+        let spec = json!({"rules": [{"filters": [{"type": "CORS", "cors": {"later": "a"}}]}]});
+        for parsed in parsed("HTTPRoute", &spec) {
+            let object = parsed.content.parse().unwrap();
+            let fields: Vec<_> = object.meta().unknown_fields.iter().collect();
+            assert_eq!(fields, ["spec.rules[0].filters[0].cors.later"]);
         }
     }
 

@@ -13,12 +13,13 @@ use super::observer::Observer;
 use super::parsed::{Content, ParsedObject};
 use super::pods;
 use super::pods::{PodScopes, ScopeChange, needs_pods};
+use super::problems::Problems;
 use super::referenced::{Referenced, WantedChanges};
 use super::references::{References, can_reference, is_held_by_reference};
 use super::retained::Retained;
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
-use crate::api::{Key, Kind, Object, ObjectRef, waits};
+use crate::api::{Key, Kind, Object, ObjectRef, UnknownFields, waits};
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
 
@@ -29,7 +30,7 @@ pub(super) struct Store {
     /// The next number. None is used twice: changes of a watch that has ended may still be in the queue.
     next_scope: usize,
     snapshot: Snapshot,
-    problems: BTreeMap<ObjectRef, Problem>,
+    problems: Problems,
     /// Incomplete lists by scope. Only the keys of unreferenced objects are kept.
     staged: BTreeMap<usize, BTreeMap<Key, Option<ParsedObject>>>,
     /// Scopes that have never been listed. Nothing is published before they are.
@@ -64,7 +65,7 @@ impl Store {
     ) -> Self {
         Self {
             snapshot: Snapshot::default(),
-            problems: BTreeMap::new(),
+            problems: Problems::default(),
             staged: BTreeMap::new(),
             awaited: (0..scopes.len()).collect(),
             expected: BTreeSet::new(),
@@ -294,7 +295,7 @@ impl Store {
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
-            problems: self.problems.values().cloned().chain(late).collect(),
+            problems: self.problems.iter().cloned().chain(late).collect(),
         })
     }
 
@@ -343,13 +344,8 @@ impl Store {
 
     /// Returns the keys of all objects of a kind, including those that never had a valid version.
     fn known(&self, kind: &Kind) -> BTreeSet<Key> {
-        let unreadable = self
-            .problems
-            .keys()
-            .filter(|object| (&*object.group, &*object.kind) == (kind.group, kind.kind))
-            .map(|object| Key::new(&object.namespace, &object.name));
-        let readable = self.snapshot.keys(kind);
-        readable.into_iter().chain(unreadable).collect()
+        let readable = self.snapshot.keys(kind).into_iter();
+        readable.chain(self.problems.keys(kind)).collect()
     }
 
     /// Stores an object, unless it is held by reference and not referenced.
@@ -366,7 +362,7 @@ impl Store {
         if let (Some(observer), Some(observed)) = (&self.observer, parsed.observed) {
             observer.observed(&name, observed);
         }
-        let is_unchanged = !self.problems.contains_key(&name)
+        let is_unchanged = !self.problems.has(&name)
             && self
                 .snapshot
                 .object(&name)
@@ -383,13 +379,13 @@ impl Store {
     fn serve(&mut self, name: &ObjectRef, content: Content, generation: i64) -> bool {
         match content.parse() {
             Ok(object) => {
-                let was_unreadable = self.problems.remove(name).is_some();
-                self.replace_version(name.clone(), object) | was_unreadable
+                let problem = Problem::of_unknown_fields(name, &object, &UnknownFields::default());
+                let is_other_problem = self.problems.set(name, problem);
+                self.replace_version(name.clone(), object) | is_other_problem
             }
             Err(unparsed) => {
                 let (is_changed, problem) = unparsed.serve(name, generation, &mut self.snapshot);
-                let previous = self.problems.insert(name.clone(), problem.clone());
-                is_changed | (previous.as_ref() != Some(&problem))
+                self.problems.set(name, Some(problem)) | is_changed
             }
         }
     }

@@ -8,7 +8,9 @@ use serde::de::Error as _;
 use serde_json::Value;
 
 use crate::api::key_set::KeySet;
-use crate::api::{Kind, Object, ObjectRef, Severity, decode_whole, group_and_version, protects};
+use crate::api::{
+    Kind, Object, ObjectRef, Severity, decode_whole, group_and_version, protects, unknown_to_sender,
+};
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
@@ -28,7 +30,7 @@ pub(super) struct GatewayObjects {
     unreadable: BTreeMap<ObjectRef, Unreadable>,
 }
 
-/// An invalid object.
+/// An object that is invalid, or has fields that this version does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unreadable {
     value: Arc<Value>,
@@ -181,7 +183,7 @@ impl GatewayObjects {
         };
         match decoded {
             Ok(object) => {
-                self.unreadable.remove(&name);
+                self.report_unknown_fields(&name, &object, value);
                 let object = self.with_known_keys(object);
                 self.snapshot.insert(object);
             }
@@ -197,6 +199,20 @@ impl GatewayObjects {
             }
         }
         Ok(name)
+    }
+
+    /// Keeps the object of a later version as it was sent, beside what is known of it: the next version may know all of it.
+    fn report_unknown_fields(&mut self, name: &ObjectRef, object: &Object, value: Value) {
+        match Problem::of_unknown_fields(name, object, &unknown_to_sender(&value)) {
+            None => drop(self.unreadable.remove(name)),
+            Some(problem) => {
+                let unreadable = Unreadable {
+                    value: Arc::new(value),
+                    problem: Some(problem),
+                };
+                self.unreadable.insert(name.clone(), unreadable);
+            }
+        }
     }
 
     /// Adds the keys of a KeySet without any, if they are known: a controller that has just started did not fetch them yet.

@@ -25,6 +25,7 @@ use crate::translate::links::Collector;
 use crate::translate::memo::{Memo, Replaced};
 use crate::translate::served::LastGood;
 use crate::translate::source::Source;
+use crate::translate::unknown_field;
 
 pub(super) const KIND: BackendKind = BackendKind {
     gvk: "gateway.networking.x-k8s.io/v1alpha1.XBackend",
@@ -255,6 +256,9 @@ fn protocol(name: Option<&str>) -> Result<UpstreamProtocol, Fault> {
 /// Checks that an XBackend has a hostname outside the cluster.
 fn check(object: &XBackend) -> Result<(), Fault> {
     let spec = &object.spec;
+    if let Some(fault) = unknown_field::of_part(object, "spec") {
+        return Err(invalid(fault.message));
+    }
     if spec.kind != "ExternalHostname" {
         return Err(invalid(format!(
             "spec.type is {:?}; it has to be ExternalHostname",

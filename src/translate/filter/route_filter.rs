@@ -16,6 +16,7 @@ use crate::translate::filter::fault::unsupported;
 use crate::translate::input::Input;
 use crate::translate::patterns::RoutePatterns;
 use crate::translate::reason::Fault;
+use crate::translate::unknown_field;
 
 /// Maximum length of a body in bytes: each pod keeps it.
 const MAX_BODY: usize = 64 * 1024;
@@ -28,6 +29,9 @@ pub(in crate::translate) fn translate(
     patterns: &mut RoutePatterns,
 ) -> Result<Filter, Fault> {
     let field = format!("{field}: RouteFilter {}", object.metadata.name);
+    if let Some(fault) = unknown_field::of_part(object, "spec") {
+        return Err(unsupported(&field, &fault.message));
+    }
     // Destructured, so that a new field fails to compile until it is handled here.
     let RouteFilterSpec {
         regex_rewrite,

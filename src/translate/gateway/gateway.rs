@@ -134,9 +134,12 @@ pub(super) fn draft<'a>(input: &Input<'a>, gateway: &'a Gateway) -> Option<Gatew
         None => Ok(Granted::default()),
     };
     let name = gateway.object_ref();
-    let listeners = gateway.spec.listeners.iter();
+    let listeners = gateway.spec.listeners.iter().enumerate();
     let listeners = listeners
-        .map(|spec| ListenerDraft::new(input, spec, &name, gateway.metadata.generation))
+        .map(|(index, spec)| {
+            let generation = gateway.metadata.generation;
+            ListenerDraft::new(input, spec, &name, generation).check_fields(gateway, index)
+        })
         .collect();
     let parameters = match of_class {
         Ok(of_class) => parameters::of_gateway(input, gateway, &of_class),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::api::Resource;
 use crate::api::gateway::{Listener as Spec, RouteGroupKind};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::tls::{CipherPolicy, ClientValidation, TlsVersion};
@@ -14,6 +15,7 @@ use crate::status::Condition;
 use crate::translate::input::Input;
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
+use crate::translate::unknown_field;
 
 /// Prefix of our TLS options. Options of other domains are ignored.
 const OPTION_PREFIX: &str = "portcullis.dev/";
@@ -93,6 +95,14 @@ impl<'a> ListenerDraft<'a> {
             draft.read_tls();
         }
         draft
+    }
+
+    /// Rejects the listener at `index` of its object if it has a field that this version does not know.
+    pub(super) fn check_fields<T: Resource>(mut self, object: &T, index: usize) -> Self {
+        if let Some(fault) = unknown_field::of_item(object, "spec.listeners", index) {
+            self.reject(fault.reason, fault.message);
+        }
+        self
     }
 
     /// Returns the path of a field of this listener.

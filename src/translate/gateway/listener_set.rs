@@ -14,6 +14,7 @@ use super::listener::ListenerDraft;
 use super::selector;
 use crate::translate::input::Input;
 use crate::translate::reason::{Fault, Reason};
+use crate::translate::unknown_field;
 
 /// Maximum number of listeners that the ListenerSets of one namespace may add to a Gateway, so that one team cannot take
 /// the memory and the time of the others. 256 full ListenerSets.
@@ -33,8 +34,10 @@ pub(super) fn merge<'a>(
         let fault = check(input, set, gateway);
         let first = gateway.listeners.len();
         if fault.is_none() {
-            let listeners = set.spec.listeners.iter();
-            let drafts = listeners.map(|spec| ListenerDraft::new(input, spec, &name, generation));
+            let listeners = set.spec.listeners.iter().enumerate();
+            let drafts = listeners.map(|(index, spec)| {
+                ListenerDraft::new(input, spec, &name, generation).check_fields(&**set, index)
+            });
             gateway.listeners.extend(drafts);
             let merged = merged.entry(&set.metadata.namespace).or_default();
             for listener in &mut gateway.listeners[first..] {
@@ -74,6 +77,10 @@ fn check(input: &Input<'_>, set: &ListenerSet, gateway: &GatewayDraft<'_>) -> Op
             set.spec.parent_ref.name, gateway.name
         );
         return Some(Fault::new(Reason::Invalid, message));
+    }
+    if let Some(fault) = unknown_field::of_part(gateway.object, "spec.allowedListeners") {
+        let message = format!("{}: {}", gateway.name, fault.message);
+        return Some(Fault::new(Reason::NotAllowed, message));
     }
     let own = &gateway.object.metadata.namespace;
     let namespace = &set.metadata.namespace;

@@ -91,6 +91,7 @@ fn settings(
         matches: _,
         backend_refs: _,
     } = spec;
+    builder.check_fields(id.index)?;
     let session = session_persistence.as_ref();
     let session = session.map(|spec| session_persistence::of_rule(spec, id, field));
     let filters = filters(builder, list, field, name.as_deref());

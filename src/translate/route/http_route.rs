@@ -83,6 +83,7 @@ fn settings(
         matches: _,
         backend_refs: _,
     } = spec;
+    builder.check_fields(id.index)?;
     let timeouts = timeouts.as_ref();
     let timeouts = timeouts.map(|spec| timeouts::translate(spec, &format!("{field}.timeouts")));
     let session = session_persistence.as_ref();

@@ -54,6 +54,8 @@ fn rule(builder: &mut RouteBuilder<'_>, index: usize, spec: &L4Rule) -> Rule {
         id: builder.rule_id(index, name),
         matches: vec![everything],
         forward,
-        settings: Ok(RuleSettings::default()),
+        settings: builder
+            .check_fields(index)
+            .map(|()| RuleSettings::default()),
     })
 }

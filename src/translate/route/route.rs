@@ -1,6 +1,7 @@
 //! The interface of route kinds, and the steps that all kinds share: hostnames, backendRefs, rules that cannot be
 //! served, and the route's conditions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use thin_vec::ThinVec;
@@ -24,6 +25,7 @@ use crate::translate::patterns::RoutePatterns;
 use crate::translate::protocol::Protocol;
 use crate::translate::reason::{ConditionType, Fault, Reason, judge, merge};
 use crate::translate::source::Source;
+use crate::translate::unknown_field;
 
 /// Maximum weight of a backendRef.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -131,6 +133,7 @@ impl Built {
             route: name,
             kind: R::ROUTE_KIND,
             consumer,
+            refused: refused(object),
             backends,
             targetable: Vec::new(),
             with_status: Vec::new(),
@@ -236,6 +239,16 @@ impl Built {
     }
 }
 
+/// Returns the rules that are refused because of fields that this version does not know. A route without rules may have one.
+fn refused<R: RouteObject>(object: &R) -> BTreeMap<usize, Fault> {
+    let rules = 0..object.spec().rules.len().max(1);
+    let faults = rules.filter_map(|index| {
+        let fault = unknown_field::of_item(object, "spec.rules", index)?;
+        Some((index, fault))
+    });
+    faults.collect()
+}
+
 /// Returns the fault of the first hostname that is none.
 pub(in crate::translate) fn invalid_hostname(hostnames: &[Text]) -> Option<Fault> {
     let index = hostnames
@@ -253,6 +266,8 @@ pub(in crate::translate) struct RouteBuilder<'a> {
     pub(in crate::translate) route: &'a ObjectRef,
     kind: RouteKind,
     consumer: Option<&'a Consumer>,
+    /// The rules with fields that this version does not know.
+    refused: BTreeMap<usize, Fault>,
     backends: &'a mut Backends,
     /// Permitted backend references, each with the name of the rule.
     targetable: Vec<(ObjectRef, Option<Text>)>,
@@ -298,6 +313,11 @@ impl RouteBuilder<'_> {
             index,
             name: name.map(Text::from),
         }
+    }
+
+    /// Fails if the rule at `index` has a field that this version does not know, and that may be what refuses its requests.
+    pub(super) fn check_fields(&self, index: usize) -> Result<(), Fault> {
+        self.refused.get(&index).cloned().map_or(Ok(()), Err)
     }
 
     /// Drops a rule with invalid matches: it is unknown which requests it is for.

@@ -49,7 +49,7 @@ impl Store {
         if let Some(observer) = self.observer.as_ref().filter(|_| is_observed(kind)) {
             observer.deleted(name);
         }
-        let was_unreadable = self.problems.remove(name).is_some();
+        let was_unreadable = self.problems.set(name, None);
         let stays = match protection(kind) {
             Protection::Protects => self.retain(name),
             Protection::Takes => self.hold_removed(kind, name),

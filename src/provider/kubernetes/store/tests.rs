@@ -10,6 +10,7 @@ use super::super::observer::Observed;
 use super::*;
 use crate::provider::problem::unreadable;
 
+mod later;
 mod order;
 mod protecting;
 mod removal;
