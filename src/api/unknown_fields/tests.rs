@@ -212,7 +212,7 @@ fn whole_object_is_refused_where_each_field_may_narrow_it() {
 }
 
 /// Returns the unknown fields of a route.
-fn kept(spec: Value) -> Vec<String> {
+fn kept(spec: &Value) -> Vec<String> {
     let kind = Kind::find("gateway.networking.k8s.io/v1", "HTTPRoute").unwrap();
     let object = json!({"metadata": {"name": "a"}, "spec": spec});
     let object = decode_whole(kind, &object).unwrap();
@@ -226,7 +226,7 @@ fn few_fields_are_kept_and_all_that_refuse() {
         .map(|it| (format!("later{it:02}"), json!(1)))
         .collect();
     let rule = json!({"matches": [many, many], "timeouts": many, "retry": many});
-    let fields = kept(json!({"rules": vec![rule; 16]}));
+    let fields = kept(&json!({"rules": vec![rule; 16]}));
     assert_eq!(fields.len(), 16 + MAX_OTHERS);
     for index in 0..16 {
         let first = format!("spec.rules[{index}].matches[0].later00");
@@ -243,7 +243,7 @@ fn long_and_odd_names_are_shortened_behind_what_they_refuse() {
     let name = "\n".repeat(1000);
     let mut rule = json!({});
     rule[&name] = json!(1);
-    let fields = kept(json!({"rules": [rule]}));
+    let fields = kept(&json!({"rules": [rule]}));
     assert_eq!(fields.len(), 1);
     assert!(fields[0].starts_with("spec.rules[0].??"), "{fields:?}");
     assert_eq!(fields[0].chars().count(), MAX_CHARS + 1);

@@ -425,7 +425,7 @@ fn series_of_changes_by_one_author_holds_no_status_of_another() {
 #[test]
 fn object_of_which_a_part_is_served_keeps_the_conditions_of_this_part() {
     let problem = Problem::of_object(name(0), 2, "why");
-    assert_eq!(unreadable(&[problem.clone()]).len(), 1);
+    assert_eq!(unreadable(std::slice::from_ref(&problem)).len(), 1);
     let served = Problem {
         is_served: true,
         ..problem

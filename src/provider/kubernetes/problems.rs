@@ -12,11 +12,14 @@ pub(super) struct Problems(BTreeMap<ObjectRef, Problem>);
 impl Problems {
     /// Replaces or removes the problem of an object. Returns whether it differs from the previous one.
     pub(super) fn set(&mut self, name: &ObjectRef, problem: Option<Problem>) -> bool {
-        let previous = match &problem {
-            Some(problem) => self.0.insert(name.clone(), problem.clone()),
-            None => self.0.remove(name),
+        let Some(problem) = problem else {
+            return self.0.remove(name).is_some();
         };
-        previous != problem
+        if self.0.get(name) == Some(&problem) {
+            return false;
+        }
+        self.0.insert(name.clone(), problem);
+        true
     }
 
     /// Reports whether an object has a problem.

@@ -69,12 +69,11 @@ impl Store {
     pub(super) fn retain_targets(&mut self, name: ObjectRef, published: Option<Object>) -> bool {
         let new = self.snapshot.object(&name);
         let loses_targets = |it: &Object| new.is_some_and(|new| new.with_targets_of(it).is_some());
-        let published = published.filter(loses_targets);
-        let loses = published.is_some();
-        published
-            .into_iter()
-            .for_each(|it| self.retained.add(name.clone(), it));
-        loses
+        let Some(published) = published.filter(loses_targets) else {
+            return false;
+        };
+        self.retained.add(name, published);
+        true
     }
 
     /// Removes a policy that protects requests, and leaves it in force. Returns whether there is something to leave.
