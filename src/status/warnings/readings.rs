@@ -232,7 +232,7 @@ mod tests {
     use crate::ir::{ObjectRef, RuleId};
 
     /// The number of the rule that a rule for a path is compared with, beside others that need less.
-    fn passing(path: PathMatch, others: &[(&str, PathMatch)]) -> Option<usize> {
+    fn passing(path: &PathMatch, others: &[(&str, PathMatch)]) -> Option<usize> {
         let rule = |path: &PathMatch| Rule {
             id: RuleId {
                 route: ObjectRef::gateway_api("HTTPRoute", "ns", "r"),
@@ -244,7 +244,7 @@ mod tests {
             action: Action::Forward([].into()),
             options: None,
         };
-        let protected = (rule(&path), [Hostname::new("a.com")]);
+        let protected = (rule(path), [Hostname::new("a.com")]);
         let others = others.iter();
         let others: Vec<_> = others
             .map(|(host, path)| (rule(path), [Hostname::new(host)]))
@@ -273,11 +273,11 @@ mod tests {
             ("a.com", prefix("/api")),
             ("a.com", prefix("")),
         ];
-        assert_eq!(passing(prefix("/admin"), &others), Some(5));
-        assert_eq!(passing(prefix("/api/admin"), &others), Some(4));
-        assert_eq!(passing(exact("/api/admin"), &others), Some(3));
-        assert_eq!(passing(prefix("/admin"), &others[..3]), None);
-        assert_eq!(passing(prefix(""), &others), None);
+        assert_eq!(passing(&prefix("/admin"), &others), Some(5));
+        assert_eq!(passing(&prefix("/api/admin"), &others), Some(4));
+        assert_eq!(passing(&exact("/api/admin"), &others), Some(3));
+        assert_eq!(passing(&prefix("/admin"), &others[..3]), None);
+        assert_eq!(passing(&prefix(""), &others), None);
     }
 
     #[test]

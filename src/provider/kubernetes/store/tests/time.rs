@@ -299,44 +299,32 @@ fn versioned(kind: &str, name: &str, spec: &serde_json::Value, version: u64) -> 
 
 /// Returns a host whose requests pass, or reach a Service in plain text.
 fn open(objects: &Snapshot) -> Option<&'static str> {
-    let hosts = HOSTS[..2].iter().copied();
-    hosts.into_iter().find(|host| {
-        let of = |wanted: &str| {
-            let routes = objects.http_routes.iter();
-            let mut routes = routes.filter(|it| it.spec.hostnames.iter().any(|it| **it == *wanted));
-            routes
-                .by_ref()
-                .map(|route| route.clone())
-                .collect::<Vec<_>>()
+    let mut protected = BTreeSet::new();
+    for policy in objects.access_policies.iter() {
+        let targets = policy.spec.target_refs.iter();
+        protected.extend(targets.map(|target| target.name.clone()));
+    }
+    let mut encrypted = BTreeSet::new();
+    for policy in objects.backend_tls_policies.iter() {
+        services(&**policy, &mut encrypted);
+    }
+    for policy in objects.backend_tls_overrides.iter() {
+        services(&**policy, &mut encrypted);
+    }
+    let mut hosts = HOSTS[..2].iter().copied();
+    hosts.find(|host| {
+        let has = |wanted: &str| {
+            let mut routes = objects.http_routes.iter();
+            routes.any(|route| route.spec.hostnames.iter().any(|it| **it == *wanted))
         };
-        let mut routes = of(host);
-        if routes.is_empty() {
-            routes = of(HOSTS[2]);
-        }
-        let protected: BTreeSet<String> = objects
-            .access_policies
-            .iter()
-            .flat_map(|it| {
-                it.spec
-                    .target_refs
-                    .iter()
-                    .map(|it| it.name.clone())
-                    .collect::<Vec<_>>()
-            })
-            .collect();
-        let mut encrypted = BTreeSet::new();
-        objects
-            .backend_tls_policies
-            .iter()
-            .for_each(|it| services(&**it, &mut encrypted));
-        objects
-            .backend_tls_overrides
-            .iter()
-            .for_each(|it| services(&**it, &mut encrypted));
-        routes.iter().any(|route| {
+        let host = if has(host) { host } else { HOSTS[2] };
+        let mut routes = objects.http_routes.iter();
+        routes.any(|route| {
             let service = &route.spec.rules[0].backend_refs[0].name;
             let exists = objects.services.get("default", service).is_some();
-            !protected.contains(&*route.metadata.name) || exists && !encrypted.contains(&**service)
+            let passes = !protected.contains(&*route.metadata.name);
+            let is_plain = exists && !encrypted.contains(&**service);
+            *route.spec.hostnames[0] == *host && (passes || is_plain)
         })
     })
 }
