@@ -38,6 +38,8 @@ struct Deferred {
     next: Option<(Object, Moment)>,
     since: Instant,
     wait: Wait,
+    /// The first change that is not published waits for this moment, or for a later one.
+    first: Moment,
     is_late: bool,
 }
 
@@ -85,6 +87,7 @@ impl Deferrals {
                     previous,
                     next: None,
                     since: Instant::now(),
+                    first: wait.after,
                     wait,
                     is_late: false,
                 };
@@ -97,6 +100,12 @@ impl Deferrals {
     pub(super) fn is_behind(&self, name: &ObjectRef, moments: &Moments) -> bool {
         let deferred = self.all.get(name);
         deferred.is_some_and(|it| !moments.is_past(it.wait.after))
+    }
+
+    /// Reports whether a change that arrived before this moment was asked for is not published, nor a later one of its object.
+    pub(super) fn has_before(&self, moment: Moment) -> bool {
+        let mut changes = self.all.values().filter(|it| it.wait.after > 0);
+        changes.any(|it| it.first <= moment)
     }
 
     /// Ends the wait of an object.
@@ -127,8 +136,9 @@ impl Deferrals {
                 released.names.push(name.clone());
                 return false;
             }
-            if let Some((next, _)) = deferred.next.take_if(|(_, after)| moments.is_past(*after)) {
+            if let Some((next, after)) = deferred.next.take_if(|(_, it)| moments.is_past(*it)) {
                 deferred.previous = Some(next);
+                deferred.first = after + 1;
                 (deferred.since, deferred.is_late) = (now, false);
                 released.is_changed = true;
                 return true;

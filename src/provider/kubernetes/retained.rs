@@ -7,7 +7,7 @@ use std::mem;
 
 use tokio::time::Instant;
 
-use super::deferrals::{Released, late_problem};
+use super::deferrals::{Deferrals, Released, late_problem};
 use super::moments::{Moment, Moments};
 use super::scope::Scope;
 use super::timing::Timing;
@@ -69,6 +69,7 @@ impl Retained {
         &mut self,
         now: Instant,
         moments: &mut Moments,
+        deferred: &Deferrals,
         is_terminating: impl Fn(&str) -> bool,
     ) -> Released {
         let mut released = Released::default();
@@ -81,7 +82,9 @@ impl Retained {
                     }
                     version.after = Some(moments.next());
                 }
-                let ends = version.after.is_some_and(|after| moments.is_past(after));
+                // Of an object that changes often, the last change that is older may be published later.
+                let is_published = |after| moments.is_past(after) && !deferred.has_before(after);
+                let ends = version.after.is_some_and(is_published);
                 let is_late = version.after.is_some() && now >= version.late(&self.timing);
                 released.is_changed |=
                     ends || is_late != mem::replace(&mut version.is_late, is_late);

@@ -19,7 +19,8 @@ impl Store {
         // At once: a deleted policy ends with the route that was deleted before.
         let changed = self.deferred.release(now, &self.referenced, &self.moments);
         let namespaces = &self.snapshot.namespaces;
-        let ended = self.retained.release(now, &mut self.moments, |name| {
+        let (moments, deferred) = (&mut self.moments, &self.deferred);
+        let ended = self.retained.release(now, moments, deferred, |name| {
             let namespace = namespaces.get("", name);
             namespace.is_some_and(|it| it.metadata.deletion_timestamp.is_some())
         });
