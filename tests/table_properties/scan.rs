@@ -17,6 +17,19 @@ fn value_fits(condition: &ValueMatch, value: Option<Vec<u8>>) -> bool {
     }
 }
 
+/// Reports whether a header is a list with the elements of the exact value of a condition.
+fn is_list(condition: &ValueMatch, value: Option<Vec<u8>>) -> bool {
+    let value = value.and_then(|value| String::from_utf8(value).ok());
+    let (ValueMatch::Exact(exact), Some(value)) = (condition, value) else {
+        return false;
+    };
+    let elements = |text: &str| {
+        let elements = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+        elements.map(str::to_owned).collect::<Vec<_>>()
+    };
+    (exact.contains(',') || value.contains(',')) && elements(exact) == elements(&value)
+}
+
 fn decoded(text: &str) -> Vec<u8> {
     let (mut bytes, mut out) = (text.bytes(), Vec::new());
     while let Some(byte) = bytes.next() {
@@ -57,7 +70,8 @@ pub(crate) fn fits(condition: &Match, request: &Request) -> bool {
     let header = |it: &HeaderMatch| {
         let all = request.headers.get_all(&it.name);
         let all: Vec<_> = all.iter().map(HeaderValue::as_bytes).collect();
-        value_fits(&it.value, (!all.is_empty()).then(|| all.join(&b',')))
+        let value = (!all.is_empty()).then(|| all.join(&b','));
+        value_fits(&it.value, value.clone()) || is_list(&it.value, value)
     };
     let query = |it: &QueryMatch| {
         let mut pairs = request.query.into_iter().flat_map(|query| query.split('&'));

@@ -12,9 +12,8 @@ use super::*;
 use crate::api::policy::TlsPolicy;
 
 /// The kinds of the objects that are written.
-const KINDS: [&str; 5] = [
+const KINDS: [&str; 4] = [
     "HTTPRoute",
-    "Service",
     "AccessPolicy",
     "BackendTLSPolicy",
     "BackendTLSOverride",
@@ -50,10 +49,10 @@ fn writes() -> impl Strategy<Value = Write> {
             true => json!({"targetRefs": targets, "basic": {"secretRef": {"name": secret}}}),
             false => json!({"targetRefs": targets, "ipRules": {"deny": ["192.0.2.1"]}}),
         };
-        (KINDS[2], spec)
+        (KINDS[1], spec)
     });
     let tls =
-        (prop::sample::select(&KINDS[3..]), some_names()).prop_map(move |(kind, services)| {
+        (prop::sample::select(&KINDS[2..]), some_names()).prop_map(move |(kind, services)| {
             let targets = targets("", "Service", services);
             let validation = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
             (
@@ -82,7 +81,8 @@ enum Step {
     Write(Write),
     /// The watch of a kind shows the next change.
     Arrive(usize),
-    /// The watch of a kind has broken: a list shows what is there now.
+    /// The watch of a kind has broken: a list shows what is there now. Not of policies: a list hides a version that protected a
+    /// route which is deleted meanwhile.
     List(usize),
     /// The newest versions of the protecting kinds are known.
     Answer,
@@ -96,7 +96,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => writes().prop_map(Step::Write),
         8 => (0..KINDS.len()).prop_map(Step::Arrive),
-        1 => (0..KINDS.len()).prop_map(Step::List),
+        1 => Just(Step::List(0)),
         3 => Just(Step::Answer),
         1 => any::<bool>().prop_map(Step::Fetched),
         1 => (1..1_500_u64).prop_map(Step::Pass),
@@ -131,7 +131,7 @@ fn decoded(write: &Write, spec: &serde_json::Value) -> Object {
 
 impl Cluster {
     fn new() -> Self {
-        let mut cluster = Self {
+        Self {
             store: published(),
             objects: Snapshot::default(),
             version: 0,
@@ -139,15 +139,7 @@ impl Cluster {
             versions: BTreeMap::new(),
             moment: 1,
             wanted: Vec::new(),
-        };
-        for name in NAMES {
-            cluster.write(Write {
-                kind: KINDS[1],
-                name,
-                spec: Some(json!({"ports": [{"port": 80}]})),
-            });
         }
-        cluster
     }
 
     fn write(&mut self, write: Write) {
@@ -297,7 +289,8 @@ fn versioned(kind: &str, name: &str, spec: &serde_json::Value, version: u64) -> 
     }
 }
 
-/// Returns a host whose requests pass, or reach a Service in plain text.
+/// Returns a host whose requests pass, or reach a Service in plain text. What protects is a policy: that a Service is missing
+/// does not count.
 fn open(objects: &Snapshot) -> Option<&'static str> {
     let mut protected = BTreeSet::new();
     for policy in objects.access_policies.iter() {
@@ -321,9 +314,8 @@ fn open(objects: &Snapshot) -> Option<&'static str> {
         let mut routes = objects.http_routes.iter();
         routes.any(|route| {
             let service = &route.spec.rules[0].backend_refs[0].name;
-            let exists = objects.services.get("default", service).is_some();
             let passes = !protected.contains(&*route.metadata.name);
-            let is_plain = exists && !encrypted.contains(&**service);
+            let is_plain = !encrypted.contains(&**service);
             *route.spec.hostnames[0] == *host && (passes || is_plain)
         })
     })
