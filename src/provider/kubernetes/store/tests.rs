@@ -14,7 +14,6 @@ mod later;
 mod order;
 mod protecting;
 mod removal;
-mod time;
 
 fn kinds() -> Vec<&'static Kind> {
     Kind::all().iter().collect()
