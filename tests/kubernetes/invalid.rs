@@ -50,6 +50,13 @@ impl Scene {
             reason.is_empty() || news.iter().any(|line| line.contains(reason))
         });
         self.api.delete(&kind, &namespace, &name);
+        // What is deleted stays in service for a moment, and the next object of this name may share problems with it.
+        let unresolved = || {
+            let lines = self.plane.log(&about);
+            let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+            (count("ERROR ") + count("WARN ")).saturating_sub(count("resolved: "))
+        };
+        eventually(unresolved, |count| *count == 0);
     }
 }
 
