@@ -291,7 +291,10 @@ impl Store {
         let late = self
             .deferred
             .problems(&self.snapshot, &self.moments, &self.scopes);
-        let late = late.chain(self.retained.problems(&self.moments, &self.scopes));
+        let late = late.chain(
+            self.retained
+                .problems(&self.moments, &self.deferred, &self.scopes),
+        );
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
