@@ -80,7 +80,9 @@ where
 trait Protecting: Clone {
     type Target: Target;
 
-    fn targets(&mut self) -> &mut Vec<Self::Target>;
+    fn targets(&self) -> &[Self::Target];
+
+    fn targets_mut(&mut self) -> &mut Vec<Self::Target>;
 
     fn pending(&mut self) -> &mut Option<Box<Self>>;
 }
@@ -91,7 +93,11 @@ macro_rules! protecting {
         $(impl Protecting for $kind {
             type Target = $target;
 
-            fn targets(&mut self) -> &mut Vec<$target> {
+            fn targets(&self) -> &[$target] {
+                &self.spec.target_refs
+            }
+
+            fn targets_mut(&mut self) -> &mut Vec<$target> {
                 &mut self.spec.target_refs
             }
 
@@ -141,10 +147,13 @@ where
     P: Protecting,
     Arc<P>: Into<Object>,
 {
-    let (mut valid, mut later) = (P::clone(valid), P::clone(later));
-    retain_uncovered(later.targets(), valid.targets());
-    let has_more = !later.targets().is_empty();
-    *valid.pending() = has_more.then(|| Box::new(later));
+    let more = uncovered(later.targets(), valid.targets());
+    let mut valid = P::clone(valid);
+    *valid.pending() = (!more.is_empty()).then(|| {
+        let mut later = P::clone(later);
+        *later.targets_mut() = more;
+        Box::new(later)
+    });
     Arc::new(valid).into()
 }
 
@@ -153,14 +162,17 @@ where
     P: Protecting,
     Arc<P>: Into<Object>,
 {
-    let (mut policy, mut previous) = (P::clone(policy), P::clone(previous));
-    retain_uncovered(previous.targets(), policy.targets());
-    let has_more = !previous.targets().is_empty();
-    policy.targets().append(previous.targets());
-    has_more.then(|| Arc::new(policy).into())
+    // Few changes remove targets: only these need a copy of the policy.
+    let more = uncovered(previous.targets(), policy.targets());
+    (!more.is_empty()).then(|| {
+        let mut policy = P::clone(policy);
+        policy.targets_mut().extend(more);
+        Arc::new(policy).into()
+    })
 }
 
-/// Retains the targets that none of these covers.
-fn retain_uncovered<T: Target>(targets: &mut Vec<T>, known: &[T]) {
-    targets.retain(|target| !known.iter().any(|it| it.covers(target)));
+/// Returns the targets that none of the known ones covers.
+fn uncovered<T: Target>(targets: &[T], known: &[T]) -> Vec<T> {
+    let is_uncovered = |target: &&T| !known.iter().any(|it| it.covers(target));
+    targets.iter().filter(is_uncovered).cloned().collect()
 }

@@ -1,11 +1,11 @@
 //! Decodes an object that another program has validated, perhaps one that knows later versions of its kind: the object says
 //! which of its fields this version does not know.
 
-use serde::Deserialize;
 use serde::de::Error as _;
-use serde_json::Value;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 
-use super::meta::UnknownFields;
+use super::meta::{ObjectMeta, UnknownFields};
 use super::object::{Event, Kind, Object};
 use super::protection::protects;
 use super::unknown_fields::{self, is_compared};
@@ -25,25 +25,31 @@ pub fn decode_whole(kind: &Kind, value: &Value) -> Result<Object, serde_json::Er
     }
 }
 
-/// Decodes the object of a watch event in the same way. Faster, since only its spec is needed as a [`Value`].
+/// Decodes the object of a watch event in the same way. Faster, since the rest of the text, which may be most of it, is only
+/// skipped.
 pub fn decode_whole_event(kind: &Kind, event: &[u8]) -> Result<Object, serde_json::Error> {
-    let object = kind.decode_event(event)?;
     if !is_compared(kind) {
-        return Ok(object);
+        return kind.decode_event(event);
     }
     let written: Event<Written> = serde_json::from_slice(event)?;
-    if unknown_fields::of(kind, &written.object.spec, &object).is_empty() {
-        return Ok(object);
-    }
-    let written: Event<Value> = serde_json::from_slice(event)?;
-    decode_whole(kind, &written.object)
+    let Written { metadata, spec } = written.object;
+    let metadata = serde_json::to_value(metadata)?;
+    let mut object = Map::from_iter([("metadata".to_owned(), metadata)]);
+    object.extend(spec.map(|spec| ("spec".to_owned(), spec)));
+    decode_whole(kind, &object.into())
 }
 
-/// The part of an object that is compared with the schema of its kind.
+/// The parts of an object that are read, if its kind is compared with its schema.
 #[derive(Deserialize)]
 struct Written {
-    #[serde(default)]
-    spec: Value,
+    metadata: ObjectMeta,
+    /// May be null, as in the text.
+    #[serde(default, deserialize_with = "present")]
+    spec: Option<Value>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// Returns the unknown fields that an object has come with: those that its sender does not know.
@@ -154,6 +160,28 @@ mod tests {
             }
         }
         assert!(unknown.len() >= 23 && count >= 200, "{count} {unknown:?}");
+    }
+
+    #[test]
+    fn objects_of_events_are_decoded_like_those_of_lists() {
+        for (kind, mut object) in valid() {
+            object["status"] = json!({"later": {}});
+            object["metadata"]["managedFields"] = json!([{"manager": "a"}]);
+            object["metadata"]["labels"] = json!({"a": "b"});
+            object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+            let mut later = object.clone();
+            later["spec"]["later"] = json!(1);
+            let (mut without_spec, mut null) = (object.clone(), object.clone());
+            null["spec"] = Value::Null;
+            without_spec.as_object_mut().unwrap().remove("spec");
+            let mut unnamed = object.clone();
+            unnamed.as_object_mut().unwrap().remove("metadata");
+            for object in [object, later, null, without_spec, unnamed] {
+                let event = json!({"type": "ADDED", "object": object}).to_string();
+                let of_event = decode_whole_event(kind, event.as_bytes()).ok();
+                assert_eq!(of_event, decode_whole(kind, &object).ok(), "{object}");
+            }
+        }
     }
 
     /// Pods compare with the schema what a controller has written.

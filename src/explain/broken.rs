@@ -1,5 +1,5 @@
-//! What stops every request of a rule, because something that the rule needs is broken: the first fault in the order of
-//! phases. Credentials, addresses and limits may refuse a request before.
+//! What stops every request, connection or datagram of a rule, because something that the rule needs is broken: the first
+//! fault in the order of phases. Credentials, addresses and limits may refuse a request before.
 
 use super::backends::is_available;
 use super::configuration::{Configuration, Place};
@@ -12,6 +12,9 @@ use crate::ir::{Filter, ObjectRef};
 use crate::proxy::preview::{Fault, Preview};
 use crate::status::warnings::without_weight;
 use crate::table::Rule;
+
+/// Why a policy refuses all connections and datagrams.
+const NEEDS_REQUESTS: &str = "a policy asks for credentials or decides by requests, which connections and datagrams do not have";
 
 /// Why no request of a rule is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +33,10 @@ enum Passage {
     Response,
 }
 
-/// Looks for a fault in what the requests of a rule need.
+/// Looks for a fault in what the requests or connections of a rule need.
 struct Search<'a> {
     configuration: Configuration<'a>,
     place: Place<'a>,
-    preview: &'a Preview,
 }
 
 /// Returns what stops every request like this one that the rule gets, if anything does.
@@ -46,49 +48,80 @@ pub(super) fn first(
     let search = Search {
         configuration,
         place,
-        preview,
     };
-    search.rule(rule).err()
+    search.rule(rule, preview).err()
+}
+
+/// Returns why no connection or datagram that the rule gets is forwarded, if none is.
+pub(super) fn of_connections(
+    configuration: Configuration<'_>,
+    place: Place<'_>,
+    rule: &Rule,
+) -> Option<String> {
+    let search = Search {
+        configuration,
+        place,
+    };
+    let broken = search.connection(rule).err();
+    broken.map(|broken| broken.why)
 }
 
 impl Search<'_> {
-    fn rule(&self, rule: &Rule) -> Result<(), Broken> {
+    fn rule(&self, rule: &Rule, preview: &Preview) -> Result<(), Broken> {
         if let Some(policies) = place_policies(self.place, rule) {
-            self.policies(policies, rule)?;
+            self.policies(policies, (rule, preview))?;
         }
-        if let Passage::Response = self.filters(&rule.ir.filters)? {
+        if let Passage::Response = self.filters(&rule.ir.filters, Some(preview))? {
             return Ok(());
         }
+        self.action(rule, Some(preview))
+    }
+
+    /// Connections have neither credentials nor filters.
+    fn connection(&self, rule: &Rule) -> Result<(), Broken> {
+        if let Some(policies) = place_policies(self.place, rule) {
+            self.addresses(policies)?;
+            if policies.authentication.is_some() || policies.authorization.is_some() {
+                return Err(broken(Fault::Policy, NEEDS_REQUESTS));
+            }
+        }
+        self.action(rule, None)
+    }
+
+    fn action(&self, rule: &Rule, preview: Option<&Preview>) -> Result<(), Broken> {
         match &rule.ir.action {
             Action::Invalid(reason) => Err(broken(Fault::Rule, reason)),
             Action::Forward(shares) => match without_weight(&rule.ir) {
                 Some(why) => Err(broken(Fault::NoBackend, &why)),
-                None => self.shares(shares),
+                None => self.shares(shares, preview),
             },
         }
     }
 
-    fn policies(&self, policies: &Policies, rule: &Rule) -> Result<(), Broken> {
-        let Policies {
-            ip_rules,
-            limits,
-            authentication,
-            authorization,
-            route: _,
-        } = policies;
-        let clients = self.place.listener.ir.clients.as_deref();
-        let unknown = clients
-            .and_then(unknown_address)
-            .filter(|_| policies.need_addresses());
-        let before = unknown.or(fault(ip_rules)).or(fault(limits));
-        usable(before.or(fault(authentication)))?;
-        if let Some(Enforced::Valid(authentication)) = authentication {
-            if self.preview.is_answered_by(rule) {
+    fn policies(
+        &self,
+        policies: &Policies,
+        (rule, preview): (&Rule, &Preview),
+    ) -> Result<(), Broken> {
+        self.addresses(policies)?;
+        usable(fault(&policies.authentication))?;
+        if let Some(Enforced::Valid(authentication)) = &policies.authentication {
+            if preview.is_answered_by(rule) {
                 return Ok(());
             }
             self.permission(authentication)?;
         }
-        usable(fault(authorization))
+        usable(fault(&policies.authorization))
+    }
+
+    /// Asks whether addresses are known where they decide, and whether what decides by them can be used.
+    fn addresses(&self, policies: &Policies) -> Result<(), Broken> {
+        let clients = self.place.listener.ir.clients.as_deref();
+        let unknown = clients
+            .and_then(unknown_address)
+            .filter(|_| policies.need_addresses());
+        let before = unknown.or(fault(&policies.ip_rules));
+        usable(before.or(fault(&policies.limits)))
     }
 
     /// Asks whether the authorization server of a policy can be asked, unless other credentials are enough.
@@ -119,27 +152,24 @@ impl Search<'_> {
     }
 
     /// Passes the filters of a rule or of a backendRef.
-    fn filters(&self, filters: &[Filter]) -> Result<Passage, Broken> {
+    fn filters(&self, filters: &[Filter], preview: Option<&Preview>) -> Result<Passage, Broken> {
         for filter in filters {
             match filter {
                 Filter::ExternalAuth(auth) => {
                     self.target(&auth.target, (Fault::Rule, Fault::AuthorizationServer))?;
                 }
-                other if self.responds(other) => return Ok(Passage::Response),
+                other if responds(other, preview) => return Ok(Passage::Response),
                 _ => {}
             }
         }
         Ok(Passage::On)
     }
 
-    fn responds(&self, filter: &Filter) -> bool {
-        filter.responds() || filter.answers_preflight() && self.preview.is_preflight()
-    }
-
     /// Fails if all backendRefs with a weight fail in the same way.
-    fn shares(&self, shares: &[WeightedBackend]) -> Result<(), Broken> {
+    fn shares(&self, shares: &[WeightedBackend], preview: Option<&Preview>) -> Result<(), Broken> {
         let used = shares.iter().filter(|share| share.weight > 0);
-        let faults: Option<Vec<Broken>> = used.map(|share| self.share(share).err()).collect();
+        let faults: Option<Vec<Broken>> =
+            used.map(|share| self.share(share, preview).err()).collect();
         let Some(mut faults) = faults else {
             return Ok(());
         };
@@ -154,8 +184,8 @@ impl Search<'_> {
         Err(broken(fault, &why.join("; ")))
     }
 
-    fn share(&self, share: &WeightedBackend) -> Result<(), Broken> {
-        match self.filters(&share.filters)? {
+    fn share(&self, share: &WeightedBackend, preview: Option<&Preview>) -> Result<(), Broken> {
+        match self.filters(&share.filters, preview)? {
             Passage::Response => Ok(()),
             Passage::On => self.target(&share.target, (Fault::Rule, Fault::NoEndpoint)),
         }
@@ -174,6 +204,11 @@ impl Search<'_> {
             }
         }
     }
+}
+
+fn responds(filter: &Filter, preview: Option<&Preview>) -> bool {
+    let is_preflight = || preview.is_some_and(Preview::is_preflight);
+    filter.responds() || filter.answers_preflight() && is_preflight()
 }
 
 fn place_policies<'a>(place: Place<'a>, rule: &'a Rule) -> Option<&'a Policies> {

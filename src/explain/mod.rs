@@ -121,8 +121,10 @@ fn explain_port(
                 PortProtocol::Tls => "the handshake is refused",
                 _ => "nothing is forwarded",
             };
-            explanation.lines("listener", no_listener(port, &request.host, outcome));
-            Outcome::refused(None)
+            let lines = no_listener(port, &request.host, outcome);
+            let reason = lines.first().cloned();
+            explanation.lines("listener", lines);
+            not_forwarded(reason)
         }
         (PortProtocol::Tls, Some(listener)) if is_http(listener) => {
             if listener.server.is_some() {
@@ -131,7 +133,7 @@ fn explain_port(
             explain_listeners(explanation, port, listener, &request.host);
             let refused = "none: the handshake is refused, because the listener has no certificate that can be used";
             explanation.line("rule", refused);
-            Outcome::refused(None)
+            not_forwarded(Some(refused.to_owned()))
         }
         (_, Some(listener)) => {
             explain_forwarding(explanation, port, listener, configuration, request)
@@ -245,11 +247,31 @@ fn explain_forwarding(
         added: &[],
     };
     let place = Place { port, listener };
-    let served = found.ok_or_else(|| not_forwarded(port.protocol()).to_owned());
+    let none = without_rule(port.protocol());
+    let why = found.and_then(|rule| broken::of_connections(configuration, place, rule));
+    if let Some(why) = &why {
+        let effect = match port.protocol() {
+            PortProtocol::Udp => "every datagram is dropped",
+            _ => "every connection is closed",
+        };
+        explanation.line("response", format!("none: {effect}: {why}"));
+    }
+    let served = found.ok_or_else(|| none.to_owned());
     explain_rules(explanation, place, served, &view, configuration);
     match found {
-        Some(rule) => Outcome::rule(&rule.ir.id),
-        None => Outcome::refused(None),
+        Some(rule) => Outcome {
+            reason: why,
+            ..Outcome::rule(&rule.ir.id)
+        },
+        None => not_forwarded(Some(none.to_owned())),
+    }
+}
+
+/// The outcome of a connection or a datagram that no rule gets.
+fn not_forwarded(reason: Option<String>) -> Outcome {
+    Outcome {
+        reason,
+        ..Outcome::refused(None)
     }
 }
 
@@ -348,7 +370,7 @@ fn explain_rules(
     }
 }
 
-fn not_forwarded(protocol: PortProtocol) -> &'static str {
+fn without_rule(protocol: PortProtocol) -> &'static str {
     match protocol {
         PortProtocol::Tls => "none: the handshake is refused",
         PortProtocol::Http | PortProtocol::Tcp | PortProtocol::Udp => "none: nothing is forwarded",

@@ -341,6 +341,39 @@ impl Serialize for Hostname {
     }
 }
 
+/// A set of hosts. Like [`Hostname`], without its own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hosts<'h> {
+    /// One name.
+    Exact(&'h str),
+    /// Every name below a suffix.
+    Wildcard(&'h str),
+    /// Every host.
+    Any,
+}
+
+impl<'h> Hosts<'h> {
+    /// Returns the hosts of a hostname.
+    pub fn of(name: &'h Hostname) -> Self {
+        match name {
+            Hostname::Exact(name) => Self::Exact(name),
+            Hostname::Wildcard(suffix) => Self::Wildcard(suffix),
+            Hostname::Any => Self::Any,
+        }
+    }
+
+    /// Returns the set and all its supersets, the smallest first.
+    pub fn covering(self) -> impl Iterator<Item = Self> {
+        std::iter::successors(Some(self), |set| match set {
+            Self::Exact(text) | Self::Wildcard(text) => Some(match text.split_once('.') {
+                Some((_, suffix)) => Self::Wildcard(suffix),
+                None => Self::Any,
+            }),
+            Self::Any => None,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,6 +425,24 @@ mod tests {
                 "{one} and {two}"
             );
         }
+    }
+
+    #[test]
+    fn sets_of_hosts_are_covered_by_wildcards_of_their_parents() {
+        let covering = |text: &str| {
+            let name = Hostname::new(text);
+            let covering: Vec<_> = Hosts::of(&name).covering().collect();
+            format!("{covering:?}")
+        };
+        assert_eq!(
+            covering("x.a.com"),
+            r#"[Exact("x.a.com"), Wildcard("a.com"), Wildcard("com"), Any]"#
+        );
+        assert_eq!(
+            covering("*.a.com"),
+            r#"[Wildcard("a.com"), Wildcard("com"), Any]"#
+        );
+        assert_eq!(covering(""), "[Any]");
     }
 
     #[test]

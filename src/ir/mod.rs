@@ -65,8 +65,8 @@ pub use backend::{
 };
 pub use filter::Filter;
 pub use listener::{
-    AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Hostnames, Listener, ListenerKey,
-    Port, PortProtocol, Protocol, TlsTermination,
+    AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Hostnames, Hosts, Listener,
+    ListenerKey, Port, PortProtocol, Protocol, TlsTermination,
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;

@@ -6,6 +6,7 @@ use http::{HeaderName, Method};
 use serde::{Serialize, Serializer};
 
 use super::Pattern;
+use super::canonical_path::CanonicalPath;
 use super::sharing::Text;
 
 /// A condition on the path, and others, which must all hold.
@@ -132,6 +133,20 @@ impl PathMatch {
     pub fn is_any(&self) -> bool {
         matches!(self, Self::Prefix(prefix) if prefix.is_empty())
     }
+
+    /// Reports whether a path meets the condition. Does not allocate.
+    #[inline]
+    pub fn matches(&self, path: CanonicalPath<'_>) -> bool {
+        let path = path.as_str();
+        match self {
+            Self::Exact(exact) => **exact == *path,
+            Self::Prefix(prefix) => path
+                .strip_prefix(&**prefix)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
+            Self::Regex(pattern) => pattern.matches(path),
+            Self::Call(call) => call.matches(path),
+        }
+    }
 }
 
 /// Conditions on service and method of a gRPC call, each compared as a whole.
@@ -149,6 +164,22 @@ impl GrpcCall {
         let parts = path.strip_prefix('/')?.rsplit_once('/')?;
         let (service, method) = parts;
         (!service.is_empty() && !method.is_empty()).then_some(parts)
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        let Self { service, method } = self;
+        Self::parts(path).is_some_and(|(called, of)| {
+            let fits = |condition: &ValueMatch, text: &str| match condition {
+                ValueMatch::Exact(exact) => **exact == *text,
+                ValueMatch::Regex(pattern) => pattern.matches(text),
+            };
+            let is_service = match service {
+                Some(condition) => fits(condition, called),
+                // A service has no `/`, unless a pattern says otherwise.
+                None => !called.contains('/'),
+            };
+            is_service && method.as_ref().is_none_or(|condition| fits(condition, of))
+        })
     }
 }
 
@@ -190,4 +221,69 @@ fn method<S: Serializer>(method: &Option<Method>, serializer: S) -> Result<S::Ok
 
 fn header_name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(path: &str) -> CanonicalPath<'_> {
+        CanonicalPath::new(path).unwrap()
+    }
+
+    fn exact(value: &str) -> ValueMatch {
+        ValueMatch::Exact(value.into())
+    }
+
+    fn regex(value: &str) -> ValueMatch {
+        ValueMatch::Regex(Pattern::new(value).unwrap())
+    }
+
+    #[test]
+    fn prefixes_match_whole_path_elements() {
+        let fits = |prefix: &str, path| PathMatch::Prefix(prefix.into()).matches(canonical(path));
+        assert!(fits("/foo", "/foo"));
+        assert!(fits("/foo", "/foo/"));
+        assert!(fits("/foo", "/foo/bar"));
+        assert!(!fits("/foo", "/foobar"));
+        assert!(!fits("/foo", "/Foo"));
+        assert!(fits("", "/anything"));
+        assert!(!fits("", "*"));
+    }
+
+    #[test]
+    fn escaped_slashes_end_no_path_element() {
+        let prefix = |text: &str| PathMatch::Prefix(text.into());
+        for (path, condition, expected) in [
+            ("/admin%2Fx", prefix(""), true),
+            ("/admin%2Fx", prefix("/admin"), false),
+            ("/api/admin%2Fx", prefix("/api"), true),
+            ("/api%2Fx", PathMatch::Exact("/api%2Fx".into()), true),
+        ] {
+            assert_eq!(condition.matches(canonical(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn service_and_method_match_apart() {
+        let fits = |service, method, path| {
+            let call = Box::new(GrpcCall { service, method });
+            PathMatch::Call(call).matches(canonical(path))
+        };
+        let (any, some) = (None, |text| Some(regex(text)));
+        for anchored in ["^foo$", "^foo", "foo$", "foo", "^(foo|bar)$"] {
+            assert!(fits(some(anchored), None, "/foo/Get"), "{anchored}");
+            assert!(fits(any.clone(), some(anchored), "/s/foo"), "{anchored}");
+            for other in ["/foo.Bar/Get", "/afoo/Get", "/Get", "/foo", "//Get"] {
+                assert!(!fits(some(anchored), None, other), "{anchored} {other}");
+            }
+        }
+        assert!(fits(some("^a$"), some("^b$"), "/a/b"));
+        assert!(!fits(some("^a$"), some("^b$"), "/a/bc"));
+        assert!(fits(any.clone(), Some(exact("Get")), "/a.B/Get"));
+        assert!(!fits(any.clone(), Some(exact("Get")), "/a/B/Get"));
+        assert!(fits(some("a/B"), Some(exact("Get")), "/a/B/Get"));
+        assert!(!fits(any.clone(), Some(exact("Get")), "/Get"));
+        assert!(!fits(any.clone(), any, "/a/"));
+    }
 }

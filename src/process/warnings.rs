@@ -2,9 +2,12 @@
 //! it appears and once when it is resolved.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::sync::Arc;
 
-use crate::ir::Port;
+use rustc_hash::FxHashMap;
+
+use crate::ir::{Listener, Port};
 use crate::provider::file::Locations;
 use crate::status::{AncestorStatus, RouteStatuses, StatusMap, StatusReport, Warning, warnings};
 use crate::translate::Mode;
@@ -14,7 +17,8 @@ use crate::translate::Mode;
 pub(super) struct Warnings {
     mode: Mode,
     ports: Vec<Arc<Port>>,
-    of_ports: BTreeSet<Warning>,
+    of_listeners: Vec<(Arc<Listener>, Vec<Warning>)>,
+    of_limits: BTreeSet<Warning>,
     routes: RouteStatuses,
     of_routes: BTreeSet<Warning>,
     policies: StatusMap<[AncestorStatus]>,
@@ -28,7 +32,8 @@ impl Warnings {
         Self {
             mode,
             ports: Vec::new(),
-            of_ports: BTreeSet::new(),
+            of_listeners: Vec::new(),
+            of_limits: BTreeSet::new(),
             routes: RouteStatuses::new(),
             of_routes: BTreeSet::new(),
             policies: StatusMap::new(),
@@ -48,9 +53,9 @@ impl Warnings {
         // Equal subtrees are shared, so all comparisons are cheap.
         let has_new_ports = self.ports != ports;
         if has_new_ports {
-            self.of_ports = warnings::of_ports(ports);
+            self.judge_listeners(ports);
             if self.mode == Mode::Standalone {
-                self.of_ports.extend(warnings::of_shared_limits(ports));
+                self.of_limits = warnings::of_shared_limits(ports);
             }
             self.ports = ports.to_vec();
         }
@@ -65,12 +70,31 @@ impl Warnings {
             self.policies = report.policies.clone();
         }
         if has_new_ports || has_new_routes || has_new_policies {
-            let parts = [&self.of_ports, &self.of_routes, &self.of_policies];
-            let all = parts.into_iter().flatten().cloned().collect();
+            let of_listeners = self.of_listeners.iter().flat_map(|(_, found)| found);
+            let parts = [&self.of_limits, &self.of_routes, &self.of_policies];
+            let all = of_listeners.chain(parts.into_iter().flatten());
+            let all = all.cloned().collect();
             log_changes(&self.all, &all, locations);
             self.all = Arc::new(all);
         }
         self.all.clone()
+    }
+
+    /// Judges the listeners that have changed, or whose routes have.
+    fn judge_listeners(&mut self, ports: &[Arc<Port>]) {
+        let known = mem::take(&mut self.of_listeners).into_iter();
+        let known = known.map(|known| (Arc::as_ptr(&known.0), known));
+        let mut known: FxHashMap<_, _> = known.collect();
+        for port in ports {
+            let of_port = port.listeners.iter().map(|listener| {
+                let judged = known.remove(&Arc::as_ptr(listener));
+                judged.unwrap_or_else(|| {
+                    let found = warnings::of_listener(port, listener);
+                    (listener.clone(), found)
+                })
+            });
+            self.of_listeners.extend(of_port);
+        }
     }
 }
 
@@ -87,6 +111,8 @@ fn log_changes(previous: &BTreeSet<Warning>, now: &BTreeSet<Warning>, locations:
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -176,6 +202,33 @@ mod tests {
         insert(&mut snapshot, &route("HTTPRoute", "a", 1));
         let weighted = translator.translate(&snapshot, Some(&again.ir));
         assert_eq!(follow(&mut warnings, &weighted).len(), 3);
+    }
+
+    #[test]
+    fn only_changed_listeners_are_judged_again() {
+        let mut snapshot = Snapshot::default();
+        let mut warnings = Warnings::new(Mode::Standalone);
+        let mut translator = Translator::new(Options::default());
+        let routes = [route("HTTPRoute", "a", 0), route("TCPRoute", "c", 0)];
+        let objects = [gateway(), service()].into_iter().chain(routes);
+        objects.for_each(|it| insert(&mut snapshot, &it));
+        let first = translator.translate(&snapshot, None);
+        follow(&mut warnings, &first);
+        let judged = |warnings: &Warnings| -> BTreeMap<String, *const Warning> {
+            let all = warnings.of_listeners.iter();
+            let judged = all.filter(|(_, found)| !found.is_empty());
+            judged
+                .map(|(listener, found)| (listener.key.name.to_string(), found.as_ptr()))
+                .collect()
+        };
+        let before = judged(&warnings);
+        assert!(before.keys().eq(["http", "tcp"]), "{before:?}");
+        insert(&mut snapshot, &route("HTTPRoute", "b", 0));
+        let second = translator.translate(&snapshot, Some(&first.ir));
+        follow(&mut warnings, &second);
+        let after = judged(&warnings);
+        assert_ne!(before["http"], after["http"]);
+        assert_eq!(before["tcp"], after["tcp"]);
     }
 
     /// Prints the time to compute the warnings of 2,500 routes: `cargo test --release --lib warnings_speed -- --ignored

@@ -15,32 +15,37 @@ use super::warning::{Warning, WarningKind};
 use crate::ir::limit::Scope;
 use crate::ir::policy::Enforced;
 use crate::ir::route::Action;
-use crate::ir::{Filter, ObjectRef, Port, Rule};
+use crate::ir::{Filter, Listener, ObjectRef, Port, Rule};
 
 /// Returns the warnings about all listeners and rules of these ports.
 pub fn of_ports(ports: &[Arc<Port>]) -> BTreeSet<Warning> {
-    let mut warnings = BTreeSet::new();
-    let listeners = ports
-        .iter()
-        .flat_map(|port| port.listeners.iter().map(move |listener| (port, listener)));
-    for (port, listener) in listeners {
-        let tls = listener.tls();
-        let other_names = tls.and_then(|tls| other_names(tls, &listener.hostname));
-        warnings.extend(other_names.map(|message| Warning {
-            kind: WarningKind::Hostname,
-            object: listener.key.origin.clone(),
-            message: format!("listener {}: {message}", listener.key.name),
+    let ports = ports.iter();
+    let all = ports.flat_map(|port| {
+        let listeners = port.listeners.iter();
+        listeners.flat_map(move |listener| of_listener(port, listener))
+    });
+    all.collect()
+}
+
+/// Returns the warnings about a listener of a port and its rules.
+pub fn of_listener(port: &Port, listener: &Listener) -> Vec<Warning> {
+    let tls = listener.tls();
+    let other_names = tls.and_then(|tls| other_names(tls, &listener.hostname));
+    let other_names = other_names.map(|message| Warning {
+        kind: WarningKind::Hostname,
+        object: listener.key.origin.clone(),
+        message: format!("listener {}: {message}", listener.key.name),
+    });
+    let mut warnings: Vec<_> = other_names.into_iter().collect();
+    for rule in listener.routes.iter().flat_map(|it| &it.route.rules) {
+        warnings.extend(unforwarded(rule).map(|message| Warning {
+            kind: WarningKind::Unforwarded,
+            object: rule.id.route.clone(),
+            message,
         }));
-        for rule in listener.routes.iter().flat_map(|it| &it.route.rules) {
-            warnings.extend(unforwarded(rule).map(|message| Warning {
-                kind: WarningKind::Unforwarded,
-                object: rule.id.route.clone(),
-                message,
-            }));
-        }
-        warnings.extend(sign_in::of_listener(port, listener));
-        warnings.extend(readings::of_listener(listener));
     }
+    warnings.extend(sign_in::of_listener(port, listener));
+    warnings.extend(readings::of_listener(listener));
     warnings
 }
 

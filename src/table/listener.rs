@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 use super::class_counts::ClassCounts;
 use super::connections::{ConnectionLimits, Connections, CountedConnection};
 use super::hostname::HostIndex;
-use super::matcher::{Mismatch, RequestView, mismatch, path_fits};
+use super::matcher::{Mismatch, RequestView, mismatch};
 use super::node::same_nodes;
 use super::policies::{Policies, PolicyStates};
 use super::protected;
@@ -362,7 +362,7 @@ impl Listener {
         let mut all = Vec::with_capacity(tried.len());
         for (hostname, rule, index) in tried {
             let condition = &rule.ir.matches[index];
-            let mismatch = if path_fits(&condition.path, request.path) {
+            let mismatch = if condition.path.matches(request.path) {
                 mismatch(condition, request)
             } else {
                 Some(Mismatch::Path)

@@ -8,9 +8,7 @@ use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
 use crate::ir::header_list::elements;
-use crate::ir::route::{
-    Conditions, GrpcCall, HeaderMatch, Match, PathMatch, QueryMatch, ValueMatch,
-};
+use crate::ir::route::{Conditions, HeaderMatch, Match, QueryMatch, ValueMatch};
 
 /// The parts of a request that conditions look at.
 #[derive(Clone, Copy, Debug)]
@@ -46,33 +44,6 @@ pub enum Mismatch<'a> {
     Query(&'a str),
 }
 
-/// Reports whether the path of the request meets the condition.
-pub(super) fn path_fits(condition: &PathMatch, path: CanonicalPath<'_>) -> bool {
-    let path = path.as_str();
-    match condition {
-        PathMatch::Exact(exact) => **exact == *path,
-        PathMatch::Prefix(prefix) => path
-            .strip_prefix(&**prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
-        PathMatch::Regex(pattern) => pattern.matches(path),
-        PathMatch::Call(call) => {
-            let GrpcCall { service, method } = &**call;
-            GrpcCall::parts(path).is_some_and(|(called, of)| {
-                let fits = |condition: &ValueMatch, text: &str| match condition {
-                    ValueMatch::Exact(exact) => **exact == *text,
-                    ValueMatch::Regex(pattern) => pattern.matches(text),
-                };
-                let is_service = match service {
-                    Some(condition) => fits(condition, called),
-                    // A service has no `/`, unless a pattern says otherwise.
-                    None => !called.contains('/'),
-                };
-                is_service && method.as_ref().is_none_or(|condition| fits(condition, of))
-            })
-        }
-    }
-}
-
 /// Reports whether a match has only a path condition.
 pub(super) fn is_plain(condition: &Match) -> bool {
     condition.others.is_empty()
@@ -80,7 +51,7 @@ pub(super) fn is_plain(condition: &Match) -> bool {
 
 /// Reports whether a request meets all conditions of a match.
 pub(super) fn fits(condition: &Match, request: &RequestView<'_>) -> bool {
-    path_fits(&condition.path, request.path) && mismatch(condition, request).is_none()
+    condition.path.matches(request.path) && mismatch(condition, request).is_none()
 }
 
 /// Returns the first condition, other than the path, that the request does not meet.
@@ -215,53 +186,6 @@ fn digit(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
     use crate::ir::Pattern;
-
-    #[test]
-    fn prefixes_match_whole_path_elements() {
-        let headers = HeaderMap::new();
-        let fits = |prefix: &str, path| {
-            let request = RequestView {
-                path: CanonicalPath::new(path).unwrap(),
-                ..view(&headers, &[])
-            };
-            path_fits(&PathMatch::Prefix(prefix.into()), request.path)
-        };
-        assert!(fits("/foo", "/foo"));
-        assert!(fits("/foo", "/foo/"));
-        assert!(fits("/foo", "/foo/bar"));
-        assert!(!fits("/foo", "/foobar"));
-        assert!(!fits("/foo", "/Foo"));
-        assert!(fits("", "/anything"));
-        assert!(!fits("", "*"));
-    }
-
-    #[test]
-    fn service_and_method_match_apart() {
-        let headers = HeaderMap::new();
-        let fits = |service, method, path| {
-            let request = RequestView {
-                path: CanonicalPath::new(path).unwrap(),
-                ..view(&headers, &[])
-            };
-            let call = Box::new(GrpcCall { service, method });
-            path_fits(&PathMatch::Call(call), request.path)
-        };
-        let (any, some) = (None, |text| Some(regex(text)));
-        for anchored in ["^foo$", "^foo", "foo$", "foo", "^(foo|bar)$"] {
-            assert!(fits(some(anchored), None, "/foo/Get"), "{anchored}");
-            assert!(fits(any.clone(), some(anchored), "/s/foo"), "{anchored}");
-            for other in ["/foo.Bar/Get", "/afoo/Get", "/Get", "/foo", "//Get"] {
-                assert!(!fits(some(anchored), None, other), "{anchored} {other}");
-            }
-        }
-        assert!(fits(some("^a$"), some("^b$"), "/a/b"));
-        assert!(!fits(some("^a$"), some("^b$"), "/a/bc"));
-        assert!(fits(any.clone(), Some(exact("Get")), "/a.B/Get"));
-        assert!(!fits(any.clone(), Some(exact("Get")), "/a/B/Get"));
-        assert!(fits(some("a/B"), Some(exact("Get")), "/a/B/Get"));
-        assert!(!fits(any.clone(), Some(exact("Get")), "/Get"));
-        assert!(!fits(any.clone(), any, "/a/"));
-    }
 
     fn headers(values: &[&[u8]]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::matcher::{RequestView, is_plain, mismatch, path_fits};
+use super::matcher::{RequestView, is_plain, mismatch};
 use super::path_map::PathMap;
 use super::rule::Rule;
 use crate::ir::Precedence;
@@ -403,7 +403,7 @@ impl Paths {
 fn find_pattern<'a>(patterns: &'a [Candidate], request: &RequestView<'_>) -> Option<&'a Candidate> {
     // The path last: matching a pattern costs the most.
     patterns.iter().find(|candidate| {
-        candidate.fits(request) && path_fits(&candidate.condition().path, request.path)
+        candidate.fits(request) && candidate.condition().path.matches(request.path)
     })
 }
 

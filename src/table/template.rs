@@ -1,7 +1,6 @@
 //! What observers see of a rule: path templates and backends. It comes from the configuration only, so that it never has data
 //! of a request, nor the values of headers, which may be credentials.
 
-use super::matcher::path_fits;
 use super::rule::Rule;
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::route::{Action, BackendTarget, PathMatch, ValueMatch, WeightedBackend};
@@ -11,7 +10,7 @@ impl Rule {
     /// prefix, and a regular expression as it is.
     pub fn path_template(&self, path: CanonicalPath<'_>) -> Option<String> {
         let mut paths = self.ir.matches.iter().map(|it| &it.path);
-        paths.find(|it| path_fits(it, path)).map(template)
+        paths.find(|it| it.matches(path)).map(template)
     }
 
     /// Returns method and path template of each match; `*` is any method. Without headers and query parameters.

@@ -10,7 +10,7 @@ use crate::ports::free_ports;
 use crate::{Running, TEST_TIMEOUT, output, stdout};
 
 /// An explanation as text and as JSON.
-struct Explained {
+pub(crate) struct Explained {
     text: String,
     json: Value,
 }
@@ -31,12 +31,12 @@ impl Explained {
         }
     }
 
-    fn outcome(&self) -> &Value {
+    pub(crate) fn outcome(&self) -> &Value {
         &self.json["ports"][0]["outcome"]
     }
 
     /// Asserts that both forms have the lines under a label, in camel case.
-    fn has(&self, label: &str, line: &str) {
+    pub(crate) fn has(&self, label: &str, line: &str) {
         let Self { text, json } = self;
         assert!(text.contains(line), "{line:?} in {text}");
         let lines = json["ports"][0][label].as_array();
@@ -46,14 +46,14 @@ impl Explained {
 }
 
 /// A folder, and a proxy that serves it.
-struct Served {
+pub(crate) struct Served {
     folder: tempfile::TempDir,
     admin: String,
     _proxy: Running,
 }
 
 impl Served {
-    fn new(objects: &str) -> Self {
+    pub(crate) fn new(objects: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.yaml"), objects).unwrap();
         let [port] = free_ports();
@@ -81,7 +81,7 @@ impl Served {
     }
 
     /// Explains a request by the folder and by the proxy.
-    fn explain(&self, request: &[&str]) -> [Explained; 2] {
+    pub(crate) fn explain(&self, request: &[&str]) -> [Explained; 2] {
         [
             Explained::of(&[name(self.folder.path())], request),
             Explained::of(&["--admin", &self.admin], request),

@@ -6,6 +6,7 @@
 mod check;
 mod exit_codes;
 mod explain;
+mod explain_connections;
 #[path = "../harness/ports.rs"]
 mod ports;
 mod responses;

@@ -115,7 +115,7 @@ async fn status_names_policies_that_do_less_than_they_seem_to() {
     let texts = [
         "AccessPolicy default/desk: no rule that the policy applies to matches spec.oidc.redirectPath /oauth2/callback for host \
          desk.example.com of Gateway default/gateway listener http: browsers that come back from the provider are not signed in",
-        "HTTPRoute default/admin: spec.rules[0] is protected by policies that spec.rules[0] of HTTPRoute default/open lacks, and \
+        "HTTPRoute default/admin: spec.rules[0] is not protected like spec.rules[0] of HTTPRoute default/open, and \
          both lead to Service default/app:80",
         "RateLimitPolicy default/admin: limit all has scope Gateway: a process without a controller knows no others",
         "RateLimitPolicy default/admin: limit each has the key Client, but no AccessPolicy",

@@ -1,5 +1,7 @@
 //! What `check` prints about folders of each test.
 
+mod readings;
+
 use serde_json::Value;
 
 use super::*;
@@ -454,47 +456,4 @@ spec:
     let in_cluster = (Mode::Kubernetes, Timestamp::now());
     let result = CheckResult::new(&load, &locations, &translation, in_cluster);
     assert!(result.warnings.is_empty());
-}
-
-const PROTECTED: &str = r#"
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata: {name: app}
-spec:
-  parentRefs: [{name: web}]
-  rules:
-  - {name: admin, matches: [{path: {value: /admin}}], backendRefs: [{name: app, port: 80}]}
-  - {backendRefs: [{name: app, port: 80}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: app}
-spec: {ports: [{port: 80}]}
----
-apiVersion: portcullis.dev/v1alpha1
-kind: AccessPolicy
-metadata: {name: admin}
-spec:
-  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: app, sectionName: admin}]
-  ipRules: {allow: [192.0.2.0/24]}
-"#;
-
-#[test]
-fn warns_of_paths_that_a_backend_may_read_as_protected_ones() {
-    let text = printed(&format!("{GATEWAY}{PROTECTED}"));
-    let warning = "warning: HTTPRoute default/app: spec.rules[0] is protected by policies that \
-                   spec.rules[1] of HTTPRoute default/app lacks, and both lead to Service default/app:80";
-    assert!(text.contains(warning), "{text}");
-    let setting = "Set path.escapedSlashes: Reject in a ClientPolicy on Gateway default/web";
-    assert!(text.contains(setting), "{text}");
-    let policy = "---
-apiVersion: portcullis.dev/v1alpha1
-kind: ClientPolicy
-metadata: {name: clients}
-spec:
-  targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: web}]
-  path: {escapedSlashes: Reject}
-";
-    let text = printed(&format!("{GATEWAY}{PROTECTED}{policy}"));
-    assert!(!text.contains("protected by policies"), "{text}");
 }

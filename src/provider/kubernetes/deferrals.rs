@@ -102,10 +102,11 @@ impl Deferrals {
         deferred.is_some_and(|it| !moments.is_past(it.wait.after))
     }
 
-    /// Reports whether a change that arrived before this moment was asked for is not published, nor a later one of its object.
-    pub(super) fn has_before(&self, moment: Moment) -> bool {
-        let mut changes = self.all.values().filter(|it| it.wait.after > 0);
-        changes.any(|it| it.first <= moment)
+    /// Returns an object of which neither a change that arrived before this moment was asked for is published nor a later one.
+    pub(super) fn first_before(&self, moment: Moment) -> Option<&ObjectRef> {
+        let mut changes = self.all.iter().filter(|(_, it)| it.wait.after > 0);
+        let found = changes.find(|(_, it)| it.first <= moment);
+        found.map(|(name, _)| name)
     }
 
     /// Ends the wait of an object.
@@ -175,7 +176,8 @@ impl Deferrals {
         scopes: &BTreeMap<usize, Scope>,
     ) -> impl Iterator<Item = Problem> {
         let late = self.all.iter().filter(|(_, it)| it.is_late);
-        late.map(|(name, it)| {
+        late.filter_map(|(name, it)| {
+            let why = moments.why_not_past(it.wait.after, scopes)?;
             let object = snapshot.object(name);
             let generation = object.as_ref().map_or(0, |it| it.meta().generation);
             let state = match (object, &it.previous) {
@@ -183,20 +185,16 @@ impl Deferrals {
                 (Some(_), None) => "is new and not served yet",
                 (Some(_), Some(_)) => "has changed, and its previous version is served",
             };
-            let kinds = moments.kinds_behind(it.wait.after, scopes);
-            late_problem(name, generation, state, &kinds)
+            Some(late_problem(name, generation, state, &why))
         })
     }
 }
 
-/// A problem of an object that waits for policies of these kinds, in this state.
-pub(super) fn late_problem(name: &ObjectRef, generation: i64, state: &str, kinds: &str) -> Problem {
-    let message = format!(
-        "{state}: policies may have been written before that the watch of {kinds} has not shown so far"
-    );
+/// A problem of an object that is late, in this state.
+pub(super) fn late_problem(name: &ObjectRef, generation: i64, state: &str, why: &str) -> Problem {
     Problem {
         severity: Severity::Warning,
-        ..Problem::of_object(name.clone(), generation, message)
+        ..Problem::of_object(name.clone(), generation, format!("{state}: {why}"))
     }
 }
 

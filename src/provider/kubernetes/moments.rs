@@ -77,11 +77,18 @@ impl Moments {
             .map(|(number, _)| *number)
     }
 
-    /// Names the kinds whose watches may not have seen what was written before a moment.
-    pub(super) fn kinds_behind(&self, moment: Moment, scopes: &BTreeMap<usize, Scope>) -> String {
+    /// Says which watches may not have seen what was written before a moment; `None` if it is past.
+    pub(super) fn why_not_past(
+        &self,
+        moment: Moment,
+        scopes: &BTreeMap<usize, Scope>,
+    ) -> Option<String> {
         let kinds = self.behind(moment).filter_map(|scope| scopes.get(&scope));
         let kinds: Vec<_> = kinds.map(ToString::to_string).collect();
-        kinds.join(", ")
+        (!kinds.is_empty()).then(|| {
+            let kinds = kinds.join(", ");
+            format!("policies may have been written before that the watch of {kinds} has not shown so far")
+        })
     }
 
     /// Records that a list of a scope is complete, and the newest version in it.

@@ -83,7 +83,8 @@ impl Retained {
                     version.after = Some(moments.next());
                 }
                 // Of an object that changes often, the last change that is older may be published later.
-                let is_published = |after| moments.is_past(after) && !deferred.has_before(after);
+                let is_published =
+                    |after| moments.is_past(after) && deferred.first_before(after).is_none();
                 let ends = version.after.is_some_and(is_published);
                 let is_late = version.after.is_some() && now >= version.late(&self.timing);
                 released.is_changed |=
@@ -113,6 +114,7 @@ impl Retained {
     pub(super) fn problems(
         &self,
         moments: &Moments,
+        deferred: &Deferrals,
         scopes: &BTreeMap<usize, Scope>,
     ) -> impl Iterator<Item = Problem> {
         let versions = self.all.iter().flat_map(|(name, versions)| {
@@ -121,12 +123,11 @@ impl Retained {
         });
         versions.filter_map(|(name, version)| {
             let state = "was deleted or has lost targets, and is in force still";
-            Some(late_problem(
-                name,
-                version.policy.meta().generation,
-                state,
-                &moments.kinds_behind(version.after?, scopes),
-            ))
+            let generation = version.policy.meta().generation;
+            let after = version.after?;
+            let why = moments.why_not_past(after, scopes);
+            let why = why.or_else(|| deferred.first_before(after).map(not_served))?;
+            Some(late_problem(name, generation, state, &why))
         })
     }
 
@@ -144,6 +145,14 @@ impl Retained {
             }
         }
     }
+}
+
+/// Says that a change of an object may be older than the end of a policy.
+fn not_served(object: &ObjectRef) -> String {
+    format!(
+        "a change of {object} may have been written before that is not served yet, since it changes often or waits for what it \
+         refers to"
+    )
 }
 
 impl Version {

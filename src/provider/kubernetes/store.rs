@@ -291,7 +291,10 @@ impl Store {
         let late = self
             .deferred
             .problems(&self.snapshot, &self.moments, &self.scopes);
-        let late = late.chain(self.retained.problems(&self.moments, &self.scopes));
+        let late = late.chain(
+            self.retained
+                .problems(&self.moments, &self.deferred, &self.scopes),
+        );
         Some(Load {
             position: None,
             snapshot: Arc::new(snapshot),
@@ -362,26 +365,38 @@ impl Store {
         if let (Some(observer), Some(observed)) = (&self.observer, parsed.observed) {
             observer.observed(&name, observed);
         }
-        let is_unchanged = !self.problems.has(&name)
-            && self
-                .snapshot
-                .object(&name)
-                .is_some_and(|known| parsed.content.is_same_as(&known));
-        if is_unchanged {
+        let known = self.versions(&name);
+        let is_same = |last: &Object| parsed.content.is_same_as(last);
+        if !self.problems.has(&name) && known.last.as_ref().is_some_and(is_same) {
             return false;
         }
-        let published = self.published_policy(&name);
-        let is_changed = self.serve(&name, parsed.content, parsed.generation);
+        let published = self.protecting(known.published());
+        let is_changed = self.serve(&name, parsed.content, parsed.generation, known);
         is_changed | self.retain_targets(name, published)
     }
 
+    /// Returns the versions of an object that are known.
+    fn versions(&self, name: &ObjectRef) -> Versions {
+        let held = self.deferred.published(name);
+        Versions {
+            last: self.snapshot.object(name),
+            held: held.map(|(published, after)| (published.cloned(), after)),
+        }
+    }
+
     /// Stores what an object has become. Returns whether that is to be published at once.
-    fn serve(&mut self, name: &ObjectRef, content: Content, generation: i64) -> bool {
+    fn serve(
+        &mut self,
+        name: &ObjectRef,
+        content: Content,
+        generation: i64,
+        known: Versions,
+    ) -> bool {
         match content.parse() {
             Ok(object) => {
                 let problem = Problem::of_unknown_fields(name, &object, &UnknownFields::default());
                 let is_other_problem = self.problems.set(name, problem);
-                self.replace_version(name.clone(), object) | is_other_problem
+                self.replace_version(name.clone(), object, known) | is_other_problem
             }
             Err(unparsed) => {
                 let (is_changed, problem) = unparsed.serve(name, generation, &mut self.snapshot);
@@ -391,7 +406,7 @@ impl Store {
     }
 
     /// Stores a valid version of an object. Returns whether it is to be published at once.
-    fn replace_version(&mut self, name: ObjectRef, object: Object) -> bool {
+    fn replace_version(&mut self, name: ObjectRef, object: Object, known: Versions) -> bool {
         let kind = object.kind();
         let may_open = self.first.is_some() && waits(kind);
         if !can_reference(kind) && !may_open {
@@ -399,28 +414,25 @@ impl Store {
             return self.snapshot.insert(object);
         }
         let own = can_reference(kind).then(|| References::of(&object));
-        let previous = self.snapshot.object(&name);
-        let is_new = previous.is_none();
         if !self.snapshot.insert(object.clone()) {
             return false;
         }
         // A new Gateway brings the references of its ListenerSets.
+        let is_new = known.last.is_none();
         let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
         let references: Vec<_> = own.iter().chain(of_sets).cloned().collect();
-        let held = self.deferred.published(&name);
-        let after = match held {
-            _ if may_open && adds(previous.as_ref(), &object) => self.moments.next(),
+        let after = match known.held {
+            _ if may_open && adds(known.last.as_ref(), &object) => self.moments.next(),
             Some((_, after)) => after,
             None => 0,
         };
-        let published = held.map_or(previous.as_ref(), |(previous, _)| previous);
         let (mut wait, moments) = (Wait::new(references, after), &self.moments);
         let lacks_references = self.is_published
             && !wait.has_references(&self.referenced, |name| {
                 self.deferred.is_behind(name, moments)
             })
-            && may_wait(published, &object);
-        let is_held = held.is_some();
+            && may_wait(known.published(), &object);
+        let is_held = known.held.is_some();
         let is_deferred = lacks_references || !moments.is_past(after);
         if let Some(own) = own {
             let keeps_previous = is_deferred && !is_held;
@@ -432,7 +444,7 @@ impl Store {
             return true;
         }
         // What this version refers to may be gone before its turn comes.
-        let previous = previous.filter(|_| !is_held || !can_reference(kind));
+        let previous = known.last.filter(|_| !is_held || !can_reference(kind));
         self.deferred.hold(name, previous, wait);
         false
     }
@@ -444,6 +456,22 @@ impl Store {
             return false;
         }
         self.forget(kind, &name)
+    }
+}
+
+/// The versions of an object that are known.
+struct Versions {
+    last: Option<Object>,
+    /// The published version and the moment that the last one waits for; `None` if it does not wait.
+    held: Option<(Option<Object>, Moment)>,
+}
+
+impl Versions {
+    fn published(&self) -> Option<&Object> {
+        match &self.held {
+            Some((published, _)) => published.as_ref(),
+            None => self.last.as_ref(),
+        }
     }
 }
 

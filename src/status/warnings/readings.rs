@@ -1,43 +1,46 @@
-//! Warnings about rules that need less than another one for a path that their backend may read as one of the other. Pure.
+//! Warnings about rules that are protected otherwise than another one for a path that their backend may read as one of the other.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::ptr;
 
 use rustc_hash::FxHashMap;
 
+use crate::ir::canonical_path::CanonicalPath;
+use crate::ir::cidr::CidrSet;
 use crate::ir::client::EscapedSlashes;
-use crate::ir::policy::Policies;
+use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, PathMatch};
-use crate::ir::{BackendId, Hostname, Listener, Rule};
+use crate::ir::{BackendId, Hostname, Hosts, Listener, Rule};
 use crate::status::warning::{Warning, WarningKind};
 
 /// Maximum number of rules with a pattern that are tried for a rule. Thousands would take seconds of the control thread.
 const MAX_PATTERNS: usize = 16;
-
-/// Whether requests need an address, a limit, credentials and a permission.
-type Requirements = [bool; 4];
 
 /// A rule on a listener.
 #[derive(Clone, Copy)]
 struct Placed<'a> {
     hostnames: &'a [Hostname],
     rule: &'a Rule,
-    needs: Requirements,
+    policies: &'a Policies,
 }
 
 /// Returns the warnings about a listener. One that refuses escaped slashes has none.
 pub(super) fn of_listener(listener: &Listener) -> Vec<Warning> {
     let mut warnings = Vec::new();
-    let all: BTreeSet<_> = placed(listener).map(|it| it.needs).collect();
-    // Usually, all rules need the same.
-    if all.len() < 2 || !keeps_escaped_slashes(listener) {
+    let none = Policies::default();
+    // Usually, all rules are protected alike.
+    if are_alike(placed(listener, &none)) || !keeps_escaped_slashes(listener) {
         return warnings;
     }
-    for (id, rules) in by_backend(listener) {
-        let distinct: BTreeSet<_> = rules.iter().map(|it| it.needs).collect();
+    for (id, rules) in by_backend(listener, &none) {
+        if are_alike(rules.iter().copied()) {
+            continue;
+        }
         let index = Index::of(&rules);
-        for one in &rules {
-            if let Some(other) = index.passing(one, &distinct) {
+        let is_protected = |it: &&Placed<'_>| is_protected_otherwise(it.policies, &none);
+        for one in rules.iter().filter(is_protected) {
+            if let Some(other) = index.passing(one) {
                 warnings.push(warning(listener, one.rule, rules[other].rule, id));
             }
         }
@@ -51,30 +54,76 @@ fn keeps_escaped_slashes(listener: &Listener) -> bool {
     path.is_none_or(|path| path.escaped_slashes == EscapedSlashes::Keep)
 }
 
-/// Returns all rules of a listener.
-fn placed(listener: &Listener) -> impl Iterator<Item = Placed<'_>> {
+/// Returns all rules of a listener. Those without policies have `none`.
+fn placed<'a>(listener: &'a Listener, none: &'a Policies) -> impl Iterator<Item = Placed<'a>> {
     listener.routes.iter().flat_map(move |attached| {
         let rules = attached.route.rules.iter().enumerate();
         rules.map(move |(index, rule)| {
             let own = attached.route.policies.as_ref();
             let own = own.and_then(|policies| policies.get(index));
+            let policies = own.or(listener.policies.as_ref());
             Placed {
                 hostnames: &attached.hostnames,
                 rule,
-                needs: requirements(own.or(listener.policies.as_ref())),
+                policies: policies.map_or(none, |it| &**it),
             }
         })
     })
 }
 
-fn by_backend(listener: &Listener) -> BTreeMap<&BackendId, Vec<Placed<'_>>> {
+fn by_backend<'a>(
+    listener: &'a Listener,
+    none: &'a Policies,
+) -> BTreeMap<&'a BackendId, Vec<Placed<'a>>> {
     let mut by_backend: BTreeMap<&BackendId, Vec<Placed<'_>>> = BTreeMap::new();
-    for placed in placed(listener) {
+    for placed in placed(listener, none) {
         for id in backends(placed.rule) {
             by_backend.entry(id).or_default().push(placed);
         }
     }
     by_backend
+}
+
+fn are_alike<'a>(mut rules: impl Iterator<Item = Placed<'a>>) -> bool {
+    let first = rules.next();
+    first.is_none_or(|first| {
+        rules.all(|it| {
+            !is_protected_otherwise(it.policies, first.policies)
+                && !is_protected_otherwise(first.policies, it.policies)
+        })
+    })
+}
+
+/// Reports whether a section that protects requests of `one` is another for those of `other`, or absent. Nobody can tell which of
+/// two sections is stricter. Passwords and counters are those of a policy; addresses are the same in any policy.
+fn is_protected_otherwise(one: &Policies, other: &Policies) -> bool {
+    fn is_other<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
+        one.is_some() && one != other
+    }
+    let Policies {
+        ip_rules: _,
+        limits,
+        authentication,
+        authorization,
+        route: _,
+    } = one;
+    // Rules share the policies that they have in common.
+    !ptr::eq(one, other)
+        && (is_other(addresses(one), addresses(other))
+            || is_other(limits.as_ref(), other.limits.as_ref())
+            || is_other(authentication.as_ref(), other.authentication.as_ref())
+            || is_other(authorization.as_ref(), other.authorization.as_ref()))
+}
+
+/// Addresses that may send requests, and those that may not.
+type Addresses<'a> = (Option<&'a CidrSet>, &'a CidrSet);
+
+/// Returns the addresses of rules, whichever policies say them, or why these are broken.
+fn addresses(policies: &Policies) -> Option<Result<Addresses<'_>, &str>> {
+    policies.ip_rules.as_ref().map(|rules| match rules {
+        Enforced::Valid(rules) => Ok((rules.allow.as_ref(), &rules.deny)),
+        Enforced::Broken(reason) => Err(&**reason),
+    })
 }
 
 /// A condition on paths.
@@ -84,10 +133,18 @@ enum Condition<'a> {
     Prefix(&'a str),
 }
 
+/// A rule with a condition.
+struct Entry<'a> {
+    number: usize,
+    policies: &'a Policies,
+    /// Whether it takes all requests that meet the condition.
+    is_plain: bool,
+}
+
 /// The rules of a backend by their conditions, so that thousands of rules are not compared with each other.
 struct Index<'a> {
-    /// The first rule with this condition.
-    paths: FxHashMap<(&'a Hostname, Requirements, Condition<'a>), usize>,
+    /// The first rules with a condition that differ in the other parts of an entry.
+    paths: FxHashMap<Hosts<'a>, FxHashMap<Condition<'a>, Vec<Entry<'a>>>>,
     /// The rules with a pattern.
     patterns: Vec<(usize, &'a Placed<'a>)>,
 }
@@ -99,8 +156,8 @@ impl<'a> Index<'a> {
             patterns: Vec::new(),
         };
         for (number, placed) in rules.iter().enumerate() {
-            for condition in placed.rule.matches.iter().map(|it| &it.path) {
-                let condition = match condition {
+            for of_rule in &placed.rule.matches {
+                let condition = match &of_rule.path {
                     PathMatch::Exact(path) => Condition::Exact(path),
                     PathMatch::Prefix(prefix) => Condition::Prefix(prefix),
                     PathMatch::Regex(_) => {
@@ -110,48 +167,75 @@ impl<'a> Index<'a> {
                     PathMatch::Call(_) => continue,
                 };
                 for host in placed.hostnames {
-                    let key = (host, placed.needs, condition);
-                    index.paths.entry(key).or_insert(number);
+                    let of_host = index.paths.entry(Hosts::of(host)).or_default();
+                    let entry = Entry {
+                        number,
+                        policies: placed.policies,
+                        is_plain: of_rule.others.is_empty(),
+                    };
+                    entry.add_to(of_host.entry(condition).or_default());
                 }
             }
         }
         index
     }
 
-    /// Returns the first rule that needs less than `one` and that a path of `one` with an escaped slash belongs to.
-    fn passing(&self, one: &Placed<'_>, distinct: &BTreeSet<Requirements>) -> Option<usize> {
-        let lesser = distinct.iter().filter(|needs| lacks(one.needs, **needs));
-        let lesser: Vec<_> = lesser.copied().collect();
-        if lesser.is_empty() {
-            return None;
-        }
-        let own = |path: &String| !matches(one.rule, path);
-        let readings: Vec<_> = readings(one.rule).filter(own).collect();
-        let indexed = readings
-            .iter()
-            .filter_map(|path| self.first(one, &lesser, path));
+    /// Returns the first rule that a path of `one` with an escaped slash belongs to, and that is protected otherwise.
+    fn passing(&self, one: &Placed<'_>) -> Option<usize> {
+        let texts: Vec<_> = readings(one.rule).collect();
+        let paths = texts.iter().filter_map(|text| CanonicalPath::new(text));
+        let paths: Vec<_> = paths.filter(|path| !matches(one.rule, *path)).collect();
+        let indexed = paths.iter().filter_map(|path| self.first(one, path));
         let with_pattern = self.patterns.iter().take(MAX_PATTERNS).find(|(_, other)| {
-            lacks(one.needs, other.needs)
-                && one.hostnames.iter().any(|it| other.hostnames.contains(it))
-                && readings.iter().any(|path| matches(other.rule, path))
+            is_protected_otherwise(one.policies, other.policies)
+                && shares_host(one, other)
+                && paths.iter().any(|path| matches(other.rule, *path))
         });
         let with_pattern = with_pattern.map(|(number, _)| *number);
         indexed.chain(with_pattern).min()
     }
 
-    /// Returns the first rule of a host of `one` with these requirements that has a condition on a path.
-    fn first(&self, one: &Placed<'_>, lesser: &[Requirements], path: &str) -> Option<usize> {
+    /// Returns the first rule for a host of `one` and a path that is protected otherwise.
+    fn first(&self, one: &Placed<'_>, path: &str) -> Option<usize> {
         let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
         let prefixes = parents.chain([path]).map(Condition::Prefix);
         let conditions: Vec<_> = prefixes.chain([Condition::Exact(path)]).collect();
-        let conditions = &conditions;
-        let keys = one.hostnames.iter().flat_map(|host| {
-            lesser.iter().flat_map(move |needs| {
-                let all = conditions.iter();
-                all.map(move |condition| (host, *needs, *condition))
-            })
-        });
-        keys.filter_map(|key| self.paths.get(&key).copied()).min()
+        let hosts = one.hostnames.iter().map(Hosts::of);
+        let rules = hosts.filter_map(|host| self.first_of_host(one.policies, host, &conditions));
+        rules.min()
+    }
+
+    /// Returns the first rule for a host that is protected otherwise than by these policies. Rules of wider hosts get only what no
+    /// rule of a narrower one takes. Requests of narrower hosts are not those of the host anyway.
+    fn first_of_host(
+        &self,
+        policies: &Policies,
+        host: Hosts<'_>,
+        conditions: &[Condition<'_>],
+    ) -> Option<usize> {
+        for hosts in host.covering() {
+            let Some(paths) = self.paths.get(&hosts) else {
+                continue;
+            };
+            let rules = || conditions.iter().filter_map(|it| paths.get(it)).flatten();
+            let others = rules().filter(|it| is_protected_otherwise(policies, it.policies));
+            let first = others.map(|it| it.number).min();
+            if first.is_some() || rules().any(|it| it.is_plain) {
+                return first;
+            }
+        }
+        None
+    }
+}
+
+impl Entry<'_> {
+    fn add_to(self, entries: &mut Vec<Self>) {
+        let is_known = entries
+            .iter()
+            .any(|it| ptr::eq(it.policies, self.policies) && (it.is_plain || !self.is_plain));
+        if !is_known {
+            entries.push(self);
+        }
     }
 }
 
@@ -162,24 +246,14 @@ fn backends(rule: &Rule) -> BTreeSet<&BackendId> {
     }
 }
 
-fn requirements(policies: Option<&Arc<Policies>>) -> Requirements {
-    policies.map_or([false; 4], |it| {
-        [
-            it.ip_rules.is_some(),
-            it.limits.is_some(),
-            it.authentication.is_some(),
-            it.authorization.is_some(),
-        ]
-    })
+/// Reports whether requests of a host of `one` may reach `other`.
+fn shares_host(one: &Placed<'_>, other: &Placed<'_>) -> bool {
+    let mut covering = one.hostnames.iter().flat_map(|it| Hosts::of(it).covering());
+    covering.any(|hosts| other.hostnames.iter().any(|it| Hosts::of(it) == hosts))
 }
 
-/// Reports whether the other requirements lack one of these.
-fn lacks(all: Requirements, others: Requirements) -> bool {
-    all.iter().zip(others).any(|(one, other)| *one && !other)
-}
-
-fn matches(rule: &Rule, path: &str) -> bool {
-    rule.matches.iter().any(|it| fits(&it.path, path))
+fn matches(rule: &Rule, path: CanonicalPath<'_>) -> bool {
+    rule.matches.iter().any(|it| it.path.matches(path))
 }
 
 /// Returns paths that are distinct from those of a rule, until a backend decodes their slash.
@@ -195,25 +269,14 @@ fn readings(rule: &Rule) -> impl Iterator<Item = String> {
     })
 }
 
-fn fits(condition: &PathMatch, path: &str) -> bool {
-    match condition {
-        PathMatch::Exact(exact) => **exact == *path,
-        PathMatch::Prefix(prefix) => path
-            .strip_prefix(&**prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
-        PathMatch::Regex(pattern) => pattern.matches(path),
-        PathMatch::Call(_) => false,
-    }
-}
-
 fn warning(listener: &Listener, one: &Rule, other: &Rule, id: &BackendId) -> Warning {
     let name = |rule: &Rule| format!("spec.rules[{}] of {}", rule.id.index, rule.id.route);
     Warning {
         kind: WarningKind::Policy,
         object: one.id.route.clone(),
         message: format!(
-            "spec.rules[{}] is protected by policies that {} lacks, and both lead to {}:{}: if it takes %2F or %5C for a slash, \
-             requests pass the policies. Set path.escapedSlashes: Reject in a ClientPolicy on {}, or protect both rules, \
+            "spec.rules[{}] is not protected like {}, and both lead to {}:{}: if it takes %2F or %5C for a slash, requests pass the \
+             policies. Set path.escapedSlashes: Reject in a ClientPolicy on {}, or protect both rules alike, \
              which is also needed if the backend removes parameters such as ;v=1",
             one.id.index,
             name(other),
@@ -226,13 +289,36 @@ fn warning(listener: &Listener, one: &Rule, other: &Rule, id: &BackendId) -> War
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use thin_vec::ThinVec;
 
     use super::*;
+    use crate::ir::cidr;
+    use crate::ir::policy::IpRules;
     use crate::ir::{ObjectRef, RuleId};
 
-    /// The number of the rule that a rule for a path is compared with, beside others that need less.
-    fn passing(path: &PathMatch, others: &[(&str, PathMatch)]) -> Option<usize> {
+    /// Policies that permit only an address, said by a policy of this name.
+    fn allow(address: &str, policy: &str) -> Policies {
+        let rules = IpRules {
+            allow: Some(cidr::parse(address).into_iter().collect()),
+            deny: CidrSet::default(),
+            policies: [ObjectRef::new(
+                "portcullis.dev",
+                "AccessPolicy",
+                "ns",
+                policy,
+            )]
+            .into(),
+        };
+        Policies {
+            ip_rules: Some(Enforced::Valid(Arc::new(rules))),
+            ..Policies::default()
+        }
+    }
+
+    /// The number of the rule that the first one is compared with: the rules have these hosts, paths and policies.
+    fn passing(rules: &[(&str, PathMatch, &Policies)]) -> Option<usize> {
         let rule = |path: &PathMatch| Rule {
             id: RuleId {
                 route: ObjectRef::gateway_api("HTTPRoute", "ns", "r"),
@@ -244,52 +330,103 @@ mod tests {
             action: Action::Forward([].into()),
             options: None,
         };
-        let protected = (rule(path), [Hostname::new("a.com")]);
-        let others = others.iter();
-        let others: Vec<_> = others
-            .map(|(host, path)| (rule(path), [Hostname::new(host)]))
+        let rules = rules.iter();
+        let rules: Vec<_> = rules
+            .map(|(host, path, policies)| (rule(path), [Hostname::new(host)], *policies))
             .collect();
-        let all = [&protected].into_iter().chain(&others);
-        let rules: Vec<_> = all
-            .enumerate()
-            .map(|(number, (rule, hostnames))| Placed {
-                hostnames,
-                rule,
-                needs: [number == 0, false, false, false],
-            })
-            .collect();
-        let distinct = rules.iter().map(|it| it.needs).collect();
-        Index::of(&rules).passing(&rules[0], &distinct)
+        let rules = rules.iter().map(|(rule, hostnames, policies)| Placed {
+            hostnames,
+            rule,
+            policies,
+        });
+        let rules: Vec<_> = rules.collect();
+        Index::of(&rules).passing(&rules[0])
+    }
+
+    fn prefix(path: &str) -> PathMatch {
+        PathMatch::Prefix(path.into())
+    }
+
+    fn exact(path: &str) -> PathMatch {
+        PathMatch::Exact(path.into())
     }
 
     #[test]
     fn first_rule_of_the_host_that_takes_a_reading_is_named() {
-        let prefix = |path: &str| PathMatch::Prefix(path.into());
-        let exact = |path: &str| PathMatch::Exact(path.into());
+        let (protected, none) = (allow("192.0.2.1", "a"), Policies::default());
         let others = [
-            ("b.com", prefix("")),
-            ("a.com", prefix("/other")),
-            ("a.com", exact("/api%2Fadmin")),
-            ("a.com", prefix("/api")),
-            ("a.com", prefix("")),
+            ("b.com", prefix(""), &none),
+            ("a.com", prefix("/other"), &none),
+            ("a.com", exact("/api%2Fadmin"), &none),
+            ("a.com", prefix("/api"), &none),
+            ("a.com", prefix(""), &none),
         ];
-        assert_eq!(passing(&prefix("/admin"), &others), Some(5));
-        assert_eq!(passing(&prefix("/api/admin"), &others), Some(4));
-        assert_eq!(passing(&exact("/api/admin"), &others), Some(3));
-        assert_eq!(passing(&prefix("/admin"), &others[..3]), None);
-        assert_eq!(passing(&prefix(""), &others), None);
+        let named = |path: PathMatch, count: usize| {
+            let one = [("a.com", path, &protected)];
+            let others = others[..count].iter().cloned();
+            passing(&one.into_iter().chain(others).collect::<Vec<_>>())
+        };
+        assert_eq!(named(prefix("/admin"), 5), Some(5));
+        assert_eq!(named(prefix("/api/admin"), 5), Some(4));
+        assert_eq!(named(exact("/api/admin"), 5), Some(3));
+        assert_eq!(named(prefix("/admin"), 3), None);
+        assert_eq!(named(prefix(""), 5), None);
     }
 
     #[test]
-    fn readings_are_paths_of_other_rules() {
-        let prefix = |text: &str| PathMatch::Prefix(text.into());
-        for (path, condition, expected) in [
-            ("/admin%2Fx", prefix(""), true),
-            ("/admin%2Fx", prefix("/admin"), false),
-            ("/api/admin%2Fx", prefix("/api"), true),
-            ("/api%2Fx", PathMatch::Exact("/api%2Fx".into()), true),
+    fn rules_are_compared_by_what_protects_them() {
+        let one = allow("192.0.2.1", "a");
+        let limited = Policies {
+            limits: Some(Enforced::Broken("a".into())),
+            ..one.clone()
+        };
+        for (other, expected) in [
+            (Policies::default(), true),
+            (allow("192.0.2.2", "a"), true),
+            (allow("192.0.2.1", "b"), false),
+            // What protects more is passed by nothing.
+            (limited.clone(), false),
         ] {
-            assert_eq!(fits(&condition, path), expected, "{path}");
+            let rules = [
+                ("a.com", prefix("/admin"), &one),
+                ("a.com", prefix(""), &other),
+            ];
+            assert_eq!(passing(&rules).is_some(), expected, "{other:?}");
+            assert_eq!(is_protected_otherwise(&one, &other), expected);
         }
+        assert!(is_protected_otherwise(&limited, &one));
+    }
+
+    #[test]
+    fn wider_hosts_take_what_no_rule_of_a_host_takes() {
+        let (protected, none) = (allow("192.0.2.1", "a"), Policies::default());
+        let pattern = || PathMatch::Regex(crate::ir::Pattern::new("/.*").unwrap());
+        for (host, expected) in [
+            ("x.a.com", true),
+            ("*.a.com", true),
+            ("*.com", true),
+            ("", true),
+            ("y.a.com", false),
+            ("*.x.a.com", false),
+        ] {
+            let is_named = |path: PathMatch| {
+                let one = ("x.a.com", prefix("/admin"), &protected);
+                passing(&[one, (host, path, &none)]) == Some(1)
+            };
+            assert_eq!(is_named(prefix("")), expected, "{host}");
+            assert_eq!(is_named(pattern()), expected, "{host}");
+        }
+        let all = [
+            ("x.a.com", prefix("/admin"), &protected),
+            ("x.a.com", prefix(""), &protected),
+            ("*.a.com", prefix(""), &none),
+        ];
+        assert_eq!(passing(&all), None);
+        // Requests of the narrower host are those of the other rule anyway.
+        let narrower = [
+            ("*.a.com", prefix("/admin"), &protected),
+            ("x.a.com", prefix(""), &none),
+        ];
+        assert_eq!(passing(&narrower), None);
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use http::Method;
 
+use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::oidc::Oidc;
 use crate::ir::policy::{Enforced, Policies};
-use crate::ir::route::{Match, PathMatch};
+use crate::ir::route::Match;
 use crate::ir::{Hostname, Hostnames, Listener, ObjectRef, Port, Rule};
 use crate::status::warning::{Warning, WarningKind};
 
@@ -70,7 +71,7 @@ fn of_policy<'a>(
     paths
         .into_iter()
         .filter_map(move |(field, path, outcome)| {
-            let taking = Taking::of(rules, path);
+            let taking = Taking::of(rules, CanonicalPath::new(path)?);
             let mut lacking = hosts.iter().filter(|host| !taking.has(host));
             let named: Vec<_> = lacking.by_ref().take(MAX_NAMED).map(ToString::to_string).collect();
             let more = if lacking.next().is_some() { " and others" } else { "" };
@@ -95,7 +96,7 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    fn of(rules: &Rules<'a>, path: &str) -> Self {
+    fn of(rules: &Rules<'a>, path: CanonicalPath<'_>) -> Self {
         let taking = rules.iter();
         let taking = taking.filter(|(_, rule)| rule.matches.iter().any(|it| takes(it, path)));
         let all: BTreeSet<_> = taking.flat_map(|(hosts, _)| hosts.iter()).collect();
@@ -116,21 +117,12 @@ impl<'a> Taking<'a> {
 }
 
 /// Reports whether requests of browsers for a path match.
-fn takes(condition: &Match, path: &str) -> bool {
+fn takes(condition: &Match, path: CanonicalPath<'_>) -> bool {
     let Match {
         path: of_path,
         others,
     } = condition;
-    let has_path = match of_path {
-        PathMatch::Exact(exact) => **exact == *path,
-        PathMatch::Prefix(prefix) => {
-            let rest = path.strip_prefix(&**prefix);
-            rest.is_some_and(|it| it.is_empty() || it.starts_with('/'))
-        }
-        PathMatch::Regex(pattern) => pattern.matches(path),
-        PathMatch::Call(_) => false,
-    };
     // The provider chooses the query, and browsers the headers.
     let is_of_browsers = others.method.as_ref().is_none_or(|it| *it == Method::GET);
-    has_path && is_of_browsers && others.grpc.is_none()
+    of_path.matches(path) && is_of_browsers && others.grpc.is_none()
 }

@@ -7,9 +7,10 @@ use super::conflict;
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
 use super::listener_set::MAX_OF_NAMESPACE;
-use super::overlap::{self, Hosts};
+use super::overlap;
 use crate::api::Resource;
 use crate::api::gateway::ListenerSet;
+use crate::ir::Hosts;
 use crate::ir::sharing;
 use crate::ir::sharing::Text;
 

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::ir::Hostname;
+use crate::ir::{Hostname, Hosts};
 
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
@@ -80,35 +80,6 @@ fn certified(listener: &ListenerDraft<'_>) -> Vec<Hostname> {
 
 /// A set of hosts on a port.
 type HostSet<'h> = (u16, Hosts<'h>);
-
-/// A set of hosts. Like [`Hostname`], without its own memory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Hosts<'h> {
-    Exact(&'h str),
-    Wildcard(&'h str),
-    Any,
-}
-
-impl<'h> Hosts<'h> {
-    pub(super) fn of(name: &'h Hostname) -> Self {
-        match name {
-            Hostname::Exact(name) => Self::Exact(name),
-            Hostname::Wildcard(suffix) => Self::Wildcard(suffix),
-            Hostname::Any => Self::Any,
-        }
-    }
-
-    /// Returns the set and all its supersets.
-    pub(super) fn covering(self) -> impl Iterator<Item = Self> {
-        std::iter::successors(Some(self), |set| match set {
-            Self::Exact(text) | Self::Wildcard(text) => Some(match text.split_once('.') {
-                Some((_, suffix)) => Self::Wildcard(suffix),
-                None => Self::Any,
-            }),
-            Self::Any => None,
-        })
-    }
-}
 
 /// The first two listeners of an entry: enough to find one that differs from a given listener.
 #[derive(Clone, Copy)]

@@ -79,7 +79,7 @@ impl Store {
 
     /// Removes a policy that protects requests, and leaves it in force. Returns whether there is something to leave.
     fn retain(&mut self, name: &ObjectRef) -> bool {
-        let Some(published) = self.published_policy(name) else {
+        let Some(published) = self.protecting(self.versions(name).published()) else {
             return false;
         };
         self.retained.add(name.clone(), published);
@@ -88,30 +88,25 @@ impl Store {
         true
     }
 
-    /// Returns the published version of a policy, if its end may leave something less protected.
-    pub(super) fn published_policy(&self, name: &ObjectRef) -> Option<Object> {
-        if self.first.is_none() || !Kind::of(name).is_some_and(protects) {
-            return None;
-        }
-        let published = match self.deferred.published(name) {
-            Some((published, _)) => published.cloned(),
-            None => self.snapshot.object(name),
-        };
-        published.filter(|it| !it.is_without_targets() && !permits_plain_text(it))
+    /// Returns a published object if it is a policy whose end may leave something less protected.
+    pub(super) fn protecting(&self, published: Option<&Object>) -> Option<Object> {
+        let published = published.filter(|it| self.first.is_some() && protects(it.kind()));
+        let protecting = published.filter(|it| !it.is_without_targets() && !permits_plain_text(it));
+        protecting.cloned()
     }
 
     /// Removes an object that takes requests. Leaves the published version in service until the policies are known that were
     /// written before: others may take these requests. Returns whether there is such a version.
     fn hold_removed(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
-        let held = self.deferred.published(name);
-        let (is_held, previous) = (held.is_some(), self.snapshot.object(name));
-        let has_published = held.map_or(previous.is_some(), |(published, _)| published.is_some());
-        let after = (self.first.is_some() && has_published).then(|| self.moments.next());
+        let known = self.versions(name);
+        let has_published = self.first.is_some() && known.published().is_some();
+        let after = has_published.then(|| self.moments.next());
         let Some(after) = after.filter(|after| !self.moments.is_past(*after)) else {
             return false;
         };
         self.snapshot.remove(name);
-        let previous = previous.filter(|_| !is_held || !can_reference(kind));
+        let is_held = known.held.is_some();
+        let previous = known.last.filter(|_| !is_held || !can_reference(kind));
         self.deferred
             .hold(name.clone(), previous, Wait::new(Vec::new(), after));
         true

@@ -166,3 +166,36 @@ fn policy_that_stays_for_long_is_a_problem() {
     assert!(store.release(late));
     assert!(store.load().unwrap().problems.is_empty());
 }
+
+/// The moment is past that the policy waits for, but not the one of the next change of the route.
+#[test]
+fn policy_that_stays_for_an_object_that_changes_often_names_it() {
+    let (mut store, routes) = (with_route("0.example"), index("HTTPRoute"));
+    let policies = index("AccessPolicy");
+    let change = |store: &mut Store, hostname| {
+        store.apply(routes, Change::Applied(route("a", hostname)));
+    };
+    store.apply(policies, policy("a", 9));
+    change(&mut store, "1.example");
+    let first = store.take_moment().unwrap();
+    change(&mut store, "2.example");
+    store.apply(policies, deleted("a"));
+    assert!(!store.release(later(1)));
+    let second = store.take_moment().unwrap();
+    change(&mut store, "3.example");
+    for moment in [first, second] {
+        for scope in protecting() {
+            store.apply_message(Message::Newest(scope, moment, None));
+        }
+    }
+    assert!(store.release(later(10)) && has_policy(&store, "a"));
+    let problem = store.load().unwrap().problems[0].to_string();
+    assert_eq!(
+        problem,
+        "warning: AccessPolicy default/a: was deleted or has lost targets, and is in force still: a change of HTTPRoute default/a \
+         may have been written before that is not served yet, since it changes often or waits for what it refers to"
+    );
+    answer(&mut store);
+    assert!(store.release(later(10)) && !has_policy(&store, "a"));
+    assert!(store.load().unwrap().problems.is_empty());
+}
