@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use crate::ir::client::EscapedSlashes;
+use crate::ir::keyed::KeyedMap;
 use crate::ir::policy::Policies;
 use crate::ir::route::{Action, PathMatch};
 use crate::ir::{BackendId, Hostname, Listener, Rule};
@@ -87,7 +86,7 @@ enum Condition<'a> {
 /// The rules of a backend by their conditions, so that thousands of rules are not compared with each other.
 struct Index<'a> {
     /// The first rule with this condition.
-    paths: FxHashMap<(&'a Hostname, Requirements, Condition<'a>), usize>,
+    paths: KeyedMap<(&'a Hostname, Requirements, Condition<'a>), usize>,
     /// The rules with a pattern.
     patterns: Vec<(usize, &'a Placed<'a>)>,
 }
@@ -95,7 +94,7 @@ struct Index<'a> {
 impl<'a> Index<'a> {
     fn of(rules: &'a [Placed<'a>]) -> Self {
         let mut index = Self {
-            paths: FxHashMap::default(),
+            paths: KeyedMap::default(),
             patterns: Vec::new(),
         };
         for (number, placed) in rules.iter().enumerate() {

@@ -1,9 +1,8 @@
 //! HTTPS and TLS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
 //! connection to one of them for the other. Sets only the condition `OverlappingTLSConfig`.
 
-use rustc_hash::FxHashMap;
-
 use crate::ir::Hostname;
+use crate::ir::keyed::KeyedMap;
 
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
@@ -118,9 +117,9 @@ struct FirstTwo(usize, Option<usize>);
 struct Overlaps<'h> {
     sets: Vec<Vec<HostSet<'h>>>,
     /// Listeners with exactly this set.
-    owners: FxHashMap<HostSet<'h>, FirstTwo>,
+    owners: KeyedMap<HostSet<'h>, FirstTwo>,
     /// Listeners with this set or a subset of it.
-    within: FxHashMap<HostSet<'h>, FirstTwo>,
+    within: KeyedMap<HostSet<'h>, FirstTwo>,
 }
 
 impl<'h> Overlaps<'h> {
@@ -131,8 +130,8 @@ impl<'h> Overlaps<'h> {
     ) -> Self {
         let mut overlaps = Self {
             sets: Vec::with_capacity(listeners.len()),
-            owners: FxHashMap::default(),
-            within: FxHashMap::default(),
+            owners: KeyedMap::default(),
+            within: KeyedMap::default(),
         };
         for (index, listener) in listeners.iter().enumerate() {
             let port = listener.spec.port;
@@ -166,7 +165,7 @@ impl<'h> Overlaps<'h> {
     }
 }
 
-fn note<'h>(map: &mut FxHashMap<HostSet<'h>, FirstTwo>, set: HostSet<'h>, index: usize) {
+fn note<'h>(map: &mut KeyedMap<HostSet<'h>, FirstTwo>, set: HostSet<'h>, index: usize) {
     let two = map.entry(set).or_insert(FirstTwo(index, None));
     if two.0 != index && two.1.is_none() {
         two.1 = Some(index);
