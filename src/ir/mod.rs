@@ -25,6 +25,7 @@ pub mod hex;
 pub mod hop_by_hop;
 pub mod http2;
 mod key_place;
+pub mod keyed;
 pub mod limit;
 pub mod listener;
 pub mod object_map;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustc_hash::FxHashMap;
+use crate::ir::keyed::KeyedMap;
 
 /// Length of the prefix of an IPv6 client: it has that many addresses at least.
 const V6_PREFIX: u32 = 64;
@@ -15,7 +15,7 @@ const V6_PREFIX: u32 = 64;
 #[derive(Debug, Default)]
 pub struct Connections {
     open: AtomicUsize,
-    by_client: Mutex<FxHashMap<IpAddr, usize>>,
+    by_client: Mutex<KeyedMap<IpAddr, usize>>,
 }
 
 /// Maximum numbers of connections.
@@ -64,7 +64,7 @@ impl Connections {
         Some(counted)
     }
 
-    fn by_client(&self) -> std::sync::MutexGuard<'_, FxHashMap<IpAddr, usize>> {
+    fn by_client(&self) -> std::sync::MutexGuard<'_, KeyedMap<IpAddr, usize>> {
         self.by_client
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,8 +1,7 @@
 //! An index from hostnames to values, most specific first. Must not know the values.
 
-use rustc_hash::FxHashMap;
-
 use crate::ir::Hostname;
+use crate::ir::keyed::KeyedMap;
 use crate::ir::sharing::Text;
 
 /// Values by hostname.
@@ -16,9 +15,9 @@ pub(super) enum HostIndex<T> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Hosts<T> {
-    exact: FxHashMap<Text, T>,
+    exact: KeyedMap<Text, T>,
     /// By suffix, without `*.`.
-    wildcards: FxHashMap<Text, T>,
+    wildcards: KeyedMap<Text, T>,
     /// Length of the longest suffix. It bounds the look-ups for long hosts.
     longest: usize,
     any: Option<T>,
@@ -120,8 +119,8 @@ impl<T> From<Hosts<T>> for HostIndex<T> {
 impl<T> Hosts<T> {
     fn new(entries: impl IntoIterator<Item = (Hostname, T)>) -> Self {
         let mut hosts = Self {
-            exact: FxHashMap::default(),
-            wildcards: FxHashMap::default(),
+            exact: KeyedMap::default(),
+            wildcards: KeyedMap::default(),
             longest: 0,
             any: None,
         };

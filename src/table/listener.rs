@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use rustls::ServerConfig;
 
 use super::class_counts::ClassCounts;
@@ -19,6 +18,7 @@ use super::router::{Candidate, MadeRouters, Router};
 use super::rule::Rule;
 use crate::ir;
 use crate::ir::client::{ClientPolicies, ConnectionSettings, ProxyMode, ProxyProtocol};
+use crate::ir::keyed::KeyedMap;
 use crate::ir::object_map::ObjectMap;
 use crate::ir::policy::Verdict;
 use crate::ir::protected_headers::ProtectedHeaders;
@@ -227,8 +227,7 @@ impl Listener {
         let nothing = HostIndex::new([]);
         let known = old.map_or(&nothing, |old| &old.routers);
         let mut routes = old.map_or_else(ObjectMap::default, |old| old.routes.clone());
-        let mut edits: FxHashMap<&Hostname, (Vec<Candidate>, Vec<Candidate>)> =
-            FxHashMap::default();
+        let mut edits: KeyedMap<&Hostname, (Vec<Candidate>, Vec<Candidate>)> = KeyedMap::default();
         for (previous, now) in &changes.0 {
             for (hostname, candidate) in previous.iter().flat_map(Attached::candidates) {
                 edits.entry(hostname).or_default().0.push(candidate);

@@ -1,10 +1,9 @@
 //! A map from paths to what matches there. A few paths take little memory and many take constant time. Must not know what
 //! is stored.
 
-use std::hash::{Hash, Hasher};
+use std::hash::BuildHasher;
 
-use rustc_hash::{FxHashMap, FxHasher};
-
+use crate::ir::keyed::{Keyed, KeyedMap};
 use crate::ir::sharing::Text;
 
 /// Maximum number of paths that are searched one by one.
@@ -15,7 +14,7 @@ const FEW: usize = 32;
 pub(super) enum PathMap<T> {
     /// A hash table would take twice the memory.
     Few(Few<T>),
-    Many(FxHashMap<Text, T>),
+    Many(KeyedMap<Text, T>),
 }
 
 /// Paths in no order, beside their hashes. Only the path whose hash is that of the request is read.
@@ -145,9 +144,7 @@ impl<T> Few<T> {
 }
 
 fn hash(path: &str) -> u32 {
-    let mut hasher = FxHasher::default();
-    path.hash(&mut hasher);
-    hasher.finish() as u32
+    Keyed.hash_one(path) as u32
 }
 
 #[cfg(test)]

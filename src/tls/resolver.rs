@@ -3,28 +3,28 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::ir::Certificate;
+use crate::ir::keyed::KeyedMap;
 
 /// The certificates of one listener, in order, with an index of their names.
 #[derive(Debug)]
 pub(super) struct Resolver {
     keys: Box<[Arc<CertifiedKey>]>,
     /// Indices of the keys by exact name.
-    exact: FxHashMap<Box<str>, Vec<usize>>,
+    exact: KeyedMap<Box<str>, Vec<usize>>,
     /// Indices of the keys by wildcard name without its `*.`.
-    wildcards: FxHashMap<Box<str>, Vec<usize>>,
+    wildcards: KeyedMap<Box<str>, Vec<usize>>,
 }
 
 impl Resolver {
     /// Indexes the names of the certificates.
     pub(super) fn new(certificates: &[Arc<Certificate>]) -> Self {
-        let mut exact: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
-        let mut wildcards: FxHashMap<Box<str>, Vec<usize>> = FxHashMap::default();
+        let mut exact: KeyedMap<Box<str>, Vec<usize>> = KeyedMap::default();
+        let mut wildcards: KeyedMap<Box<str>, Vec<usize>> = KeyedMap::default();
         // The only certificate is selected without its names.
         let indexed = certificates.iter().enumerate();
         for (index, certificate) in indexed.filter(|_| certificates.len() > 1) {

@@ -13,6 +13,7 @@ use super::clients::ClientVerifier;
 use super::resolver::Resolver;
 use super::versions;
 use crate::ir::ServerTls;
+use crate::ir::keyed::KeyedMap;
 use crate::ir::tls::{CipherPolicy, ClientValidation};
 use crate::ir::tls_parameters::{self, Group};
 
@@ -44,8 +45,8 @@ impl Server {
 /// The server configurations of one table.
 #[derive(Debug, Default)]
 pub struct ServerConfigs {
-    verifiers: FxHashMap<Arc<ClientValidation>, Arc<ClientVerifier>>,
-    servers: FxHashMap<Arc<ServerTls>, Arc<Server>>,
+    verifiers: KeyedMap<Arc<ClientValidation>, Arc<ClientVerifier>>,
+    servers: KeyedMap<Arc<ServerTls>, Arc<Server>>,
 }
 
 impl ServerConfigs {

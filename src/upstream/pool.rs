@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
 use super::connector::{Connector, Protocol};
@@ -16,6 +15,7 @@ use super::in_flight::WorkerEndpoints;
 use super::io::Io;
 use super::outgoing::HeadLimits;
 use super::send_error::SendError;
+use crate::ir::keyed::KeyedMap;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::{BackendDescriptor, Descriptors};
 use crate::runtime::monotonic;
@@ -51,7 +51,7 @@ pub(super) struct Pool {
     pub(super) endpoints: WorkerEndpoints,
     connect_timeout: Duration,
     descriptors: Arc<Descriptors>,
-    entries: RefCell<FxHashMap<ConnectionKey, Entry>>,
+    entries: RefCell<KeyedMap<ConnectionKey, Entry>>,
     max_idle: usize,
     idle_timeout: u64,
 }

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
-
+use crate::ir::keyed::KeyedMap;
 use crate::proxy::connection_record::ConnectionRecord;
 use crate::runtime::clock::Deadline;
 use crate::telemetry::access_log::ConnectionEnd;
@@ -125,7 +124,7 @@ fn count(counter: &Cell<u64>, bytes: usize) {
 /// The sessions of a port.
 pub(super) struct Sessions {
     limit: usize,
-    by_path: RefCell<FxHashMap<Path, Rc<Session>>>,
+    by_path: RefCell<KeyedMap<Path, Rc<Session>>>,
     /// The result of the last search, the next one to end last.
     found: RefCell<Vec<Rc<Session>>>,
 }
@@ -201,7 +200,7 @@ impl Sessions {
 
     fn search(&self) -> Vec<Rc<Session>> {
         let sessions = self.by_path.borrow();
-        let mut by_address: FxHashMap<IpAddr, u32> = FxHashMap::default();
+        let mut by_address: KeyedMap<IpAddr, u32> = KeyedMap::default();
         for path in sessions.keys() {
             *by_address.entry(path.client.ip()).or_default() += 1;
         }

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 
-use rustc_hash::FxHashMap;
 use slab::Slab;
 
+use crate::ir::keyed::KeyedMap;
 use crate::proxy::activity::{Activity, Registration, Registry};
 
 /// Maximum number of connections that one search finds: at the limit, a new connection must not cost
@@ -77,7 +77,7 @@ impl Connections {
     /// are not among them.
     fn search(&self) -> Vec<Found> {
         let open = self.open.borrow();
-        let mut by_peer: FxHashMap<IpAddr, u32> = FxHashMap::default();
+        let mut by_peer: KeyedMap<IpAddr, u32> = KeyedMap::default();
         for (_, entry) in open.iter() {
             *by_peer.entry(entry.peer).or_default() += 1;
         }

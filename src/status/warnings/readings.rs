@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
-use rustc_hash::FxHashMap;
-
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cidr::CidrSet;
 use crate::ir::client::EscapedSlashes;
+use crate::ir::keyed::KeyedMap;
 use crate::ir::policy::{Enforced, Policies};
 use crate::ir::route::{Action, PathMatch};
 use crate::ir::{BackendId, Hostname, Hosts, Listener, Rule};
@@ -144,7 +143,7 @@ struct Entry<'a> {
 /// The rules of a backend by their conditions, so that thousands of rules are not compared with each other.
 struct Index<'a> {
     /// The first rules with a condition that differ in the other parts of an entry.
-    paths: FxHashMap<Hosts<'a>, FxHashMap<Condition<'a>, Vec<Entry<'a>>>>,
+    paths: KeyedMap<Hosts<'a>, KeyedMap<Condition<'a>, Vec<Entry<'a>>>>,
     /// The rules with a pattern.
     patterns: Vec<(usize, &'a Placed<'a>)>,
 }
@@ -152,7 +151,7 @@ struct Index<'a> {
 impl<'a> Index<'a> {
     fn of(rules: &'a [Placed<'a>]) -> Self {
         let mut index = Self {
-            paths: FxHashMap::default(),
+            paths: KeyedMap::default(),
             patterns: Vec::new(),
         };
         for (number, placed) in rules.iter().enumerate() {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 use crate::ir::Hostname;
+use crate::ir::keyed::KeyedMap;
 
 use super::gateway::GatewayDraft;
 use super::listener::ListenerDraft;
@@ -59,14 +60,14 @@ const UDP: u8 = 3;
 /// Listeners by port and family, and by hostname.
 struct Slots<'s> {
     by_family: FxHashMap<(u16, u8), Vec<usize>>,
-    by_hostname: FxHashMap<(u16, u8, &'s Hostname), Vec<usize>>,
+    by_hostname: KeyedMap<(u16, u8, &'s Hostname), Vec<usize>>,
 }
 
 impl<'s> Slots<'s> {
     fn new(listeners: &'s [ListenerDraft<'_>]) -> Self {
         let mut slots = Self {
             by_family: FxHashMap::default(),
-            by_hostname: FxHashMap::default(),
+            by_hostname: KeyedMap::default(),
         };
         for (index, listener) in listeners.iter().enumerate() {
             let Some(family) = family(listener.protocol) else {

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use crate::api::Resource;
 use crate::api::gateway::{Gateway, ListenerSet};
 use crate::ir::ObjectRef;
+use crate::ir::keyed::KeyedMap;
 
 use super::gateway::{GatewayDraft, SetDraft};
 use super::listener::ListenerDraft;
@@ -27,7 +26,7 @@ pub(super) fn merge<'a>(
     gateway: &mut GatewayDraft<'a>,
     sets: impl Iterator<Item = &'a Arc<ListenerSet>>,
 ) {
-    let mut merged: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut merged: KeyedMap<&str, usize> = KeyedMap::default();
     for set in sets {
         let name = set.object_ref();
         let generation = set.metadata.generation;

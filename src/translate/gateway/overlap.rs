@@ -1,8 +1,7 @@
 //! HTTPS and TLS listeners of one port that share hosts or certificate names without being in conflict: a client may reuse a
 //! connection to one of them for the other. Sets only the condition `OverlappingTLSConfig`.
 
-use rustc_hash::FxHashMap;
-
+use crate::ir::keyed::KeyedMap;
 use crate::ir::{Hostname, Hosts};
 
 use super::gateway::GatewayDraft;
@@ -89,9 +88,9 @@ struct FirstTwo(usize, Option<usize>);
 struct Overlaps<'h> {
     sets: Vec<Vec<HostSet<'h>>>,
     /// Listeners with exactly this set.
-    owners: FxHashMap<HostSet<'h>, FirstTwo>,
+    owners: KeyedMap<HostSet<'h>, FirstTwo>,
     /// Listeners with this set or a subset of it.
-    within: FxHashMap<HostSet<'h>, FirstTwo>,
+    within: KeyedMap<HostSet<'h>, FirstTwo>,
 }
 
 impl<'h> Overlaps<'h> {
@@ -102,8 +101,8 @@ impl<'h> Overlaps<'h> {
     ) -> Self {
         let mut overlaps = Self {
             sets: Vec::with_capacity(listeners.len()),
-            owners: FxHashMap::default(),
-            within: FxHashMap::default(),
+            owners: KeyedMap::default(),
+            within: KeyedMap::default(),
         };
         for (index, listener) in listeners.iter().enumerate() {
             let port = listener.spec.port;
@@ -137,7 +136,7 @@ impl<'h> Overlaps<'h> {
     }
 }
 
-fn note<'h>(map: &mut FxHashMap<HostSet<'h>, FirstTwo>, set: HostSet<'h>, index: usize) {
+fn note<'h>(map: &mut KeyedMap<HostSet<'h>, FirstTwo>, set: HostSet<'h>, index: usize) {
     let two = map.entry(set).or_insert(FirstTwo(index, None));
     if two.0 != index && two.1.is_none() {
         two.1 = Some(index);

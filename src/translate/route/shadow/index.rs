@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
+use crate::ir::keyed::KeyedMap;
 use crate::ir::precedence::PathRank;
 use crate::ir::route::{GrpcCall, Match, PathMatch, ValueMatch};
 use crate::ir::sharing::Text;
@@ -25,7 +26,7 @@ const MAX_PREFIXES: usize = 32;
 #[derive(Default)]
 pub(in crate::translate) struct MatchIndex {
     first: Option<(Hostname, OnHostname)>,
-    others: FxHashMap<Hostname, OnHostname>,
+    others: KeyedMap<Hostname, OnHostname>,
 }
 
 /// The matches of one hostname. Small, since thousands of hostnames have one match each.

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
-
 use crate::ir::Hostname;
+use crate::ir::keyed::KeyedMap;
 
 /// Entries by a name, in order.
-type ByName<T> = FxHashMap<Box<str>, BTreeSet<T>>;
+type ByName<T> = KeyedMap<Box<str>, BTreeSet<T>>;
 
 /// Entries by hostname. An entry may have several hostnames.
 pub(super) struct HostIndex<T> {
