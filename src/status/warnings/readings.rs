@@ -96,7 +96,7 @@ fn are_alike<'a>(mut rules: impl Iterator<Item = Placed<'a>>) -> bool {
 /// Reports whether a section that protects requests of `one` is another for those of `other`, or absent. Nobody can tell which of
 /// two sections is stricter. Passwords and counters are those of a policy; addresses are the same in any policy.
 fn is_protected_otherwise(one: &Policies, other: &Policies) -> bool {
-    fn is_other<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
+    fn is_other<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
         one.is_some() && one != other
     }
     let Policies {
@@ -108,7 +108,7 @@ fn is_protected_otherwise(one: &Policies, other: &Policies) -> bool {
     } = one;
     // Rules share the policies that they have in common.
     !ptr::eq(one, other)
-        && (is_other(addresses(one), addresses(other))
+        && (is_other(addresses(one).as_ref(), addresses(other).as_ref())
             || is_other(limits.as_ref(), other.limits.as_ref())
             || is_other(authentication.as_ref(), other.authentication.as_ref())
             || is_other(authorization.as_ref(), other.authorization.as_ref()))
