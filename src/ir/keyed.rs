@@ -72,10 +72,4 @@ mod tests {
             assert!(places.len() > 32, "{} places", places.len());
         }
     }
-
-    #[test]
-    fn maps_of_a_process_agree() {
-        let map: KeyedMap<_, _> = [("shop", 1), ("blog", 2)].into_iter().collect();
-        assert_eq!((map["shop"], map.get("news")), (1, None));
-    }
 }
