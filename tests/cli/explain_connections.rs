@@ -70,7 +70,7 @@ fn outcome_of_a_connection_that_is_not_forwarded_has_its_reason() {
             format!("tcp://a.example.com:{idle}"),
             "TCPRoute default/idle",
             "every connection is closed",
-            "Service default/s:80 has no ready endpoint",
+            "Service default/s:80 for TCP has no ready endpoint",
         ),
         (
             format!("tcp://a.example.com:{asking}"),
