@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::io::ClientIo;
 use super::relay::{Half, RelayEnd, Side, relay as copy};
 use super::splice::MaybeSocket;
-use super::stream_io::{StreamReader, StreamWriter};
+use crate::http2::{StreamReader, StreamWriter};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::runtime::clock::Clock;
 use crate::telemetry::metrics::TimeoutKind;
