@@ -15,11 +15,14 @@ use crate::ir::backend_policy::Connection;
 use crate::ir::http2::Http2Windows;
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::{BackendCounts, ConnectionSlot};
+use crate::upstream::peer_watch::{Reads, expect_acknowledgements};
 
 /// A connected stream.
 #[derive(Debug)]
 pub struct Io {
     stream: Stream,
+    /// Whether the backend is expected to read promptly.
+    reads: Reads,
     /// Counts the socket until it is closed.
     _descriptor: BackendDescriptor,
     /// What the policy of the backend says of the connection.
@@ -59,8 +62,9 @@ enum Stream {
 
 impl Io {
     /// A stream in plain text.
-    pub(super) fn plain(stream: TcpStream, descriptor: BackendDescriptor) -> Self {
+    pub(super) fn plain(stream: TcpStream, descriptor: BackendDescriptor, reads: Reads) -> Self {
         Self {
+            reads,
             stream: Stream::Plain(stream),
             _descriptor: descriptor,
             terms: None,
@@ -68,8 +72,13 @@ impl Io {
     }
 
     /// A stream with TLS, after its handshake.
-    pub(super) fn tls(stream: TlsStream<TcpStream>, descriptor: BackendDescriptor) -> Self {
+    pub(super) fn tls(
+        stream: TlsStream<TcpStream>,
+        descriptor: BackendDescriptor,
+        reads: Reads,
+    ) -> Self {
         Self {
+            reads,
             stream: Stream::Tls(Box::new(stream)),
             _descriptor: descriptor,
             terms: None,
@@ -79,6 +88,13 @@ impl Io {
     /// Sets what the policy of the backend says of the connection.
     pub(super) fn with_terms(self, terms: Option<Box<Terms>>) -> Self {
         Self { terms, ..self }
+    }
+
+    /// Sets whether the backend is expected to read promptly what it is sent. Makes a system call after a change.
+    pub(super) fn expect_reads(&mut self, reads: Reads) {
+        if std::mem::replace(&mut self.reads, reads) != reads {
+            expect_acknowledgements(self.tcp(), reads);
+        }
     }
 
     /// Counts a request that the connection has carried. Returns whether it may carry another one.
@@ -151,7 +167,8 @@ impl Io {
         let _ = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
     }
 
-    fn tcp(&self) -> &TcpStream {
+    /// Returns the socket below it.
+    pub(super) fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(io) => io,
             Stream::Tls(io) => io.get_ref().0,

@@ -15,6 +15,7 @@ mod http2;
 mod in_flight;
 mod io;
 mod outgoing;
+mod peer_watch;
 mod pool;
 mod proxy_header;
 mod release;
