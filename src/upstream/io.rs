@@ -16,6 +16,9 @@ use crate::ir::http2::Http2Windows;
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::{BackendCounts, ConnectionSlot};
 use crate::upstream::peer_watch::{Reads, expect_acknowledgements};
+#[cfg(target_os = "linux")]
+use crate::upstream::sock_diag;
+use crate::upstream::unanswered::Unacknowledged;
 
 /// A connected stream.
 #[derive(Debug)]
@@ -159,6 +162,17 @@ impl Io {
     /// Reports whether the backend has reset the connection. Makes a system call.
     pub fn has_failed(&self) -> bool {
         self.tcp().take_error().is_ok_and(|error| error.is_some())
+    }
+
+    /// Returns what was sent and is not acknowledged, if that can be known. Makes system calls.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        #[cfg(target_os = "linux")]
+        {
+            let socket = self.tcp();
+            sock_diag::unacknowledged(socket.local_addr().ok()?, socket.peer_addr().ok()?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
     }
 
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.

@@ -25,8 +25,11 @@ mod restrictions;
 mod room;
 mod send_error;
 mod slow_start;
+#[cfg(target_os = "linux")]
+mod sock_diag;
 mod tcp;
 mod udp;
+mod unanswered;
 mod upgraded;
 mod websocket;
 
@@ -43,6 +46,7 @@ pub use self::response::{Response, ResponseBody};
 pub use self::send_error::SendError;
 pub use self::tcp::{Security, TcpClient, TcpConnection, Unconnected};
 pub use self::udp::UdpFlow;
+pub use self::unanswered::Unanswered;
 pub use self::upgraded::{Upgraded, UpgradedIo};
 pub(crate) use self::websocket::{WEBSOCKET, accept_of};
 use crate::runtime::clock::Clock;

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use super::http2::Tunnel;
 use super::in_flight::InFlight;
 use super::io::Io;
+use super::unanswered::Unacknowledged;
 
 /// Bytes to and from a backend after an upgrade. Counts as a request in flight until dropped.
 pub struct Upgraded {
@@ -44,6 +45,14 @@ impl UpgradedIo {
         match &self.0 {
             Carrier::Connection(io) => io.abort(),
             Carrier::Stream(_) => {}
+        }
+    }
+
+    /// Returns what was sent on a connection and is not acknowledged, if that can be known. That of HTTP/2 is watched as a whole.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        match &self.0 {
+            Carrier::Connection(io) => io.unacknowledged(),
+            Carrier::Stream(_) => None,
         }
     }
 
