@@ -20,6 +20,8 @@ mod hostile;
 mod long_bodies;
 #[path = "memory/patterns.rs"]
 mod patterns;
+#[path = "memory/policies.rs"]
+mod policies;
 #[path = "harness/ports.rs"]
 mod ports;
 #[path = "memory/unwritten.rs"]

@@ -24,7 +24,7 @@ pub(super) enum Verdict {
     /// that all of them have reached.
     Awaited(Instant, Awaited, Shortfall),
     /// Some replicas have not confirmed in time. Names them.
-    Lagging(String),
+    Lagging(String, Awaited),
     /// There is no ready replica. Those that are not ready could not bind these ports.
     Absent(BTreeMap<u16, String>),
 }
@@ -107,20 +107,22 @@ impl Confirmations {
         // Replicas that are one change behind in a series of changes do not lag.
         let awaited = state.awaited.filter(|(first, _)| reached < Some(*first));
         let (first, since) = *state.awaited.insert(awaited.unwrap_or((wanted, now)));
+        let reached = state.confirmed;
+        let progress = Awaited { wanted, reached };
         if now < since + hold {
-            let reached = state.confirmed;
-            return Verdict::Awaited(since + hold, Awaited { wanted, reached }, shortfall);
+            return Verdict::Awaited(since + hold, progress, shortfall);
         }
         let lagging: Vec<String> = replicas
             .iter()
             .filter_map(|(replica, report)| lag_reason(replica, *report, first))
             .collect();
-        Verdict::Lagging(format!(
+        let message = format!(
             "{} of {} ready replicas do not serve the current configuration: {}",
             lagging.len(),
             replicas.len(),
             lagging.join(", ")
-        ))
+        );
+        Verdict::Lagging(message, progress)
     }
 
     fn hold(&self, now: Instant) -> Duration {
@@ -329,7 +331,7 @@ mod tests {
         let verdict = fixture.evaluate(1, &[WANTED, WANTED + 1]);
         assert!(matches!(verdict, Verdict::Awaited(..)), "{verdict:?}");
         let verdict = fixture.evaluate(6, &[WANTED, WANTED + 2]);
-        assert!(matches!(verdict, Verdict::Lagging(_)), "{verdict:?}");
+        assert!(matches!(verdict, Verdict::Lagging(..)), "{verdict:?}");
     }
 
     #[test]
@@ -352,7 +354,12 @@ mod tests {
         }
         let message = "1 of 2 ready replicas do not serve the current configuration: pod edge-1 (10.0.0.1) is not \
              connected to the leader";
-        assert_eq!(verdict, Some(Verdict::Lagging(message.to_owned())));
+        let progress = Awaited {
+            wanted: WANTED + 5,
+            reached: None,
+        };
+        let lagging = Verdict::Lagging(message.to_owned(), progress);
+        assert_eq!(verdict, Some(lagging));
     }
 
     #[test]
@@ -360,7 +367,7 @@ mod tests {
         let mut fixture = Fixture::new();
         let revisions = [WANTED, WANTED - 1, 0];
         fixture.evaluate(0, &revisions);
-        let Verdict::Lagging(message) = fixture.evaluate(5, &revisions) else {
+        let Verdict::Lagging(message, _) = fixture.evaluate(5, &revisions) else {
             panic!("not lagging");
         };
         assert_eq!(

@@ -21,7 +21,9 @@ use crate::ir::{Ir, ObjectRef};
 use crate::provider::Problem;
 use crate::provision::{ClassUsage, DesiredState, StreamEndpoint};
 use crate::status::writer::Statuses;
-use crate::status::{Confirmation, ConfirmedReport, HeldStatuses, Unreadable};
+use crate::status::{
+    Confirmation, ConfirmedReport, HeldStatuses, LateRoutes, Unconfirmed, Unreadable,
+};
 use crate::stream::Published;
 use crate::translate::{Options, Translator};
 
@@ -36,6 +38,7 @@ pub struct Leader {
     unreadable: Arc<BTreeMap<ObjectRef, Unreadable>>,
     report: ConfirmedReport,
     held: HeldStatuses,
+    late: LateRoutes,
 }
 
 /// What a snapshot changes.
@@ -66,6 +69,7 @@ impl Leader {
             unreadable: Arc::default(),
             report: ConfirmedReport::default(),
             held: HeldStatuses::default(),
+            late: LateRoutes::default(),
         }
     }
 
@@ -118,13 +122,23 @@ impl Leader {
         seen: Observations,
         events: &Events,
     ) -> Option<Statuses> {
+        self.evaluate_at(Instant::now(), changed, seen, events)
+    }
+
+    fn evaluate_at(
+        &mut self,
+        now: Instant,
+        changed: Option<Changes>,
+        seen: Observations,
+        events: &Events,
+    ) -> Option<Statuses> {
         let is_new = changed.is_some();
         let states = self.progress.states().clone();
         let awaited = self.progress.awaited();
+        let lagging = self.progress.lagging().clone();
         let (gateways, objects) = changed
             .map(|it| (it.gateways, it.objects))
             .unwrap_or_default();
-        let now = Instant::now();
         let is_other_version = seen.bundle_version != self.progress.seen().bundle_version;
         let turned = (self.progress).follow(&self.cluster, gateways, seen, now);
         for (gateway, verdict) in &turned {
@@ -134,13 +148,14 @@ impl Leader {
         let is_same = !is_new
             && states.ptr_eq(self.progress.states())
             && awaited == self.progress.awaited()
+            && lagging == *self.progress.lagging()
             && !is_other_version;
         (!is_same).then(|| self.statuses(&objects))
     }
 
     fn statuses(&mut self, changed: &[ObjectRef]) -> Statuses {
         let parents = self.cluster.parents.clone();
-        let report = self.report.follow(Confirmation {
+        let mut report = self.report.follow(Confirmation {
             translated: self.cluster.now.report.clone(),
             states: self.progress.states().clone(),
             parents: parents.clone(),
@@ -149,6 +164,11 @@ impl Leader {
         });
         let awaited = self.progress.awaited();
         let held = self.held.follow(&report, &parents, changed, &awaited);
+        let unconfirmed = Unconfirmed {
+            awaited: &awaited,
+            lagging: self.progress.lagging(),
+        };
+        (self.late).follow(&mut report, &parents, changed, unconfirmed);
         Statuses {
             report: Arc::new(report),
             held,
@@ -187,7 +207,7 @@ impl Leader {
     /// Warns of replicas that lag.
     fn announce(&self, gateway: &ObjectRef, verdict: Option<&Verdict>, events: &Events) {
         match verdict {
-            Some(Verdict::Lagging(message)) => {
+            Some(Verdict::Lagging(message, _)) => {
                 self.warn(gateway, EventReason::ReplicaBehind, message.clone(), events);
             }
             Some(Verdict::Confirmed(_)) => events.clear(gateway, EventReason::ReplicaBehind),

@@ -41,6 +41,8 @@ pub(super) struct Progress {
     verdicts: BTreeMap<ObjectRef, Verdict>,
     /// Gateways whose data planes are expected to confirm a change, and until when.
     awaited: BTreeMap<ObjectRef, (Instant, Awaited)>,
+    /// Gateways whose data planes have not confirmed a change in time.
+    lagging: BTreeMap<ObjectRef, Awaited>,
     serving: OrdSet<ObjectRef>,
     states: OrdMap<ObjectRef, Arc<DataPlaneState>>,
     seen: Observations,
@@ -55,6 +57,7 @@ impl Progress {
             confirmations: Confirmations::new(now),
             verdicts: BTreeMap::new(),
             awaited: BTreeMap::new(),
+            lagging: BTreeMap::new(),
             serving: OrdSet::new(),
             states: OrdMap::new(),
             seen: Observations::default(),
@@ -82,6 +85,11 @@ impl Progress {
         awaited
             .map(|(gateway, (_, awaited))| (gateway.clone(), *awaited))
             .collect()
+    }
+
+    /// Returns the Gateways whose data planes have not confirmed a change in time.
+    pub(super) fn lagging(&self) -> &BTreeMap<ObjectRef, Awaited> {
+        &self.lagging
     }
 
     /// Returns when to evaluate again without new observations.
@@ -129,6 +137,7 @@ impl Progress {
         if !cluster.now.report.gateways.contains_key(gateway) {
             self.confirmations.forget(gateway);
             self.awaited.remove(gateway);
+            self.lagging.remove(gateway);
             if self.serving.contains(gateway) {
                 self.serving.remove(gateway);
             }
@@ -138,6 +147,10 @@ impl Progress {
         match verdict.awaited() {
             Some(awaited) => drop(self.awaited.insert(gateway.clone(), awaited)),
             None => drop(self.awaited.remove(gateway)),
+        }
+        match &verdict {
+            Verdict::Lagging(_, lagging) => drop(self.lagging.insert(gateway.clone(), *lagging)),
+            _ => drop(self.lagging.remove(gateway)),
         }
         let is_serving = matches!(verdict, Verdict::Confirmed(_));
         match (is_serving, self.serving.contains(gateway)) {
@@ -224,7 +237,7 @@ fn with_verdict(
             state.unread.clone_from(unread);
             state.notice = message;
         }
-        Verdict::Lagging(lagging) => {
+        Verdict::Lagging(lagging, _) => {
             let failure = message.map(|failure| format!("; {failure}"));
             let message = format!("{lagging}{}", failure.unwrap_or_default());
             state.fault = Some((Reason::Pending, message));

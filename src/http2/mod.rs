@@ -2,6 +2,7 @@
 //! taken yet, and what waits for a peer, in bounded memory, and frames and fields on the wire that h2 does not report.
 
 mod bodies;
+mod byte_stream;
 mod frame;
 mod header_blocks;
 mod held;
@@ -17,6 +18,7 @@ mod waiting;
 mod wire;
 
 pub(crate) use self::bodies::{Bodies, Body, Windows};
+pub(crate) use self::byte_stream::{StreamReader, StreamWriter};
 pub(crate) use self::held::{divide as divide_memory, is_much as is_memory_scarce};
 pub(crate) use self::send_queue::SendQueue;
 pub(crate) use self::stream::BodyError;

@@ -157,17 +157,29 @@ impl Seen {
         object: &ObjectRef,
         references: impl Iterator<Item = &'a ParentRef>,
     ) -> impl Iterator<Item = ObjectRef> {
-        references.map(|to| {
-            let namespace = to.namespace.as_deref().unwrap_or(&object.namespace);
-            self.gateway(&ObjectRef::new(&to.group, &to.kind, namespace, &to.name))
-        })
+        references.map(move |to| gateway_behind(&self.parents, object, to))
     }
 
     /// Returns the Gateway of a ListenerSet; any other name itself.
     fn gateway(&self, name: &ObjectRef) -> ObjectRef {
-        let gateway = self.parents.get(name);
-        gateway.map_or(name, |gateway| gateway).clone()
+        gateway_of(&self.parents, name)
     }
+}
+
+/// Returns the Gateway behind a reference of an object to a Gateway or ListenerSet. `parents` are the Gateways of ListenerSets.
+pub(super) fn gateway_behind(
+    parents: &OrdMap<ObjectRef, Arc<ObjectRef>>,
+    object: &ObjectRef,
+    to: &ParentRef,
+) -> ObjectRef {
+    let namespace = to.namespace.as_deref().unwrap_or(&object.namespace);
+    let name = ObjectRef::new(&to.group, &to.kind, namespace, &to.name);
+    gateway_of(parents, &name)
+}
+
+fn gateway_of(parents: &OrdMap<ObjectRef, Arc<ObjectRef>>, name: &ObjectRef) -> ObjectRef {
+    let gateway = parents.get(name);
+    gateway.map_or(name, |gateway| gateway).clone()
 }
 
 #[cfg(test)]

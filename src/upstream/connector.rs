@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustls::CertificateError;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -21,15 +20,9 @@ use crate::table::{
     Transport, UpstreamFault,
 };
 use crate::upstream::io::{Io, Terms};
+use crate::upstream::peer_watch::{Reads, ask_when_quiet, expect_acknowledgements};
 use crate::upstream::proxy_header;
 use crate::upstream::send_error::SendError;
-
-/// Time after which the host asks the peer of a quiet HTTP/2 connection whether it is there, and between such questions.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Time for which what was sent on an HTTP/2 connection may stay unacknowledged before the connection ends (RFC 5482).
-#[cfg(target_os = "linux")]
-const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,13 +193,19 @@ impl Connector {
             written.map_err(|error| self.connect_failed(&error))?;
         }
         let keepalive = settings.and_then(|it| it.ir.connection.keepalive);
-        watch_peer(&io, keepalive, self.protocol() != Some(Protocol::Http1));
+        ask_when_quiet(&io, keepalive);
+        let reads = match self.declared {
+            // It is unknown what the protocol of a forwarded connection asks for.
+            UpstreamProtocol::Tcp => Reads::AtWill,
+            _ => Reads::Promptly,
+        };
+        expect_acknowledgements(&io, reads);
         let Transport::Tls(tls) = &self.transport else {
-            return Ok(Io::plain(io, descriptor));
+            return Ok(Io::plain(io, descriptor, reads));
         };
         let connector = TlsConnector::from(tls.config.clone());
         match connector.connect(tls.server_name.clone(), io).await {
-            Ok(io) => Ok(Io::tls(io, descriptor)),
+            Ok(io) => Ok(Io::tls(io, descriptor, reads)),
             Err(error) => {
                 tracing::debug!(%error, endpoint = %self.endpoint.address, "TLS to a backend failed");
                 let failure = tls_failure(&error);
@@ -234,28 +233,6 @@ fn endpoint_fault(error: &io::Error) -> EndpointFault {
         Some(Errno::HOSTUNREACH | Errno::NETUNREACH) => EndpointFault::Unreachable,
         Some(Errno::TIMEDOUT) => EndpointFault::ConnectTimeout,
         _ => EndpointFault::Connect,
-    }
-}
-
-/// Lets the host find out whether the peer is there, without traffic that it would see. A socket that does not support it still
-/// works.
-fn watch_peer(io: &TcpStream, keepalive: Option<Duration>, is_shared: bool) {
-    let socket = SockRef::from(io);
-    let keepalive = match keepalive {
-        Some(idle) => Some(TcpKeepalive::new().with_time(idle).with_interval(idle)),
-        None if is_shared => Some(
-            TcpKeepalive::new()
-                .with_time(KEEPALIVE_AFTER)
-                .with_interval(KEEPALIVE_INTERVAL),
-        ),
-        None => None,
-    };
-    if let Some(keepalive) = keepalive {
-        let _ = socket.set_tcp_keepalive(&keepalive);
-    }
-    #[cfg(target_os = "linux")]
-    if is_shared {
-        let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     }
 }
 
@@ -326,7 +303,155 @@ pub(super) struct ConnectionKey {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use rustls::ServerConfig;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use socket2::SockRef;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
     use super::*;
+    use crate::ir;
+    use crate::ir::ObjectRef;
+    use crate::ir::backend_policy::{BackendPolicy, Connection};
+    use crate::table::ClientTls;
+
+    const NAME: &str = "backend.example";
+    /// First byte of a TLS handshake.
+    const HANDSHAKE: u8 = 22;
+
+    fn protocols(names: &[&str]) -> Vec<Vec<u8>> {
+        names.iter().map(|name| name.as_bytes().to_vec()).collect()
+    }
+
+    /// A server that accepts connections with and without TLS, and keeps them open.
+    struct Server {
+        address: SocketAddr,
+        roots: rustls::RootCertStore,
+    }
+
+    impl Server {
+        async fn start() -> Self {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let parameters = rcgen::CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+            let certificate = parameters.self_signed(&key).unwrap();
+            let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            let mut config = ServerConfig::builder()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate.der().clone()], private)
+                .unwrap();
+            config.alpn_protocols = protocols(&["h2", "http/1.1"]);
+            let acceptor = TlsAcceptor::from(Arc::new(config));
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let acceptor = acceptor.clone();
+                    tokio::spawn(async move {
+                        let mut first = [0];
+                        let _ = stream.peek(&mut first).await;
+                        if first == [HANDSHAKE] {
+                            let _stream = acceptor.accept(stream).await;
+                            pending::<()>().await;
+                        }
+                        pending::<()>().await;
+                    });
+                }
+            });
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(certificate.der().clone()).unwrap();
+            Self { address, roots }
+        }
+
+        fn tls(&self, alpn: &[&str]) -> Transport {
+            let mut config = rustls::ClientConfig::builder()
+                .with_root_certificates(self.roots.clone())
+                .with_no_client_auth();
+            config.alpn_protocols = protocols(alpn);
+            Transport::Tls(Arc::new(ClientTls {
+                config: Arc::new(config),
+                server_name: ServerName::try_from(NAME).unwrap(),
+                identity: TlsIdentity(1),
+                for_upgrades: None,
+            }))
+        }
+
+        async fn connect(
+            &self,
+            protocol: UpstreamProtocol,
+            transport: Transport,
+            keepalive: Option<Duration>,
+        ) -> Io {
+            let policy = keepalive.map(|keepalive| {
+                let name = ObjectRef::core("Policy", "ns", "one");
+                Arc::new(BackendPolicy {
+                    connection: Connection {
+                        keepalive: Some(keepalive),
+                        ..Connection::default()
+                    },
+                    ..BackendPolicy::without_settings(name)
+                })
+            });
+            let ir = ir::Backend {
+                protocol,
+                policy,
+                ..ir::Backend::plain(vec![self.address])
+            };
+            let backend = Backend::new(&ir, transport, Arc::default());
+            let endpoints = backend.endpoints();
+            let endpoint = endpoints.iter().next().unwrap();
+            let connector = Connector::new(&backend, endpoint);
+            let descriptor = BackendDescriptor::take(&Arc::default()).unwrap();
+            let limit = Duration::from_secs(60);
+            connector.connect(limit, descriptor).await.unwrap()
+        }
+    }
+
+    /// Returns the seconds after which the host asks a quiet peer, between these questions, and for which bytes may be
+    /// unacknowledged.
+    fn watch_of(io: &Io) -> [Option<u64>; 3] {
+        let socket = SockRef::from(io.tcp());
+        let after = socket.tcp_keepalive_time().unwrap();
+        let after = socket.keepalive().unwrap().then_some(after);
+        let interval = socket.tcp_keepalive_interval().ok();
+        #[cfg(target_os = "linux")]
+        let unacknowledged = socket.tcp_user_timeout().unwrap();
+        #[cfg(not(target_os = "linux"))]
+        let unacknowledged = None;
+        [after, interval, unacknowledged].map(|time: Option<Duration>| time.map(|it| it.as_secs()))
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn host_watches_every_kind_of_connection() {
+        use UpstreamProtocol::{H2c, Http1, Tcp};
+        let server = Server::start().await;
+        let tls = |alpn: &[&str]| server.tls(alpn);
+        let bounded = [Some(30), Some(10), Some(20)];
+        let rows = [
+            ("HTTP/1.1", Http1, Transport::Plain, bounded),
+            ("h2c", H2c, Transport::Plain, bounded),
+            ("HTTP/1.1 in TLS", Http1, tls(&["http/1.1"]), bounded),
+            ("by ALPN", Http1, tls(&["h2", "http/1.1"]), bounded),
+            ("HTTP/2 in TLS", H2c, tls(&["h2"]), bounded),
+            // It may leave what it is sent unread.
+            ("TCP", Tcp, Transport::Plain, [Some(30), Some(10), None]),
+        ];
+        for (kind, protocol, transport, expected) in rows {
+            let mut io = server.connect(protocol, transport, None).await;
+            assert_eq!(watch_of(&io), expected, "{kind}");
+            io.expect_reads(Reads::AtWill);
+            assert_eq!(watch_of(&io)[2], None, "{kind}");
+            io.expect_reads(Reads::Promptly);
+            assert_eq!(watch_of(&io)[2], Some(20), "{kind}");
+        }
+        let policy = Some(Duration::from_secs(7));
+        for protocol in [Http1, H2c, Tcp] {
+            let io = server.connect(protocol, Transport::Plain, policy).await;
+            assert_eq!(watch_of(&io)[..2], [Some(7); 2]);
+        }
+    }
 
     #[test]
     fn failed_connects_have_causes() {

@@ -15,11 +15,17 @@ use crate::ir::backend_policy::Connection;
 use crate::ir::http2::Http2Windows;
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::{BackendCounts, ConnectionSlot};
+use crate::upstream::peer_watch::{Reads, expect_acknowledgements};
+#[cfg(target_os = "linux")]
+use crate::upstream::sock_diag;
+use crate::upstream::unanswered::Unacknowledged;
 
 /// A connected stream.
 #[derive(Debug)]
 pub struct Io {
     stream: Stream,
+    /// Whether the backend is expected to read promptly.
+    reads: Reads,
     /// Counts the socket until it is closed.
     _descriptor: BackendDescriptor,
     /// What the policy of the backend says of the connection.
@@ -59,8 +65,9 @@ enum Stream {
 
 impl Io {
     /// A stream in plain text.
-    pub(super) fn plain(stream: TcpStream, descriptor: BackendDescriptor) -> Self {
+    pub(super) fn plain(stream: TcpStream, descriptor: BackendDescriptor, reads: Reads) -> Self {
         Self {
+            reads,
             stream: Stream::Plain(stream),
             _descriptor: descriptor,
             terms: None,
@@ -68,8 +75,13 @@ impl Io {
     }
 
     /// A stream with TLS, after its handshake.
-    pub(super) fn tls(stream: TlsStream<TcpStream>, descriptor: BackendDescriptor) -> Self {
+    pub(super) fn tls(
+        stream: TlsStream<TcpStream>,
+        descriptor: BackendDescriptor,
+        reads: Reads,
+    ) -> Self {
         Self {
+            reads,
             stream: Stream::Tls(Box::new(stream)),
             _descriptor: descriptor,
             terms: None,
@@ -79,6 +91,13 @@ impl Io {
     /// Sets what the policy of the backend says of the connection.
     pub(super) fn with_terms(self, terms: Option<Box<Terms>>) -> Self {
         Self { terms, ..self }
+    }
+
+    /// Sets whether the backend is expected to read promptly what it is sent. Makes a system call after a change.
+    pub(super) fn expect_reads(&mut self, reads: Reads) {
+        if std::mem::replace(&mut self.reads, reads) != reads {
+            expect_acknowledgements(self.tcp(), reads);
+        }
     }
 
     /// Counts a request that the connection has carried. Returns whether it may carry another one.
@@ -145,13 +164,25 @@ impl Io {
         self.tcp().take_error().is_ok_and(|error| error.is_some())
     }
 
+    /// Returns what was sent and is not acknowledged, if that can be known. Makes system calls.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        #[cfg(target_os = "linux")]
+        {
+            let socket = self.tcp();
+            sock_diag::unacknowledged(socket.local_addr().ok()?, socket.peer_addr().ok()?)
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+
     /// Makes the drop of the connection reset it, since the other side of its tunnel has failed.
     pub fn abort(&self) {
         // Without the reset, the backend would read EOF.
         let _ = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
     }
 
-    fn tcp(&self) -> &TcpStream {
+    /// Returns the socket below it.
+    pub(super) fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(io) => io,
             Stream::Tls(io) => io.get_ref().0,

@@ -14,10 +14,10 @@ use super::attempts::Attempts;
 use super::connector::ConnectionKey;
 use super::exchange::Exchange;
 use super::in_flight::InFlight;
-use super::io::Io;
 use super::outgoing::{BoxError, Replay};
 use super::pool::Pool;
 use super::response_head::Head;
+use super::upgraded::{Carrier, Upgraded, UpgradedIo};
 
 /// Maximum frames of a discarded response that are read so that its connection can be reused.
 const MAX_DISCARDED_FRAMES: usize = 16;
@@ -38,22 +38,6 @@ pub struct ResponseBody<B> {
     pool: Rc<Pool>,
     key: ConnectionKey,
     in_flight: InFlight,
-}
-
-/// A connection that has switched protocols. Counts as a request in flight until dropped.
-pub struct Upgraded {
-    /// The connection.
-    pub io: Io,
-    /// Data that the backend sent after its 101.
-    pub first: Bytes,
-    in_flight: InFlight,
-}
-
-impl Upgraded {
-    /// Returns the endpoint.
-    pub fn endpoint(&self) -> SocketAddr {
-        self.in_flight.endpoint().address
-    }
 }
 
 impl<B: Replay> Response<B> {
@@ -104,14 +88,20 @@ impl<B: Replay> ResponseBody<B> {
         self.in_flight.endpoint().address
     }
 
-    /// Returns the connection after a 101.
+    /// Returns the connection, or the stream of it, after a 101.
     pub fn into_upgraded(self) -> Option<Upgraded> {
-        let Exchange::Http1(exchange) = self.exchange else {
-            return None;
+        let (carrier, first) = match self.exchange {
+            Exchange::Http1(exchange) => {
+                let (io, first) = exchange.into_upgraded()?.into_parts();
+                (Carrier::Connection(Box::new(io)), first)
+            }
+            Exchange::Http2(exchange) => (
+                Carrier::Stream(Box::new(exchange.into_tunnel()?)),
+                Bytes::new(),
+            ),
         };
-        let (io, first) = exchange.into_upgraded()?.into_parts();
         Some(Upgraded {
-            io,
+            io: UpgradedIo(carrier),
             first,
             in_flight: self.in_flight,
         })

@@ -118,6 +118,7 @@ mod unreadable_policies;
 mod upgrade;
 mod upstream;
 mod warnings;
+mod websocket_backends;
 mod websocket_http2;
 mod websocket_refusals;
 mod weights;

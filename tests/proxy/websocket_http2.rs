@@ -76,7 +76,7 @@ pub(crate) async fn tunnel(
 }
 
 /// Reads `count` bytes.
-async fn take(body: &mut RecvStream, count: usize) -> Vec<u8> {
+pub(crate) async fn take(body: &mut RecvStream, count: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < count {
         let data = timeout(TEST_TIMEOUT, body.data()).await.expect("in time");
@@ -88,7 +88,7 @@ async fn take(body: &mut RecvStream, count: usize) -> Vec<u8> {
     taken
 }
 
-async fn tell(stream: &mut SendStream<Bytes>, text: &'static str) {
+pub(crate) async fn tell(stream: &mut SendStream<Bytes>, text: &'static str) {
     let written = peer::write(stream, Bytes::from_static(text.as_bytes()), false);
     written.await.expect("taken");
 }
@@ -127,7 +127,7 @@ pub(crate) async fn switch<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) ->
 }
 
 /// Switches protocols and echoes until the client ends, then sends a last message.
-async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
+pub(crate) async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let head = switch(&mut stream).await;
     assert!(head.starts_with("GET /chat"), "{head}");
     for (name, value) in [

@@ -1,4 +1,6 @@
-//! What the leader derives step by step equals what it derives from the last snapshot alone, and when it releases statuses.
+//! What the leader derives step by step equals what it derives from the last snapshot alone.
+
+mod statuses;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -331,95 +333,6 @@ proptest! {
             prop_assert_eq!(former, again);
         }
     }
-}
-
-fn route(name: &str, generation: u64) -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
-        "metadata": {"name": name, "namespace": "infra", "generation": generation},
-        "spec": {"parentRefs": [{"name": "edge-0"}]},
-    })
-}
-
-/// A leader with one Gateway, which has two pods.
-struct Scene {
-    leader: Leader,
-    inputs: Inputs,
-    statuses: Statuses,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let edge = Gateway {
-            is_ours: true,
-            has_parameters: false,
-            is_deleted: false,
-            note: 0,
-        };
-        let mut inputs = Inputs::new();
-        inputs.apply(Step::Gateway(0, Some(edge)));
-        inputs.apply(Step::Service(0, Some((0, false))));
-        inputs.apply(Step::Slice(0, false, Some(vec![1, 2])));
-        Self {
-            leader: Leader::new(options()),
-            inputs,
-            statuses: Statuses::default(),
-        }
-    }
-
-    /// Changes a route: the change is in this revision.
-    fn change(&mut self, name: &str, revision: u64) {
-        self.inputs.put(true, &route(name, revision));
-        self.inputs.apply(Step::Revision(0, revision));
-        let load = Load {
-            snapshot: Arc::new(self.inputs.snapshot.clone()),
-            ..Load::default()
-        };
-        let published = Arc::new(Published {
-            load: Arc::new(load),
-            revisions: self.inputs.revisions.clone(),
-        });
-        let endpoint = Some(StreamEndpoint::default());
-        let changed = self.leader.follow(&published, &pods(), endpoint);
-        self.evaluate(changed);
-    }
-
-    /// Both pods report a revision.
-    fn confirm(&mut self, revision: u64) {
-        self.inputs.apply(Step::Reports(0, Some(revision)));
-        self.evaluate(None);
-    }
-
-    fn evaluate(&mut self, changed: Option<Changes>) {
-        let (events, _publisher) = events::channel("test");
-        let seen = self.inputs.seen.clone();
-        if let Some(statuses) = self.leader.evaluate(changed, seen, &events) {
-            self.statuses = statuses;
-        }
-    }
-
-    fn is_held(&self, name: &str) -> bool {
-        let route = ObjectRef::gateway_api("HTTPRoute", "infra", name);
-        assert!(self.statuses.report.routes.contains_key(&route));
-        self.statuses.held.contains_key(&route)
-    }
-}
-
-#[test]
-fn series_of_changes_by_one_author_holds_no_status_of_another() {
-    let mut scene = Scene::new();
-    scene.change("author", 1);
-    scene.confirm(1);
-    scene.change("other", 2);
-    for revision in 3..40 {
-        scene.change("author", revision);
-        // The pods never reach the last revision.
-        let reached = revision - 1;
-        scene.confirm(reached);
-        assert!(!scene.is_held("other"), "revision {reached} is reached");
-    }
-    scene.confirm(39);
-    assert!(!scene.is_held("author"));
 }
 
 #[test]

@@ -161,3 +161,38 @@ impl Version {
         self.until + timing.fetch_wait
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::Kind;
+
+    fn version(generation: usize) -> Object {
+        let target = format!("route-{generation}");
+        let policy = json!({
+            "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
+            "metadata": {"name": "one", "namespace": "shop", "generation": generation},
+            "spec": {
+                "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": target}],
+                "ipRules": {"deny": ["192.0.2.1"]},
+            },
+        });
+        let kind = Kind::find("portcullis.dev/v1alpha1", "AccessPolicy").unwrap();
+        kind.decode(&policy).unwrap()
+    }
+
+    #[test]
+    fn author_who_changes_a_policy_without_end_loses_the_first_versions() {
+        let name = ObjectRef::new("portcullis.dev", "AccessPolicy", "shop", "one");
+        let mut retained = Retained::new(Timing::default());
+        for generation in 0..100 {
+            retained.add(name.clone(), version(generation));
+        }
+        let versions = retained.all[&name].iter();
+        let generations: Vec<_> = versions.map(|it| it.policy.meta().generation).collect();
+        assert_eq!(generations, (92..100).collect::<Vec<_>>());
+        assert_eq!(generations.len(), MAX_VERSIONS);
+    }
+}

@@ -18,7 +18,7 @@ use crate::proxy::worker_state::port::PortState;
 use crate::table::{Backend, Rule, Unrouted};
 use crate::telemetry::access_log::ConnectionEnd;
 use crate::telemetry::metrics::TimeoutKind;
-use crate::upstream::{Io, Security, SendError, TcpClient, TcpConnection, Unconnected};
+use crate::upstream::{Io, Security, SendError, TcpClient, TcpConnection, Unanswered, Unconnected};
 
 /// Interval of checks for a reset by a side that is not read from, since the other one does not read.
 const RESET_CHECK: Duration = Duration::from_secs(1);
@@ -110,6 +110,7 @@ async fn forward(
         first: Vec::new(),
         sent: &record.received,
     };
+    let unanswered = Unanswered::new(&open.clock);
     let check = open.clock.deadline();
     check.set(RESET_CHECK);
     let relayed = relay(of_client, of_backend, true, |cx, progress| {
@@ -126,6 +127,12 @@ async fn forward(
             check.set(RESET_CHECK);
             // Registers the waker.
             let _ = check.poll_due(cx);
+        }
+        let moved = (record.received.get(), record.sent.get());
+        let ask = || backend.borrow().unacknowledged();
+        if unanswered.poll(cx, moved, ask).is_ready() {
+            backend.borrow().abort();
+            return Poll::Ready(ConnectionEnd::ResetByBackend);
         }
         poll_ended(port, activity, cx)
     });

@@ -19,5 +19,4 @@ mod request_heads;
 mod socket;
 mod splice;
 mod stream;
-mod stream_io;
 pub(super) mod upgrade;

@@ -5,12 +5,31 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use crate::upstream::Io;
+use crate::http2::{StreamReader, StreamWriter};
+use crate::upstream::{Io, UpgradedIo};
 
 /// A stream, or one direction of it, that may be a socket without anything above it.
 pub(super) trait MaybeSocket {
     /// Passes on the socket whose bytes are those of the stream; `None` if there is none.
     fn with_socket<V>(&self, use_socket: impl FnOnce(&TcpStream) -> V) -> Option<V>;
+}
+
+impl MaybeSocket for &mut UpgradedIo {
+    fn with_socket<V>(&self, use_socket: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        self.plain_socket().map(use_socket)
+    }
+}
+
+impl MaybeSocket for StreamReader {
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
+    }
+}
+
+impl MaybeSocket for &mut StreamWriter {
+    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
+        None
+    }
 }
 
 impl MaybeSocket for &mut Io {

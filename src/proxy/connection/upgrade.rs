@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,10 +12,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::io::ClientIo;
 use super::relay::{Half, RelayEnd, Side, relay as copy};
 use super::splice::MaybeSocket;
-use super::stream_io::{StreamReader, StreamWriter};
+use crate::http2::{StreamReader, StreamWriter};
 use crate::proxy::body::tunnel::Tunnel;
 use crate::runtime::clock::Clock;
 use crate::telemetry::metrics::TimeoutKind;
+use crate::upstream::Unanswered;
 
 /// Copies between the backend and an HTTP/1 connection, whose first bytes were read as `sent`.
 pub(crate) async fn relay(
@@ -41,7 +43,7 @@ pub(crate) async fn relay_stream(
     writer: &mut StreamWriter,
     clock: &Rc<Clock>,
     idle: Duration,
-) -> RelayEnd<TimedOut> {
+) -> RelayEnd<Stopped> {
     let to_client = Cell::default();
     let client = Side {
         reader,
@@ -52,8 +54,13 @@ pub(crate) async fn relay_stream(
     relay_side(tunnel, client, clock, idle, true).await
 }
 
-/// The idle timeout has passed.
-pub(crate) struct TimedOut;
+/// Why a tunnel has ended that neither side has ended.
+pub(crate) enum Stopped {
+    /// The idle timeout has passed.
+    Idle,
+    /// The machine of the backend is gone.
+    Vanished,
+}
 
 async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSocket + Unpin>(
     mut tunnel: Tunnel,
@@ -61,9 +68,10 @@ async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSoc
     clock: &Rc<Clock>,
     idle: Duration,
     ends_on_failure: bool,
-) -> RelayEnd<TimedOut> {
+) -> RelayEnd<Stopped> {
     let deadline = clock.deadline();
     deadline.set(idle);
+    let unanswered = Unanswered::new(clock);
     let first = tunnel.backend.first.to_vec();
     let backend_io = RefCell::new(&mut tunnel.backend.io);
     let (to_client, to_backend) = (client.sent, Cell::default());
@@ -80,15 +88,20 @@ async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSoc
             deadline.set(idle);
             note();
         }
-        deadline.poll_due(cx).map(|()| TimedOut)
+        let moved = (to_backend.get(), to_client.get());
+        let ask = || backend_io.borrow().unacknowledged();
+        if unanswered.poll(cx, moved, ask).is_ready() {
+            return Poll::Ready(Stopped::Vanished);
+        }
+        deadline.poll_due(cx).map(|()| Stopped::Idle)
     });
     let end = relayed.await;
     note();
-    if let RelayEnd::Stopped(TimedOut) = end {
+    if let RelayEnd::Stopped(Stopped::Idle) = end {
         tunnel.record.timed_out(TimeoutKind::TunnelIdle);
     }
     tunnel.record.complete();
-    if let RelayEnd::ClientFailed = end {
+    if let RelayEnd::ClientFailed | RelayEnd::Stopped(Stopped::Vanished) = end {
         tunnel.backend.io.abort();
     }
     end

@@ -56,6 +56,8 @@ type Age = (Option<Time>, ObjectRef);
 struct Declared {
     gateway: ObjectRef,
     listeners: Vec<ListenerIndex>,
+    /// The same, by name.
+    by_name: Box<[ListenerIndex]>,
 }
 
 /// A Gateway with its ListenerSets, as parents.
@@ -229,9 +231,12 @@ impl Parents {
         let gone = self.retired.len();
         self.retired.extend(previous);
         is_changed |= self.retired.len() > gone;
+        let mut by_name: Box<[_]> = places.as_slice().into();
+        by_name.sort_by(|one, other| self[*one].key.name.cmp(&self[*other].key.name));
         let declared = Declared {
             gateway: gateway.clone(),
             listeners: places,
+            by_name,
         };
         self.objects.insert(name.clone(), declared);
         is_changed
@@ -257,8 +262,9 @@ impl Parents {
 
     /// Reports whether a Gateway or ListenerSet has a listener of this name.
     pub(in crate::translate) fn has_listener(&self, object: &ObjectRef, name: &str) -> bool {
-        self.of_object(object)
-            .any(|place| *self[place].key.name == *name)
+        let declared = self.objects.get(object);
+        let compare = |place: &ListenerIndex| (*self[*place].key.name).cmp(name);
+        declared.is_some_and(|it| it.by_name.binary_search_by(compare).is_ok())
     }
 
     /// Returns the names of a Gateway's own listeners on the port of a listener.

@@ -28,12 +28,16 @@ use self::write_queue::WriteQueue;
 pub use super::exchange_error::ExchangeError;
 use super::io::Io;
 use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
+use super::peer_watch::Reads;
 use super::response_head::{Head, InformationalHeads};
 use crate::byte_chain::READ_BUFFER;
 use crate::http2::is_memory_scarce;
 
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum length of a body that the host of a backend has room for, whether the backend reads it or not.
+const SHORT_BODY: u64 = 16 * 1024;
 
 /// Maximum bytes of a read while the worker holds much that clients do not take.
 const SCARCE_READ: usize = 16 * 1024;
@@ -140,10 +144,21 @@ fn framing_of(parts: &request::Parts, body: &impl Body) -> RequestFraming {
     }
 }
 
+/// Reports whether a backend is expected to read a request promptly. One that reads no further than the head may leave a longer body
+/// unread, and what follows an upgrade, for as long as other timeouts permit.
+fn reads_of(framing: RequestFraming, is_upgrade: bool) -> Reads {
+    match framing {
+        RequestFraming::None | RequestFraming::Length(..=SHORT_BODY) if !is_upgrade => {
+            Reads::Promptly
+        }
+        _ => Reads::AtWill,
+    }
+}
+
 impl<B: Replay> Exchange<B> {
     /// Creates an exchange that has written nothing. The request must have end-to-end headers only.
     pub(super) fn new(
-        connection: Connection,
+        mut connection: Connection,
         request: &Outgoing<'_>,
         body: B,
         limits: HeadLimits,
@@ -152,6 +167,8 @@ impl<B: Replay> Exchange<B> {
         let ended = body.is_end_stream();
         let framing = framing_of(parts, &body);
         let expects = request.expect_continue && framing.announces_body();
+        let reads = reads_of(framing, request.upgrade.is_some());
+        connection.io.expect_reads(reads);
         // Written in place: `Box::new` would copy it.
         let place = Box::new_uninit();
         let exchange = Self {
@@ -437,6 +454,26 @@ impl<B: Replay> Exchange<B> {
                 ready!(self.queue.poll_write(cx, &mut connection.io))
                     .map_err(|error| ExchangeError::Io(error.kind()))?;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backend_may_leave_long_bodies_and_tunnels_unread() {
+        use RequestFraming::{Chunked, Length, None};
+        for (framing, is_upgrade, reads) in [
+            (None, false, Reads::Promptly),
+            (Length(0), false, Reads::Promptly),
+            (Length(SHORT_BODY), false, Reads::Promptly),
+            (Length(SHORT_BODY + 1), false, Reads::AtWill),
+            (Chunked, false, Reads::AtWill),
+            (None, true, Reads::AtWill),
+        ] {
+            assert_eq!(reads_of(framing, is_upgrade), reads, "{framing:?}");
         }
     }
 }

@@ -260,7 +260,7 @@ impl Slot {
     }
 
     /// Returns the bodies of the connection.
-    pub(super) fn bodies(&self) -> &Bodies {
+    pub(super) fn bodies(&self) -> &Rc<Bodies> {
         &self.0.bodies
     }
 

@@ -3,6 +3,7 @@
 
 mod connection;
 mod silence;
+mod tunnel;
 
 use std::future::Future;
 use std::mem;
@@ -18,9 +19,12 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri, Version, uri};
 use http_body::Frame;
 
 pub(super) use self::connection::{ASSUMED_STREAMS, Http2Connection, Slot};
+use self::tunnel::Handshake;
+pub(super) use self::tunnel::Tunnel;
 use super::exchange_error::ExchangeError;
 use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 use super::response_head::{Head, InformationalHeads};
+use super::websocket;
 use crate::http2::{Body, BodyError};
 
 /// An exchange in progress. After the head it is the response body.
@@ -30,6 +34,8 @@ pub(super) struct Exchange<B> {
     incoming: Option<Body>,
     /// The send half, until the request is complete or the backend needs no more of it.
     outgoing: Option<SendStream<Bytes>>,
+    /// The WebSocket that the request opens.
+    websocket: Option<Box<Handshake>>,
     /// Kept until the response head arrives, for a replay.
     body: Option<B>,
     keeps_body: bool,
@@ -48,6 +54,11 @@ pub(super) struct Exchange<B> {
     slot: Slot,
 }
 
+const INEXPRESSIBLE: ExchangeError =
+    ExchangeError::Protocol("the request cannot be expressed in HTTP/2");
+const NO_WEBSOCKET: ExchangeError = ExchangeError::Protocol(
+    "the backend speaks HTTP/2 without WebSocket (RFC 8441), which HTTP/1.1 has: appProtocol kubernetes.io/ws",
+);
 const MALFORMED: ExchangeError =
     ExchangeError::Protocol("a response with pseudo-header fields that HTTP/2 forbids there");
 
@@ -59,30 +70,43 @@ impl<B: Replay> Exchange<B> {
         body: B,
         limits: HeadLimits,
     ) -> Result<Self, (ExchangeError, B)> {
-        const INEXPRESSIBLE: ExchangeError =
-            ExchangeError::Protocol("the request cannot be expressed in HTTP/2");
-        let Some(head) = request_head(request, slot.connection().is_tls) else {
+        let Some(mut head) = request_head(request, slot.connection().is_tls) else {
             return Err((INEXPRESSIBLE, body));
         };
         let ended = body.is_end_stream();
-        match slot.sender().send_request(head, ended) {
-            Ok((response, outgoing)) => Ok(Self {
-                stream: response.stream_id().as_u32(),
-                response: Some(response),
-                incoming: None,
-                outgoing: (!ended).then_some(outgoing),
-                body: Some(body),
-                keeps_body: request.keeps_body,
-                body_done: ended,
-                part: Bytes::new(),
-                informational: InformationalHeads::default(),
-                method: request.parts.method.clone(),
-                semantics: request.semantics,
-                limits,
-                remaining: None,
-                ended: false,
-                slot,
-            }),
+        let mut sender = slot.sender();
+        let accept = websocket::accept(request).filter(|_| ended);
+        if accept.is_some() {
+            if !sender.is_extended_connect_protocol_enabled() {
+                return Err((NO_WEBSOCKET, body));
+            }
+            Handshake::begin(&mut head);
+        }
+        match sender.send_request(head, ended && accept.is_none()) {
+            Ok((response, stream)) => {
+                let (outgoing, websocket) = match accept {
+                    Some(accept) => (None, Some(Box::new(Handshake { accept, stream }))),
+                    None => ((!ended).then_some(stream), None),
+                };
+                Ok(Self {
+                    stream: response.stream_id().as_u32(),
+                    response: Some(response),
+                    incoming: None,
+                    outgoing,
+                    websocket,
+                    body: Some(body),
+                    keeps_body: request.keeps_body,
+                    body_done: ended,
+                    part: Bytes::new(),
+                    informational: InformationalHeads::default(),
+                    method: request.parts.method.clone(),
+                    semantics: request.semantics,
+                    limits,
+                    remaining: None,
+                    ended: false,
+                    slot,
+                })
+            }
             // No stream was opened: nothing was sent.
             Err(error) if error.is_io() || error.is_go_away() => {
                 Err((ExchangeError::NotProcessed, body))
@@ -127,6 +151,17 @@ impl<B: Replay> Exchange<B> {
             return Err(ExchangeError::Protocol(
                 "the response has more headers than --max-headers allows",
             ));
+        }
+        if let Some(websocket) = self.websocket.take_if(|_| !parts.status.is_success()) {
+            websocket.end();
+        }
+        if let Some(websocket) = &self.websocket {
+            websocket.complete(&mut headers);
+            self.incoming = Some(self.slot.read(incoming));
+            return Ok(Head {
+                status: StatusCode::SWITCHING_PROTOCOLS,
+                headers,
+            });
         }
         let length = single_length(&mut headers)?;
         self.ended = incoming.is_end_stream();
@@ -190,6 +225,12 @@ impl<B: Replay> Exchange<B> {
     pub(super) fn take_rewound(&mut self) -> Option<B> {
         let is_rewound = self.body.as_mut().is_some_and(Replay::rewind);
         self.body.take_if(|_| is_rewound)
+    }
+
+    /// Returns the WebSocket after its 101.
+    pub(super) fn into_tunnel(self) -> Option<Tunnel> {
+        let websocket = self.websocket?;
+        Some(websocket.into_tunnel(self.incoming?, self.slot))
     }
 
     /// Stops keeping the request body for a replay.

@@ -1,5 +1,5 @@
 //! When a connection from which nothing is read gets a PING, and when its peer counts as dead. A peer that is not asked for
-//! anything may be quiet for as long as it likes: the host finds out whether it is there (TCP keepalive).
+//! anything may be quiet for as long as it likes: the host finds out whether it is there (`peer_watch.rs`).
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -11,10 +11,10 @@ use crate::ir::ObjectRef;
 use super::InheritedPolicies;
 use super::attachments::Attachments;
 use super::credential::{Credential, Named};
-use super::index::{Index, Refusals};
+use super::index::Refusals;
 use super::path::Levels;
 use super::policy::Policy;
-use super::reach::{Existing, Reach};
+use super::reach::{Distinguish, Known, Reach};
 use crate::translate::budgets::{Budgets, Demand, Limits};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
@@ -74,11 +74,12 @@ impl Credentials {
         attachments: &dyn Attachments,
     ) -> Decided {
         let index = &policies.index;
+        let known = Known::new(input, index, attachments);
         let mut names = self.policies.outdated(changes);
         names.extend(changes.of::<AccessPolicy>());
         let mut decided = Decided::default();
         for name in names {
-            let brought = || Brought::of(input, index, index.get(&name)?, attachments);
+            let brought = || Brought::of(input, &known, index.get(&name)?);
             let previous = self
                 .policies
                 .replace(&name, input.reading(brought))
@@ -162,12 +163,7 @@ impl Credentials {
 
 impl Brought {
     /// Returns what a policy brings; `None` if it names nothing, or if what it names is withheld.
-    fn of(
-        input: &Input<'_>,
-        index: &Index,
-        policy: &Policy,
-        attachments: &dyn Attachments,
-    ) -> Option<Self> {
+    fn of(input: &Input<'_>, known: &Known<'_>, policy: &Policy) -> Option<Self> {
         if policy.named.is_empty() || policy.withheld.is_some() {
             return None;
         }
@@ -179,7 +175,7 @@ impl Brought {
         let demand = Demand {
             created: policy.age().0,
             cost: named.iter().map(|(_, size)| size).sum(),
-            gateways: effective_on(input, index, policy, attachments),
+            gateways: effective_on(known, policy),
         };
         Some(Self { named, demand })
     }
@@ -191,17 +187,12 @@ impl Brought {
 
 /// Returns the Gateways on which a section of a policy has an effect. One whose listener or rule does not exist refuses requests
 /// whatever its credentials are.
-fn effective_on(
-    input: &Input<'_>,
-    index: &Index,
-    policy: &Policy,
-    attachments: &dyn Attachments,
-) -> Vec<ObjectRef> {
+fn effective_on(known: &Known<'_>, policy: &Policy) -> Vec<ObjectRef> {
     let mut gateways = BTreeSet::new();
     for target in &policy.targets {
-        let reach = Reach::new(input, target, attachments);
-        for path in reach.paths(input).filter(|_| !reach.is_missing) {
-            let levels = Levels::new(index, path, &Existing(attachments));
+        let reach = Reach::new(known, target, Distinguish::Requests);
+        for path in reach.paths().filter(|_| !reach.is_missing) {
+            let levels = Levels::new(known.index, path, known);
             let mut sections = policy.sections.keys();
             if sections.any(|section| levels.obstacle(*section, policy, target).is_none()) {
                 gateways.insert(path.gateway.clone());

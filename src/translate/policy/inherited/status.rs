@@ -10,12 +10,12 @@ use crate::status::Condition;
 use super::super::affected::listed;
 use super::super::policy_status::{Effect, PolicyStatuses};
 use super::attachments::Attachments;
-use super::index::{self, Index};
+use super::index;
 use super::loosened::loosened;
 use super::merge::Obstacle;
 use super::path::Levels;
 use super::policy::{Policy, Section, Target};
-use super::reach::{Existing, Reach};
+use super::reach::{Distinguish, Known, Reach};
 use super::{InheritedPolicies, identity};
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
@@ -40,11 +40,12 @@ impl Statuses {
         report: &mut Report,
     ) {
         let index = &policies.index;
+        let known = Known::new(input, index, attachments);
         let of_policy = |name: &ObjectRef| {
             let policy = index.get(name)?;
             let targets = policy.targets.iter();
             Some(Effect {
-                of_gateways: of_gateways(input, (index, server_faults), policy, attachments),
+                of_gateways: of_gateways(&known, server_faults, policy),
                 targets: targets.map(|target| target.object.clone()).collect(),
             })
         };
@@ -69,24 +70,29 @@ struct OnGateway {
 
 /// Returns the conditions of a policy, for each Gateway.
 fn of_gateways(
-    input: &Input<'_>,
-    (index, server_faults): (&Index, ServerFaults<'_>),
+    known: &Known<'_>,
+    server_faults: ServerFaults<'_>,
     policy: &Arc<Policy>,
-    attachments: &dyn Attachments,
 ) -> BTreeMap<ObjectRef, Vec<Condition>> {
     let mut gateways: BTreeMap<ObjectRef, OnGateway> = BTreeMap::new();
+    let index = known.index;
+    let by = match policy.is_of_clients() {
+        true => Distinguish::Connections,
+        false => Distinguish::Requests,
+    };
     for target in &policy.targets {
-        let reach = Reach::new(input, target, attachments);
+        let reach = Reach::new(known, target, by);
         for gateway in reach.gateways() {
             let on_gateway = gateways.entry(gateway.clone()).or_default();
             let missing = reach.is_missing.then(|| missing(policy, target));
             on_gateway.faults.extend(missing);
         }
-        for path in reach.paths(input) {
-            let existing = &Existing(attachments);
-            let levels = Levels::new(index, path, existing);
+        for path in reach.paths() {
+            let levels = Levels::new(index, path, known);
             let place = (path.gateway, path.listener);
-            let of_port = (!policy.protects).then(|| Levels::of_port(index, place, existing));
+            let of_port = policy
+                .is_of_clients()
+                .then(|| Levels::of_port(index, place, known));
             let on_gateway = gateways.entry(path.gateway.clone()).or_default();
             on_gateway.add_path((&levels, of_port.as_ref()), policy, (target, &reach));
         }

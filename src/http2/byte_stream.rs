@@ -1,6 +1,6 @@
 //! The two halves of an HTTP/2 stream as byte streams, for tunnels. Flow control limits both
-//! directions: the client gets window only for bytes that were read here, and bytes are read from
-//! the backend only if the client's window has room.
+//! directions: the peer gets window only for bytes that were read here, and bytes are read from the
+//! other side only if the peer's window has room.
 
 use std::io;
 use std::pin::Pin;
@@ -10,23 +10,21 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::{Reason, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::splice::MaybeSocket;
-use crate::http2::{self, Bodies};
+use super::bodies::{Bodies, Body};
 
 /// Maximum size of a DATA frame that is written; the default of `SETTINGS_MAX_FRAME_SIZE`.
 const MAX_WRITE: usize = 16 * 1024;
 
-/// Bytes that the client sends.
-pub(in crate::proxy) struct StreamReader {
-    stream: http2::Body,
+/// Bytes that the peer sends.
+pub(crate) struct StreamReader {
+    stream: Body,
     data: Bytes,
 }
 
 impl StreamReader {
     /// Reads the data of a stream.
-    pub(in crate::proxy) fn new(stream: http2::Body) -> Self {
+    pub(crate) fn new(stream: Body) -> Self {
         Self {
             stream,
             data: Bytes::new(),
@@ -55,8 +53,8 @@ impl AsyncRead for StreamReader {
     }
 }
 
-/// Bytes for the client.
-pub(in crate::proxy) struct StreamWriter {
+/// Bytes for the peer.
+pub(crate) struct StreamWriter {
     stream: SendStream<Bytes>,
     /// Those of the connection.
     bodies: Rc<Bodies>,
@@ -65,7 +63,7 @@ pub(in crate::proxy) struct StreamWriter {
 
 impl StreamWriter {
     /// Writes the data of a stream.
-    pub(in crate::proxy) fn new(stream: SendStream<Bytes>, bodies: Rc<Bodies>) -> Self {
+    pub(crate) fn new(stream: SendStream<Bytes>, bodies: Rc<Bodies>) -> Self {
         Self {
             stream,
             bodies,
@@ -73,8 +71,8 @@ impl StreamWriter {
         }
     }
 
-    /// Resets the stream: the peer of the tunnel has failed (RFC 8441, 5).
-    pub(in crate::proxy) fn reset(&mut self) {
+    /// Resets the stream: the other side of the tunnel has failed (RFC 8441, 5).
+    pub(crate) fn reset(&mut self) {
         self.stream.send_reset(Reason::CANCEL);
     }
 }
@@ -103,7 +101,7 @@ impl AsyncWrite for StreamWriter {
         Poll::Ready(sent.map(|()| count))
     }
 
-    /// Fails if the client has reset the stream. Without this check, the reset stays unnoticed
+    /// Fails if the peer has reset the stream. Without this check, the reset stays unnoticed
     /// while there is nothing to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.stream.poll_reset(cx) {
@@ -118,17 +116,5 @@ impl AsyncWrite for StreamWriter {
         }
         let ended = self.stream.send_data(Bytes::new(), true);
         Poll::Ready(ended.map_err(io::Error::other))
-    }
-}
-
-impl MaybeSocket for StreamReader {
-    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
-        None
-    }
-}
-
-impl MaybeSocket for &mut StreamWriter {
-    fn with_socket<V>(&self, _: impl FnOnce(&TcpStream) -> V) -> Option<V> {
-        None
     }
 }
