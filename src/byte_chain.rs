@@ -19,6 +19,15 @@ pub fn stay_in_read_buffer(waiting: usize) -> bool {
     waiting >= READ_BUFFER / 2
 }
 
+/// Copies bytes that wait out of the buffer that they were read into, unless they stay in it. Returns what stays allocated.
+pub fn leave_read_buffer(waiting: &mut Bytes) -> usize {
+    if stay_in_read_buffer(waiting.len()) {
+        return READ_BUFFER;
+    }
+    *waiting = Bytes::copy_from_slice(waiting);
+    waiting.len()
+}
+
 /// Minimum and maximum size of a chunk that collects small parts. Each chunk is as large as what is
 /// in the chain before it, so that a chain allocates at most twice its length and a few chunks.
 const MIN_CHUNK: usize = 256;

@@ -22,6 +22,8 @@ mod long_bodies;
 mod patterns;
 #[path = "harness/ports.rs"]
 mod ports;
+#[path = "memory/unread_http1.rs"]
+mod unread_http1;
 #[path = "memory/unwritten.rs"]
 mod unwritten;
 

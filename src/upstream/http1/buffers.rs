@@ -91,6 +91,8 @@ impl Buffers {
 pub(super) struct ReadBuffer {
     bytes: BytesMut,
     is_large: bool,
+    /// What is allocated since it was compacted, until there is room for more. 0 if it was not.
+    compacted: usize,
     home: Rc<Buffers>,
 }
 
@@ -100,12 +102,14 @@ impl ReadBuffer {
         Self {
             bytes: BytesMut::new(),
             is_large: false,
+            compacted: 0,
             home,
         }
     }
 
     /// Reserves space for the next read: [`READ_BUFFER`], or more if more data is expected. Unread data reduces the space.
     pub(super) fn make_room(&mut self, expected: usize) {
+        self.compacted = 0;
         if expected > READ_BUFFER && self.bytes.is_empty() {
             if self.is_large && self.bytes.try_reclaim(LARGE) {
                 return;
@@ -157,6 +161,9 @@ impl ReadBuffer {
     /// Gives the memory back while nobody reads on, apart from that of the unread data. Returns the bytes that stay
     /// allocated.
     pub(super) fn compact(&mut self) -> usize {
+        if self.compacted > 0 && !self.bytes.is_empty() {
+            return self.compacted;
+        }
         if stay_in_read_buffer(self.bytes.len()) {
             return match self.is_large {
                 true => READ_BUFFER,
@@ -166,7 +173,8 @@ impl ReadBuffer {
         let unread = BytesMut::from(&self.bytes[..]);
         self.release();
         self.bytes = unread;
-        self.bytes.len()
+        self.compacted = self.bytes.len();
+        self.compacted
     }
 
     /// Returns the unread data.
@@ -277,6 +285,19 @@ mod tests {
             assert!(buffer.capacity() - length >= MIN_SPACE);
             drop(taken);
         }
+    }
+
+    #[test]
+    fn compact_buffer_is_not_copied_again() {
+        let mut buffer = ReadBuffer::new(Rc::new(Buffers::default()));
+        buffer.make_room(READ_BUFFER);
+        buffer.extend_from_slice(&[7; 1000]);
+        assert_eq!(buffer.compact(), 1000);
+        let _taken = buffer.split_to(100);
+        let address = buffer.as_ptr();
+        assert_eq!((buffer.compact(), buffer.as_ptr()), (1000, address));
+        let _rest = buffer.split();
+        assert_eq!((buffer.compact(), buffer.capacity()), (0, 0));
     }
 
     #[test]
