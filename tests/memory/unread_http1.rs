@@ -1,4 +1,4 @@
-//! Many HTTP/1.1 clients that read nothing of their responses: what the program has read for
+//! Many HTTP/1.1 clients that read nothing of their responses, and tunnels whose client does not: what the program has read for
 //! them takes a limited amount of memory, and another client still gets its response.
 
 use std::io::{Read, Write};
@@ -15,6 +15,8 @@ use super::{HTTP1, MIB, TEST_TIMEOUT};
 const CLIENTS: usize = 1000;
 /// What the client that reads gets.
 const READ: usize = 16 << 20;
+
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
 
 /// Sends a request. The kernel takes little of what is not read.
 fn request(port: u16, headers: &str) -> TcpStream {
@@ -131,4 +133,12 @@ spec:
     let part = part.take(64 << 10).collect();
     let headers = "Accept-Encoding: gzip\r\n";
     leave_unread((HEAD, part), Duration::ZERO, (headers, POLICY), 104 * MIB);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn tunnels_that_are_not_read() {
+    const HEAD: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n";
+    let body = (HEAD, vec![b'x'; 64 << 10]);
+    leave_unread(body, Duration::ZERO, (UPGRADE, ""), 76 * MIB);
 }
