@@ -280,4 +280,22 @@ mod tests {
         assert_eq!(read(&mut other), Some(4 * MIB));
         remove(others);
     }
+
+    #[test]
+    fn unread_bytes_of_http1_make_memory_scarce_until_they_are_given_back() {
+        let max = MAX_UNREAD.get();
+        let [mut first, mut second] = [Unread::default(), Unread::default()];
+        first.set(max);
+        assert!(!is_scarce(), "the maximum is allowed");
+        second.set(KIB);
+        assert!(is_scarce() && !is_much());
+        first.set(max - KIB);
+        assert!(!is_scarce());
+        first.set(max);
+        assert!(is_scarce());
+        drop(first);
+        assert!(!is_scarce());
+        drop(second);
+        assert_eq!(HELD_UNREAD.get(), 0);
+    }
 }

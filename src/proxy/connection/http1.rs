@@ -73,7 +73,7 @@ pub(crate) async fn serve(
             Observed::new(io, prefix, activity.clone(), client.injection.clone()).watching_peer();
         let mut connection = Box::new(server.serve_connection(TokioIo::new(observed), service));
         let mut is_announced = false;
-        let mut unread = Unread::default();
+        let mut held = Unread::default();
         let end = poll_fn(|cx| {
             let mut polled = Pin::new(&mut *connection).poll(cx);
             if polled.is_pending() && client.is_draining() && !is_announced {
@@ -95,7 +95,7 @@ pub(crate) async fn serve(
                     _ => Exit::Closed,
                 });
             }
-            unread.set(held_unread(&activity, &client));
+            held.set(held_unread(&activity, &client));
             match ready!(activity.poll_due(cx)) {
                 Phase::Idle => Poll::Ready(Exit::Idle),
                 phase if activity.begin_last_write(phase) => {
@@ -109,6 +109,8 @@ pub(crate) async fn serve(
             }
         })
         .await;
+        // A tunnel counts what it holds itself.
+        drop(held);
         if let Exit::Closed = end {
             return;
         }
