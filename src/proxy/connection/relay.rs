@@ -298,8 +298,8 @@ where
     /// Like [`Self::poll_copy`], inside the kernel.
     fn poll_splice(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<End>>> {
         let Self { from, to, .. } = self;
-        let moved =
-            from.with_socket(|from| to.with_socket(|to| poll_move(from, to, cx, read_size())));
+        let most = read_size();
+        let moved = from.with_socket(|from| to.with_socket(|to| poll_move(from, to, cx, most)));
         let moved = match moved.flatten() {
             None => Err(Failure::Unsupported),
             Some(moved) => ready!(moved),
@@ -309,7 +309,7 @@ where
                 self.count(read - rest.len());
                 self.rest = rest;
                 self.has_ended = read == 0;
-                if read < READ / 2 {
+                if read < most / 2 {
                     self.full = 0;
                 }
             }
