@@ -1,5 +1,5 @@
 //! A chain of bytes that owns its memory and knows how much that is. A slice of a read buffer keeps
-//! the whole buffer allocated (8 to 512 KiB for what may be one byte), so the chain copies what it
+//! the whole buffer allocated (8 to 516 KiB for what may be one byte), so the chain copies what it
 //! is given and collects small parts in chunks.
 
 use std::collections::VecDeque;

@@ -198,6 +198,11 @@ impl WorkerLog {
         }
     }
 
+    /// Frees the memory of lines that is kept for reuse.
+    pub fn free_unused(&self) {
+        self.unused.borrow_mut().clear();
+    }
+
     /// Passes on the lines of the buffer.
     pub fn flush(&self) {
         let mut lines = self.lines.borrow_mut();

@@ -14,8 +14,9 @@ use crate::byte_chain::{READ_BUFFER, stay_in_read_buffer};
 /// Minimum free space for a read.
 const MIN_SPACE: usize = 8 * 1024;
 /// Size for long bodies, unless all buffers of that size are in use: fewer system calls per byte, and still within the L2
-/// cache of most processors.
-pub(super) const LARGE: usize = 512 * 1024;
+/// cache of most processors. mimalloc returns a block of more than 512 KiB to the system alone; smaller ones share pages of
+/// 4 MiB, of which each stays while one of its blocks is in use.
+pub(super) const LARGE: usize = 516 * 1024;
 /// Maximum number of unused ordinary buffers.
 const MAX_SPARE: usize = 16;
 /// Maximum number of large buffers, including those that slow clients have not consumed yet.
@@ -75,10 +76,21 @@ impl Buffers {
 
     /// Frees large buffers that have been unused for a while. Called periodically.
     pub(in crate::upstream) fn sweep(&self) {
+        self.free_large(MAX_SPARE_LARGE);
+    }
+
+    /// Frees all unused buffers.
+    pub(in crate::upstream) fn free_unused(&self) {
+        self.ordinary.borrow_mut().clear();
+        self.free_large(0);
+    }
+
+    /// Frees large buffers apart from the first ones.
+    fn free_large(&self, spare: usize) {
         let mut seen = 0;
         self.large.borrow_mut().retain_mut(|buffer| {
             seen += 1;
-            let keep = seen <= MAX_SPARE_LARGE || !buffer.try_reclaim(LARGE);
+            let keep = seen <= spare || !buffer.try_reclaim(LARGE);
             if !keep {
                 self.large_count.set(self.large_count.get() - 1);
             }
@@ -260,6 +272,23 @@ mod tests {
             assert!(!buffer.is_large);
         }
         assert_eq!(home.large_count.get(), 1);
+    }
+
+    #[test]
+    fn unused_buffers_are_freed_and_used_ones_stay() {
+        let home = Rc::new(Buffers::default());
+        let mut buffers: Vec<_> = (0..3).map(|_| ReadBuffer::new(home.clone())).collect();
+        for (buffer, size) in buffers.iter_mut().zip([READ_BUFFER, LARGE, LARGE]) {
+            buffer.make_room(size);
+        }
+        let unread = read(&mut buffers[2], b"slow");
+        drop(buffers);
+        home.free_unused();
+        let kept = || (home.ordinary.borrow().len(), home.large_count.get());
+        assert_eq!(kept(), (0, 1));
+        drop(unread);
+        home.free_unused();
+        assert_eq!(kept(), (0, 0));
     }
 
     #[test]
