@@ -1,5 +1,5 @@
 //! A chain of bytes that owns its memory and knows how much that is. A slice of a read buffer keeps
-//! the whole buffer allocated (8 to 512 KiB for what may be one byte), so the chain copies what it
+//! the whole buffer allocated (8 to 516 KiB for what may be one byte), so the chain copies what it
 //! is given and collects small parts in chunks.
 
 use std::collections::VecDeque;
@@ -17,6 +17,15 @@ pub const READ_BUFFER: usize = 64 * 1024;
 /// Reports whether bytes that wait stay in the buffer that they were read into, which counts as a whole then. Fewer are copied.
 pub fn stay_in_read_buffer(waiting: usize) -> bool {
     waiting >= READ_BUFFER / 2
+}
+
+/// Copies bytes that wait out of the buffer that they were read into, unless they stay in it. Returns what stays allocated.
+pub fn leave_read_buffer(waiting: &mut Bytes) -> usize {
+    if stay_in_read_buffer(waiting.len()) {
+        return READ_BUFFER;
+    }
+    *waiting = Bytes::copy_from_slice(waiting);
+    waiting.len()
 }
 
 /// Minimum and maximum size of a chunk that collects small parts. Each chunk is as large as what is

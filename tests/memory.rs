@@ -24,6 +24,8 @@ mod patterns;
 mod policies;
 #[path = "harness/ports.rs"]
 mod ports;
+#[path = "memory/unread_http1.rs"]
+mod unread_http1;
 #[path = "memory/unwritten.rs"]
 mod unwritten;
 

@@ -1,4 +1,5 @@
-//! Memory that the streams of one worker hold while they wait, and which of them fail when it is too much.
+//! Memory that the streams of one worker hold while they wait, and which of them fail when it is too much. What HTTP/1.1
+//! connections hold counts beside it: they get less then, and none fails.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -11,11 +12,20 @@ use super::bodies::Bodies;
 /// Maximum bytes of the process, divided among its workers, and bounds for a worker.
 const PROCESS: usize = 64 * 1024 * 1024;
 const OF_WORKER: (usize, usize) = (16 * 1024 * 1024, 48 * 1024 * 1024);
+/// Bytes of the process that HTTP/1.1 connections may hold before each gets little, divided among its workers, and the least
+/// of a worker.
+const UNREAD: usize = 32 * 1024 * 1024;
+const LEAST_UNREAD: usize = 8 * 1024 * 1024;
+/// Maximum bytes of a read while that is scarce.
+pub(crate) const SCARCE_READ: usize = 16 * 1024;
 
 // A worker is a thread. Numbers in cells are read for each part of a body, and need neither initialization nor a destructor.
 thread_local! {
     static MAX: Cell<usize> = const { Cell::new(OF_WORKER.1) };
     static HELD: Cell<usize> = const { Cell::new(0) };
+    static MAX_UNREAD: Cell<usize> = const { Cell::new(UNREAD) };
+    /// What HTTP/1.1 connections hold. No stream fails for it.
+    static HELD_UNREAD: Cell<usize> = const { Cell::new(0) };
     /// Number of collections so far: the time of a read, as far as it matters here.
     static NOW: Cell<u64> = const { Cell::new(0) };
     static CONNECTIONS: RefCell<Slab<Weak<Bodies>>> = const { RefCell::new(Slab::new()) };
@@ -26,6 +36,7 @@ pub(crate) fn divide(workers: usize) {
     let (least, most) = OF_WORKER;
     let max = PROCESS / workers.max(1);
     MAX.set(max.clamp(least, most));
+    MAX_UNREAD.set((UNREAD / workers.max(1)).max(LEAST_UNREAD));
 }
 
 /// Returns the maximum bytes of the worker.
@@ -38,9 +49,34 @@ fn after() -> usize {
     max() / 8 * 7
 }
 
-/// Reports whether the worker holds so much that connections with a part of it get small windows, and that less is read.
-pub(crate) fn is_much() -> bool {
+/// Reports whether the worker holds so much that connections with a part of it get small windows.
+pub(super) fn is_much() -> bool {
     total() > max() / 3
+}
+
+/// Reports whether the worker holds so much, of any connections, that less is read from backends.
+pub(crate) fn is_scarce() -> bool {
+    is_much() || HELD_UNREAD.get() > MAX_UNREAD.get()
+}
+
+/// What one HTTP/1.1 connection holds for a client that does not read. Counts until dropped.
+#[derive(Default)]
+pub(crate) struct Unread(usize);
+
+impl Unread {
+    /// Changes the number of bytes.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        if bytes != self.0 {
+            HELD_UNREAD.set(HELD_UNREAD.get() - self.0 + bytes);
+            self.0 = bytes;
+        }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 /// Adds a connection; returns its key.
@@ -243,5 +279,23 @@ mod tests {
         assert_eq!(failed, (max() - after()) / MIB + 1);
         assert_eq!(read(&mut other), Some(4 * MIB));
         remove(others);
+    }
+
+    #[test]
+    fn unread_bytes_of_http1_make_memory_scarce_until_they_are_given_back() {
+        let max = MAX_UNREAD.get();
+        let [mut first, mut second] = [Unread::default(), Unread::default()];
+        first.set(max);
+        assert!(!is_scarce(), "the maximum is allowed");
+        second.set(KIB);
+        assert!(is_scarce() && !is_much());
+        first.set(max - KIB);
+        assert!(!is_scarce());
+        first.set(max);
+        assert!(is_scarce());
+        drop(first);
+        assert!(!is_scarce());
+        drop(second);
+        assert_eq!(HELD_UNREAD.get(), 0);
     }
 }

@@ -19,7 +19,9 @@ mod wire;
 
 pub(crate) use self::bodies::{Bodies, Body, Windows};
 pub(crate) use self::byte_stream::{StreamReader, StreamWriter};
-pub(crate) use self::held::{divide as divide_memory, is_much as is_memory_scarce};
+pub(crate) use self::held::{
+    SCARCE_READ, Unread, divide as divide_memory, is_scarce as is_memory_scarce,
+};
 pub(crate) use self::send_queue::SendQueue;
 pub(crate) use self::stream::BodyError;
 pub(crate) use self::waiting::Waiting;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::unwritten::Unwritten;
 use crate::runtime::clock::{Clock, Deadline};
 use crate::settings::Limits;
 use crate::telemetry::metrics::TimeoutKind;
@@ -92,7 +93,9 @@ pub(crate) struct Activity {
     /// What the policies of the request say instead of the limits of the connection.
     stream_idle: Cell<Option<Duration>>,
     expiry: RefCell<Option<Pin<Box<Sleep>>>>,
-    multiplexed: bool,
+    /// Of an HTTP/1.1 connection.
+    pub(super) unwritten: Unwritten,
+    pub(super) multiplexed: bool,
     evicted: Cell<bool>,
     registration: Cell<Option<Registration>>,
 }
@@ -121,6 +124,7 @@ impl Activity {
             ended_by: Cell::new(None),
             stream_idle: Cell::new(None),
             expiry: RefCell::new(None),
+            unwritten: Unwritten::default(),
             multiplexed,
             evicted: Cell::new(false),
             registration: Cell::default(),
@@ -317,6 +321,7 @@ impl Activity {
 
     /// Records that the client read all written bytes.
     pub(crate) fn on_flushed(&self) {
+        self.unwritten.clear();
         if self.phase.get() == Phase::Write {
             self.end_write();
         }

@@ -17,6 +17,7 @@ mod request;
 mod response;
 mod sign_in_fault;
 mod udp;
+mod unwritten;
 mod worker;
 mod worker_state;
 

@@ -33,6 +33,7 @@ use crate::http2::divide_memory;
 use crate::ir::client::AddressSource;
 use crate::ir::{Bind, Transport};
 use crate::proxy::worker_state::{Command, Counted, OpenConnection, Worker};
+use crate::runtime::after_work::{AfterWork, free_empty_pages};
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors;
 use crate::runtime::descriptors::Descriptors;
@@ -389,12 +390,22 @@ impl Worker {
     async fn sweep(self: Rc<Self>) {
         let mut times = tokio::time::interval(SWEEP_INTERVAL);
         let runtime = Handle::current().metrics();
+        let mut after_work = AfterWork::default();
         loop {
             times.tick().await;
             self.upstream.sweep();
             // Of the only worker of the runtime.
-            let busy = runtime.worker_total_busy_duration(0).as_micros() as u64;
-            self.stats.busy_micros.of(self.id).store(busy, Relaxed);
+            let busy = runtime.worker_total_busy_duration(0);
+            let busy_micros = busy.as_micros() as u64;
+            self.stats
+                .busy_micros
+                .of(self.id)
+                .store(busy_micros, Relaxed);
+            if after_work.is_due(busy) {
+                self.upstream.free_unused_buffers();
+                self.access_log.free_unused_lines();
+                free_empty_pages();
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the threads of the process share: clocks, values per worker, shutdown, back-off, file descriptors. Must not
 //! know the API of Kubernetes or HTTP.
 
+pub mod after_work;
 pub mod backoff;
 pub mod clock;
 pub mod descriptors;

@@ -152,6 +152,7 @@ impl WorkerLog {
 
     /// Writes the line of a connection that has ended, as [`close`](Self::close) does for a request. `tick` is the worker's
     /// coarse time.
+    #[cold]
     pub fn log_connection(
         &self,
         connection: &Connection<'_>,
@@ -171,6 +172,7 @@ impl WorkerLog {
     }
 
     /// Adds a line to the buffer. Returns true if it is the first one there.
+    #[inline]
     fn append(&self, text: &[u8]) -> bool {
         let mut lines = self.lines.borrow_mut();
         if lines.len() + text.len() > BUFFER {
@@ -188,11 +190,17 @@ impl WorkerLog {
     }
 
     /// Keeps the memory of a written line.
+    #[inline]
     fn reuse(&self, line: Box<Line>) {
         let mut unused = self.unused.borrow_mut();
         if unused.len() < MAX_UNUSED && line.is_usual() {
             unused.push(line);
         }
+    }
+
+    /// Frees the memory of lines that is kept for reuse.
+    pub fn free_unused(&self) {
+        self.unused.borrow_mut().clear();
     }
 
     /// Passes on the lines of the buffer.

@@ -81,4 +81,9 @@ impl Upstream {
     pub fn sweep(&self) {
         self.pool.sweep();
     }
+
+    /// Frees unused read buffers. Called when the worker is idle.
+    pub fn free_unused_buffers(&self) {
+        self.pool.free_unused_buffers();
+    }
 }

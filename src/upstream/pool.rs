@@ -188,6 +188,11 @@ impl Pool {
         self.endpoints.sweep();
     }
 
+    /// Frees unused read buffers.
+    pub(super) fn free_unused_buffers(&self) {
+        self.buffers.free_unused();
+    }
+
     /// Takes an open connection to the endpoint or opens one. Requests share new connections that may
     /// speak HTTP/2.
     pub(super) async fn ready(

@@ -360,6 +360,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "settings::session_key",
             "runtime::shutdown",
             "settings",
+            "runtime::after_work",
             "runtime::clock",
         ],
         NO_CLUSTER,

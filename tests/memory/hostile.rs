@@ -105,7 +105,7 @@ impl Idle {
         let most = self.most;
         println!("at most {} KiB above the idle program", most / 1024);
         assert!(most < limit, "{most} bytes above the idle program");
-        for client in &self.clients {
+        for client in self.clients.drain(..) {
             // Fails if the proxy has closed the connection.
             let _ = client.shutdown(Shutdown::Both);
         }

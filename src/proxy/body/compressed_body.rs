@@ -12,6 +12,7 @@ use http_body::Frame;
 use tokio::task::yield_now;
 
 use super::encoder::{Encoder, EncoderFailure, Operation};
+use crate::byte_chain::leave_read_buffer;
 use crate::ir::compression::{Encoding, Level};
 use crate::proxy::worker_state::budget::{Budget, Held};
 use crate::upstream::BoxError;
@@ -113,7 +114,7 @@ impl<S: Frames> CompressedBody<S> {
 
     /// Gives memory back while nobody takes the body. Returns the bytes that stay allocated, apart from those of the encoder.
     pub(in crate::proxy) fn compact(&mut self) -> usize {
-        self.input.len() + self.source.compact()
+        leave_read_buffer(&mut self.input) + self.source.compact()
     }
 
     /// Returns the next frame.

@@ -13,7 +13,11 @@ use super::page_body::PageBody;
 use super::request_body::RequestBody;
 use super::trailers;
 use super::tunnel::Tunnel;
+use crate::byte_chain::{READ_BUFFER, leave_read_buffer};
+use crate::http2::{SCARCE_READ, is_memory_scarce};
+use crate::proxy::activity::Activity;
 use crate::proxy::response::record::Record;
+use crate::proxy::unwritten::Unwritten;
 use crate::upstream::{self, BoxError};
 
 /// Source of a response body.
@@ -182,13 +186,21 @@ impl Body for ResponseBody {
         let Some(record) = &mut this.record else {
             return Poll::Ready(None);
         };
+        if awaits_client(record.activity()) {
+            record.activity().unwritten.wait(cx);
+            return Poll::Pending;
+        }
         record.activity().on_response_awaited();
         let mut polled = this.source.poll_frame(cx);
         match &mut polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
                 record.sent(frame.data_ref().map_or(0, Bytes::len));
-                record.activity().on_response();
+                let activity = record.activity();
+                activity.on_response();
+                if let (false, Some(data)) = (activity.multiplexed, frame.data_mut()) {
+                    hand_over(data, &mut this.source, &activity.unwritten);
+                }
                 if let Some(trailers) = frame.trailers_mut() {
                     record.grpc_status(trailers);
                     trailers::remove_head_only(trailers);
@@ -221,5 +233,23 @@ impl Body for ResponseBody {
             true => SizeHint::default(),
             false => self.source.size_hint(),
         }
+    }
+}
+
+/// Reports whether an HTTP/1.1 client has to read before more of a response is read for it: one that does not read, and any
+/// after a small part while the worker holds much. Streams of HTTP/2 have windows instead.
+fn awaits_client(activity: &Activity) -> bool {
+    let bytes = activity.unwritten.bytes();
+    bytes > 0 && activity.is_write_blocked() || bytes >= SCARCE_READ / 2 && is_memory_scarce()
+}
+
+/// Counts a part of a body for an HTTP/1.1 client. While the worker holds much, it keeps no larger buffer allocated.
+fn hand_over(part: &mut Bytes, source: &mut BodySource, unwritten: &Unwritten) {
+    if is_memory_scarce() {
+        unwritten.add(leave_read_buffer(part));
+        unwritten.set_source(source.compact());
+    } else {
+        // The number of larger buffers is bounded.
+        unwritten.add(part.len().min(READ_BUFFER));
     }
 }

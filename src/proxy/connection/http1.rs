@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use super::io::{ClientIo, Observed};
 use super::upgrade;
+use crate::http2::Unread;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::response_body::ResponseBody;
 use crate::proxy::body::tunnel::Tunnel;
@@ -37,6 +38,8 @@ const BUFFER: usize = 64 * 1024;
 /// Number of headers that hyper parses without an extra allocation. Requests with more are parsed
 /// with one; lower limits are checked afterwards.
 const PARSER_HEADERS: usize = 100;
+/// Maximum bytes that rustls encrypts before the client reads.
+const TLS_BUFFER: usize = 64 * 1024;
 /// Maximum time and bytes of a lingering close after a final response (RFC 9112, 9.6): unread bytes
 /// would cause a reset, which could discard the response at the client.
 const LINGER: (Duration, usize) = (Duration::from_secs(5), 8 * 1024 * 1024);
@@ -70,6 +73,7 @@ pub(crate) async fn serve(
             Observed::new(io, prefix, activity.clone(), client.injection.clone()).watching_peer();
         let mut connection = Box::new(server.serve_connection(TokioIo::new(observed), service));
         let mut is_announced = false;
+        let mut held = Unread::default();
         let end = poll_fn(|cx| {
             let mut polled = Pin::new(&mut *connection).poll(cx);
             if polled.is_pending() && client.is_draining() && !is_announced {
@@ -91,6 +95,7 @@ pub(crate) async fn serve(
                     _ => Exit::Closed,
                 });
             }
+            held.set(held_unread(&activity, &client));
             match ready!(activity.poll_due(cx)) {
                 Phase::Idle => Poll::Ready(Exit::Idle),
                 phase if activity.begin_last_write(phase) => {
@@ -104,6 +109,8 @@ pub(crate) async fn serve(
             }
         })
         .await;
+        // A tunnel counts what it holds itself.
+        drop(held);
         if let Exit::Closed = end {
             return;
         }
@@ -125,6 +132,19 @@ pub(crate) async fn serve(
             spawn_local(park(io, activity, client));
             return;
         }
+    }
+}
+
+/// Returns the bytes that a connection holds because its client does not read.
+fn held_unread(activity: &Activity, client: &Client) -> usize {
+    if !activity.is_write_blocked() {
+        return 0;
+    }
+    let unwritten = activity.unwritten.allocated();
+    match client.tls {
+        // What TLS has taken of a part keeps that allocated.
+        Some(_) => unwritten + unwritten.min(TLS_BUFFER),
+        None => unwritten,
     }
 }
 

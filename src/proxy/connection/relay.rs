@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
 use super::splice::{Failure, MaybeSocket, Moved, poll_move};
+use crate::http2::{SCARCE_READ, Unread, is_memory_scarce};
 
 /// Maximum number of bytes of one read.
 const READ: usize = 64 * 1024;
@@ -174,6 +175,7 @@ struct Direction<'a, R, W> {
     can_splice: bool,
     moved: &'a Cell<u64>,
     end: Option<End>,
+    unread: Unread,
 }
 
 impl<'a, R, W> Direction<'a, R, W>
@@ -193,6 +195,7 @@ where
             can_splice: true,
             moved,
             end: None,
+            unread: Unread::default(),
         }
     }
 
@@ -212,6 +215,7 @@ where
             self.end = Some(end.unwrap_or(End::TargetFailed));
             self.rest = Vec::new();
         }
+        self.unread.set(self.rest.capacity());
     }
 
     /// Copies until the source ends. Fails if the target does.
@@ -260,7 +264,7 @@ where
         scratch: &mut [u8],
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<End>>> {
-        let mut window = ReadBuf::new(scratch);
+        let mut window = ReadBuf::new(&mut scratch[..read_size()]);
         match ready!(Pin::new(&mut self.from).poll_read(cx, &mut window)) {
             Ok(()) => {}
             Err(error) if self.is_failure(&error) => {
@@ -294,7 +298,8 @@ where
     /// Like [`Self::poll_copy`], inside the kernel.
     fn poll_splice(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<End>>> {
         let Self { from, to, .. } = self;
-        let moved = from.with_socket(|from| to.with_socket(|to| poll_move(from, to, cx, READ)));
+        let most = read_size();
+        let moved = from.with_socket(|from| to.with_socket(|to| poll_move(from, to, cx, most)));
         let moved = match moved.flatten() {
             None => Err(Failure::Unsupported),
             Some(moved) => ready!(moved),
@@ -304,7 +309,7 @@ where
                 self.count(read - rest.len());
                 self.rest = rest;
                 self.has_ended = read == 0;
-                if read < READ / 2 {
+                if read < most / 2 {
                     self.full = 0;
                 }
             }
@@ -322,6 +327,14 @@ where
     /// alert, and the protocol marks its end itself.
     fn is_failure(&self, error: &io::Error) -> bool {
         self.is_strict && error.kind() != io::ErrorKind::UnexpectedEof
+    }
+}
+
+/// Returns the maximum bytes of a read. If the other side does not take them, they stay in memory.
+fn read_size() -> usize {
+    match is_memory_scarce() {
+        true => SCARCE_READ,
+        false => READ,
     }
 }
 

@@ -18,7 +18,7 @@ use super::http2_shared::Shared;
 use super::relay::RelayEnd;
 use super::request_heads::HeadMemory;
 use super::upgrade;
-use crate::byte_chain::{READ_BUFFER, stay_in_read_buffer};
+use crate::byte_chain::leave_read_buffer;
 use crate::http2::{self, SendQueue, StreamReader, StreamWriter, Waiting};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
@@ -357,14 +357,7 @@ impl BodySender {
         if self.unsent.is_some() {
             return;
         }
-        let kept = match stay_in_read_buffer(self.data.len()) {
-            true => READ_BUFFER,
-            false => {
-                self.data = Bytes::copy_from_slice(&self.data);
-                self.data.len()
-            }
-        };
-        let bytes = kept + body.compact();
+        let bytes = leave_read_buffer(&mut self.data) + body.compact();
         if bytes > 0 {
             self.unsent = Some(Waiting::new(&stream.connection.bodies, bytes, cx));
         }

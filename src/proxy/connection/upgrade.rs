@@ -2,6 +2,7 @@
 //! both.
 
 use std::cell::{Cell, RefCell};
+use std::mem;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -26,11 +27,14 @@ pub(crate) async fn relay(
     clock: &Rc<Clock>,
     idle: Duration,
 ) {
+    let first = sent.to_vec();
+    // The tunnel would keep the buffer that it was read into.
+    drop(sent);
     let (client, to_client) = (RefCell::new(client), Cell::default());
     let client = Side {
         reader: Half(&client),
         writer: Half(&client),
-        first: sent.to_vec(),
+        first,
         sent: &to_client,
     };
     relay_side(tunnel, client, clock, idle, false).await;
@@ -72,7 +76,8 @@ async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSoc
     let deadline = clock.deadline();
     deadline.set(idle);
     let unanswered = Unanswered::new(clock);
-    let first = tunnel.backend.first.to_vec();
+    // Dropped for the same reason.
+    let first = mem::take(&mut tunnel.backend.first).to_vec();
     let backend_io = RefCell::new(&mut tunnel.backend.io);
     let (to_client, to_backend) = (client.sent, Cell::default());
     let backend = Side {

@@ -90,6 +90,13 @@ impl RequestLog {
         }
     }
 
+    /// Frees the memory of lines that is kept for reuse.
+    pub(in crate::proxy) fn free_unused_lines(&self) {
+        if let Some(log) = &self.log {
+            log.free_unused();
+        }
+    }
+
     /// Passes on what was written, [`GATHER`] after the first line of a buffer. One timer serves all
     /// requests of that time, and an empty buffer needs none.
     pub(in crate::proxy) async fn run(&self) {

@@ -60,6 +60,7 @@ impl Connection<'_> {
 
 impl Line {
     /// Writes the whole line of a connection that began at `time`, in microseconds since 1970, and returns it.
+    #[cold]
     pub(super) fn describe(
         &mut self,
         time: u64,
@@ -97,6 +98,7 @@ impl Line {
 }
 
 /// Appends the members that are known at the end of a connection, and the end of the line.
+#[cold]
 fn write_end(line: &mut Vec<u8>, connection: &Connection<'_>) {
     let sizes = (connection.bytes_received, connection.bytes_sent);
     write_sizes(line, connection.duration, sizes);

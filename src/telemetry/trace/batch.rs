@@ -14,7 +14,7 @@ use crate::ir::Tracing;
 /// Room for the spans of most requests, and for most records, in bytes.
 const ROOM: usize = 1536;
 /// The size from which another batch begins, in bytes.
-const MAX_BYTES: usize = 128 * 1024;
+pub(super) const MAX_BYTES: usize = 128 * 1024;
 
 /// Items of one policy.
 #[derive(Debug)]
@@ -97,6 +97,28 @@ impl Batch {
                 self.records.reserve(room);
                 record.write(&mut self.records);
                 self.counts.records += 1;
+            }
+        }
+    }
+
+    /// Appends what another batch of the policy has, if there is room for it.
+    pub(super) fn absorb(&mut self, next: &Self) -> bool {
+        if !self.spans.has_room(&next.spans) || !self.records.has_room(&next.records) {
+            return false;
+        }
+        self.spans.append(&next.spans);
+        self.records.append(&next.records);
+        self.tracing.clone_from(&next.tracing);
+        self.items += next.items;
+        self.counts += next.counts;
+        true
+    }
+
+    /// Makes room for the batches that follow it.
+    pub(super) fn enlarge(&mut self) {
+        for message in [&mut self.spans, &mut self.records] {
+            if !message.as_bytes().is_empty() {
+                message.enlarge(MAX_BYTES);
             }
         }
     }

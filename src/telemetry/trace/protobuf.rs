@@ -13,6 +13,16 @@ impl Message {
         self.0.reserve(bytes);
     }
 
+    /// Makes room for so many bytes in all.
+    pub(super) fn enlarge(&mut self, bytes: usize) {
+        self.0.reserve_exact(bytes.saturating_sub(self.0.len()));
+    }
+
+    /// Reports whether another message can be appended without an allocation.
+    pub(super) fn has_room(&self, next: &Self) -> bool {
+        self.0.capacity() - self.0.len() >= next.0.len()
+    }
+
     /// The bytes of the message.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0

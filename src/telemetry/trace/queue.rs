@@ -106,6 +106,15 @@ impl OfPolicy {
         taken
     }
 
+    /// Appends a batch to the last one that waits, if that has room.
+    fn absorb(&mut self, batch: &Batch) -> bool {
+        let is_absorbed = (self.waiting.back_mut()).is_some_and(|last| last.absorb(batch));
+        if is_absorbed {
+            self.items += batch.items;
+        }
+        is_absorbed
+    }
+
     /// Drops the last batch that waits.
     fn drop_last(&mut self) -> Option<Batch> {
         let batch = self.waiting.pop_back()?;
@@ -144,6 +153,29 @@ impl State {
         true
     }
 
+    /// Adds a batch, if it fits. What others lose for it is added to `dropped`.
+    fn add(&mut self, mut batch: Batch, dropped: &mut Counts) -> bool {
+        let policy = self.policies.get_mut(&batch.tracing.policy);
+        // While a collector is behind, small batches share memory. They are of many sizes, and stay for long: each would
+        // keep a page of the allocator in use.
+        if let Some(policy) = policy.filter(|it| it.bytes > MAX_BYTES_OF_MESSAGE) {
+            if policy.absorb(&batch) {
+                return true;
+            }
+            batch.enlarge();
+        }
+        if !self.make_room(&batch, dropped) {
+            return false;
+        }
+        let policy = self.policies.entry(batch.tracing.policy.clone());
+        let policy = policy.or_default();
+        self.bytes += batch.bytes();
+        policy.bytes += batch.bytes();
+        policy.items += batch.items;
+        policy.waiting.push_back(batch);
+        true
+    }
+
     fn has_ended(&self) -> bool {
         self.is_closed && self.policies.values().all(|it| it.bytes == 0)
     }
@@ -172,17 +204,14 @@ impl TraceQueue {
             let awaited = state.reader.as_ref().map(|reader| reader.count);
             let mut is_ready = false;
             for batch in batches {
-                if state.is_closed || !state.make_room(&batch, &mut dropped) {
-                    dropped += batch.counts;
+                let (policy, counts) = (batch.tracing.policy.clone(), batch.counts);
+                if state.is_closed || !state.add(batch, &mut dropped) {
+                    dropped += counts;
                     continue;
                 }
-                let policy = state.policies.entry(batch.tracing.policy.clone());
-                let policy = policy.or_default();
-                state.bytes += batch.bytes();
-                policy.bytes += batch.bytes();
-                policy.items += batch.items;
-                policy.waiting.push_back(batch);
-                is_ready |= awaited.is_some_and(|count| policy.has(count));
+                let policy = state.policies.get(&policy);
+                let has = |count| policy.is_some_and(|policy| policy.has(count));
+                is_ready |= awaited.is_some_and(has);
             }
             is_ready.then(|| state.reader.take()).flatten()
         };

@@ -14,8 +14,9 @@ use crate::byte_chain::{READ_BUFFER, stay_in_read_buffer};
 /// Minimum free space for a read.
 const MIN_SPACE: usize = 8 * 1024;
 /// Size for long bodies, unless all buffers of that size are in use: fewer system calls per byte, and still within the L2
-/// cache of most processors.
-pub(super) const LARGE: usize = 512 * 1024;
+/// cache of most processors. mimalloc returns a block of more than 512 KiB to the system alone; smaller ones share pages of
+/// 4 MiB, of which each stays while one of its blocks is in use.
+pub(super) const LARGE: usize = 516 * 1024;
 /// Maximum number of unused ordinary buffers.
 const MAX_SPARE: usize = 16;
 /// Maximum number of large buffers, including those that slow clients have not consumed yet.
@@ -75,10 +76,21 @@ impl Buffers {
 
     /// Frees large buffers that have been unused for a while. Called periodically.
     pub(in crate::upstream) fn sweep(&self) {
+        self.free_large(MAX_SPARE_LARGE);
+    }
+
+    /// Frees all unused buffers.
+    pub(in crate::upstream) fn free_unused(&self) {
+        self.ordinary.borrow_mut().clear();
+        self.free_large(0);
+    }
+
+    /// Frees large buffers apart from the first ones.
+    fn free_large(&self, spare: usize) {
         let mut seen = 0;
         self.large.borrow_mut().retain_mut(|buffer| {
             seen += 1;
-            let keep = seen <= MAX_SPARE_LARGE || !buffer.try_reclaim(LARGE);
+            let keep = seen <= spare || !buffer.try_reclaim(LARGE);
             if !keep {
                 self.large_count.set(self.large_count.get() - 1);
             }
@@ -91,6 +103,8 @@ impl Buffers {
 pub(super) struct ReadBuffer {
     bytes: BytesMut,
     is_large: bool,
+    /// What is allocated since it was compacted, until there is room for more. 0 if it was not.
+    compacted: usize,
     home: Rc<Buffers>,
 }
 
@@ -100,12 +114,14 @@ impl ReadBuffer {
         Self {
             bytes: BytesMut::new(),
             is_large: false,
+            compacted: 0,
             home,
         }
     }
 
     /// Reserves space for the next read: [`READ_BUFFER`], or more if more data is expected. Unread data reduces the space.
     pub(super) fn make_room(&mut self, expected: usize) {
+        self.compacted = 0;
         if expected > READ_BUFFER && self.bytes.is_empty() {
             if self.is_large && self.bytes.try_reclaim(LARGE) {
                 return;
@@ -157,6 +173,9 @@ impl ReadBuffer {
     /// Gives the memory back while nobody reads on, apart from that of the unread data. Returns the bytes that stay
     /// allocated.
     pub(super) fn compact(&mut self) -> usize {
+        if self.compacted > 0 && !self.bytes.is_empty() {
+            return self.compacted;
+        }
         if stay_in_read_buffer(self.bytes.len()) {
             return match self.is_large {
                 true => READ_BUFFER,
@@ -166,7 +185,8 @@ impl ReadBuffer {
         let unread = BytesMut::from(&self.bytes[..]);
         self.release();
         self.bytes = unread;
-        self.bytes.len()
+        self.compacted = self.bytes.len();
+        self.compacted
     }
 
     /// Returns the unread data.
@@ -255,6 +275,23 @@ mod tests {
     }
 
     #[test]
+    fn unused_buffers_are_freed_and_used_ones_stay() {
+        let home = Rc::new(Buffers::default());
+        let mut buffers: Vec<_> = (0..3).map(|_| ReadBuffer::new(home.clone())).collect();
+        for (buffer, size) in buffers.iter_mut().zip([READ_BUFFER, LARGE, LARGE]) {
+            buffer.make_room(size);
+        }
+        let unread = read(&mut buffers[2], b"slow");
+        drop(buffers);
+        home.free_unused();
+        let kept = || (home.ordinary.borrow().len(), home.large_count.get());
+        assert_eq!(kept(), (0, 1));
+        drop(unread);
+        home.free_unused();
+        assert_eq!(kept(), (0, 0));
+    }
+
+    #[test]
     fn compact_buffer_keeps_its_unread_bytes_alone() {
         let home = Rc::new(Buffers::default());
         for (size, length, kept) in [
@@ -277,6 +314,19 @@ mod tests {
             assert!(buffer.capacity() - length >= MIN_SPACE);
             drop(taken);
         }
+    }
+
+    #[test]
+    fn compact_buffer_is_not_copied_again() {
+        let mut buffer = ReadBuffer::new(Rc::new(Buffers::default()));
+        buffer.make_room(READ_BUFFER);
+        buffer.extend_from_slice(&[7; 1000]);
+        assert_eq!(buffer.compact(), 1000);
+        let _taken = buffer.split_to(100);
+        let address = buffer.as_ptr();
+        assert_eq!((buffer.compact(), buffer.as_ptr()), (1000, address));
+        let _rest = buffer.split();
+        assert_eq!((buffer.compact(), buffer.capacity()), (0, 0));
     }
 
     #[test]

@@ -31,16 +31,13 @@ use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 use super::peer_watch::Reads;
 use super::response_head::{Head, InformationalHeads};
 use crate::byte_chain::READ_BUFFER;
-use crate::http2::is_memory_scarce;
+use crate::http2::{SCARCE_READ, is_memory_scarce};
 
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum length of a body that the host of a backend has room for, whether the backend reads it or not.
 const SHORT_BODY: u64 = 16 * 1024;
-
-/// Maximum bytes of a read while the worker holds much that clients do not take.
-const SCARCE_READ: usize = 16 * 1024;
 
 /// A connection to a backend and its read-ahead data.
 pub(super) struct Connection {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use http::Request;
 
+use super::super::batch;
 use super::super::context::tests::tracing;
 use super::super::spans::{Peer, RequestSpan};
 use super::*;
@@ -70,15 +71,15 @@ fn requests_beyond_the_limit_are_dropped_and_counted() {
     let (queue, worker) = queue();
     let path = format!("/{}", "a".repeat(1000));
     let full = || (0..FULL).map(|_| request_of("one", &path));
-    let bytes = bytes_of(full());
-    let fit = MAX_BYTES / bytes;
-    for _ in 0..fit + 1 {
+    while queue.dropped().spans == 0 {
         add(&worker, full());
     }
-    assert_eq!(queue.lock().bytes, fit * bytes);
     assert_eq!(queue.dropped().spans, FULL as u64);
+    let within = |bytes, max| bytes <= max && bytes > max - 2 * batch::MAX_BYTES;
+    assert!(within(queue.lock().bytes, MAX_BYTES));
     let taken = queue.take().unwrap().remove(0);
-    assert_eq!(taken.len(), MAX_BYTES_OF_MESSAGE / bytes);
+    let bytes = taken.iter().map(Batch::bytes).sum();
+    assert!(within(bytes, MAX_BYTES_OF_MESSAGE), "{bytes}");
     // What is being sent counts for the limit.
     add(&worker, full());
     assert_eq!(queue.dropped().spans, 2 * FULL as u64);
@@ -86,8 +87,30 @@ fn requests_beyond_the_limit_are_dropped_and_counted() {
     add(&worker, full());
     assert_eq!(
         (queue.exported().spans, queue.dropped().spans),
-        ((taken.len() * FULL) as u64, 2 * FULL as u64)
+        (items(&taken) as u64, 2 * FULL as u64)
     );
+}
+
+#[test]
+fn small_batches_share_memory_while_their_collector_is_behind() {
+    let (queue, worker) = queue();
+    let mut spans = 0;
+    while queue.dropped().spans == 0 {
+        worker.add(request_of("one", "/"));
+        worker.flush();
+        spans += 1;
+    }
+    let state = queue.lock();
+    let policy = state.policies.values().next().unwrap();
+    let is_shared = |it: &&Batch| it.bytes() > batch::MAX_BYTES;
+    let shared = policy.waiting.iter().filter(is_shared).count();
+    let room = MAX_BYTES - MAX_BYTES_OF_MESSAGE;
+    assert_eq!(shared, room / batch::MAX_BYTES - 1);
+    assert_eq!(policy.items, spans - 1);
+    let waiting = policy.waiting.iter().map(|it| it.items).sum::<usize>();
+    assert_eq!(waiting, policy.items);
+    let bytes = policy.waiting.iter().map(Batch::bytes).sum::<usize>();
+    assert_eq!((state.bytes, policy.bytes), (bytes, bytes));
 }
 
 /// The requests that a worker passes on at once.
