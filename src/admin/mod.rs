@@ -4,6 +4,7 @@
 mod access;
 mod api;
 mod background;
+mod causes;
 mod config;
 mod connections;
 mod events;
@@ -15,7 +16,9 @@ mod problem;
 mod problems;
 mod recent;
 mod response;
+mod responses;
 mod scrape;
+mod shares;
 mod state;
 mod stream;
 mod tap;
@@ -99,14 +102,8 @@ pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shut
 async fn look(state: &Arc<AdminState>) {
     loop {
         tokio::time::sleep(recent::PERIOD).await;
-        let look = |state: &AdminState| {
-            let dropped = state.dropped_lines();
-            state
-                .recent
-                .look(&state.table.load(), &state.stats, dropped);
-        };
         // Without a look, what is recent is older.
-        let _ = compute(state, look).await;
+        let _ = compute(state, AdminState::look).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! A problem as the admin server shows it: what is wrong, with which object, and of which kind that is.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::ir::ObjectRef;
 use crate::provider::FileLocation;
@@ -21,6 +21,9 @@ pub struct Problem {
     /// The object that needs a change, if it may be in a file.
     #[serde(skip)]
     pub(super) subject: Option<ObjectRef>,
+    /// Whether another problem may be its cause.
+    #[serde(skip)]
+    pub(super) symptom: Option<Symptom>,
     /// Where it is in a file, or else its object.
     #[serde(flatten)]
     pub(super) location: Option<FileLocation>,
@@ -36,44 +39,93 @@ pub(super) enum Place {
     Configuration,
 }
 
-/// What a problem is about. Those with the most effect on requests come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum Kind {
-    /// No controller sends changes.
-    Controller,
+/// Declares the kinds, each with its name in documents and metrics.
+macro_rules! kinds {
+    ($($(#[$comment:meta])* $kind:ident = $name:literal,)*) => {
+        /// What a problem is about. Those with the most effect on requests come first.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(super) enum Kind {
+            $($(#[$comment])* $kind,)*
+        }
+
+        impl Kind {
+            /// Every kind, in their order.
+            pub(super) const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// Its name in documents and metrics.
+            pub(super) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// No controller sends changes, or the API server does not respond.
+    Controller = "controller",
     /// A port is not bound.
-    Port,
+    Port = "port",
     /// There is too little of something.
-    Overload,
+    Overload = "overload",
     /// A certificate has expired.
-    Expired,
+    Expired = "expired",
     /// A certificate is not valid yet.
-    NotYetValid,
+    NotYetValid = "notYetValid",
     /// No certificate of a listener is for its hostname.
-    Hostname,
+    Hostname = "hostname",
+    /// TLS handshakes of clients fail.
+    Clients = "clients",
     /// Browsers cannot sign in or out.
-    SignIn,
+    SignIn = "signIn",
     /// A backend has no endpoint.
-    Backend,
+    Backend = "backend",
     /// Requests of a route fail.
-    Route,
+    Route = "route",
     /// Requests of an endpoint fail.
-    Failing,
+    Failing = "failing",
     /// An endpoint gets no requests.
-    Endpoint,
+    Endpoint = "endpoint",
+    /// A backend is slower than it was.
+    Slow = "slow",
+    /// A limit refuses many requests.
+    Limit = "limit",
+    /// A pod that shares limits does not respond.
+    Peer = "peer",
     /// A file or an object cannot be read.
-    File,
+    File = "file",
     /// An object is not accepted, or only in part.
-    Object,
+    Object = "object",
     /// A policy protects less than its author may expect.
-    Policy,
+    Policy = "policy",
     /// A rule or a match gets no request.
-    Shadowed,
+    Shadowed = "shadowed",
+    /// Spans or records for a collector are lost.
+    Telemetry = "telemetry",
     /// A certificate expires soon.
-    Expires,
+    Expires = "expires",
     /// Another remark on an object.
-    Note,
+    Note = "note",
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// What is known about failures that may have their cause in another problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Symptom {
+    /// The objects in which the cause may be.
+    pub(super) objects: Vec<ObjectRef>,
+    /// Texts that name the object in which the cause may be.
+    pub(super) faults: Vec<String>,
+    /// Whether most of the failed responses are those of the backends themselves.
+    pub(super) is_of_backend: bool,
+    /// What to do if no other problem is the cause.
+    pub(super) remedy: &'static str,
 }
 
 impl Problem {
@@ -85,6 +137,7 @@ impl Problem {
             object,
             message,
             subject: None,
+            symptom: None,
             location: None,
         }
     }
@@ -119,5 +172,32 @@ impl Problem {
         if let Some(location) = subject.and_then(|it| found.of(it)) {
             self.location = Some(location.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the kinds that a table or an object of a file has, in their order.
+    fn listed<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        let known = |name: &&str| Kind::ALL.iter().any(|kind| kind.name() == *name);
+        lines.filter(known).collect()
+    }
+
+    #[test]
+    fn page_and_documentation_have_every_kind() {
+        let names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let document = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+        let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
+        let rows = rows.filter_map(|row| row.split('`').next());
+        assert_eq!(listed(rows), names);
+        let views = include_str!("page/views.js");
+        let (_, kinds) = views.split_once("const KINDS = {").unwrap();
+        let (kinds, _) = kinds.split_once("};").unwrap();
+        let keys = kinds
+            .split([' ', '\n'])
+            .filter_map(|it| it.strip_suffix(':'));
+        assert_eq!(keys.collect::<Vec<_>>(), names);
     }
 }

@@ -1,22 +1,25 @@
-//! What the counters of the process were some minutes ago, so that what has failed long ago is not wrong now. Rules, backends
-//! and their counters are those of the table.
+//! What the counters of the process were some minutes ago, so that what has failed long ago is not wrong now. Rules, backends,
+//! limits and their counters are those of the table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
+use super::responses::Responses;
+use super::shares::Shares;
+use crate::ir::ObjectRef;
 use crate::table::{
-    Backend, BackendStats, Endpoint, EndpointFault, Rule, RuleState, Table, UpstreamFault,
+    Backend, BackendStats, Endpoint, EndpointFault, Limiter, Oidc, Rule, RuleState, Table,
+    TokenOutcome, UpstreamFault,
 };
 use crate::telemetry::ProcessStats;
+use crate::telemetry::metrics::HandshakeFailure;
 
 /// Time between two looks at the counters. What is recent is between one and two of them old.
 pub(super) const PERIOD: Duration = Duration::from_secs(150);
-/// Percent of failures from which on a rule or an endpoint is a trouble.
-const MANY_FAILURES: u64 = 1;
 
 /// The counters at the last two looks.
 #[derive(Debug)]
@@ -25,15 +28,20 @@ pub(super) struct Recent {
     newer: ArcSwap<Counters>,
 }
 
-/// Counters at a moment. Rules and endpoints without requests, and backends without failures, are left out.
+/// Counters at a moment. Rules, backends and endpoints without requests, and limits that none exceeds, are left out.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) process: Process,
-    /// By address, which no other rule or backend can have while it is referred to.
-    rules: HashMap<usize, (Weak<RuleState>, Shares)>,
-    backends: HashMap<usize, (Weak<BackendStats>, Faults)>,
+    /// Responses of all rules.
+    responses: u64,
+    /// By address, which no other rule, backend or limit can have while it is referred to.
+    rules: HashMap<usize, (Weak<RuleState>, Responses)>,
+    backends: HashMap<usize, (Weak<BackendStats>, (Faults, Times))>,
+    limiters: HashMap<usize, (Weak<Limiter>, u64)>,
     /// By id, which no other endpoint ever has.
     endpoints: HashMap<u64, Shares>,
+    /// By policy.
+    tokens: BTreeMap<ObjectRef, Tokens>,
 }
 
 /// Counters of the process at a moment.
@@ -46,6 +54,12 @@ pub(super) struct Process {
     pub(super) dropped: DroppedLines,
     /// Busy time by worker.
     busy: Vec<Duration>,
+    /// Completed TLS handshakes.
+    handshakes: u64,
+    /// Those that failed, by reason.
+    handshake_failures: [u64; HandshakeFailure::ALL.len()],
+    /// Spans and records that no collector has got.
+    pub(super) unsent: u64,
 }
 
 /// Lines that were dropped because their output was too slow.
@@ -71,15 +85,6 @@ impl DroppedLines {
     }
 }
 
-/// Responses of a rule, or attempts at an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shares {
-    /// Responses with a 5xx, or failed attempts.
-    pub(super) failed: u64,
-    /// All of them.
-    pub(super) all: u64,
-}
-
 /// Attempts at a backend that failed because there is too little of something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
@@ -89,6 +94,25 @@ pub(super) struct Faults {
     pub(super) descriptors: u64,
     /// The process had no port or memory left.
     pub(super) local: u64,
+}
+
+/// How long a backend took to respond.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    pub(super) count: u64,
+    total_micros: u64,
+}
+
+/// Tokens that a policy needed of its provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tokens {
+    /// The provider did not accept the client or its request.
+    pub(super) rejected: u64,
+    /// The provider was away, or too slow.
+    pub(super) unavailable: u64,
+    /// What it sent could not be used.
+    pub(super) invalid: u64,
+    all: u64,
 }
 
 impl Default for Recent {
@@ -117,64 +141,99 @@ impl Recent {
 impl Counters {
     fn start() -> Self {
         Self {
-            process: Process {
-                at: Instant::now(),
-                refused: 0,
-                dropped: DroppedLines::default(),
-                busy: Vec::new(),
-            },
+            process: Process::now(&ProcessStats::default(), DroppedLines::default()),
+            responses: 0,
             rules: HashMap::new(),
             backends: HashMap::new(),
+            limiters: HashMap::new(),
             endpoints: HashMap::new(),
+            tokens: BTreeMap::new(),
         }
     }
 
     /// Returns the counters as they are.
     pub(super) fn now(table: &Table, stats: &ProcessStats, dropped: DroppedLines) -> Self {
         let rule = |rule: &Arc<Rule>| {
-            let responses = Shares::of(rule);
+            let responses = Responses::of(rule);
             let entry = (Arc::downgrade(&rule.state), responses);
-            (responses.all > 0).then(|| (Arc::as_ptr(&rule.state).addr(), entry))
+            (entry.1.all > 0).then(|| (Arc::as_ptr(&rule.state).addr(), entry))
         };
         let backend = |backend: &Arc<Backend>| {
-            let faults = Faults::of(backend);
-            let entry = (Arc::downgrade(&backend.stats), faults);
-            (faults != Faults::default()).then(|| (Arc::as_ptr(&backend.stats).addr(), entry))
+            let counts = (Faults::of(backend), Times::of(backend));
+            let entry = (Arc::downgrade(&backend.stats), counts);
+            (counts != Default::default()).then(|| (Arc::as_ptr(&backend.stats).addr(), entry))
+        };
+        let limiter = |limiter: Arc<Limiter>| {
+            let exceeded = limiter.exceeded.load(Relaxed);
+            let entry = (Arc::downgrade(&limiter), exceeded);
+            (exceeded > 0).then(|| (Arc::as_ptr(&limiter).addr(), entry))
         };
         let mut endpoints = HashMap::new();
         for backend in table.backends() {
             let of_backend = backend.endpoints();
-            let attempts = of_backend.iter().map(|it| (it.id, Shares::of_attempts(it)));
-            endpoints.extend(attempts.filter(|(_, attempts)| attempts.all > 0));
+            let attempts = of_backend.iter().map(|it| (it.id, attempts(it)));
+            endpoints.extend(attempts.filter(|(_, shares)| shares.all > 0));
         }
+        let rules: HashMap<_, _> = table.rules().filter_map(rule).collect();
+        let sign_ins = table.sign_ins().into_iter();
         Self {
             process: Process::now(stats, dropped),
-            rules: table.rules().filter_map(rule).collect(),
+            responses: rules.values().map(|(_, responses)| responses.all).sum(),
+            rules,
             backends: table.backends().filter_map(backend).collect(),
+            limiters: table.limiters().into_iter().filter_map(limiter).collect(),
             endpoints,
+            tokens: sign_ins
+                .map(|(policy, oidc)| (policy, Tokens::of(&oidc)))
+                .collect(),
         }
     }
 
     /// Returns the responses of a rule since then.
-    pub(super) fn responses(&self, rule: &Rule) -> Shares {
-        let now = Shares::of(rule);
-        let known = self.rules.get(&Arc::as_ptr(&rule.state).addr());
-        now.since(known.map_or(Shares::default(), |(_, before)| *before))
+    pub(super) fn responses(&self, rule: &Rule) -> Responses {
+        let now = Responses::of(rule);
+        match self.rules.get(&Arc::as_ptr(&rule.state).addr()) {
+            Some((_, before)) => now.since(before),
+            None => now,
+        }
+    }
+
+    /// Returns the requests over a limit since then, among all responses of these rules.
+    pub(super) fn over_limit(&self, limiter: &Arc<Limiter>, responses: u64) -> Shares {
+        let known = self.limiters.get(&Arc::as_ptr(limiter).addr());
+        let before = known.map_or(0, |(_, before)| *before);
+        Shares {
+            failed: limiter.exceeded.load(Relaxed).saturating_sub(before),
+            all: responses.saturating_sub(self.responses),
+        }
+    }
+
+    /// Returns the tokens that a policy needed since then.
+    pub(super) fn tokens(&self, policy: &ObjectRef, oidc: &Oidc) -> Tokens {
+        let before = self.tokens.get(policy).copied().unwrap_or_default();
+        Tokens::of(oidc).since(before)
+    }
+
+    /// Returns how long a backend took to respond: before then, and since then.
+    pub(super) fn times(&self, backend: &Backend) -> (Times, Times) {
+        let known = self.backends.get(&Arc::as_ptr(&backend.stats).addr());
+        let before = known.map_or(Times::default(), |(_, (_, times))| *times);
+        (before, Times::of(backend).since(before))
     }
 
     /// Returns why the last failed attempt at an endpoint did, and how many have failed since then, if many have.
     pub(super) fn endpoint_fault(&self, endpoint: &Endpoint) -> Option<(EndpointFault, u64)> {
         let last = endpoint.faults.last()?;
         let before = self.endpoints.get(&endpoint.id).copied();
-        let attempts = Shares::of_attempts(endpoint).since(before.unwrap_or_default());
-        attempts.are_failing().then_some((last, attempts.failed))
+        let since = attempts(endpoint).since(before.unwrap_or_default());
+        since.are_failing().then_some((last, since.failed))
     }
 
     /// Returns the faults of a backend since then.
     pub(super) fn faults(&self, backend: &Backend) -> Faults {
         let now = Faults::of(backend);
         let known = self.backends.get(&Arc::as_ptr(&backend.stats).addr());
-        let before = known.map_or(Faults::default(), |(_, before)| *before);
+        let before = known.map_or(Faults::default(), |(_, (faults, _))| *faults);
         Faults {
             overloaded: now.overloaded.saturating_sub(before.overloaded),
             descriptors: now.descriptors.saturating_sub(before.descriptors),
@@ -187,6 +246,7 @@ impl Process {
     /// Returns the counters as they are.
     pub(super) fn now(stats: &ProcessStats, dropped: DroppedLines) -> Self {
         let busy = stats.connections.busy_micros.iter();
+        let unsent = stats.traces.dropped();
         Self {
             at: Instant::now(),
             refused: stats.connections.refused.load(Relaxed),
@@ -194,6 +254,21 @@ impl Process {
             busy: busy
                 .map(|it| Duration::from_micros(it.load(Relaxed)))
                 .collect(),
+            handshakes: stats.connections.handshakes.load(Relaxed),
+            handshake_failures: HandshakeFailure::ALL
+                .map(|failure| stats.connections.handshake_failures(failure)),
+            unsent: unsent.spans.saturating_add(unsent.records),
+        }
+    }
+
+    /// Returns the TLS handshakes that failed for a reason since `before`, among these and those that were completed.
+    pub(super) fn handshakes(&self, failure: HandshakeFailure, before: &Self) -> Shares {
+        let at = failure as usize;
+        let failed = self.handshake_failures[at].saturating_sub(before.handshake_failures[at]);
+        let completed = self.handshakes.saturating_sub(before.handshakes);
+        Shares {
+            failed,
+            all: completed.saturating_add(failed),
         }
     }
 
@@ -215,32 +290,68 @@ impl Process {
     }
 }
 
-impl Shares {
-    fn of(rule: &Rule) -> Self {
-        let classes = rule.state.stats.classes();
-        Self {
-            failed: classes[4],
-            all: classes.iter().sum(),
-        }
-    }
+/// Returns the attempts at an endpoint.
+fn attempts(endpoint: &Endpoint) -> Shares {
+    let failed = endpoint.faults.count();
+    // Those that were given a connection, and those that may have got none.
+    let all = endpoint.load.total_sent().saturating_add(failed);
+    Shares { failed, all }
+}
 
-    fn of_attempts(endpoint: &Endpoint) -> Self {
-        let failed = endpoint.faults.count();
-        // Those that were given a connection, and those that may have got none.
-        let all = endpoint.load.total_sent().saturating_add(failed);
-        Self { failed, all }
+impl Times {
+    fn of(backend: &Backend) -> Self {
+        let times = backend.stats.response_times();
+        Self {
+            count: times.count(),
+            total_micros: times.total_micros,
+        }
     }
 
     fn since(self, before: Self) -> Self {
         Self {
-            failed: self.failed.saturating_sub(before.failed),
+            count: self.count.saturating_sub(before.count),
+            total_micros: self.total_micros.saturating_sub(before.total_micros),
+        }
+    }
+
+    /// Returns the time of a response on average; 0 without any.
+    pub(super) fn average(self) -> Duration {
+        Duration::from_micros(self.total_micros.checked_div(self.count).unwrap_or(0))
+    }
+}
+
+impl Tokens {
+    fn of(oidc: &Oidc) -> Self {
+        let mut tokens = Self::default();
+        for (_, outcome, count) in oidc.token_endpoint.counts() {
+            tokens.all += count;
+            match outcome {
+                TokenOutcome::Rejected => tokens.rejected += count,
+                TokenOutcome::Invalid | TokenOutcome::UnknownKey => tokens.invalid += count,
+                TokenOutcome::Unavailable | TokenOutcome::Deferred | TokenOutcome::Busy => {
+                    tokens.unavailable += count;
+                }
+                TokenOutcome::Issued | TokenOutcome::Denied => {}
+            }
+        }
+        tokens
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            rejected: self.rejected.saturating_sub(before.rejected),
+            unavailable: self.unavailable.saturating_sub(before.unavailable),
+            invalid: self.invalid.saturating_sub(before.invalid),
             all: self.all.saturating_sub(before.all),
         }
     }
 
-    /// Reports whether so many have failed that it is a trouble.
-    pub(super) fn are_failing(self) -> bool {
-        self.failed > 0 && self.failed.saturating_mul(100) >= self.all.saturating_mul(MANY_FAILURES)
+    /// Returns those that failed, among all.
+    pub(super) fn shares(self) -> Shares {
+        Shares {
+            failed: self.rejected + self.unavailable + self.invalid,
+            all: self.all,
+        }
     }
 }
 
@@ -261,9 +372,8 @@ mod tests {
     fn process(at: Instant, busy: &[u64]) -> Process {
         Process {
             at,
-            refused: 0,
-            dropped: DroppedLines::default(),
             busy: busy.iter().map(|it| Duration::from_secs(*it)).collect(),
+            ..Process::now(&ProcessStats::default(), DroppedLines::default())
         }
     }
 
@@ -281,13 +391,6 @@ mod tests {
             (start.process.refused, recent.before().process.refused),
             (0, 7)
         );
-    }
-
-    #[test]
-    fn one_of_a_hundred_failures_is_a_trouble_and_none_of_none_is_not() {
-        let are_failing = |failed, all| Shares { failed, all }.are_failing();
-        assert!(are_failing(1, 100) && are_failing(1, 1));
-        assert!(!are_failing(1, 101) && !are_failing(0, 0));
     }
 
     #[test]

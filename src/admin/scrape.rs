@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::problems;
 use super::state::AdminState;
 use crate::telemetry::metrics::{Metrics, write, write_with_exemplars};
 
@@ -35,8 +36,10 @@ pub(super) fn scrape(state: &Arc<AdminState>, with_exemplars: bool) -> ScrapeBod
     let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let mut text = PieceWriter::new(sender, runtime, &state.computing);
+        let table = state.table.load_full();
         let metrics = Metrics {
-            table: state.table.load_full(),
+            problems: problems::by_kind(&state, &table),
+            table,
             process: state.stats.clone(),
             dropped: state.access_log.dropped(),
             detail: state.detail,

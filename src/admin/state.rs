@@ -76,6 +76,12 @@ impl AdminState {
         }
     }
 
+    /// Looks at the counters: what happened before the last look but one is no longer recent.
+    pub fn look(&self) {
+        let dropped = self.dropped_lines();
+        self.recent.look(&self.table.load(), &self.stats, dropped);
+    }
+
     /// Lines of the logs that were dropped since the start.
     pub(super) fn dropped_lines(&self) -> DroppedLines {
         DroppedLines {

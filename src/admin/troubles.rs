@@ -1,46 +1,47 @@
 //! What is wrong in service although the configuration may be right: a controller that is away, certificates that expire,
-//! backends without endpoints, endpoints that fail, routes whose requests fail, and too little of something. Must not know
-//! how that is shown.
+//! backends without endpoints, endpoints that fail, routes whose requests fail, limits that refuse them, and too little of
+//! something. Must not know how that is shown.
 
-use std::cmp::Reverse;
+mod in_service;
+mod overload;
+mod policies;
+mod rules;
+mod tls;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub(super) use self::in_service::InService;
+use self::in_service::minutes;
 use super::problem::{Kind, Problem};
-use super::recent::{Counters, DroppedLines, Process, Shares};
+use super::recent::Process;
 use crate::ir::ObjectRef;
 use crate::status::certificates::Validity;
-use crate::table::{Backend, Rule, Table};
-use crate::telemetry::ProcessStats;
+use crate::table::{Backend, Table};
 
-/// Share of the time from which on a worker that is not idle is a trouble.
-const BUSY: f64 = 0.95;
+/// Time without a response of the API server, which is polled every 5 s, from which on that is a trouble.
+const SILENCE: Duration = Duration::from_secs(30);
 /// Maximum number of troubles of a kind that are named.
 const MAX_NAMED: usize = 20;
-
-/// What is looked at.
-pub(super) struct InService<'a> {
-    pub(super) table: &'a Table,
-    pub(super) stats: &'a ProcessStats,
-    /// The counters of some minutes ago.
-    pub(super) before: &'a Counters,
-    /// Lines of the logs that were dropped since the start.
-    pub(super) dropped: DroppedLines,
-    pub(super) now: Timestamp,
-}
 
 /// Returns what is wrong now, by kind. Of each kind, at most twenty are named, and the rest is counted.
 pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
     let kinds = [
-        controller(service.stats),
-        overload(service),
+        controller(service),
+        overload::of(service),
         certificates(service),
+        tls::of_clients(service),
+        policies::sign_ins(service),
         without_endpoints(service.table),
-        failing(service),
+        rules::failing(service),
         endpoints(service),
+        rules::slow(service),
+        policies::limits(service),
+        policies::peers(service.table),
+        unsent(service),
     ];
     kinds.into_iter().flat_map(named).collect()
 }
@@ -55,76 +56,34 @@ fn named(mut troubles: Vec<Problem>) -> Vec<Problem> {
     troubles
 }
 
-fn controller(stats: &ProcessStats) -> Vec<Problem> {
+fn controller(service: &InService<'_>) -> Vec<Problem> {
+    let InService { stats, now, .. } = service;
+    let since = |time: Duration| {
+        let time = Timestamp::from_second(time.as_secs() as i64);
+        time.map_or(String::new(), |it| it.to_string())
+    };
     let away = stats.stream.as_ref().filter(|it| !it.is_connected());
-    let trouble = away.map(|stream| {
-        let seconds = stream.contact().as_secs() as i64;
-        let since = Timestamp::from_second(seconds).map_or(String::new(), |it| it.to_string());
-        let message = format!("not connected since {since}: changes of objects do not arrive");
+    let controller = away.map(|stream| {
+        let message = format!(
+            "not connected since {}: changes of objects do not arrive; check that its pods run and that this one may connect to \
+             them; the log has the error",
+            since(stream.contact())
+        );
         Problem::of_service(Kind::Controller, "controller".to_owned(), message)
     });
-    trouble.into_iter().collect()
-}
-
-fn overload(service: &InService<'_>) -> Vec<Problem> {
-    let InService {
-        table,
-        stats,
-        before,
-        dropped,
-        ..
-    } = service;
-    let (now, then) = (Process::now(stats, *dropped), &before.process);
-    let time = minutes(then.age());
-    let mut troubles = Vec::new();
-    let mut add = |object: &str, message| {
-        troubles.push(Problem::of_service(
-            Kind::Overload,
-            object.to_owned(),
-            message,
-        ));
-    };
-    if let Some(share) = now.utilization(then).filter(|share| *share >= BUSY) {
-        let percent = (share * 100.0).min(100.0);
-        add(
-            "workers",
-            format!("busy for {percent:.0} % of the {time}: requests wait for a CPU"),
-        );
-    }
-    let refused = now.refused.saturating_sub(then.refused);
-    if refused > 0 {
-        add(
-            "connections",
-            format!(
-                "{refused} were refused in the {time}: the limit of client connections is reached"
-            ),
-        );
-    }
-    for (object, count) in now.dropped.since(then.dropped).named() {
+    let contact = stats.config.contact();
+    let silent = contact.filter(|contact| {
+        let now = Duration::from_secs(now.as_second().unsigned_abs());
+        now.saturating_sub(*contact) > SILENCE
+    });
+    let api_server = silent.map(|contact| {
         let message = format!(
-            "{count} lines were dropped in the {time}: what reads them is too slow, or has stopped"
+            "no response since {}: changes of objects do not arrive; check the API server and the way to it",
+            since(contact)
         );
-        add(object, message);
-    }
-    for backend in table.backends() {
-        let faults = before.faults(backend);
-        let causes = [
-            (faults.overloaded, "a limit of its policy is reached"),
-            (
-                faults.descriptors,
-                "the process has no file descriptor left",
-            ),
-            (
-                faults.local,
-                "the process has no local port or memory left, or is not permitted to connect",
-            ),
-        ];
-        for (count, why) in causes.into_iter().filter(|(count, _)| *count > 0) {
-            let message = format!("{count} attempts failed in the {time}: {why}");
-            add(&backend.id.to_string(), message);
-        }
-    }
-    troubles
+        Problem::of_service(Kind::Controller, "API server".to_owned(), message)
+    });
+    controller.into_iter().chain(api_server).collect()
 }
 
 fn certificates(service: &InService<'_>) -> Vec<Problem> {
@@ -150,11 +109,15 @@ fn without_endpoints(table: &Table) -> Vec<Problem> {
     let empty = table.backends().filter(|it| it.endpoints().is_empty());
     let trouble = |backend: &Arc<Backend>| {
         let ir = table.ir.backend(&backend.id);
+        let effect = backend.id.effect_of_absence();
         let message = match ir.and_then(|it| it.endpoints.hostname()) {
             Some(name) => format!(
-                "{name} has no address that may be used: DNS has none, or does not answer; its requests get 503"
+                "{name} has no address that may be used: DNS has none, or does not answer; {effect}; correct the name, or look it \
+                 up from this host"
             ),
-            None => "has no ready endpoint: its requests get 503".to_owned(),
+            None => format!(
+                "has no ready endpoint: {effect}; check that pods which its selector names exist and are ready"
+            ),
         };
         Problem::of_service(Kind::Backend, backend.id.to_string(), message)
             .about(&backend.id.object)
@@ -183,7 +146,12 @@ fn endpoints(service: &InService<'_>) -> Vec<Problem> {
             let (kind, message) = match (state, cause) {
                 (None, None) => continue,
                 (None, Some(cause)) => (Kind::Failing, cause),
-                (Some(state), None) => (Kind::Endpoint, state),
+                (Some(state), None) => (
+                    Kind::Endpoint,
+                    format!(
+                        "{state}; check its log and its load, and healthCheck of its BackendPolicy"
+                    ),
+                ),
                 (Some(state), Some(cause)) => (Kind::Endpoint, format!("{state}: {cause}")),
             };
             let object = format!("{} of {}", endpoint.address, backend.id);
@@ -194,34 +162,28 @@ fn endpoints(service: &InService<'_>) -> Vec<Problem> {
     troubles
 }
 
-fn failing(service: &InService<'_>) -> Vec<Problem> {
-    let mut rules: Vec<_> = service
-        .table
-        .rules()
-        .map(|rule| (service.before.responses(rule), rule))
-        .filter(|(it, _)| it.are_failing())
-        .collect();
-    rules.sort_by_key(|(responses, _)| Reverse(responses.failed));
-    let time = minutes(service.before.process.age());
-    let trouble = |(Shares { failed, all }, rule): (Shares, &Arc<Rule>)| {
-        let object = format!("{} rule {}", rule.ir.id.route, rule.ir.id.index);
-        let message = format!("{failed} of {all} responses in the {time} were 5xx");
-        Problem::of_service(Kind::Route, object, message).about(&rule.ir.id.route)
-    };
-    rules.into_iter().map(trouble).collect()
-}
-
-/// Names the time until now.
-fn minutes(time: Duration) -> String {
-    match time.as_secs().div_ceil(60) {
-        0 | 1 => "last minute".to_owned(),
-        minutes => format!("last {minutes} minutes"),
-    }
+/// Spans and records that are lost.
+fn unsent(service: &InService<'_>) -> Vec<Problem> {
+    let before = &service.before.process;
+    let now = Process::now(service.stats, service.dropped);
+    let unsent = now.unsent.saturating_sub(before.unsent);
+    let trouble = (unsent > 0).then(|| {
+        let message = format!(
+            "{unsent} spans and records of the access log were dropped in the {}: their collector is away or too slow; check it, \
+             or send it less by a TelemetryPolicy",
+            minutes(before.age())
+        );
+        Problem::of_service(Kind::Telemetry, "telemetry".to_owned(), message)
+    });
+    trouble.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::recent::{Counters, DroppedLines};
+    use crate::telemetry::ProcessStats;
+    use crate::telemetry::metrics::StreamStats;
 
     #[test]
     fn of_each_kind_a_few_are_named() {
@@ -244,6 +206,7 @@ mod tests {
             stats: &stats,
             before: &before,
             dropped: none,
+            memory: None,
             now: Timestamp::now(),
         };
         assert_eq!(of(&service), []);
@@ -253,10 +216,9 @@ mod tests {
             .fetch_add(2, std::sync::atomic::Ordering::Relaxed);
         let troubles = of(&service);
         assert_eq!(troubles.len(), 1);
-        assert_eq!(
-            troubles[0].message,
-            "2 were refused in the last minute: the limit of client connections is reached"
-        );
+        let message =
+            "2 were refused in the last minute: the limit of client connections is reached";
+        assert!(troubles[0].message.starts_with(message), "{troubles:?}");
         service.dropped.access_log = 3;
         let troubles = of(&service);
         assert_eq!(troubles.len(), 2);
@@ -264,9 +226,50 @@ mod tests {
     }
 
     #[test]
-    fn times_are_named_in_minutes() {
-        let named = |seconds| minutes(Duration::from_secs(seconds));
-        assert_eq!((&*named(0), &*named(60)), ("last minute", "last minute"));
-        assert_eq!(named(61), "last 2 minutes");
+    fn controller_that_is_away_is_a_trouble_until_it_streams() {
+        let (table, stream) = (Table::empty(), Arc::new(StreamStats::default()));
+        let stats = ProcessStats {
+            stream: Some(stream.clone()),
+            ..ProcessStats::default()
+        };
+        let dropped = DroppedLines::default();
+        let before = Counters::now(&table, &stats, dropped);
+        let service = InService {
+            table: &table,
+            stats: &stats,
+            before: &before,
+            dropped,
+            memory: None,
+            now: Timestamp::now(),
+        };
+        let kinds = |troubles: Vec<Problem>| -> Vec<Kind> {
+            troubles.into_iter().map(|it| it.kind).collect()
+        };
+        assert_eq!(kinds(of(&service)), [Kind::Controller]);
+        stream.connected();
+        assert_eq!(kinds(of(&service)), []);
+    }
+
+    #[test]
+    fn silence_of_the_api_server_is_a_trouble_after_a_while() {
+        let (table, stats) = (Table::empty(), ProcessStats::default());
+        let dropped = DroppedLines::default();
+        let before = Counters::now(&table, &stats, dropped);
+        stats.config.contacted();
+        let later = |time| {
+            let service = InService {
+                table: &table,
+                stats: &stats,
+                before: &before,
+                dropped,
+                memory: None,
+                now: Timestamp::now() + time,
+            };
+            of(&service)
+        };
+        assert_eq!(later(Duration::ZERO), []);
+        let troubles = later(Duration::from_secs(120));
+        assert_eq!(troubles.len(), 1, "{troubles:?}");
+        assert!(troubles[0].message.starts_with("no response since "));
     }
 }

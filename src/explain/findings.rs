@@ -114,10 +114,8 @@ impl Findings<'_> {
             placed.place
         );
         let mut reasons = problems.iter().map(|it| it.reason);
-        let remedy = reasons.any(|it| it == Reason::InvalidCertificateRef).then(|| {
-            "create the Secret, repair it, or name another one: it has type kubernetes.io/tls, with tls.crt and tls.key"
-                .to_owned()
-        });
+        let reason = reasons.find(|it| *it == Reason::InvalidCertificateRef);
+        let remedy = reason.and_then(Reason::remedy).map(str::to_owned);
         Some([line].into_iter().chain(remedy).collect())
     }
 }

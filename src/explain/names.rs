@@ -22,10 +22,11 @@ pub trait Names {
     fn parts(&self, object: &ObjectRef) -> Vec<String>;
 }
 
-/// The names that a process knows which has no objects: those of Gateways, ListenerSets and their listeners.
+/// The names that a process knows which has no objects: those of Gateways, ListenerSets and their listeners, and of routes.
 impl Names for StatusReport {
     fn objects(&self, kind: &Kind, namespace: &str) -> Vec<String> {
-        let all = self.gateways.keys().chain(self.listener_sets.keys());
+        let parents = self.gateways.keys().chain(self.listener_sets.keys());
+        let all = parents.chain(self.routes.keys());
         let of_kind = all.filter(|it| *it.kind == *kind.kind && *it.namespace == *namespace);
         of_kind.map(|it| it.name.to_string()).collect()
     }

@@ -38,6 +38,15 @@ pub struct TlsUse {
 }
 
 impl BackendId {
+    /// Returns what clients get while it has no endpoint.
+    pub fn effect_of_absence(&self) -> &'static str {
+        match self.protocol {
+            Some(UpstreamProtocol::Tcp) => "its connections are reset",
+            Some(UpstreamProtocol::Udp) => "its datagrams are dropped",
+            _ => "its requests get 503",
+        }
+    }
+
     /// Returns the transport of the port: TCP 53 and UDP 53 of an object are two ports.
     pub fn transport(&self) -> Transport {
         match self.protocol {

@@ -131,6 +131,25 @@ impl Policies {
         authorization || limits
     }
 
+    /// Returns why policies are broken, if some are.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        let Self {
+            ip_rules,
+            limits,
+            authentication,
+            authorization,
+            // Does not protect.
+            route: _,
+        } = self;
+        let faults = [
+            ip_rules.as_ref().and_then(Enforced::fault),
+            limits.as_ref().and_then(Enforced::fault),
+            authentication.as_ref().and_then(Enforced::fault),
+            authorization.as_ref().and_then(Enforced::fault),
+        ];
+        faults.into_iter().flatten()
+    }
+
     /// Reports whether nothing is required.
     pub fn are_none(&self) -> bool {
         let Self {
@@ -155,6 +174,16 @@ pub enum Enforced<T> {
     Valid(Arc<T>),
     /// A policy is broken, for this reason: nothing may pass.
     Broken(Arc<str>),
+}
+
+impl<T> Enforced<T> {
+    /// Returns why a policy is broken, if one is.
+    fn fault(&self) -> Option<&str> {
+        match self {
+            Self::Valid(_) => None,
+            Self::Broken(why) => Some(why),
+        }
+    }
 }
 
 /// Addresses that may send requests.

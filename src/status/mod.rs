@@ -13,6 +13,7 @@ pub mod merge;
 mod placed;
 mod problems;
 mod release_backend;
+mod remedy;
 pub mod report;
 mod status_map;
 pub mod stored;

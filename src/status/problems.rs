@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::condition::Reason;
+use super::condition::{Condition, ConditionType, Reason};
+use super::placed::Place;
+use super::remedy;
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
 
@@ -15,6 +17,8 @@ pub struct ReportedProblem {
     pub reason: Option<Reason>,
     /// What is wrong, and in which part of the object.
     pub message: String,
+    /// What to do; `None` if the message says it.
+    pub remedy: Option<&'static str>,
 }
 
 /// The difference between the problems of two reports.
@@ -28,8 +32,20 @@ pub struct ProblemChanges {
     pub increase: isize,
 }
 
+impl ReportedProblem {
+    fn new(object: &ObjectRef, reason: Option<Reason>, message: String) -> Self {
+        Self {
+            object: object.clone(),
+            reason,
+            remedy: remedy::of(reason, &message),
+            message,
+        }
+    }
+}
+
 impl StatusReport {
-    /// Returns all problems in order of objects, each with the object that needs a change.
+    /// Returns all problems in order of objects, each with the object that needs a change. Those of an object that name a
+    /// cause come before those that only name its effect.
     pub fn problems(&self) -> impl Iterator<Item = (ObjectRef, String)> + use<> {
         self.problems_unlike(&Self::default()).into_iter()
     }
@@ -58,29 +74,68 @@ impl StatusReport {
 
     /// Returns the problems of objects whose status differs from that in `other`.
     fn reported_unlike(&self, other: &Self) -> Vec<ReportedProblem> {
-        let mut problems = Vec::new();
+        let mut problems: Vec<ReportedProblem> = Vec::new();
+        let mut of_object: Vec<(Depth, ReportedProblem)> = Vec::new();
         for placed in self.conditions_unlike(other) {
+            let is_next = |(_, problem): &(_, ReportedProblem)| problem.object != *placed.object;
+            if of_object.first().is_some_and(is_next) {
+                problems.extend(causes_first(&mut of_object));
+            }
             for condition in placed.problems() {
                 let place = placed.place.to_string();
-                problems.push(ReportedProblem {
-                    object: placed.object.clone(),
-                    reason: Some(condition.reason),
-                    message: match place.is_empty() {
-                        true => condition.to_string(),
-                        false => format!("{place}: {condition}"),
-                    },
-                });
+                let message = match place.is_empty() {
+                    true => condition.to_string(),
+                    false => format!("{place}: {condition}"),
+                };
+                let reason = Some(condition.reason);
+                let problem = ReportedProblem::new(placed.object, reason, message);
+                of_object.push((Depth::of(placed.place, condition), problem));
             }
         }
+        problems.extend(causes_first(&mut of_object));
         if self.notes != other.notes {
-            problems.extend(self.notes.iter().map(|note| ReportedProblem {
-                object: note.object.clone(),
-                reason: None,
-                message: note.message.clone(),
-            }));
+            let notes = self.notes.iter();
+            problems.extend(
+                notes.map(|note| ReportedProblem::new(&note.object, None, note.message.clone())),
+            );
         }
         problems
     }
+}
+
+/// How far a condition is from the cause of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Depth {
+    /// It names the cause.
+    Cause,
+    /// It says that a listener is not programmed, for a cause that another condition names.
+    Listener,
+    /// It says that listeners have problems.
+    Sum,
+}
+
+impl Depth {
+    fn of(place: Place<'_>, condition: &Condition) -> Self {
+        let is_sum = match condition.reason {
+            Reason::ListenersNotValid => true,
+            Reason::Invalid => condition.kind == ConditionType::Programmed,
+            _ => false,
+        };
+        match place {
+            _ if !is_sum => Self::Cause,
+            Place::Listener(_) => Self::Listener,
+            Place::Object | Place::Parent(_) => Self::Sum,
+        }
+    }
+}
+
+/// Takes the problems of an object, those that name a cause first.
+fn causes_first(
+    problems: &mut Vec<(Depth, ReportedProblem)>,
+) -> impl Iterator<Item = ReportedProblem> + use<> {
+    let mut problems = std::mem::take(problems);
+    problems.sort_by_key(|(depth, _)| *depth);
+    problems.into_iter().map(|(_, problem)| problem)
 }
 
 /// Returns the problems that are not in `others`.

@@ -19,6 +19,18 @@ pub enum WarningKind {
     Shadowed,
 }
 
+impl WarningKind {
+    /// Returns what to do; `None` if messages say it.
+    pub fn remedy(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Unforwarded => "name a backendRef with a weight above 0",
+            Self::SignIn => "correct the path, or add a rule for it",
+            Self::Shadowed => "remove it, or narrow the match that comes first",
+            Self::Hostname | Self::Policy => return None,
+        })
+    }
+}
+
 /// A warning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Warning {

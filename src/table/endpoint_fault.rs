@@ -15,8 +15,12 @@ pub enum EndpointFault {
     ConnectTimeout,
     /// The connection could not be established for another reason.
     Connect,
+    /// TLS was not established in time, after the connection was.
+    HandshakeTimeout,
     /// The connection closed before the response.
     Closed,
+    /// The connection closed before the end of the response.
+    Truncated,
     /// The response violated the protocol.
     Protocol,
     /// The response did not arrive in time.
@@ -25,14 +29,19 @@ pub enum EndpointFault {
     Tls(TlsFailure),
 }
 
+/// What to do about a port that does not speak TLS.
+const NO_TLS: &str = "check that the port speaks TLS, or remove its BackendTLSPolicy";
+
 impl EndpointFault {
     /// Every fault without those of TLS, in the order of their codes.
-    const PLAIN: [Self; 7] = [
+    const PLAIN: [Self; 9] = [
         Self::Refused,
         Self::Unreachable,
         Self::ConnectTimeout,
         Self::Connect,
+        Self::HandshakeTimeout,
         Self::Closed,
+        Self::Truncated,
         Self::Protocol,
         Self::Timeout,
     ];
@@ -49,7 +58,9 @@ impl EndpointFault {
             Self::Unreachable => "cannot be reached",
             Self::ConnectTimeout => "accepts no connection in time",
             Self::Connect => "ends connections before they are established",
+            Self::HandshakeTimeout => "accepts connections, but does not complete TLS in time",
             Self::Closed => "closes connections before it responds",
+            Self::Truncated => "closes connections before the end of its responses",
             Self::Protocol => "sends responses that violate the protocol",
             Self::Timeout => "does not respond within the backendRequest timeout",
             Self::Tls(failure) => failure.cause(),
@@ -66,7 +77,10 @@ impl EndpointFault {
             Self::ConnectTimeout => {
                 "check its node, and network policies and firewalls on the way to it"
             }
-            Self::Connect | Self::Closed => "check its log, and what stands before it",
+            Self::Connect | Self::Closed | Self::Truncated => {
+                "check its log, and what stands before it"
+            }
+            Self::HandshakeTimeout => NO_TLS,
             Self::Protocol => "check that the port speaks HTTP, and appProtocol of the Service",
             Self::Timeout => "check its load and its log, or raise the timeout",
             Self::Tls(failure) => match failure {
@@ -79,9 +93,7 @@ impl EndpointFault {
                 TlsFailure::Refused => {
                     "check its log: it may require a client certificate, or another version of TLS"
                 }
-                TlsFailure::Protocol | TlsFailure::Ended => {
-                    "check that the port speaks TLS, or remove its BackendTLSPolicy"
-                }
+                TlsFailure::Protocol | TlsFailure::Ended => NO_TLS,
             },
         }
     }

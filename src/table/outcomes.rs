@@ -84,7 +84,7 @@ impl Outcome {
     }
 
     /// Index of the class of the status, from 1xx to 5xx. A status outside 100 to 599 is 5xx.
-    pub(super) fn class(self) -> usize {
+    pub fn class(self) -> usize {
         match self.status {
             1..=5 => usize::from(self.status) - 1,
             100..=599 => usize::from(self.status / 100) - 1,

@@ -273,6 +273,32 @@ impl Rule {
         candidates.next().filter(|_| candidates.next().is_none())
     }
 
+    /// Returns every target that its requests may need: those of its backendRefs and of all filters.
+    pub fn targets(&self) -> impl Iterator<Item = &BackendTarget> {
+        let backends = self.backends().iter();
+        let of_backends = backends.flat_map(|it| {
+            let filters = it.filters().into_iter();
+            [&it.target]
+                .into_iter()
+                .chain(filters.flat_map(|it| it.targets()))
+        });
+        of_backends.chain(self.filters().targets())
+    }
+
+    /// Returns why its requests are refused: it is invalid, or its targets or policies are.
+    pub fn faults(&self) -> impl Iterator<Item = &str> {
+        let own = match &self.ir.action {
+            Action::Invalid(why) => Some(&**why),
+            Action::Forward(_) => None,
+        };
+        let targets = self.targets().filter_map(|target| match target {
+            BackendTarget::Backend(_) => None,
+            BackendTarget::Invalid(why) => Some(&**why),
+        });
+        let policies = self.policies.iter().flat_map(|it| it.ir.faults());
+        own.into_iter().chain(targets).chain(policies)
+    }
+
     /// The backends of its backendRefs, in order.
     pub fn backends(&self) -> &[WeightedBackend] {
         match &self.backends {

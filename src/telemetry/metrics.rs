@@ -16,6 +16,7 @@ pub use dns::{DnsStats, LookupResult};
 pub use key_sets::{FetchFailure, KeySetStats, KeySetTotals};
 pub use text::exemplars::write_with_exemplars;
 pub use text::{CONTENT_TYPE, Metrics, write};
+pub use usage::MemoryUse;
 
 pub use super::handshake_failure::HandshakeFailure;
 use super::tap::Taps;

@@ -451,11 +451,11 @@ fn problems_name_the_object_and_state_each_cause_once() {
     }
     assert_eq!(
         shown,
-        "Gateway default/web: Programmed is False (Invalid): none of its listeners can be served: see their conditions\n\
+        "Gateway default/web: listener https: ResolvedRefs is False (InvalidCertificateRef): \
+         spec.listeners[https].tls.certificateRefs[0]: Secret default/cert does not exist\n\
          Gateway default/web: listener https: Programmed is False (Invalid): no usable certificate: \
          spec.listeners[https].tls.certificateRefs[0]: Secret default/cert does not exist\n\
-         Gateway default/web: listener https: ResolvedRefs is False (InvalidCertificateRef): \
-         spec.listeners[https].tls.certificateRefs[0]: Secret default/cert does not exist\n\
+         Gateway default/web: Programmed is False (Invalid): none of its listeners can be served: see their conditions\n\
          HTTPRoute default/r: for Gateway web: ResolvedRefs is False (BackendNotFound): \
          spec.rules[0].backendRefs[0]: Service default/app does not exist\n"
     );

@@ -154,10 +154,14 @@ impl Connector {
             .and_then(|it| it.connect_timeout)
             .unwrap_or(limit);
         let begin = Instant::now();
-        let io = timeout(limit, self.establish(descriptor))
+        let is_connected = Cell::new(false);
+        let io = timeout(limit, self.establish(descriptor, &is_connected))
             .await
             .map_err(|_| {
-                self.endpoint.faults.add(EndpointFault::ConnectTimeout);
+                self.endpoint.faults.add(match is_connected.get() {
+                    true => EndpointFault::HandshakeTimeout,
+                    false => EndpointFault::ConnectTimeout,
+                });
                 SendError::Backend(
                     UpstreamFault::ConnectTimeout,
                     "connecting to the backend timed out",
@@ -169,7 +173,12 @@ impl Connector {
         Ok(io.with_terms(terms))
     }
 
-    async fn establish(&self, descriptor: BackendDescriptor) -> Result<Io, SendError> {
+    /// Opens a connection. Says in `is_connected` when TCP is established.
+    async fn establish(
+        &self,
+        descriptor: BackendDescriptor,
+        is_connected: &Cell<bool>,
+    ) -> Result<Io, SendError> {
         if matches!(self.transport, Transport::Unusable) {
             return Err(SendError::Backend(
                 UpstreamFault::Connect,
@@ -182,6 +191,7 @@ impl Connector {
             Some(hostname) => TcpStream::connect((&**hostname, address.port())).await,
         };
         let io = io.map_err(|error| self.connect_failed(&error))?;
+        is_connected.set(true);
         // Without TCP_NODELAY, small writes wait for ACKs. A socket that does not support it still
         // works.
         let _ = io.set_nodelay(true);

@@ -13,11 +13,13 @@ use http_body::{Body, Frame, SizeHint};
 use super::attempts::Attempts;
 use super::connector::ConnectionKey;
 use super::exchange::Exchange;
+use super::exchange_error::ExchangeError;
 use super::in_flight::InFlight;
 use super::outgoing::{BoxError, Replay};
 use super::pool::Pool;
 use super::response_head::Head;
 use super::upgraded::{Carrier, Upgraded, UpgradedIo};
+use crate::table::EndpointFault;
 
 /// Maximum frames of a discarded response that are read so that its connection can be reused.
 const MAX_DISCARDED_FRAMES: usize = 16;
@@ -124,6 +126,21 @@ impl<B: Replay> ResponseBody<B> {
         self.exchange.compact()
     }
 
+    /// Counts a response that has broken off for its endpoint, if that is the cause.
+    #[cold]
+    fn count_fault(&self, error: ExchangeError) {
+        let fault = match error {
+            ExchangeError::Truncated | ExchangeError::Io(_) => EndpointFault::Truncated,
+            ExchangeError::Protocol(_) => EndpointFault::Protocol,
+            // A stream may be reset on purpose, and the others are those of requests.
+            ExchangeError::Reset
+            | ExchangeError::Refused
+            | ExchangeError::NotProcessed
+            | ExchangeError::RequestBody => return,
+        };
+        self.in_flight.endpoint().faults.add(fault);
+    }
+
     /// Returns the connection to the pool once the exchange is complete.
     fn release(&mut self) {
         if let Exchange::Http1(exchange) = &mut self.exchange
@@ -146,6 +163,9 @@ impl<B: Replay> Body for ResponseBody<B> {
         let frame = self.exchange.poll_frame(cx);
         if frame.is_ready() {
             self.release();
+        }
+        if let Poll::Ready(Some(Err(error))) = &frame {
+            self.count_fault(*error);
         }
         frame.map_err(BoxError::from)
     }

@@ -235,12 +235,17 @@ async fn problems_with_the_most_effect_come_first() {
     let expected = [
         "expired Secret default/certificate: the certificate has expired at ".to_owned(),
         "backend Service default/empty:80: has no ready endpoint".to_owned(),
-        "route HTTPRoute default/route rule 1: 20 of 20 responses in the last minute".to_owned(),
-        "route HTTPRoute default/route rule 0: 1 of 1 responses".to_owned(),
         format!(
             "failing {closed} of Service default/down:80: refuses connections (failed attempts in the last minute: 20); check \
              that the pods listen on this port"
         ),
+        format!(
+            "route HTTPRoute default/route rule 1: 20 of 20 responses in the last minute were 5xx, most with the error `cannot \
+             connect to the backend`; see {closed} of Service default/down:80"
+        ),
+        "route HTTPRoute default/route rule 0: 1 of 1 responses in the last minute were 5xx, most with the error `the backend \
+         has no ready endpoint`; see Service default/empty:80"
+            .to_owned(),
         format!(
             "endpoint {closed} of Service default/half:80: has failed and gets no requests while others work: refuses connections ("
         ),

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::api::{portcullis_at, stdout};
 use crate::client::connect;
+use crate::first_problem::{Problem, is_first_at};
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::block_on;
 use crate::harness::ports::closed_address;
@@ -33,8 +34,9 @@ async fn flood(address: SocketAddr) {
     while responses.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
 }
 
-/// Starts a program that redirects all requests, and floods it until `portcullis status` prints these texts.
-async fn flooded_until(arguments: &[&str], texts: &[&str]) {
+/// Starts a program that redirects all requests, and floods it until `portcullis status` prints these texts. Returns it with
+/// its clients.
+async fn flooded_until(arguments: &[&str], texts: &[&str]) -> (Program, JoinSet<()>) {
     let (objects, address) = objects(&Origin::echo("echo").await);
     let redirect =
         json!({"filters": [{"type": "RequestRedirect", "requestRedirect": {"hostname": "b.com"}}]});
@@ -60,6 +62,7 @@ async fn flooded_until(arguments: &[&str], texts: &[&str]) {
         sleep(Duration::from_millis(200)).await;
     }
     texts.iter().for_each(|text| documented(text));
+    (program, clients)
 }
 
 #[test]
@@ -67,14 +70,23 @@ fn status_tells_that_nobody_reads_the_access_log() {
     let text =
         " lines were dropped in the last minute: what reads them is too slow, or has stopped";
     let arguments = ["--drain-deadline", "0s"];
-    block_on(flooded_until(&arguments, &["access log: ", text]));
+    block_on(async { drop(flooded_until(&arguments, &["access log: ", text]).await) });
 }
 
 #[test]
 fn status_tells_that_workers_have_too_little_cpu_time() {
     let text = "% of the last minute: requests wait for a CPU";
     let arguments = ["--access-log", "off", "--drain-deadline", "0s"];
-    block_on(flooded_until(&arguments, &["workers: busy for ", text]));
+    let texts = [text, "give the process more of them, or run more pods"];
+    block_on(async {
+        let (program, _clients) = flooded_until(&arguments, &["workers: busy for ", text]).await;
+        let problem = Problem {
+            kind: "overload",
+            object: "workers",
+            texts: &texts,
+        };
+        is_first_at(program.admin, &problem).await;
+    });
 }
 
 #[test]
@@ -104,8 +116,15 @@ fn status_tells_that_no_file_descriptor_is_left() {
         let first = timeout(TEST_TIMEOUT, requests.join_next()).await;
         let first = first.expect("in time").expect("a task").expect("no panic");
         assert_eq!(first.expect("a response").status(), 503);
-        let text = "attempts failed in the last minute: the process has no file descriptor left";
-        prints_at(program.admin, &["status"], &[text]).await;
+        let problem = Problem {
+            kind: "overload",
+            object: "Service default/origin:80",
+            texts: &[
+                "attempts failed in the last minute: the process has no file descriptor left",
+                "raise the hard limit (ulimit -n, LimitNOFILE=), or set --max-connections",
+            ],
+        };
+        is_first_at(program.admin, &problem).await;
     });
 }
 
@@ -150,5 +169,14 @@ fn status_tells_that_the_name_of_the_controller_is_not_resolved() {
             sleep(Duration::from_millis(50)).await;
         }
         prints_at(admin, &["status"], &texts).await;
+        let problem = Problem {
+            kind: "controller",
+            object: "controller",
+            texts: &[
+                "changes of objects do not arrive",
+                "check that its pods run and that this one may connect to them; the log has the error",
+            ],
+        };
+        is_first_at(admin, &problem).await;
     });
 }

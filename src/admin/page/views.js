@@ -6,8 +6,11 @@ const PAGE = 50;
 const ENDPOINTS = 20;
 const KINDS = {
   controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"],
-  notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], signIn: ["Sign-in fails", "bad"], backend: ["No endpoint", "bad"],
-  route: ["Failing route", "bad"], failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], policy: ["Policy", "warn"], shadowed: ["Shadowed", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
+  notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], clients: ["TLS of clients", "bad"],
+  signIn: ["Sign-in fails", "bad"], backend: ["No endpoint", "bad"], route: ["Failing route", "bad"],
+  failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], slow: ["Slow", "warn"], limit: ["Limit", "warn"],
+  peer: ["Pod", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], policy: ["Policy", "warn"],
+  shadowed: ["Shadowed", "warn"], telemetry: ["Telemetry", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
 };
 
 /** Documents of `/api/v1/` have these parameters in common. */

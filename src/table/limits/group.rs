@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, Guard};
 
+use crate::runtime::monotonic;
+
 /// Time without a response after which a pod counts as away for those that ask it.
 const AWAY: u64 = 1_500_000_000;
 /// Time without a message after which a pod counts as away for those that it asks. Shorter: its share of a limit is free
@@ -145,6 +147,13 @@ impl Group {
     /// Returns the present pods. Does not wait.
     pub fn view(&self) -> Guard<Arc<View>> {
         self.view.load()
+    }
+
+    /// Returns the names of the pods that do not respond to this one.
+    pub fn away(&self) -> Vec<Arc<str>> {
+        let (view, now) = (self.view(), monotonic::nanos());
+        let away = view.others().filter(|(_, pod)| !pod.is_present(now));
+        away.map(|(_, pod)| pod.name.clone()).collect()
     }
 
     /// Sets the secret that keys are hashed with. What was counted under another one is lost.

@@ -26,21 +26,53 @@ impl Usage {
     /// Asks the kernel.
     pub(super) fn now() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let memory = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        // Field 2, in pages: proc(5).
-        let pages = memory.split(' ').nth(1).map(str::parse::<u64>);
         // One is that of the listing.
         let descriptors = fs::read_dir("/proc/self/fd").map(|all| all.count() as u64 - 1);
         Self {
             cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),
-            resident: pages
-                .and_then(Result::ok)
-                .map(|count| count * page_size() as u64),
+            resident: resident(),
             descriptors: descriptors.ok(),
             max_descriptors: getrlimit(Resource::Nofile).current,
             start: start(),
         }
     }
+}
+
+/// The memory of the process and what it may have.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryUse {
+    /// Resident memory in bytes.
+    pub resident: u64,
+    /// The limit of its control group in bytes.
+    pub limit: u64,
+}
+
+impl MemoryUse {
+    /// Asks the kernel. `None` without a limit.
+    pub fn now() -> Option<Self> {
+        Some(Self {
+            resident: resident()?,
+            limit: limit()?,
+        })
+    }
+}
+
+fn resident() -> Option<u64> {
+    let memory = fs::read_to_string("/proc/self/statm").ok()?;
+    // Field 2, in pages: proc(5).
+    let pages: u64 = memory.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * page_size() as u64)
+}
+
+/// Returns the limit of memory of the control group: cgroups(7). Version 1 shows none as a very large number.
+fn limit() -> Option<u64> {
+    let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
+    let own = format!("/sys/fs/cgroup/{}/memory.max", group.unwrap_or_default());
+    let v1 = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
+    let texts = [own.as_str(), v1].into_iter().map(fs::read_to_string);
+    let mut limits = texts.flatten().flat_map(|text| text.trim().parse());
+    limits.next()
 }
 
 /// Returns when the process has started: proc(5) has it in ticks since the machine started.

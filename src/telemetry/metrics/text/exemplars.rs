@@ -219,6 +219,7 @@ mod tests {
                 process: ProcessStats::default(),
                 dropped: 0,
                 detail,
+                problems: Vec::new(),
             };
             write_with_exemplars(&mut text, metrics).unwrap();
             text

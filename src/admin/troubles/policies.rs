@@ -1,0 +1,89 @@
+//! Policies that have an effect which nobody may want: sign-ins that fail, limits that refuse many requests, and pods that
+//! share limits and do not respond.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::in_service::{InService, minutes};
+use crate::admin::problem::{Kind, Problem};
+use crate::table::{Limiter, Table};
+
+/// Returns the policies whose provider does not give the tokens that they need.
+pub(super) fn sign_ins(service: &InService<'_>) -> Vec<Problem> {
+    let time = minutes(service.before.process.age());
+    let mut troubles = Vec::new();
+    for (policy, oidc) in service.table.sign_ins() {
+        let tokens = service.before.tokens(&policy, &oidc);
+        let shares = tokens.shares();
+        if !shares.are_failing() {
+            continue;
+        }
+        let causes = [
+            (
+                tokens.rejected,
+                "the provider does not accept clientID or the client secret; compare them with the provider",
+            ),
+            (
+                tokens.unavailable,
+                "the provider is away or too slow; check it, and that this pod may connect to its token endpoint",
+            ),
+            (
+                tokens.invalid,
+                "the provider sends tokens that are not valid; compare issuer and clientID with the provider, and the clock of this \
+                 host",
+            ),
+        ];
+        let most = causes.into_iter().max_by_key(|(count, _)| *count);
+        let why = most.map_or("", |(_, why)| why);
+        let message = format!(
+            "{} of {} requests for tokens failed in the {time}: {why}",
+            shares.failed, shares.all
+        );
+        let trouble = Problem::of_service(Kind::SignIn, policy.to_string(), message);
+        troubles.push(trouble.about(&policy));
+    }
+    troubles
+}
+
+/// Returns the limits that refuse many requests.
+pub(super) fn limits(service: &InService<'_>) -> Vec<Problem> {
+    let limiters = service.table.limiters();
+    let exceeded = limiters
+        .iter()
+        .filter(|it| !it.ir.is_audit && it.exceeded.load(Relaxed) > 0);
+    let exceeded: Vec<_> = exceeded.collect();
+    if exceeded.is_empty() {
+        return Vec::new();
+    }
+    let time = minutes(service.before.process.age());
+    let responses = service.table.rules().map(|rule| {
+        let classes = rule.state.stats.classes();
+        classes.iter().sum::<u64>()
+    });
+    let responses: u64 = responses.sum();
+    let trouble = |limiter: &Arc<Limiter>| {
+        let shares = service.before.over_limit(limiter, responses);
+        let message = format!(
+            "limit {} refused {} of {} requests in the {time}; raise it, or ask clients to send less: `portcullis tap --status 429` \
+             shows them",
+            limiter.ir.name, shares.failed, shares.all
+        );
+        let trouble = Problem::of_service(Kind::Limit, limiter.policy.to_string(), message);
+        shares.are_failing().then(|| trouble.about(&limiter.policy))
+    };
+    exceeded.into_iter().filter_map(trouble).collect()
+}
+
+/// Returns the pods that share limits and do not respond.
+pub(super) fn peers(table: &Table) -> Vec<Problem> {
+    let group = table.limit_group();
+    if !group.is_open() || !table.limiters().iter().any(|it| it.is_shared()) {
+        return Vec::new();
+    }
+    let trouble = |name: Arc<str>| {
+        let message = "does not respond to this pod: each admits its own part of the limits with scope Gateway; check that network \
+                       policies permit connections between the pods to the port of --peers";
+        Problem::of_service(Kind::Peer, format!("Pod {name}"), message.to_owned())
+    };
+    group.away().into_iter().map(trouble).collect()
+}

@@ -1,0 +1,126 @@
+//! Faults that clients notice before a request has a backend, and those of identity providers: each is the first problem while
+//! it lasts, with cause, object and remedy, and is gone after the repair.
+
+use jsonwebtoken::Algorithm;
+use serde_json::json;
+
+use crate::access_policy::before;
+use crate::client::{connect, handshake};
+use crate::first_problem::{Problem, is_first, is_gone};
+use crate::harness::tls::{self, Certificate};
+use crate::issuer::{Issuer, claims};
+use crate::jwks::{Answer, Published, change, until};
+use crate::origin::Origin;
+use crate::provider::{Browser, Provider};
+use crate::scene::{Objects, Scene, https, secret};
+
+#[tokio::test]
+async fn handshakes_of_clients_that_fail_are_the_first_problem() {
+    let listener = https("tls", 443, "a.com", &["tls"]);
+    let objects = Objects::gateway(&[listener]).with(secret("tls", &Certificate::new(&["a.com"])));
+    let scene = Scene::start(&objects);
+    for (name, config, texts) in [
+        (
+            "b.com",
+            tls::client(&[]),
+            [
+                "no listener has the name that they ask for",
+                "add a listener for it, or correct their DNS",
+            ],
+        ),
+        (
+            "a.com",
+            tls::client_without_trust(),
+            [
+                "they do not trust the certificate of the listener",
+                "use one of an authority that they trust, with the whole chain in tls.crt",
+            ],
+        ),
+    ] {
+        for _ in 0..10 {
+            assert!(handshake(scene.at(443), name, &config).await.is_err());
+        }
+        let problem = Problem {
+            kind: "clients",
+            object: "TLS handshakes of clients",
+            texts: &texts,
+        };
+        is_first(&scene, &problem).await;
+        assert!(
+            handshake(scene.at(443), "a.com", &tls::client(&[]))
+                .await
+                .is_ok()
+        );
+        is_gone(&scene).await;
+    }
+}
+
+#[tokio::test]
+async fn limit_of_client_connections_is_the_first_problem() {
+    let origin = Origin::echo("echo").await;
+    let scene = Scene::with(&before(&origin, &[]), |settings| {
+        settings.limits.max_connections = Some(2);
+    });
+    let mut open = Vec::new();
+    for _ in 0..10 {
+        open.push(connect(scene.at(80)).await);
+    }
+    let problem = Problem {
+        kind: "overload",
+        object: "connections",
+        texts: &[
+            "were refused in the last minute: the limit of client connections is reached",
+            "raise --max-connections, or run more pods",
+        ],
+    };
+    is_first(&scene, &problem).await;
+    drop(open);
+    is_gone(&scene).await;
+}
+
+#[tokio::test]
+async fn issuer_of_tokens_that_is_away_is_the_first_problem() {
+    let echo = Origin::echo("echo").await;
+    let issuer = Issuer::new("one", Algorithm::ES256);
+    let published = Published::start(Answer::Keys(vec![issuer.jwk()])).await;
+    let mut scene = Scene::with(&published.objects(&echo, "1h"), published.settings());
+    let token = issuer.token(&claims(&json!({})));
+    until(&scene, &token, 200).await;
+    let objects = published.objects(&echo, "2h");
+    let _names = published.leave();
+    change(&mut scene, &objects, "cannot be fetched").await;
+    let problem = Problem {
+        kind: "object",
+        object: "AccessPolicy default/a",
+        texts: &[
+            "ResolvedRefs is False (KeySetNotFetched)",
+            "the keys that were fetched before stay in use",
+            "check that the issuer responds, and that this pod may connect to it",
+        ],
+    };
+    is_first(&scene, &problem).await;
+    scene.replace(&before(&echo, &[])).await;
+    is_gone(&scene).await;
+}
+
+#[tokio::test]
+async fn provider_that_refuses_the_client_of_a_policy_is_the_first_problem() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let mut scene = provider.scene(&origin, &json!({})).await;
+    provider.state().failure = Some((401, "{\"error\": \"invalid_client\"}"));
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let location = browser.begin("/").await;
+    let answer = browser.get(&provider.authorize(&location)).await;
+    assert_eq!(answer.status, 502);
+    let problem = Problem {
+        kind: "signIn",
+        object: "AccessPolicy default/",
+        texts: &[
+            "1 of 1 requests for tokens failed in the last minute: the provider does not accept clientID or the client secret",
+            "compare them with the provider",
+        ],
+    };
+    is_first(&scene, &problem).await;
+    scene.replace(&before(&origin, &[])).await;
+    is_gone(&scene).await;
+}
