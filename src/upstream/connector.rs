@@ -406,7 +406,7 @@ mod tests {
             let ir = ir::Backend {
                 protocol,
                 policy,
-                ..ir::Backend::plain(vec![self.address])
+                ..ir::Backend::plain(vec![self.address].into())
             };
             let backend = Backend::new(&ir, transport, Arc::default());
             let endpoints = backend.endpoints();
