@@ -2,6 +2,7 @@
 //! attempt fails, determines whether a retry is safe and what the retry must avoid.
 
 use std::future::{Future, poll_fn};
+use std::io::ErrorKind;
 use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -363,6 +364,7 @@ impl<B: Replay> Attempt<'_, B> {
                 if !is_stale {
                     endpoint.faults.add(match cause {
                         ExchangeError::Protocol(_) => EndpointFault::Protocol,
+                        ExchangeError::Io(ErrorKind::TimedOut) => EndpointFault::Unreachable,
                         _ => EndpointFault::Closed,
                     });
                     tried.total.suspect(endpoint);

@@ -1,6 +1,7 @@
 //! A backend's response: the head, and a body that holds the connection until its end and then
 //! returns it to the pool if it can be reused.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use super::attempts::Attempts;
 use super::connector::ConnectionKey;
 use super::exchange::Exchange;
 use super::exchange_error::ExchangeError;
+use super::http2::READ_TOO_SLOWLY;
 use super::in_flight::InFlight;
 use super::outgoing::{BoxError, Replay};
 use super::pool::Pool;
@@ -129,16 +131,9 @@ impl<B: Replay> ResponseBody<B> {
     /// Counts a response that has broken off for its endpoint, if that is the cause.
     #[cold]
     fn count_fault(&self, error: ExchangeError) {
-        let fault = match error {
-            ExchangeError::Truncated | ExchangeError::Io(_) => EndpointFault::Truncated,
-            ExchangeError::Protocol(_) => EndpointFault::Protocol,
-            // A stream may be reset on purpose, and the others are those of requests.
-            ExchangeError::Reset
-            | ExchangeError::Refused
-            | ExchangeError::NotProcessed
-            | ExchangeError::RequestBody => return,
-        };
-        self.in_flight.endpoint().faults.add(fault);
+        if let Some(fault) = endpoint_fault(error) {
+            self.in_flight.endpoint().faults.add(fault);
+        }
     }
 
     /// Returns the connection to the pool once the exchange is complete.
@@ -149,6 +144,22 @@ impl<B: Replay> ResponseBody<B> {
         {
             self.pool.put(self.key, connection);
         }
+    }
+}
+
+/// Classifies an error of a response body; `None` if the endpoint is not the cause.
+fn endpoint_fault(error: ExchangeError) -> Option<EndpointFault> {
+    match error {
+        // The machine or the way to it is gone: see `peer_watch`.
+        ExchangeError::Io(ErrorKind::TimedOut) => Some(EndpointFault::Unreachable),
+        ExchangeError::Truncated | ExchangeError::Io(_) => Some(EndpointFault::Truncated),
+        READ_TOO_SLOWLY => None,
+        ExchangeError::Protocol(_) => Some(EndpointFault::Protocol),
+        // A stream may be reset on purpose, and the others are those of requests.
+        ExchangeError::Reset
+        | ExchangeError::Refused
+        | ExchangeError::NotProcessed
+        | ExchangeError::RequestBody => None,
     }
 }
 
@@ -178,5 +189,23 @@ impl<B: Replay> Body for ResponseBody<B> {
         self.exchange
             .remaining()
             .map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_that_break_off_have_causes() {
+        let io = |kind: ErrorKind| endpoint_fault(ExchangeError::Io(kind));
+        assert_eq!(io(ErrorKind::TimedOut), Some(EndpointFault::Unreachable));
+        let truncated = Some(EndpointFault::Truncated);
+        assert_eq!(io(ErrorKind::ConnectionReset), truncated);
+        assert_eq!(endpoint_fault(ExchangeError::Truncated), truncated);
+        let malformed = ExchangeError::Protocol("malformed");
+        assert_eq!(endpoint_fault(malformed), Some(EndpointFault::Protocol));
+        assert_eq!(endpoint_fault(READ_TOO_SLOWLY), None);
+        assert_eq!(endpoint_fault(ExchangeError::Reset), None);
     }
 }

@@ -54,6 +54,9 @@ pub(super) struct Exchange<B> {
     slot: Slot,
 }
 
+/// The client reads slowly while memory is scarce.
+pub(super) const READ_TOO_SLOWLY: ExchangeError =
+    ExchangeError::Protocol("the response was read too slowly");
 const INEXPRESSIBLE: ExchangeError =
     ExchangeError::Protocol("the request cannot be expressed in HTTP/2");
 const NO_WEBSOCKET: ExchangeError = ExchangeError::Protocol(
@@ -363,7 +366,7 @@ impl<B: Replay> Exchange<B> {
 fn body_error(error: &BodyError, slot: &Slot) -> ExchangeError {
     match error {
         BodyError::Http2(error) => exchange_error(error, slot),
-        BodyError::TooSlow => ExchangeError::Protocol("the response was read too slowly"),
+        BodyError::TooSlow => READ_TOO_SLOWLY,
         BodyError::EmptyFrames => ExchangeError::Protocol("too many empty DATA frames"),
     }
 }
