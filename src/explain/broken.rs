@@ -104,14 +104,14 @@ impl Search<'_> {
         (rule, preview): (&Rule, &Preview),
     ) -> Result<(), Broken> {
         self.addresses(policies)?;
-        usable(fault(&policies.authentication))?;
+        usable(policies.authentication.as_ref().and_then(Enforced::fault))?;
         if let Some(Enforced::Valid(authentication)) = &policies.authentication {
             if preview.is_answered_by(rule) {
                 return Ok(());
             }
             self.permission(authentication)?;
         }
-        usable(fault(&policies.authorization))
+        usable(policies.authorization.as_ref().and_then(Enforced::fault))
     }
 
     /// Asks whether addresses are known where they decide, and whether what decides by them can be used.
@@ -120,8 +120,8 @@ impl Search<'_> {
         let unknown = clients
             .and_then(unknown_address)
             .filter(|_| policies.need_addresses());
-        let before = unknown.or(fault(&policies.ip_rules));
-        usable(before.or(fault(&policies.limits)))
+        let before = unknown.or(policies.ip_rules.as_ref().and_then(Enforced::fault));
+        usable(before.or(policies.limits.as_ref().and_then(Enforced::fault)))
     }
 
     /// Asks whether the authorization server of a policy can be asked, unless other credentials are enough.
@@ -218,14 +218,8 @@ fn place_policies<'a>(place: Place<'a>, rule: &'a Rule) -> Option<&'a Policies> 
 
 /// Returns why it is unknown where the addresses of clients come from, if it is.
 fn unknown_address(clients: &ClientPolicies) -> Option<&str> {
-    fault(&clients.address).or(clients.unknown_protocol.as_deref())
-}
-
-fn fault<T>(section: &Option<Enforced<T>>) -> Option<&str> {
-    match section {
-        Some(Enforced::Broken(why)) => Some(why),
-        Some(Enforced::Valid(_)) | None => None,
-    }
+    let fault = clients.address.as_ref().and_then(Enforced::fault);
+    fault.or(clients.unknown_protocol.as_deref())
 }
 
 fn usable(fault: Option<&str>) -> Result<(), Broken> {

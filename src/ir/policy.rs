@@ -178,7 +178,7 @@ pub enum Enforced<T> {
 
 impl<T> Enforced<T> {
     /// Returns why a policy is broken, if one is.
-    fn fault(&self) -> Option<&str> {
+    pub fn fault(&self) -> Option<&str> {
         match self {
             Self::Valid(_) => None,
             Self::Broken(why) => Some(why),
