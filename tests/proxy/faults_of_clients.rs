@@ -1,11 +1,15 @@
 //! Faults that clients notice before a request has a backend, and those of identity providers: each is the first problem while
 //! it lasts, with cause, object and remedy, and is gone after the repair.
 
+use std::sync::Arc;
+
 use jsonwebtoken::Algorithm;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use crate::access_policy::before;
-use crate::client::{connect, handshake};
+use crate::backend_limits::{gated, send};
+use crate::client::{connect, handshake, read_all};
 use crate::first_problem::{Problem, is_first, is_gone};
 use crate::harness::tls::{self, Certificate};
 use crate::issuer::{Issuer, claims};
@@ -57,14 +61,15 @@ async fn handshakes_of_clients_that_fail_are_the_first_problem() {
 
 #[tokio::test]
 async fn limit_of_client_connections_is_the_first_problem() {
-    let origin = Origin::echo("echo").await;
+    let gate = Arc::new(Semaphore::new(0));
+    let origin = gated(&gate).await;
     let scene = Scene::with(&before(&origin, &[]), |settings| {
         settings.limits.max_connections = Some(2);
     });
-    let mut open = Vec::new();
-    for _ in 0..10 {
-        open.push(connect(scene.at(80)).await);
-    }
+    // A connection without a request would get out of the way.
+    let busy = send(&scene, 2).await;
+    origin.until_requests(2).await;
+    assert_eq!(read_all(&mut connect(scene.at(80)).await).await, b"");
     let problem = Problem {
         kind: "overload",
         object: "connections",
@@ -74,7 +79,8 @@ async fn limit_of_client_connections_is_the_first_problem() {
         ],
     };
     is_first(&scene, &problem).await;
-    drop(open);
+    gate.add_permits(2);
+    busy.join_all().await;
     is_gone(&scene).await;
 }
 
@@ -86,6 +92,7 @@ async fn issuer_of_tokens_that_is_away_is_the_first_problem() {
     let mut scene = Scene::with(&published.objects(&echo, "1h"), published.settings());
     let token = issuer.token(&claims(&json!({})));
     until(&scene, &token, 200).await;
+    is_gone(&scene).await;
     let objects = published.objects(&echo, "2h");
     let _names = published.leave();
     change(&mut scene, &objects, "cannot be fetched").await;
