@@ -1,5 +1,5 @@
-//! The order of problems: by kind, but a problem that makes the requests of a rule fail comes before these failures, which then
-//! name it.
+//! The order of problems: by kind, but a problem that may make the requests of a rule fail comes before these failures, which
+//! then name it.
 
 use super::problem::{Kind, Place, Problem, Symptom};
 

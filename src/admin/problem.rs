@@ -89,8 +89,6 @@ kinds! {
     Endpoint = "endpoint",
     /// A backend is slower than it was.
     Slow = "slow",
-    /// A limit refuses many requests.
-    Limit = "limit",
     /// A pod that shares limits does not respond.
     Peer = "peer",
     /// A file or an object cannot be read.

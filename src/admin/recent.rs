@@ -1,5 +1,5 @@
-//! What the counters of the process were some minutes ago, so that what has failed long ago is not wrong now. Rules, backends,
-//! limits and their counters are those of the table.
+//! What the counters of the process were some minutes ago, so that what has failed long ago is not wrong now. Rules, backends
+//! and their counters are those of the table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,8 +12,8 @@ use super::responses::Responses;
 use super::shares::Shares;
 use crate::ir::ObjectRef;
 use crate::table::{
-    Backend, BackendStats, Endpoint, EndpointFault, Limiter, Oidc, Rule, RuleState, Table,
-    TokenOutcome, UpstreamFault,
+    Backend, BackendStats, Endpoint, EndpointFault, Oidc, Rule, RuleState, Table, TokenOutcome,
+    UpstreamFault,
 };
 use crate::telemetry::ProcessStats;
 use crate::telemetry::metrics::HandshakeFailure;
@@ -28,16 +28,13 @@ pub(super) struct Recent {
     newer: ArcSwap<Counters>,
 }
 
-/// Counters at a moment. Rules, backends and endpoints without requests, and limits that none exceeds, are left out.
+/// Counters at a moment. Rules, backends and endpoints without requests are left out.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) process: Process,
-    /// Responses of all rules.
-    responses: u64,
-    /// By address, which no other rule, backend or limit can have while it is referred to.
+    /// By address, which no other rule or backend can have while it is referred to.
     rules: HashMap<usize, (Weak<RuleState>, Responses)>,
     backends: HashMap<usize, (Weak<BackendStats>, (Faults, Times))>,
-    limiters: HashMap<usize, (Weak<Limiter>, u64)>,
     /// By id, which no other endpoint ever has.
     endpoints: HashMap<u64, Shares>,
     /// By policy.
@@ -142,10 +139,8 @@ impl Counters {
     fn start() -> Self {
         Self {
             process: Process::now(&ProcessStats::default(), DroppedLines::default()),
-            responses: 0,
             rules: HashMap::new(),
             backends: HashMap::new(),
-            limiters: HashMap::new(),
             endpoints: HashMap::new(),
             tokens: BTreeMap::new(),
         }
@@ -163,25 +158,17 @@ impl Counters {
             let entry = (Arc::downgrade(&backend.stats), counts);
             (counts != Default::default()).then(|| (Arc::as_ptr(&backend.stats).addr(), entry))
         };
-        let limiter = |limiter: Arc<Limiter>| {
-            let exceeded = limiter.exceeded.load(Relaxed);
-            let entry = (Arc::downgrade(&limiter), exceeded);
-            (exceeded > 0).then(|| (Arc::as_ptr(&limiter).addr(), entry))
-        };
         let mut endpoints = HashMap::new();
         for backend in table.backends() {
             let of_backend = backend.endpoints();
             let attempts = of_backend.iter().map(|it| (it.id, attempts(it)));
             endpoints.extend(attempts.filter(|(_, shares)| shares.all > 0));
         }
-        let rules: HashMap<_, _> = table.rules().filter_map(rule).collect();
         let sign_ins = table.sign_ins().into_iter();
         Self {
             process: Process::now(stats, dropped),
-            responses: rules.values().map(|(_, responses)| responses.all).sum(),
-            rules,
+            rules: table.rules().filter_map(rule).collect(),
             backends: table.backends().filter_map(backend).collect(),
-            limiters: table.limiters().into_iter().filter_map(limiter).collect(),
             endpoints,
             tokens: sign_ins
                 .map(|(policy, oidc)| (policy, Tokens::of(&oidc)))
@@ -195,16 +182,6 @@ impl Counters {
         match self.rules.get(&Arc::as_ptr(&rule.state).addr()) {
             Some((_, before)) => now.since(before),
             None => now,
-        }
-    }
-
-    /// Returns the requests over a limit since then, among all responses of these rules.
-    pub(super) fn over_limit(&self, limiter: &Arc<Limiter>, responses: u64) -> Shares {
-        let known = self.limiters.get(&Arc::as_ptr(limiter).addr());
-        let before = known.map_or(0, |(_, before)| *before);
-        Shares {
-            failed: limiter.exceeded.load(Relaxed).saturating_sub(before),
-            all: responses.saturating_sub(self.responses),
         }
     }
 

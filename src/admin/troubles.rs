@@ -1,6 +1,6 @@
 //! What is wrong in service although the configuration may be right: a controller that is away, certificates that expire,
-//! backends without endpoints, endpoints that fail, routes whose requests fail, limits that refuse them, and too little of
-//! something. Must not know how that is shown.
+//! backends without endpoints, endpoints that fail, routes whose requests fail, and too little of something. Must not know how
+//! that is shown.
 
 mod in_service;
 mod overload;
@@ -8,14 +8,14 @@ mod policies;
 mod rules;
 mod tls;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 pub(super) use self::in_service::InService;
-use self::in_service::minutes;
+use self::in_service::{MAX_NAMED, minutes};
 use super::problem::{Kind, Problem};
 use super::recent::Process;
 use crate::ir::ObjectRef;
@@ -24,8 +24,6 @@ use crate::table::{Backend, Table};
 
 /// Time without a response of the API server, which is polled every 5 s, from which on that is a trouble.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Maximum number of troubles of a kind that are named.
-const MAX_NAMED: usize = 20;
 
 /// Returns what is wrong now, by kind. Of each kind, at most twenty are named, and the rest is counted.
 pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
@@ -39,21 +37,27 @@ pub(super) fn of(service: &InService<'_>) -> Vec<Problem> {
         rules::failing(service),
         endpoints(service),
         rules::slow(service),
-        policies::limits(service),
         policies::peers(service.table),
         unsent(service),
     ];
-    kinds.into_iter().flat_map(named).collect()
+    named(kinds.into_iter().flatten())
 }
 
-fn named(mut troubles: Vec<Problem>) -> Vec<Problem> {
-    let rest = troubles.split_off(troubles.len().min(MAX_NAMED));
-    if let Some(first) = rest.first() {
-        let object = format!("{} more", rest.len());
-        let message = "of the same kind".to_owned();
-        troubles.push(Problem::of_service(first.kind, object, message));
+fn named(troubles: impl Iterator<Item = Problem>) -> Vec<Problem> {
+    let mut by_kind: BTreeMap<Kind, Vec<Problem>> = BTreeMap::new();
+    for trouble in troubles {
+        by_kind.entry(trouble.kind).or_default().push(trouble);
     }
-    troubles
+    let few = |(kind, mut troubles): (Kind, Vec<Problem>)| {
+        let rest = troubles.len().saturating_sub(MAX_NAMED);
+        if rest > 0 {
+            troubles.truncate(MAX_NAMED);
+            let (object, message) = (format!("{rest} more"), "of the same kind".to_owned());
+            troubles.push(Problem::of_service(kind, object, message));
+        }
+        troubles
+    };
+    by_kind.into_iter().flat_map(few).collect()
 }
 
 fn controller(service: &InService<'_>) -> Vec<Problem> {
@@ -189,11 +193,16 @@ mod tests {
     fn of_each_kind_a_few_are_named() {
         let trouble =
             |index: usize| Problem::of_service(Kind::Route, index.to_string(), String::new());
-        let all = |count: usize| named((0..count).map(trouble).collect());
+        let all = |count: usize| named((0..count).map(trouble));
         assert_eq!(all(MAX_NAMED).len(), MAX_NAMED);
         let more = all(MAX_NAMED + 5);
         assert_eq!(more.len(), MAX_NAMED + 1);
         assert_eq!(more[MAX_NAMED].object, "5 more");
+        let ejected = Problem::of_service(Kind::Endpoint, "a".to_owned(), String::new());
+        let mixed = named((0..MAX_NAMED + 5).map(trouble).chain([ejected]));
+        let last = mixed[MAX_NAMED..].iter();
+        let last: Vec<_> = last.map(|it| (it.kind, &*it.object)).collect();
+        assert_eq!(last, [(Kind::Route, "5 more"), (Kind::Endpoint, "a")]);
     }
 
     #[test]
@@ -256,7 +265,7 @@ mod tests {
         let dropped = DroppedLines::default();
         let before = Counters::now(&table, &stats, dropped);
         stats.config.contacted();
-        let later = |time| {
+        let later = |time: Duration| {
             let service = InService {
                 table: &table,
                 stats: &stats,

@@ -21,9 +21,9 @@ Shows readiness, the configuration in service and every problem with what to do,
 a controller or API server that is away, ports that are not bound, overload, certificates that expire soon, are not yet valid or
 not for the hostname of their listener, TLS handshakes of clients and sign-ins that fail, backends without endpoints, rules whose
 requests failed in the last minutes or that have no weight above 0, endpoints that fail or are ejected with the cause, backends
-that became slow, limits that refuse requests, files and objects that cannot be read, conditions, policies that do less than they
-seem to, and rules that get no request. What makes the requests of a rule fail comes before these failures. An object of a folder
-has its file and line. Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
+that became slow, files and objects that cannot be read, conditions, policies that do less than they seem to, and rules that get
+no request. What may make the requests of a rule fail comes before these failures. An object of a folder has its file and line.
+Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.

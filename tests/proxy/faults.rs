@@ -10,13 +10,14 @@ use std::net::{SocketAddr, TcpListener};
 use portcullis::settings::Ports;
 use serde_json::{Value, json};
 
-use crate::api::has_problems;
+use crate::access_policy::access;
+use crate::api::{document, has_problems};
 use crate::client::{Client, get};
 use crate::first_problem::{Problem, is_first, is_gone};
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::origin::Origin;
-use crate::scene::{Objects, Scene, http, https, prefix, secret, to, write};
+use crate::scene::{Objects, Scene, http, https, prefix, route_of, secret, to, write};
 
 /// A configuration, of which a fault changes a part.
 struct Configuration {
@@ -203,4 +204,21 @@ async fn fault_of_one_route_comes_before_its_failures_and_not_before_those_of_ot
         ],
     )
     .await;
+}
+
+#[tokio::test]
+async fn broken_policy_of_another_listener_does_not_come_before_the_failures_of_a_route() {
+    let target = json!({"kind": "Gateway", "name": "gateway", "sectionName": "other"});
+    let basic = json!({"basic": {"secretRef": {"name": "users"}}});
+    let objects = Objects::gateway(&[http("http", 80, ""), http("other", 81, "")])
+        .service("dead", &[Origin::dead()])
+        .with(route_of("http", &[to("dead")]))
+        .with(access("users", &target, &basic));
+    let scene = Scene::start(&objects);
+    get(scene.at(80), "a.com", "/").await;
+    let problems = document(&scene, "problems").await;
+    let problems = problems["problems"].as_array().expect("a list").iter();
+    let kinds: Vec<_> = problems.map(|it| it["kind"].as_str()).collect();
+    let expected = ["failing", "route", "object"].map(Some);
+    assert_eq!(kinds.first_chunk::<3>(), Some(&expected), "{kinds:?}");
 }

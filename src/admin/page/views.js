@@ -8,8 +8,8 @@ const KINDS = {
   controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"],
   notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], clients: ["TLS of clients", "bad"],
   signIn: ["Sign-in fails", "bad"], backend: ["No endpoint", "bad"], route: ["Failing route", "bad"],
-  failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], slow: ["Slow", "warn"], limit: ["Limit", "warn"],
-  peer: ["Pod", "warn"], file: ["File", "warn"], object: ["Refused", "warn"], policy: ["Policy", "warn"],
+  failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], slow: ["Slow", "warn"], peer: ["Pod", "warn"],
+  file: ["File", "warn"], object: ["Refused", "warn"], policy: ["Policy", "warn"],
   shadowed: ["Shadowed", "warn"], telemetry: ["Telemetry", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
 };
 

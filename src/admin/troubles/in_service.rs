@@ -1,4 +1,5 @@
-//! What troubles are looked for in: the table and the counters of the process, now and some minutes ago.
+//! What troubles are looked for in: the table and the counters of the process, now and some minutes ago. Also how times are
+//! named, and how many troubles.
 
 use std::time::Duration;
 
@@ -8,6 +9,9 @@ use crate::admin::recent::{Counters, DroppedLines};
 use crate::table::Table;
 use crate::telemetry::ProcessStats;
 use crate::telemetry::metrics::MemoryUse;
+
+/// Maximum number of troubles of a kind that are named.
+pub(super) const MAX_NAMED: usize = 20;
 
 /// What is looked at.
 pub(in crate::admin) struct InService<'a> {

@@ -1,12 +1,10 @@
-//! Policies that have an effect which nobody may want: sign-ins that fail, limits that refuse many requests, and pods that
-//! share limits and do not respond.
+//! Policies that do not work as they should: sign-ins that fail, and pods that share limits and do not respond.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::in_service::{InService, minutes};
 use crate::admin::problem::{Kind, Problem};
-use crate::table::{Limiter, Table};
+use crate::table::Table;
 
 /// Returns the policies whose provider does not give the tokens that they need.
 pub(super) fn sign_ins(service: &InService<'_>) -> Vec<Problem> {
@@ -43,35 +41,6 @@ pub(super) fn sign_ins(service: &InService<'_>) -> Vec<Problem> {
         troubles.push(trouble.about(&policy));
     }
     troubles
-}
-
-/// Returns the limits that refuse many requests.
-pub(super) fn limits(service: &InService<'_>) -> Vec<Problem> {
-    let limiters = service.table.limiters();
-    let exceeded = limiters
-        .iter()
-        .filter(|it| !it.ir.is_audit && it.exceeded.load(Relaxed) > 0);
-    let exceeded: Vec<_> = exceeded.collect();
-    if exceeded.is_empty() {
-        return Vec::new();
-    }
-    let time = minutes(service.before.process.age());
-    let responses = service.table.rules().map(|rule| {
-        let classes = rule.state.stats.classes();
-        classes.iter().sum::<u64>()
-    });
-    let responses: u64 = responses.sum();
-    let trouble = |limiter: &Arc<Limiter>| {
-        let shares = service.before.over_limit(limiter, responses);
-        let message = format!(
-            "limit {} refused {} of {} requests in the {time}; raise it, or ask clients to send less: `portcullis tap --status 429` \
-             shows them",
-            limiter.ir.name, shares.failed, shares.all
-        );
-        let trouble = Problem::of_service(Kind::Limit, limiter.policy.to_string(), message);
-        shares.are_failing().then(|| trouble.about(&limiter.policy))
-    };
-    exceeded.into_iter().filter_map(trouble).collect()
 }
 
 /// Returns the pods that share limits and do not respond.

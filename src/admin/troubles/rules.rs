@@ -1,13 +1,14 @@
 //! Rules whose requests fail, with the objects in which the cause may be, and backends that are slower than they were.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_service::{InService, minutes};
+use super::in_service::{InService, MAX_NAMED, minutes};
 use crate::admin::problem::{Kind, Problem, Symptom};
 use crate::admin::responses::Responses;
-use crate::table::{Backend, BackendTarget, Rule};
+use crate::table::{Backend, BackendTarget, Rule, Table};
 
 /// Responses without which a backend is not judged: before, and of late.
 const MIN_RESPONSES: (u64, u64) = (100, 20);
@@ -25,12 +26,7 @@ pub(super) fn failing(service: &InService<'_>) -> Vec<Problem> {
         .collect();
     rules.sort_by_key(|(responses, _)| Reverse(responses.shares().failed));
     let time = minutes(service.before.process.age());
-    let ports = service.table.ir.ports.iter();
-    let policies = ports
-        .flat_map(|port| &port.listeners)
-        .filter_map(|listener| listener.policies.as_ref());
-    let of_listeners: Vec<&str> = policies.flat_map(|it| it.faults()).collect();
-    let trouble = |(responses, rule): (Responses, &Arc<Rule>)| {
+    let trouble = |(place, (responses, rule)): (usize, (Responses, &Arc<Rule>))| {
         let shares = responses.shares();
         let error = match responses.error() {
             Some(error) => format!(", most with the error `{error}`"),
@@ -46,20 +42,24 @@ pub(super) fn failing(service: &InService<'_>) -> Vec<Problem> {
         let object = format!("{} rule {}", rule.ir.id.route, rule.ir.id.index);
         let trouble = Problem::of_service(Kind::Route, object, message).about(&rule.ir.id.route);
         Problem {
-            symptom: Some(symptom(rule, &responses, &of_listeners)),
+            // The others are counted only.
+            symptom: (place < MAX_NAMED).then(|| symptom(service.table, rule, &responses)),
             ..trouble
         }
     };
-    rules.into_iter().map(trouble).collect()
+    rules.into_iter().enumerate().map(trouble).collect()
 }
 
-fn symptom(rule: &Rule, responses: &Responses, of_listeners: &[&str]) -> Symptom {
+fn symptom(table: &Table, rule: &Rule, responses: &Responses) -> Symptom {
     let backends = rule.targets().filter_map(|target| match target {
         BackendTarget::Backend(backend) => Some(backend.id.object.clone()),
         BackendTarget::Invalid(_) => None,
     });
     let own = rule.ir.id.route.clone();
-    let faults = rule.faults().chain(of_listeners.iter().copied());
+    let faults: BTreeSet<&str> = rule
+        .faults()
+        .chain(faults_of_listeners(table, rule))
+        .collect();
     let is_of_backend = responses.error().is_none();
     let remedy = match is_of_backend {
         true => "see its log",
@@ -67,10 +67,22 @@ fn symptom(rule: &Rule, responses: &Responses, of_listeners: &[&str]) -> Symptom
     };
     Symptom {
         objects: [own].into_iter().chain(backends).collect(),
-        faults: faults.map(str::to_owned).collect(),
+        faults: faults.into_iter().map(str::to_owned).collect(),
         is_of_backend,
         remedy,
     }
+}
+
+/// Returns why policies of the listeners of a rule are broken. A route with policies of its own does without these.
+fn faults_of_listeners<'a>(table: &'a Table, rule: &Rule) -> impl Iterator<Item = &'a str> {
+    let route = &rule.ir.id.route;
+    let listeners = table.ir.ports.iter().flat_map(|port| &port.listeners);
+    let concerned = listeners.filter(move |listener| {
+        let attached = listener.routes.get(route);
+        attached.is_some_and(|it| it.route.policies.is_none())
+    });
+    let policies = concerned.filter_map(|listener| listener.policies.as_ref());
+    policies.flat_map(|it| it.faults())
 }
 
 /// Returns the backends that respond much later than they did before.

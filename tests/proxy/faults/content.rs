@@ -3,12 +3,10 @@
 use serde_json::json;
 
 use super::{Fault, GATEWAY, ROUTE, SECRET, fault};
-use crate::access_policy::of_route;
 use crate::harness::tls::Certificate;
 use crate::harness::yaml;
 use crate::mirror::mirror;
 use crate::origin::Origin;
-use crate::rate_limit_policy::{limits, per_hour};
 use crate::scene::{http, secret, to};
 
 /// Returns the faults.
@@ -172,18 +170,6 @@ pub(super) fn all() -> Vec<Fault> {
                      tracing: {provider: {backendRef: {name: collector, port: 80}}, samplingRate: {numerator: 100}}"
                         .to_owned(),
                 );
-            },
-        ),
-        fault(
-            "limit",
-            "RateLimitPolicy default/few",
-            &[
-                "limit one refused ",
-                "raise it, or ask clients to send less: `portcullis tap --status 429` shows them",
-            ],
-            |it| {
-                let few = limits("few", &of_route(), &json!([per_hour("one", 1)]), None);
-                it.more.push(few);
             },
         ),
     ]
