@@ -24,6 +24,7 @@ use crate::websocket_http2::{connect, echo as echo_http1, open, take, tell, tunn
 /// The `Sec-WebSocket-Accept` for the key of [`REQUEST`].
 const ACCEPT: &str = "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=";
 const WHY: &str = "the backend speaks HTTP/2 without WebSocket (RFC 8441), which HTTP/1.1 has: appProtocol kubernetes.io/ws";
+const LATE: &str = "the backend has not sent its settings of HTTP/2 in time";
 
 /// Accepts a WebSocket and echoes until the client ends, then sends a last message. Responds to other requests, and refuses
 /// WebSockets to `/chat/refused`.
@@ -201,6 +202,22 @@ fn backend_of_http2_without_websocket_is_a_clear_502() {
         write_text(&mut client, other).await;
         let head = read_until(&mut client, "a page").await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    });
+}
+
+/// Such as one that is overloaded.
+#[test]
+fn backend_without_settings_is_not_said_to_have_no_websocket() {
+    block_on(async {
+        let mute = Origin::raw(|mut stream| async move {
+            read_all(&mut stream).await;
+        })
+        .await;
+        let scene = scene(mute.address);
+        let mut client = connect_plain(scene.at(80)).await;
+        write_text(&mut client, REQUEST).await;
+        let head = read_until(&mut client, LATE).await;
+        assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     });
 }
 
