@@ -235,7 +235,11 @@ impl Pool {
 
     /// Joins a connection being opened that has assumed capacity, or starts a new one. Returns a slot on a full
     /// connection if the endpoint already has [`MAX_HTTP2`] connections.
-    fn join(self: &Rc<Self>, connector: &Connector, avoid: Avoid) -> ControlFlow<Ready, Rc<Opening>> {
+    fn join(
+        self: &Rc<Self>,
+        connector: &Connector,
+        avoid: Avoid,
+    ) -> ControlFlow<Ready, Rc<Opening>> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(connector.key()).or_default();
         let least_awaited = entry.opening.iter().min_by_key(|it| it.waiting.get());
