@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::MissedTickBehavior;
 
 use super::connection::connection;
 use super::connection::listener::Listener;
@@ -389,6 +390,7 @@ impl Worker {
 
     async fn sweep(self: Rc<Self>) {
         let mut times = tokio::time::interval(SWEEP_INTERVAL);
+        times.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let runtime = Handle::current().metrics();
         let mut after_work = AfterWork::default();
         loop {

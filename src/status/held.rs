@@ -9,28 +9,18 @@ use imbl::OrdMap;
 use super::condition::Condition;
 use super::report::StatusReport;
 use super::status_map::names_changed_since;
+use super::waiting::{Awaited, Waiting};
 use crate::api::reference::ParentRef;
 use crate::ir::ObjectRef;
 
 /// The objects whose statuses must not be written yet. Each waits for revisions of its Gateways.
 pub type Held = OrdMap<ObjectRef, Arc<BTreeMap<ObjectRef, u64>>>;
 
-/// The progress of a data plane that is expected to confirm a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Awaited {
-    /// The latest revision.
-    pub wanted: u64,
-    /// The last revision that all ready replicas have reached.
-    pub reached: Option<u64>,
-}
-
 /// The statuses that are held back, from one report to the next. A change costs what it touches.
 #[derive(Debug, Default)]
 pub struct HeldStatuses {
     seen: Seen,
-    held: Held,
-    /// The same by Gateway, in the order of revisions.
-    waiting: BTreeMap<ObjectRef, BTreeSet<(u64, ObjectRef)>>,
+    waiting: Waiting,
 }
 
 /// The last report, and the Gateway of each ListenerSet.
@@ -58,69 +48,18 @@ impl HeldStatuses {
         let mut others = report.objects_unlike(&previous.report);
         // The status of a route does not say that its ListenerSet has another Gateway.
         for set in names_changed_since(parents, &previous.parents) {
-            let waiting = self.waiting.get(&previous.gateway(&set));
+            let waiting = self.waiting.by_gateway.get(&previous.gateway(&set));
             let objects = waiting.into_iter().flatten();
             others.extend(objects.map(|(_, object)| object.clone()));
         }
         others.retain(|it| self.seen.confirmed_part(it) != previous.confirmed_part(it));
+        let progress = |gateway: &ObjectRef| awaited.get(gateway).copied();
         for object in changed.iter().chain(&others) {
-            self.hold(object, awaited);
+            let gateways = self.seen.gateways(object);
+            self.waiting.add(object, gateways, progress);
         }
-        self.release(awaited);
-        self.held.clone()
-    }
-
-    /// Makes an object wait for the latest revisions of its Gateways, instead of those that contained an earlier change.
-    fn hold(&mut self, object: &ObjectRef, awaited: &BTreeMap<ObjectRef, Awaited>) {
-        if let Some(former) = self.held.get(object).cloned() {
-            for (gateway, revision) in &*former {
-                if let Some(waiting) = self.waiting.get_mut(gateway) {
-                    waiting.remove(&(*revision, object.clone()));
-                }
-            }
-            self.held.remove(object);
-        }
-        let gateways = self.seen.gateways(object).into_iter();
-        let revisions = gateways.filter_map(|gateway| {
-            let wanted = awaited.get(&gateway)?.wanted;
-            Some((gateway, wanted))
-        });
-        let revisions: BTreeMap<_, _> = revisions.collect();
-        for (gateway, revision) in &revisions {
-            let waiting = self.waiting.entry(gateway.clone()).or_default();
-            waiting.insert((*revision, object.clone()));
-        }
-        if !revisions.is_empty() {
-            self.held.insert(object.clone(), Arc::new(revisions));
-        }
-    }
-
-    /// Releases the objects whose revisions are reached, and those of Gateways that are no longer awaited.
-    fn release(&mut self, awaited: &BTreeMap<ObjectRef, Awaited>) {
-        let held = &mut self.held;
-        self.waiting.retain(|gateway, waiting| {
-            let awaited = awaited.get(gateway);
-            let is_over = |(revision, _): &(u64, ObjectRef)| {
-                awaited.is_none_or(|it| it.reached >= Some(*revision))
-            };
-            while waiting.first().is_some_and(is_over)
-                && let Some((_, object)) = waiting.pop_first()
-            {
-                stop_waiting(held, &object, gateway);
-            }
-            !waiting.is_empty()
-        });
-    }
-}
-
-/// Releases an object if it waits for no other Gateway.
-fn stop_waiting(held: &mut Held, object: &ObjectRef, gateway: &ObjectRef) {
-    let Some(revisions) = held.get_mut(object) else {
-        return;
-    };
-    Arc::make_mut(revisions).remove(gateway);
-    if revisions.is_empty() {
-        held.remove(object);
+        self.waiting.release(progress);
+        self.waiting.by_object.clone()
     }
 }
 

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::condition::{Condition, ConditionStatus, ConditionType};
-use super::held::{Awaited, gateway_behind};
-use super::report::StatusReport;
+use super::held::gateway_behind;
+use super::report::{ParentStatus, StatusReport};
+use super::status_map::names_changed_since;
+use super::waiting::{Awaited, Waiting};
 use crate::ir::ObjectRef;
 
 /// The progress of data planes by Gateway: of those that are expected to confirm a change, and of those that have not done so in
@@ -24,19 +26,24 @@ pub struct Unconfirmed<'a> {
 /// The changes of routes that data planes have not confirmed, from one report to the next.
 #[derive(Debug, Default)]
 pub struct LateRoutes {
-    gateways: BTreeMap<ObjectRef, Unserved>,
-    /// The revisions that contain the last change of each route, by Gateway.
-    revisions: BTreeMap<ObjectRef, BTreeMap<ObjectRef, u64>>,
+    waiting: Waiting,
+    /// The revision of each Gateway up to which the time has passed. Its routes stay late while the data plane catches up, so
+    /// that no message comes back.
+    late_until: BTreeMap<ObjectRef, u64>,
+    /// The Gateway of each ListenerSet in the last report.
+    parents: OrdMap<ObjectRef, Arc<ObjectRef>>,
+    /// The late routes of the last report. Reports share a status that is made of the same.
+    explained: BTreeMap<ObjectRef, Explained>,
 }
 
-/// What a data plane does not serve.
-#[derive(Debug, Default)]
-struct Unserved {
-    /// Routes in the order of the revisions that contain their last changes.
-    routes: BTreeSet<(u64, ObjectRef)>,
-    /// The revision up to which the time has passed. Those routes stay late while the data plane catches up, so that no message
-    /// comes back.
-    late_until: u64,
+/// The status of a late route.
+#[derive(Debug)]
+struct Explained {
+    /// That without the Gateways.
+    confirmed: Arc<Vec<ParentStatus>>,
+    /// Those that do not serve its last change.
+    gateways: BTreeSet<ObjectRef>,
+    status: Arc<Vec<ParentStatus>>,
 }
 
 impl LateRoutes {
@@ -50,92 +57,95 @@ impl LateRoutes {
         unconfirmed: Unconfirmed<'_>,
     ) {
         for object in changed {
-            self.forget(object);
             let statuses = report.routes.get(object).into_iter();
-            for status in statuses.flat_map(|statuses| &**statuses) {
-                let gateway = gateway_behind(parents, object, &status.parent_ref);
-                self.add(object, gateway, unconfirmed);
-            }
+            let statuses = statuses.flat_map(|statuses| &**statuses);
+            let gateways = statuses.map(|it| gateway_behind(parents, object, &it.parent_ref));
+            self.waiting.add(object, gateways, |it| unconfirmed.of(it));
         }
         self.release(unconfirmed);
-        for (route, gateways) in self.late() {
-            let Some(statuses) = report.routes.get_mut(route) else {
+        if !names_changed_since(parents, &self.parents).is_empty() {
+            self.parents = parents.clone();
+            self.explained.clear();
+        }
+        let late = late_routes(&self.waiting, &self.late_until);
+        self.explained.retain(|route, _| late.contains_key(route));
+        for (route, gateways) in late {
+            let Some(status) = report.routes.get_mut(route) else {
                 continue;
             };
-            for status in Arc::make_mut(statuses) {
-                let gateway = gateway_behind(parents, route, &status.parent_ref);
-                if gateways.contains(&gateway) {
+            let known = self.explained.get(route);
+            let known = known.filter(|it| it.is_of(status, &gateways));
+            *status = match known {
+                Some(known) => known.status.clone(),
+                None => {
+                    let explained = Explained::new(route, status, &gateways, parents);
+                    let status = explained.status.clone();
+                    self.explained.insert(route.clone(), explained);
                     status
-                        .conditions
-                        .iter_mut()
-                        .for_each(|it| explain(it, &gateway));
                 }
-            }
+            };
         }
-    }
-
-    fn forget(&mut self, route: &ObjectRef) {
-        for (gateway, revision) in self.revisions.remove(route).unwrap_or_default() {
-            if let Some(unserved) = self.gateways.get_mut(&gateway) {
-                unserved.routes.remove(&(revision, route.clone()));
-            }
-        }
-    }
-
-    fn add(&mut self, route: &ObjectRef, gateway: ObjectRef, unconfirmed: Unconfirmed<'_>) {
-        let Some(Awaited { wanted, .. }) = unconfirmed.of(&gateway) else {
-            return;
-        };
-        let unserved = self.gateways.entry(gateway.clone()).or_default();
-        unserved.routes.insert((*wanted, route.clone()));
-        let revisions = self.revisions.entry(route.clone()).or_default();
-        revisions.insert(gateway, *wanted);
     }
 
     /// Removes what is served, and marks what is late.
     fn release(&mut self, unconfirmed: Unconfirmed<'_>) {
-        let revisions = &mut self.revisions;
-        self.gateways.retain(|gateway, unserved| {
-            if let Some(lagging) = unconfirmed.lagging.get(gateway) {
-                unserved.late_until = lagging.wanted;
-            }
-            let progress = unconfirmed.of(gateway);
-            let is_served = |(revision, _): &(u64, ObjectRef)| {
-                progress.is_none_or(|it| it.reached >= Some(*revision))
-            };
-            while unserved.routes.first().is_some_and(is_served)
-                && let Some((_, route)) = unserved.routes.pop_first()
-            {
-                let Some(of_route) = revisions.get_mut(&route) else {
-                    continue;
-                };
-                of_route.remove(gateway);
-                if of_route.is_empty() {
-                    revisions.remove(&route);
-                }
-            }
-            !unserved.routes.is_empty()
-        });
+        for (gateway, lagging) in unconfirmed.lagging {
+            self.late_until.insert(gateway.clone(), lagging.wanted);
+        }
+        self.waiting.release(|gateway| unconfirmed.of(gateway));
+        let by_gateway = &self.waiting.by_gateway;
+        self.late_until
+            .retain(|gateway, _| by_gateway.contains_key(gateway));
     }
+}
 
-    /// Returns the late routes, with the Gateways that do not serve their last change.
-    fn late(&self) -> BTreeMap<&ObjectRef, BTreeSet<&ObjectRef>> {
-        let mut late: BTreeMap<&ObjectRef, BTreeSet<&ObjectRef>> = BTreeMap::new();
-        for (gateway, unserved) in &self.gateways {
-            let routes = unserved.routes.iter();
-            let routes = routes.take_while(|(revision, _)| *revision <= unserved.late_until);
-            for (_, route) in routes {
-                late.entry(route).or_default().insert(gateway);
+/// Returns the late routes, with the Gateways that do not serve their last change.
+fn late_routes<'a>(
+    waiting: &'a Waiting,
+    late_until: &'a BTreeMap<ObjectRef, u64>,
+) -> BTreeMap<&'a ObjectRef, BTreeSet<&'a ObjectRef>> {
+    let mut late: BTreeMap<&ObjectRef, BTreeSet<&ObjectRef>> = BTreeMap::new();
+    for (gateway, until) in late_until {
+        let routes = waiting.by_gateway.get(gateway).into_iter().flatten();
+        for (_, route) in routes.take_while(|(revision, _)| revision <= until) {
+            late.entry(route).or_default().insert(gateway);
+        }
+    }
+    late
+}
+
+impl Explained {
+    /// Adds to the status of a route which of these Gateways do not serve its last change.
+    fn new(
+        route: &ObjectRef,
+        confirmed: &Arc<Vec<ParentStatus>>,
+        gateways: &BTreeSet<&ObjectRef>,
+        parents: &OrdMap<ObjectRef, Arc<ObjectRef>>,
+    ) -> Self {
+        let mut status = confirmed.clone();
+        for parent in Arc::make_mut(&mut status) {
+            let gateway = gateway_behind(parents, route, &parent.parent_ref);
+            if gateways.contains(&gateway) {
+                let conditions = parent.conditions.iter_mut();
+                conditions.for_each(|it| explain(it, &gateway));
             }
         }
-        late
+        Self {
+            confirmed: confirmed.clone(),
+            gateways: gateways.iter().copied().cloned().collect(),
+            status,
+        }
+    }
+
+    fn is_of(&self, confirmed: &Arc<Vec<ParentStatus>>, gateways: &BTreeSet<&ObjectRef>) -> bool {
+        Arc::ptr_eq(&self.confirmed, confirmed) && self.gateways.iter().eq(gateways.iter().copied())
     }
 }
 
 impl Unconfirmed<'_> {
-    fn of(&self, gateway: &ObjectRef) -> Option<&Awaited> {
+    fn of(&self, gateway: &ObjectRef) -> Option<Awaited> {
         let lagging = self.lagging.get(gateway);
-        lagging.or_else(|| self.awaited.get(gateway))
+        lagging.or_else(|| self.awaited.get(gateway)).copied()
     }
 }
 
@@ -153,3 +163,6 @@ fn explain(condition: &mut Condition, gateway: &ObjectRef) {
     );
     message.push_str(&why);
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 //! shared HTTP/2 connections, and connections being opened.
 
 use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -215,8 +216,8 @@ impl Pool {
                 continue;
             }
             let opening = match self.join(connector, avoid) {
-                Ok(opening) => Waiting::new(opening),
-                Err(ready) => return Ok(ready),
+                ControlFlow::Continue(opening) => Waiting::new(opening),
+                ControlFlow::Break(ready) => return Ok(ready),
             };
             connector.await_since(opening.0.begin);
             opening.outcome().await?;
@@ -234,19 +235,23 @@ impl Pool {
 
     /// Joins a connection being opened that has assumed capacity, or starts a new one. Returns a slot on a full
     /// connection if the endpoint already has [`MAX_HTTP2`] connections.
-    fn join(self: &Rc<Self>, connector: &Connector, avoid: Avoid) -> Result<Rc<Opening>, Ready> {
+    fn join(
+        self: &Rc<Self>,
+        connector: &Connector,
+        avoid: Avoid,
+    ) -> ControlFlow<Ready, Rc<Opening>> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(connector.key()).or_default();
         let least_awaited = entry.opening.iter().min_by_key(|it| it.waiting.get());
         if let Some(opening) = least_awaited
             && (opening.waiting.get() < opening.capacity || entry.opening.len() == MAX_OPENING)
         {
-            return Ok(opening.clone());
+            return ControlFlow::Continue(opening.clone());
         }
         if entry.usable_connections() >= MAX_HTTP2
             && let Some(ready) = entry.take(avoid, true)
         {
-            return Err(ready);
+            return ControlFlow::Break(ready);
         }
         // Assumes the lowest limit of the existing connections for the new one.
         let known = entry.http2.iter().map(|it| it.max_streams()).min();
@@ -263,7 +268,7 @@ impl Pool {
         let (pool, connector, opened) = (self.clone(), connector.clone(), opening.clone());
         // A task, so that the connection outlives the request that opens it.
         tokio::task::spawn_local(async move { pool.open(&connector, &opened).await });
-        Ok(opening)
+        ControlFlow::Continue(opening)
     }
 
     /// Opens a connection for the waiting requests. Continues when some of them stop waiting.

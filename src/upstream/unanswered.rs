@@ -10,8 +10,8 @@ use crate::runtime::clock::{Clock, Deadline};
 
 /// Time after something was sent, without a byte of the backend, before the kernel is asked, and between questions.
 const CHECK: Duration = Duration::from_secs(5);
-/// Time without any acknowledgement after which the machine is gone, from the first question that finds none.
-const PATIENCE: u64 = 15_000;
+/// Time without any acknowledgement after which the machine is gone, from the first question that finds none, in milliseconds.
+const UNACKNOWLEDGED: u64 = 15_000;
 /// Number of times that the kernel has sent the same in vain. A single one may be under way.
 const IN_VAIN: u8 = 2;
 
@@ -30,7 +30,9 @@ pub struct Unanswered {
     is_set: Cell<bool>,
     /// Bytes that were sent to the backend, and that came from it.
     moved: Cell<(u64, u64)>,
-    /// When the kernel had first sent something in vain, in milliseconds.
+    /// Bytes that the backend had acknowledged at the last question, or fewer, since TLS sends more than are counted.
+    acknowledged: Cell<u64>,
+    /// Time of the first question since which nothing is acknowledged and the kernel sends the same in vain, in milliseconds.
     since: Cell<Option<u64>>,
 }
 
@@ -41,6 +43,7 @@ impl Unanswered {
             deadline: clock.deadline(),
             is_set: Cell::new(false),
             moved: Cell::new((0, 0)),
+            acknowledged: Cell::new(0),
             since: Cell::new(None),
         }
     }
@@ -54,8 +57,10 @@ impl Unanswered {
         ask: impl FnOnce() -> Option<Unacknowledged>,
     ) -> Poll<()> {
         let (sent, received) = self.moved.replace(moved);
-        if moved.1 != received {
-            self.clear();
+        if moved.1 != received && self.is_set.get() {
+            // It may have crossed with what was sent, which then still waits for an acknowledgement.
+            self.since.set(None);
+            self.deadline.set(CHECK);
         }
         if moved.0 != sent && !self.is_set.replace(true) {
             self.deadline.set(CHECK);
@@ -65,14 +70,16 @@ impl Unanswered {
         }
         match ask() {
             Some(Unacknowledged {
-                queued: 1..,
+                queued: queued @ 1..,
                 retransmits,
             }) => {
                 let now = self.deadline.clock().now();
-                let since = self.since.get().filter(|_| retransmits >= IN_VAIN);
-                let since = since.or((retransmits >= IN_VAIN).then_some(now));
-                self.since.set(since);
-                if since.is_some_and(|since| now >= since + PATIENCE) {
+                let acknowledged = moved.0.saturating_sub(u64::from(queued));
+                let is_stuck = acknowledged <= self.acknowledged.replace(acknowledged);
+                let is_lost = retransmits >= IN_VAIN;
+                let since = self.since.get().filter(|_| is_stuck).unwrap_or(now);
+                self.since.set(is_lost.then_some(since));
+                if is_lost && now >= since + UNACKNOWLEDGED {
                     return Poll::Ready(());
                 }
                 self.deadline.set(CHECK);
@@ -128,11 +135,17 @@ mod tests {
 
     #[test]
     fn machine_that_acknowledges_nothing_is_gone() {
-        let retransmits = |second: u64| Some((1, (second / 2).min(6) as u8));
-        let (gone, _) = follow(|second| (second.max(1), 0), retransmits);
+        let retransmits = |second: u64| (second / 2).min(6) as u8;
+        let all = |second: u64| Some((second.max(1) as u32, retransmits(second)));
+        let (gone, _) = follow(|second| (second.max(1), 0), all);
         assert!(gone.is_some_and(|gone| gone <= 25), "{gone:?}");
         // Also when a client waits for the response to a single message.
-        let (gone, _) = follow(|second| (second.min(1), 7), retransmits);
+        let one = |second: u64| Some((1, retransmits(second)));
+        let (gone, _) = follow(|second| (second.min(1), 7), one);
+        assert!(gone.is_some_and(|gone| gone <= 25), "{gone:?}");
+        // Also when a last message of the backend crosses with it.
+        let crossing = |second: u64| (second.min(1), u64::from(second >= 3));
+        let (gone, _) = follow(crossing, one);
         assert!(gone.is_some_and(|gone| gone <= 25), "{gone:?}");
     }
 
@@ -141,8 +154,11 @@ mod tests {
         // A question for room is under way now and then.
         let paused = |second: u64| Some((1 << 20, u8::from(second.is_multiple_of(5))));
         assert_eq!(follow(|second| (second, 0), paused).0, None);
-        // Packets get lost, and others arrive.
-        let lossy = |second: u64| Some((1, if second % 20 < 15 { 3 } else { 0 }));
+        // Packets get lost, and arrive when the kernel sends them again.
+        let repaired = |second: u64| Some((second as u32, if second % 20 < 15 { 3 } else { 0 }));
+        assert_eq!(follow(|second| (second, 0), repaired).0, None);
+        // The kernel sends others in vain at each question.
+        let lossy = |_| Some((1, 3));
         assert_eq!(follow(|second| (second, 0), lossy).0, None);
     }
 

@@ -3,8 +3,8 @@
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderValue;
 use http::header::SEC_WEBSOCKET_KEY;
+use http::{HeaderValue, Method};
 
 use super::outgoing::Outgoing;
 
@@ -19,7 +19,9 @@ pub(crate) fn accept_of(key: &[u8]) -> String {
 
 /// Returns the `Sec-WebSocket-Accept` for a request; `None` if it opens no WebSocket.
 pub(super) fn accept(request: &Outgoing<'_>) -> Option<HeaderValue> {
-    let upgrade = request.upgrade?.as_bytes();
+    // An extended CONNECT counts as a GET, and no other method opens a WebSocket (RFC 6455, 4.1).
+    let is_get = request.parts.method == Method::GET;
+    let upgrade = request.upgrade.filter(|_| is_get)?.as_bytes();
     let mut keys = request.parts.headers.get_all(SEC_WEBSOCKET_KEY).iter();
     match (keys.next(), keys.next()) {
         (Some(key), None) if upgrade.eq_ignore_ascii_case(WEBSOCKET.as_bytes()) => {

@@ -1,6 +1,8 @@
 //! WebSockets to backends that speak HTTP/2: an extended CONNECT where their settings permit it, HTTP/1.1 where they offer that
 //! too, and a clear refusal otherwise.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use h2::ext::Protocol;
 use h2::server::SendResponse;
@@ -22,6 +24,7 @@ use crate::websocket_http2::{connect, echo as echo_http1, open, take, tell, tunn
 /// The `Sec-WebSocket-Accept` for the key of [`REQUEST`].
 const ACCEPT: &str = "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=";
 const WHY: &str = "the backend speaks HTTP/2 without WebSocket (RFC 8441), which HTTP/1.1 has: appProtocol kubernetes.io/ws";
+const LATE: &str = "the backend has not sent its settings of HTTP/2 in time";
 
 /// Accepts a WebSocket and echoes until the client ends, then sends a last message. Responds to other requests, and refuses
 /// WebSockets to `/chat/refused`.
@@ -78,8 +81,8 @@ fn origin(has_websocket: bool) -> peer::Origin {
     peer::Origin::with(builder, |request, respond| Box::pin(echo(request, respond)))
 }
 
-fn scene(origin: &peer::Origin) -> Scene {
-    let service = service_of("chat", &[origin.address], "kubernetes.io/h2c");
+fn scene(address: SocketAddr) -> Scene {
+    let service = service_of("chat", &[address], "kubernetes.io/h2c");
     let objects = Objects::http().with(service);
     let objects = objects.route("route", &[prefix("/", "chat")]);
     Scene::with(&objects, |settings| settings.workers = 1)
@@ -89,7 +92,7 @@ fn scene(origin: &peer::Origin) -> Scene {
 fn clients_of_both_versions_get_streams_of_one_connection_to_a_backend() {
     block_on(async {
         let origin = origin(true);
-        let scene = scene(&origin);
+        let scene = scene(origin.address);
         let mut first = connect_plain(scene.at(80)).await;
         write_text(&mut first, REQUEST).await;
         let head = read_until(&mut first, "\r\n\r\n")
@@ -130,7 +133,7 @@ fn large_data_passes_in_both_directions() {
     block_on(async {
         const LARGE: usize = 4 * 1024 * 1024;
         let origin = origin(true);
-        let scene = scene(&origin);
+        let scene = scene(origin.address);
         let mut client = connect_plain(scene.at(80)).await;
         write_text(&mut client, REQUEST).await;
         read_until(&mut client, "welcome").await;
@@ -150,7 +153,7 @@ fn large_data_passes_in_both_directions() {
 fn ends_of_a_tunnel_leave_its_connection() {
     block_on(async {
         let origin = origin(true);
-        let scene = scene(&origin);
+        let scene = scene(origin.address);
         // The backend resets the stream.
         let (sender, _ended) = peer::connect(scene.at(80)).await;
         let (mut body, mut stream) = tunnel(&sender, "/chat").await;
@@ -182,7 +185,7 @@ fn ends_of_a_tunnel_leave_its_connection() {
 fn backend_of_http2_without_websocket_is_a_clear_502() {
     block_on(async {
         let origin = origin(false);
-        let scene = scene(&origin);
+        let scene = scene(origin.address);
         let mut client = connect_plain(scene.at(80)).await;
         write_text(&mut client, REQUEST).await;
         let head = read_until(&mut client, WHY).await;
@@ -199,6 +202,37 @@ fn backend_of_http2_without_websocket_is_a_clear_502() {
         write_text(&mut client, other).await;
         let head = read_until(&mut client, "a page").await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    });
+}
+
+/// Such as one that is overloaded.
+#[test]
+fn backend_without_settings_is_not_said_to_have_no_websocket() {
+    block_on(async {
+        let mute = Origin::raw(|mut stream| async move {
+            read_all(&mut stream).await;
+        })
+        .await;
+        let scene = scene(mute.address);
+        let mut client = connect_plain(scene.at(80)).await;
+        write_text(&mut client, REQUEST).await;
+        let head = read_until(&mut client, LATE).await;
+        assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    });
+}
+
+#[test]
+fn only_a_get_opens_a_websocket() {
+    block_on(async {
+        let origin = origin(true);
+        let scene = scene(origin.address);
+        for (method, end, status) in [("POST", "a page", 200), ("GET", "welcome", 101)] {
+            let mut client = connect_plain(scene.at(80)).await;
+            write_text(&mut client, REQUEST.replace("GET", method)).await;
+            let head = read_until(&mut client, end).await;
+            assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        }
+        assert_eq!(origin.connections(), 1);
     });
 }
 

@@ -31,13 +31,17 @@ pub(crate) async fn relay(
     // The tunnel would keep the buffer that it was read into.
     drop(sent);
     let (client, to_client) = (RefCell::new(client), Cell::default());
-    let client = Side {
+    let side = Side {
         reader: Half(&client),
         writer: Half(&client),
         first,
         sent: &to_client,
     };
-    relay_side(tunnel, client, clock, idle, false).await;
+    let end = relay_side(tunnel, side, clock, idle, false).await;
+    if let RelayEnd::Stopped(Stopped::Vanished) = end {
+        // Without the reset, the client would take the end for that of the backend's bytes.
+        client.borrow().abort();
+    }
 }
 
 /// Copies between the backend and an HTTP/2 stream, where a failure of one side ends both (RFC 8441, 5).
@@ -76,7 +80,7 @@ async fn relay_side<R: AsyncRead + MaybeSocket + Unpin, W: AsyncWrite + MaybeSoc
     let deadline = clock.deadline();
     deadline.set(idle);
     let unanswered = Unanswered::new(clock);
-    // Dropped for the same reason.
+    // The tunnel would keep the buffer that it was read into.
     let first = mem::take(&mut tunnel.backend.first).to_vec();
     let backend_io = RefCell::new(&mut tunnel.backend.io);
     let (to_client, to_backend) = (client.sent, Cell::default());

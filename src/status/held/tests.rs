@@ -96,7 +96,8 @@ impl Scene {
     }
 
     fn is_empty(&self) -> bool {
-        self.statuses.held.is_empty() && self.statuses.waiting.is_empty()
+        let waiting = &self.statuses.waiting;
+        waiting.by_object.is_empty() && waiting.by_gateway.is_empty()
     }
 }
 

@@ -123,6 +123,16 @@ impl Batch {
         }
     }
 
+    /// Memory that it takes once it is [enlarged](Self::enlarge), in bytes.
+    pub(super) fn enlarged_bytes(&self) -> usize {
+        let messages = [&self.spans, &self.records].into_iter();
+        let messages = messages.filter(|it| !it.as_bytes().is_empty());
+        size_of::<Self>()
+            + messages
+                .map(|it| it.capacity().max(MAX_BYTES))
+                .sum::<usize>()
+    }
+
     /// Memory that it takes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.spans.capacity() + self.records.capacity()

@@ -125,16 +125,16 @@ impl OfPolicy {
 }
 
 impl State {
-    /// Reports whether a batch of a policy fits. If all room is taken and the policy has less than its share, others lose what they have beyond
+    /// Reports whether a batch of a policy fits that takes this many bytes. If all room is taken and the policy has less than its share, others lose what they have beyond
     /// theirs, which is added to `dropped`. What is being sent stays: for that time, the batch fits in addition.
-    fn make_room(&mut self, batch: &Batch, dropped: &mut Counts) -> bool {
-        let is_full = |state: &Self| state.bytes + batch.bytes() > MAX_BYTES;
+    fn make_room(&mut self, policy: &ObjectRef, bytes: usize, dropped: &mut Counts) -> bool {
+        let is_full = |state: &Self| state.bytes + bytes > MAX_BYTES;
         if !is_full(self) {
             return true;
         }
-        let held = self.policies.get(&batch.tracing.policy);
+        let held = self.policies.get(policy);
         let share = MAX_BYTES / (self.policies.len() + usize::from(held.is_none()));
-        if held.map_or(0, |it| it.bytes) + batch.bytes() > share {
+        if held.map_or(0, |it| it.bytes) + bytes > share {
             return false;
         }
         while is_full(self) {
@@ -158,14 +158,21 @@ impl State {
         let policy = self.policies.get_mut(&batch.tracing.policy);
         // While a collector is behind, small batches share memory. They are of many sizes, and stay for long: each would
         // keep a page of the allocator in use.
-        if let Some(policy) = policy.filter(|it| it.bytes > MAX_BYTES_OF_MESSAGE) {
-            if policy.absorb(&batch) {
-                return true;
-            }
-            batch.enlarge();
+        let mut behind = policy.filter(|it| it.bytes > MAX_BYTES_OF_MESSAGE);
+        if behind.as_mut().is_some_and(|it| it.absorb(&batch)) {
+            return true;
         }
-        if !self.make_room(&batch, dropped) {
+        let is_behind = behind.is_some();
+        let bytes = if is_behind {
+            batch.enlarged_bytes()
+        } else {
+            batch.bytes()
+        };
+        if !self.make_room(&batch.tracing.policy, bytes, dropped) {
             return false;
+        }
+        if is_behind {
+            batch.enlarge();
         }
         let policy = self.policies.entry(batch.tracing.policy.clone());
         let policy = policy.or_default();

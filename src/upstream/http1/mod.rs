@@ -36,8 +36,8 @@ use crate::http2::{SCARCE_READ, is_memory_scarce};
 /// Time that a body waits for a backend that ignores `Expect: 100-continue` (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum length of a body that the host of a backend has room for, whether the backend reads it or not.
-const SHORT_BODY: u64 = 16 * 1024;
+/// Maximum length of a request that the host of a backend has room for, whether the backend reads it or not.
+const SHORT_REQUEST: u64 = 16 * 1024;
 
 /// A connection to a backend and its read-ahead data.
 pub(super) struct Connection {
@@ -141,13 +141,16 @@ fn framing_of(parts: &request::Parts, body: &impl Body) -> RequestFraming {
     }
 }
 
-/// Reports whether a backend is expected to read a request promptly. One that reads no further than the head may leave a longer body
-/// unread, and what follows an upgrade, for as long as other timeouts permit.
-fn reads_of(framing: RequestFraming, is_upgrade: bool) -> Reads {
-    match framing {
-        RequestFraming::None | RequestFraming::Length(..=SHORT_BODY) if !is_upgrade => {
-            Reads::Promptly
-        }
+/// Reports whether a backend is expected to read a request promptly. It may leave a longer one unread, and what follows an upgrade,
+/// for as long as other timeouts permit. `head` is the length of the head.
+fn reads_of(head: usize, framing: RequestFraming, is_upgrade: bool) -> Reads {
+    let body = match framing {
+        RequestFraming::None => Some(0),
+        RequestFraming::Length(length) => Some(length),
+        RequestFraming::Chunked => None,
+    };
+    match body.map(|body| body.saturating_add(head as u64)) {
+        Some(..=SHORT_REQUEST) if !is_upgrade => Reads::Promptly,
         _ => Reads::AtWill,
     }
 }
@@ -164,13 +167,14 @@ impl<B: Replay> Exchange<B> {
         let ended = body.is_end_stream();
         let framing = framing_of(parts, &body);
         let expects = request.expect_continue && framing.announces_body();
-        let reads = reads_of(framing, request.upgrade.is_some());
+        let head = head::encode(request, framing);
+        let reads = reads_of(head.len(), framing, request.upgrade.is_some());
         connection.io.expect_reads(reads);
         // Written in place: `Box::new` would copy it.
         let place = Box::new_uninit();
         let exchange = Self {
             connection: Some(connection),
-            queue: WriteQueue::new(head::encode(request, framing)),
+            queue: WriteQueue::new(head),
             chunked: framing == RequestFraming::Chunked,
             body: Some(body),
             spare: None,
@@ -460,17 +464,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backend_may_leave_long_bodies_and_tunnels_unread() {
+    fn backend_may_leave_long_requests_and_tunnels_unread() {
         use RequestFraming::{Chunked, Length, None};
-        for (framing, is_upgrade, reads) in [
-            (None, false, Reads::Promptly),
-            (Length(0), false, Reads::Promptly),
-            (Length(SHORT_BODY), false, Reads::Promptly),
-            (Length(SHORT_BODY + 1), false, Reads::AtWill),
-            (Chunked, false, Reads::AtWill),
-            (None, true, Reads::AtWill),
+        const HEAD: usize = 400;
+        const SHORT_BODY: u64 = SHORT_REQUEST - HEAD as u64;
+        for (head, framing, is_upgrade, reads) in [
+            (HEAD, None, false, Reads::Promptly),
+            (HEAD, Length(0), false, Reads::Promptly),
+            (HEAD, Length(SHORT_BODY), false, Reads::Promptly),
+            (HEAD, Length(SHORT_BODY + 1), false, Reads::AtWill),
+            (HEAD, Length(u64::MAX), false, Reads::AtWill),
+            (HEAD, Chunked, false, Reads::AtWill),
+            (HEAD, None, true, Reads::AtWill),
+            (64 * 1024, None, false, Reads::AtWill),
         ] {
-            assert_eq!(reads_of(framing, is_upgrade), reads, "{framing:?}");
+            assert_eq!(reads_of(head, framing, is_upgrade), reads, "{framing:?}");
         }
     }
 }

@@ -66,6 +66,8 @@ pub(in crate::upstream) struct Http2Connection {
     bodies: Rc<Bodies>,
     clock: Rc<Clock>,
     pub(super) is_tls: bool,
+    /// Whether the settings of the peer have arrived.
+    pub(super) knows_settings: Rc<Cell<bool>>,
     /// Requests that it may still carry, if they are limited.
     requests_left: Cell<Option<u32>>,
     /// Its own idle timeout in milliseconds.
@@ -144,8 +146,10 @@ impl Http2Connection {
             streams: Cell::new(0),
             used: Cell::new(clock.now()),
         });
+        let knows_settings = Rc::new(Cell::new(false));
         if let Some(mut pings) = connection.ping_pong() {
             let has_responded = learn_settings(&mut connection, &mut pings, &bodies).await?;
+            knows_settings.set(has_responded);
             let deadline = clock.deadline();
             deadline.set(PING_AFTER);
             let silence = Silence {
@@ -162,6 +166,7 @@ impl Http2Connection {
                 clock: clock.clone(),
                 load: load.clone(),
                 bodies: bodies.clone(),
+                knows_settings: knows_settings.clone(),
             });
         }
         Ok(Rc::new(Self {
@@ -173,6 +178,7 @@ impl Http2Connection {
             bodies,
             clock: clock.clone(),
             is_tls,
+            knows_settings,
             requests_left: Cell::new(max_requests),
             idle_timeout,
             max_streams: max_streams.map(|max| max as usize),
@@ -297,6 +303,7 @@ struct Driver {
     clock: Rc<Clock>,
     load: Rc<Load>,
     bodies: Rc<Bodies>,
+    knows_settings: Rc<Cell<bool>>,
 }
 
 impl Driver {
@@ -333,6 +340,7 @@ impl Future for Driver {
             }
             if this.silence.awaits_pong && this.pings.poll_pong(cx).is_ready() {
                 this.silence.awaits_pong = false;
+                this.knows_settings.set(true);
                 this.deadline.set(PING_AFTER);
             }
             ready!(this.deadline.poll_due(cx));

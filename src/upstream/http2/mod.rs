@@ -62,6 +62,8 @@ const INEXPRESSIBLE: ExchangeError =
 const NO_WEBSOCKET: ExchangeError = ExchangeError::Protocol(
     "the backend speaks HTTP/2 without WebSocket (RFC 8441), which HTTP/1.1 has: appProtocol kubernetes.io/ws",
 );
+const SETTINGS_LATE: ExchangeError =
+    ExchangeError::Protocol("the backend has not sent its settings of HTTP/2 in time");
 const MALFORMED: ExchangeError =
     ExchangeError::Protocol("a response with pseudo-header fields that HTTP/2 forbids there");
 
@@ -81,7 +83,11 @@ impl<B: Replay> Exchange<B> {
         let accept = websocket::accept(request).filter(|_| ended);
         if accept.is_some() {
             if !sender.is_extended_connect_protocol_enabled() {
-                return Err((NO_WEBSOCKET, body));
+                let error = match slot.connection().knows_settings.get() {
+                    true => NO_WEBSOCKET,
+                    false => SETTINGS_LATE,
+                };
+                return Err((error, body));
             }
             Handshake::begin(&mut head);
         }
