@@ -58,10 +58,10 @@ fn leave_unread(
     limit: u64,
 ) {
     // Both ends of all clients, in each of the tests that run at once.
-    let limit = getrlimit(Resource::Nofile);
+    let descriptors = getrlimit(Resource::Nofile);
     let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
+        current: descriptors.maximum,
+        ..descriptors
     };
     setrlimit(Resource::Nofile, raised).unwrap();
     let (route, begun) = origin(HTTP1, move |socket, begun| {
