@@ -66,7 +66,7 @@ impl Configuration {
         &mut self.rule["backendRefs"][0]
     }
 
-    fn filter(&mut self, filter: Value) {
+    fn filter(&mut self, filter: &Value) {
         self.rule["filters"] = json!([filter]);
     }
 }

@@ -2,6 +2,7 @@
 //! gone after the repair.
 
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -35,7 +36,7 @@ fn objects(origins: &[&Origin], rule: &Value) -> Objects {
     let addresses: Vec<_> = origins.iter().map(|origin| origin.address).collect();
     Objects::http()
         .service("app", &addresses)
-        .route("route", &[rule.clone()])
+        .route("route", slice::from_ref(rule))
 }
 
 /// Sends requests, and reads as much of their responses as there is.

@@ -35,16 +35,14 @@ impl Problem<'_> {
     }
 }
 
-/// Waits until `problem` is the first one of a process: on the page of its admin server, in the metric and of the command.
+/// Waits until `problem` is the first one of a process everywhere at once: on the page of its admin server, in the metric and of
+/// the command.
 pub(crate) async fn is_first_at(admin: SocketAddr, problem: &Problem<'_>) {
-    let mut shown = Value::Null;
+    problem.texts.iter().for_each(|text| documented(text));
+    let mut unlike = String::new();
     let found = async {
-        loop {
-            let answer = get(admin, "localhost", "/api/v1/problems").await;
-            shown = serde_json::from_str(answer.text()).expect("JSON");
-            if problem.is(&shown["problems"][0]) {
-                return;
-            }
+        while let Err(shown) = look(admin, problem).await {
+            unlike = shown;
             // What happens to requests has no change notification.
             sleep(Duration::from_millis(10)).await;
         }
@@ -57,24 +55,36 @@ pub(crate) async fn is_first_at(admin: SocketAddr, problem: &Problem<'_>) {
     } = problem;
     assert!(
         found.is_ok(),
-        "{kind} {object}: {texts:?} is not first of\n{shown:#}"
+        "{kind} {object}: {texts:?} is not first of\n{unlike}"
     );
+}
+
+/// Looks for the problem everywhere. Returns what is shown where it is not the first one.
+async fn look(admin: SocketAddr, problem: &Problem<'_>) -> Result<(), String> {
+    let answer = get(admin, "localhost", "/api/v1/problems").await;
+    let shown: Value = serde_json::from_str(answer.text()).expect("JSON");
+    if !problem.is(&shown["problems"][0]) {
+        return Err(format!("{shown:#}"));
+    }
     let metrics = get(admin, "localhost", "/metrics").await;
-    let name = format!("portcullis_problems{{kind=\"{kind}\"}} ");
+    let name = format!("portcullis_problems{{kind=\"{}\"}} ", problem.kind);
     let mut lines = metrics.text().lines();
     let count = lines.find_map(|line| line.strip_prefix(&name));
-    assert!(count.is_some_and(|it| it != "0"), "{name}{count:?}");
+    if count.is_none_or(|it| it == "0") {
+        return Err(format!("{name}{count:?}"));
+    }
     let status = portcullis_at(admin, &["status"]).await;
-    assert_eq!(status.status.code(), Some(1));
     let printed = stdout(&status);
     let mut lines = printed
         .lines()
         .skip_while(|it| !it.starts_with("problems: "));
     let line = lines.nth(1).unwrap_or_default();
-    assert!(line.contains(object), "{object} is not in {line}");
-    for text in *texts {
-        assert!(line.contains(text), "{text} is not in {line}");
-        documented(text);
+    let mut texts = [problem.object]
+        .into_iter()
+        .chain(problem.texts.iter().copied());
+    match status.status.code() == Some(1) && texts.all(|text| line.contains(text)) {
+        true => Ok(()),
+        false => Err(printed),
     }
 }
 

@@ -209,6 +209,7 @@ impl TlsOrigin {
                         None => answer(socket, &seen).await,
                         Some(acceptor) => {
                             if let Ok(stream) = acceptor.accept(socket).await {
+                                lock(&seen).handshakes.push(handshake(&stream));
                                 match relay {
                                     None => serve(stream, &seen).await,
                                     Some(to) => forward(stream, to).await,
@@ -288,21 +289,22 @@ async fn forward(mut stream: TlsStream<Recorded>, to: SocketAddr) {
     let _ = tokio::io::copy_bidirectional(&mut stream, &mut backend).await;
 }
 
-async fn serve(stream: TlsStream<Recorded>, seen: &Mutex<Seen>) {
+fn handshake(stream: &TlsStream<Recorded>) -> Handshake {
     let connection = stream.get_ref().1;
     let protocol = connection.alpn_protocol();
     let certificates = connection.peer_certificates().unwrap_or_default();
-    let handshake = Handshake {
+    Handshake {
         server_name: connection.server_name().map(str::to_owned),
         protocol: protocol.map(|name| String::from_utf8_lossy(name).into_owned()),
         client: certificates
             .first()
             .cloned()
             .map(CertificateDer::into_owned),
-    };
-    let is_http2 = handshake.protocol.as_deref() == Some("h2");
-    lock(seen).handshakes.push(handshake);
-    if !is_http2 {
+    }
+}
+
+async fn serve(stream: TlsStream<Recorded>, seen: &Mutex<Seen>) {
+    if stream.get_ref().1.alpn_protocol() != Some(&b"h2"[..]) {
         return answer(stream, seen).await;
     }
     let mut connection = h2::server::handshake(stream).await.expect("HTTP/2");

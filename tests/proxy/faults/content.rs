@@ -11,6 +11,14 @@ use crate::scene::{http, secret, to};
 
 /// Returns the faults.
 pub(super) fn all() -> Vec<Fault> {
+    [routes(), files(), backends()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// What routes say.
+fn routes() -> Vec<Fault> {
     vec![
         fault(
             "route",
@@ -57,6 +65,12 @@ pub(super) fn all() -> Vec<Fault> {
                 it.more.push(yaml::route("zoo", "gateway", &[], &rules));
             },
         ),
+    ]
+}
+
+/// What listeners, files and certificates say.
+fn files() -> Vec<Fault> {
+    vec![
         fault(
             "object",
             GATEWAY,
@@ -111,6 +125,12 @@ pub(super) fn all() -> Vec<Fault> {
             ],
             |it| it.secret = Some(secret("tls", &Certificate::new(&["b.com"]))),
         ),
+    ]
+}
+
+/// What requests find.
+fn backends() -> Vec<Fault> {
+    vec![
         fault(
             "backend",
             "Service default/app:80",
@@ -138,7 +158,7 @@ pub(super) fn all() -> Vec<Fault> {
             ],
             |it| {
                 it.more.push(yaml::service("copy", &[Origin::dead()]));
-                it.filter(mirror("copy"));
+                it.filter(&mirror("copy"));
             },
         ),
         fault(
@@ -150,7 +170,7 @@ pub(super) fn all() -> Vec<Fault> {
             ],
             |it| {
                 it.more.push(yaml::service("auth", &[Origin::dead()]));
-                it.filter(json!({"type": "ExternalAuth", "externalAuth": {
+                it.filter(&json!({"type": "ExternalAuth", "externalAuth": {
                     "protocol": "HTTP", "backendRef": {"name": "auth", "port": 80}, "http": {"path": "/auth"},
                 }}));
             },

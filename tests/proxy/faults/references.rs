@@ -11,6 +11,14 @@ use crate::scene::secret_of;
 
 /// Returns the faults.
 pub(super) fn all() -> Vec<Fault> {
+    [backends(), parents(), policies()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Of routes to backends.
+fn backends() -> Vec<Fault> {
     vec![
         fault(
             "object",
@@ -49,8 +57,14 @@ pub(super) fn all() -> Vec<Fault> {
                 "Service default/copy does not exist",
                 "correct the reference, or create what it names",
             ],
-            |it| it.filter(mirror("copy")),
+            |it| it.filter(&mirror("copy")),
         ),
+    ]
+}
+
+/// Of routes to Gateways, and of Gateways.
+fn parents() -> Vec<Fault> {
+    vec![
         fault(
             "note",
             ROUTE,
@@ -67,19 +81,6 @@ pub(super) fn all() -> Vec<Fault> {
                 "has no listener named htp (sectionName) that a route can attach to; see its spec.listeners",
             ],
             |it| it.parent = "gateway/htp",
-        ),
-        fault(
-            "note",
-            "AccessPolicy default/open",
-            &[
-                "without effect: spec.targetRefs: HTTPRoute default/rout does not exist; did you mean route?",
-                "correct the name, or create it",
-            ],
-            |it| {
-                let target = json!({"kind": "HTTPRoute", "name": "rout"});
-                let open = access("open", &target, &ip_rules(&["127.0.0.0/8"], &[]));
-                it.more.push(open);
-            },
         ),
         fault(
             "object",
@@ -99,6 +100,33 @@ pub(super) fn all() -> Vec<Fault> {
                 "create the Secret, repair it, or name another one: it has type kubernetes.io/tls",
             ],
             |it| it.secret = Some(secret_of("tls", "no certificate", "no key")),
+        ),
+        fault(
+            "note",
+            GATEWAY,
+            &[
+                "not served: spec.gatewayClassName is nginx, which does not exist; classes served here: portcullis",
+            ],
+            |it| it.typo = ("gatewayClassName: portcullis", "gatewayClassName: nginx"),
+        ),
+    ]
+}
+
+/// Of policies.
+fn policies() -> Vec<Fault> {
+    vec![
+        fault(
+            "note",
+            "AccessPolicy default/open",
+            &[
+                "without effect: spec.targetRefs: HTTPRoute default/rout does not exist; did you mean route?",
+                "correct the name, or create it",
+            ],
+            |it| {
+                let target = json!({"kind": "HTTPRoute", "name": "rout"});
+                let open = access("open", &target, &ip_rules(&["127.0.0.0/8"], &[]));
+                it.more.push(open);
+            },
         ),
         fault(
             "object",
@@ -140,14 +168,6 @@ pub(super) fn all() -> Vec<Fault> {
                 it.more
                     .push(route_policy::policy("pages", &gateway(), &spec));
             },
-        ),
-        fault(
-            "note",
-            GATEWAY,
-            &[
-                "not served: spec.gatewayClassName is nginx, which does not exist; classes served here: portcullis",
-            ],
-            |it| it.typo = ("gatewayClassName: portcullis", "gatewayClassName: nginx"),
         ),
     ]
 }
