@@ -184,7 +184,9 @@ async fn flood_beyond_the_limits_is_refused_and_does_not_wait() {
         let labels = service_labels("app");
         let overloaded = format!("upstream_errors_total{{{labels},reason=\"overloaded\"}}");
         let overloaded = metric(&scene, &overloaded).await;
-        assert_eq!(overloaded, (FLOOD - permitted) as f64, "{limits}");
+        // Attempts count: a request that another worker forestalls at one endpoint goes on to the other.
+        let counts = (FLOOD - permitted) as f64..=FLOOD as f64;
+        assert!(counts.contains(&overloaded), "{limits}: {overloaded}");
     }
 }
 
