@@ -1,6 +1,7 @@
 //! Passes what `portcullis --version` prints to the compiler: the commit and the profile of the build.
 
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,8 +23,8 @@ fn profile() -> String {
     )
 }
 
-/// The commit that `PORTCULLIS_COMMIT` names, or else that of the repository. Only optimized builds read the repository,
-/// so that a commit does not rebuild others.
+/// The commit that `PORTCULLIS_COMMIT` names, or else that of the packaged crate or of the repository. Only optimized builds
+/// read the repository, so that a commit does not rebuild others.
 fn commit() -> String {
     let given = env::var("PORTCULLIS_COMMIT")
         .ok()
@@ -34,6 +35,10 @@ fn commit() -> String {
     if env::var("PROFILE").as_deref() != Ok("release") {
         return "unknown".to_owned();
     }
+    // Without a repository of its own, it is a packaged crate, or in that of something else.
+    if !Path::new(".git").exists() {
+        return packaged().unwrap_or_else(|| "unknown".to_owned());
+    }
     for file in ["HEAD", "logs/HEAD"] {
         if let Some(path) =
             git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists())
@@ -42,6 +47,16 @@ fn commit() -> String {
         }
     }
     git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// The commit that Cargo writes into a packaged crate, with as many digits as git shows below.
+fn packaged() -> Option<String> {
+    let written = fs::read_to_string(".cargo_vcs_info.json").ok()?;
+    if written.contains("\"dirty\": true") {
+        return None;
+    }
+    let (_, commit) = written.split_once("\"sha1\": \"")?;
+    commit.get(..12).map(str::to_owned)
 }
 
 /// Runs git in the folder of the package. `None` without git or outside of a repository.

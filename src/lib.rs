@@ -60,6 +60,9 @@ pub mod provider;
 pub mod provision;
 pub mod proxy;
 pub mod runtime;
+#[cfg(test)]
+#[path = "../tests/harness/scale.rs"]
+mod scale;
 pub mod settings;
 pub mod snapshot;
 pub mod status;

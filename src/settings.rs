@@ -2,6 +2,7 @@
 //! `cli::flags` reads, and nothing that can change while the process runs.
 
 mod access_log;
+pub mod controller_name;
 pub mod location;
 pub mod metrics;
 pub mod permissions;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use self::access_log::{AccessLog, AccessLogFilter, AccessLogTarget};
+use crate::settings::controller_name::ControllerName;
 use crate::settings::location::Location;
 use crate::settings::metrics::MetricsDetail;
 use crate::settings::permissions::Permissions;
@@ -25,6 +27,8 @@ use crate::settings::permissions::Permissions;
 pub struct Settings {
     /// Source of Gateway API objects.
     pub source: Source,
+    /// Gateways of GatewayClasses with this controllerName are served. Default: that of the project.
+    pub controller_name: ControllerName,
     /// Address of health, metrics and the configuration dump; `None` disables it. Default: [`Self::ADMIN`].
     pub admin: Option<SocketAddr>,
     /// File with a token that gives clients of this address what those on loopback have. Default: none.
@@ -45,6 +49,8 @@ pub struct Settings {
     pub metrics: MetricsDetail,
     /// File with the secret that encrypts session tokens. Default: none; the process generates a key.
     pub session_key_file: Option<PathBuf>,
+    /// File with another secret, whose session tokens are accepted. Default: none.
+    pub accepted_session_key_file: Option<PathBuf>,
     /// Non-public addresses that hostnames of backends may resolve to. Default: none.
     pub allowed_external_addresses: Vec<IpNet>,
     /// Non-public addresses that keys of token issuers may be fetched from. Default: none.
@@ -67,6 +73,7 @@ impl Settings {
     pub fn new(source: impl Into<Source>) -> Self {
         Self {
             source: source.into(),
+            controller_name: ControllerName::default(),
             admin: Some(Self::ADMIN),
             admin_token_file: None,
             workers: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -77,6 +84,7 @@ impl Settings {
             trusted_proxies: Vec::new(),
             metrics: MetricsDetail::default(),
             session_key_file: None,
+            accepted_session_key_file: None,
             allowed_external_addresses: Vec::new(),
             allowed_jwks_addresses: Vec::new(),
             dns_servers: Vec::new(),

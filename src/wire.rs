@@ -57,6 +57,17 @@ impl FromStr for Position {
     }
 }
 
+/// The secrets of session tokens: texts of at least 32 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionSecrets {
+    /// That of new tokens.
+    pub secret: String,
+    /// Another one, whose tokens are accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<String>,
+}
+
 /// A line from the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,11 +81,8 @@ pub enum Update {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base: Option<u64>,
     },
-    /// The secret of the Gateway's session tokens. All of its pods share it.
-    SessionSecret {
-        /// Text of at least 32 bytes.
-        secret: String,
-    },
+    /// The secrets of the Gateway's session tokens. All of its pods share them.
+    SessionSecret(SessionSecrets),
     /// Creates or replaces an object: canonical JSON with `apiVersion` and `kind`.
     Put(Value),
     /// Deletes an object.
@@ -121,7 +129,7 @@ pub struct Deleted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    /// The state in service, after its ports are bound.
+    /// The state in service, after its ports are bound and its copy is written.
     Serves(Serves),
     /// A key set that should be fetched again, since a token names a key that it lacks. The controller decides when.
     RefreshKeySet(KeySetName),
@@ -140,7 +148,7 @@ pub struct KeySetName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Serves {
-    /// Position of the state in service.
+    /// Position of the state in service, or of an earlier one: a restarted container begins with no earlier state.
     #[serde(flatten)]
     pub position: Position,
     /// Ports that could not be bound, as listeners declare them, with the error.
@@ -149,6 +157,9 @@ pub struct Serves {
     /// Problems with received objects, such as an unknown kind. The pod bounds their number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Why the position stays that of an earlier state, if that is not only for the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<String>,
 }
 
 #[cfg(test)]
@@ -170,10 +181,19 @@ mod tests {
             shown(&begin(Some(3))),
             json!({"begin": {"instance": "5f2c", "base": 3}})
         );
-        let secret = "s".to_owned();
+        let secrets = |accepted: Option<&str>| {
+            Update::SessionSecret(SessionSecrets {
+                secret: "s".to_owned(),
+                accepted: accepted.map(str::to_owned),
+            })
+        };
         assert_eq!(
-            shown(&Update::SessionSecret { secret }),
+            shown(&secrets(None)),
             json!({"sessionSecret": {"secret": "s"}})
+        );
+        assert_eq!(
+            shown(&secrets(Some("t"))),
+            json!({"sessionSecret": {"secret": "s", "accepted": "t"}})
         );
         assert_eq!(
             shown(&Update::Commit { revision: 4 }),
@@ -198,10 +218,13 @@ mod tests {
             },
             unbound: [(80, "taken".to_owned())].into(),
             problems: Vec::new(),
+            behind: Some("read-only".to_owned()),
         };
         assert_eq!(
             serde_json::to_value(Report::Serves(serves)).unwrap(),
-            json!({"serves": {"instance": "5f2c", "revision": 4, "unbound": {"80": "taken"}}})
+            json!({"serves": {
+                "instance": "5f2c", "revision": 4, "unbound": {"80": "taken"}, "behind": "read-only",
+            }})
         );
         let key_set = KeySetName {
             namespace: "shop".to_owned(),

@@ -48,10 +48,16 @@ fn unknown_fields_and_annotations_are_errors_with_a_line_and_a_suggestion() {
 }
 
 #[test]
-fn completions_exist_for_shells() {
+fn completions_have_every_command_and_flag() {
     for shell in ["bash", "zsh", "fish"] {
         let text = stdout(&output(&["completions", shell]));
-        assert!(text.contains("config-dir"), "{shell}: {text}");
+        for command in portcullis::cli::command().get_subcommands() {
+            let flags = command.get_arguments().filter(|it| !it.is_hide_set());
+            let flags = flags.filter_map(|it| it.get_long());
+            for name in flags.chain([command.get_name()]) {
+                assert!(text.contains(name), "{shell} has no {name}");
+            }
+        }
     }
 }
 

@@ -355,7 +355,7 @@ async fn an_invalid_object_keeps_its_valid_version_and_the_others_change() {
 }
 
 #[tokio::test]
-async fn duplicates_are_told_with_both_places() {
+async fn duplicates_are_reported_with_both_places() {
     let mut followed = Followed::start(|directory| {
         fs::write(directory.join("a.yaml"), config_map("x", "a")).expect("written");
     })
@@ -363,10 +363,10 @@ async fn duplicates_are_told_with_both_places() {
     followed.write("b.yaml", &config_map("x", "b"));
     let load = followed.until(|load| !load.problems.is_empty()).await;
     assert_eq!(version_of(&load, "x").as_deref(), Some("a"));
-    let told = &errors(&load)[0];
+    let error = &errors(&load)[0];
     assert!(
-        told.contains("b.yaml:1 (document 1): ConfigMap default/x") && told.contains("a.yaml:1"),
-        "{told}"
+        error.contains("b.yaml:1 (document 1): ConfigMap default/x") && error.contains("a.yaml:1"),
+        "{error}"
     );
     fs::remove_file(followed.directory.join("a.yaml")).expect("removed");
     followed.until_version("x", "b").await;

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 mod heads;
 #[path = "memory/hostile.rs"]
 mod hostile;
+#[path = "memory/limits.rs"]
+mod limits;
 #[path = "memory/long_bodies.rs"]
 mod long_bodies;
 #[path = "memory/patterns.rs"]

@@ -12,8 +12,8 @@ use portcullis::ir::route::{
     WeightedBackend,
 };
 use portcullis::ir::{
-    AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
-    Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
+    AttachedRoute, Backend, BackendId, Bind, Choice, Hostname, Ir, Listener, ListenerKey,
+    ObjectRef, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use portcullis::table::{RequestView, Table};
 use rand::SeedableRng;
@@ -90,6 +90,7 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
         traffic: None,
         policy: None,
         fallback: None,
+        choice: Choice::Balance,
     };
     Arc::new(Ir {
         ports: vec![Arc::new(Port {

@@ -9,6 +9,10 @@ from baseline import Count
 CALLS_NOISE = 0.1
 # What the budget of a feature is for that costs every few seconds.
 REQUESTS_PER_SECOND = 20_000
+# By what two processes with the same configuration differ, as a share of the CPU time.
+NOISE = 0.001
+# The share of user mode in the CPU time of a request by which a check judges: what is measured depends on how busy the machine is.
+USUAL_USER_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,9 @@ class Added:
         in the kernel, each take what the others of the same request take."""
         calls = self.more_system_calls / self.system_calls if abs(self.more_system_calls) >= CALLS_NOISE else 0.0
         return user_share * self.share_of_instructions + (1 - user_share) * calls
+
+    def is_within(self, limit: float, limit_of_instructions: float | None, user_share: float) -> bool:
+        """Whether it adds no more than a share of the CPU time, and no more than a share of the instructions where that is limited, too."""
+        if limit_of_instructions is not None and self.share_of_instructions > limit_of_instructions:
+            return False
+        return self.share_of_cpu(user_share) <= limit + NOISE

@@ -30,6 +30,14 @@ class AddedByAFeature(unittest.TestCase):
         added = Added(instructions=1000, system_calls=4, more_instructions=0, more_system_calls=0.05)
         self.assertEqual(added.share_of_cpu(user_share=0.2), 0)
 
+    def test_a_budget_has_room_for_noise_of_the_cpu_time_and_none_of_instructions(self):
+        added = Added(instructions=10_000, system_calls=4, more_instructions=51, more_system_calls=0)
+        self.assertTrue(added.is_within(0.002, None, user_share=0.4))
+        self.assertTrue(added.is_within(0.0011, None, user_share=0.4))
+        self.assertFalse(added.is_within(0.001, None, user_share=0.4))
+        self.assertTrue(added.is_within(0.002, 0.006, user_share=0.4))
+        self.assertFalse(added.is_within(0.002, 0.005, user_share=0.4))
+
     def test_what_costs_every_few_seconds_is_shared_by_the_requests_of_that_time(self):
         added = Added.periodic(counts((1000, 4.0)), 10.0 * REQUESTS_PER_SECOND)
         self.assertEqual(added.more_instructions, 10)

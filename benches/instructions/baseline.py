@@ -64,6 +64,16 @@ def growths(before: Baseline, now: Baseline) -> list[str]:
     return lines
 
 
+def grown(before: Baseline, now: Baseline) -> set[str]:
+    """The names of the cases that cost more than they may."""
+    return {line.partition(":")[0] for line in growths(before, now)}
+
+
+def least(one: Count, other: Count) -> Count:
+    """The least of two counts of a case, each figure by itself."""
+    return Count(**{name: min(figure, asdict(other)[name]) for name, figure in asdict(one).items()})
+
+
 def gains(before: Baseline, now: Baseline) -> list[str]:
     """The cases that cost so much less that the baseline no longer holds what was gained."""
     shared = [(name, before.cases[name].instructions, count.instructions) for name, count in now.cases.items() if name in before.cases]

@@ -32,6 +32,11 @@ class Gate(unittest.TestCase):
     def test_case_without_baseline_fails(self):
         self.assertEqual(baseline.growths(counts(), counts(h1=Count(1, 1.0, 60.0))), ["h1: has no baseline"])
 
+    def test_cases_that_grow_are_named_and_the_least_figures_stand(self):
+        before = counts(h1=Count(20_000, 4.0, 60.0), h2c=Count(30_000, 2.0, 60.0))
+        self.assertEqual(baseline.grown(before, counts(h1=Count(20_401, 5.0, 60.0), h2c=Count(30_000, 2.0, 60.0))), {"h1"})
+        self.assertEqual(baseline.least(Count(20_401, 4.0, 61.0), Count(20_100, 5.0, 60.0)), Count(20_100, 4.0, 60.0))
+
     def test_gains_are_told(self):
         self.assertEqual(baseline.gains(counts(h1=Count(20_000, 4.0, 60.0)), counts(h1=Count(19_000, 4.0, 60.0))), ["h1: 20,000 → 19,000 (-5.0%)"])
 

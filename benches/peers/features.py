@@ -52,6 +52,8 @@ class Feature:
     is_by_time: bool = False
     # The number of policies that must be in service, with nothing that is wrong.
     policies: int = 0
+    # What it may add to the instructions of a request, as a share of them, where that has a budget, too.
+    limit_of_instructions: float | None = None
 
     @property
     def is_periodic(self) -> bool:
@@ -183,7 +185,10 @@ def _api_key() -> dict[str, str]:
 
 
 ALL = [
-    Feature("policies-elsewhere", "policies on another route", 0.0, _on_the_other_route, policies=4, refused=(OTHER_PATH, {}, 401)),
+    Feature(
+        *("policies-elsewhere", "policies on another route", 0.0, _on_the_other_route),
+        policies=4, refused=(OTHER_PATH, {}, 401), limit_of_instructions=0.005,
+    ),
     Feature("ip-rules", f"IP rules of {CIDRS} CIDRs", 0.02, lambda _: [ip_rules()], policies=1),
     Feature("limit", "a limit by the address of the client", 0.03, lambda _: [limit()], policies=1),
     Feature("api-key", "API keys", 0.03, lambda _: api_key(), _api_key, policies=1, refused=("/", {}, 401)),

@@ -1,7 +1,7 @@
 //! The order of problems: by kind, but a problem that may make the requests of a rule fail comes before these failures, which
 //! then name it.
 
-use super::problem::{Kind, Place, Problem, Symptom};
+use super::problem::{Kind, Problem, ProblemSource, Symptom};
 
 /// Place of a problem: its kind, and whether it is a symptom, or the number of further ones.
 type Rank = (Kind, bool);
@@ -14,7 +14,7 @@ pub(super) fn order(problems: &mut Vec<Problem>) {
     let rank = |it: &Problem| {
         (
             it.kind,
-            it.kind == Kind::Route && it.place == Place::Service,
+            it.kind == Kind::Route && it.place == ProblemSource::Service,
         )
     };
     let mut ranks: Vec<Rank> = problems.iter().map(rank).collect();

@@ -19,6 +19,7 @@ mod response;
 mod responses;
 mod scrape;
 mod shares;
+mod since;
 mod state;
 mod stream;
 mod tap;
@@ -61,6 +62,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum lifetime of a connection, which serves one request, unless it is a tap. It closes connections of clients that
 /// do not read the response: hyper has no write timeout.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Looks at the problems between two at the counters: each 30 s, which is enough where nobody asks.
+const LOOKS: u32 = 5;
 
 /// Binds an address. `[::]` falls back to `0.0.0.0` on hosts without IPv6.
 ///
@@ -98,10 +101,14 @@ pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shut
     }
 }
 
-/// Looks at the counters again and again.
+/// Looks at the problems and at the counters again and again.
 async fn look(state: &Arc<AdminState>) {
     loop {
-        tokio::time::sleep(recent::PERIOD).await;
+        for _ in 0..LOOKS {
+            tokio::time::sleep(recent::PERIOD / LOOKS).await;
+            // Without a look, problems are known since later.
+            let _ = compute(state, problems::note).await;
+        }
         // Without a look, what is recent is older.
         let _ = compute(state, AdminState::look).await;
     }

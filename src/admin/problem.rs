@@ -1,5 +1,6 @@
 //! A problem as the admin server shows it: what is wrong, with which object, and of which kind that is.
 
+use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use crate::ir::ObjectRef;
@@ -11,13 +12,15 @@ use crate::provider::file::FoundObjects;
 pub struct Problem {
     /// Where it is.
     #[serde(rename = "in")]
-    pub(super) place: Place,
+    pub(super) place: ProblemSource,
     /// What it is about.
     pub(super) kind: Kind,
     /// The object, as far as its name is known, or else the file.
     pub(super) object: String,
     /// What is wrong, and the effect.
     pub(super) message: String,
+    /// Since when it is known, in whole seconds; `None` before that is looked up.
+    pub(super) since: Option<Timestamp>,
     /// The object that needs a change, if it may be in a file.
     #[serde(skip)]
     pub(super) subject: Option<ObjectRef>,
@@ -32,7 +35,7 @@ pub struct Problem {
 /// Where a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Place {
+pub(super) enum ProblemSource {
     /// In what happens now.
     Service,
     /// In the objects.
@@ -130,10 +133,11 @@ impl Problem {
     /// Creates a problem of what happens now.
     pub(super) fn of_service(kind: Kind, object: String, message: String) -> Self {
         Self {
-            place: Place::Service,
+            place: ProblemSource::Service,
             kind,
             object,
             message,
+            since: None,
             subject: None,
             symptom: None,
             location: None,
@@ -143,7 +147,7 @@ impl Problem {
     /// Creates a problem of a file, or of an object that cannot be read.
     pub fn of_file(object: String, message: String, location: Option<FileLocation>) -> Self {
         Self {
-            place: Place::Configuration,
+            place: ProblemSource::Configuration,
             location,
             ..Self::of_service(Kind::File, object, message)
         }
@@ -152,7 +156,7 @@ impl Problem {
     /// Creates a problem of an object.
     pub(super) fn of_configuration(kind: Kind, object: &ObjectRef, message: String) -> Self {
         Self {
-            place: Place::Configuration,
+            place: ProblemSource::Configuration,
             subject: Some(object.clone()),
             ..Self::of_service(kind, object.to_string(), message)
         }

@@ -12,9 +12,23 @@ use crate::status::{Reason, ReportedProblem, StatusReport, Warning, WarningKind}
 use crate::table::Table;
 use crate::telemetry::metrics::MemoryUse;
 
-/// Returns the problems, each with the location of its object if that is in a file.
+/// Returns the problems, each with the time since when it is known, and the location of its object if that is in a file.
 pub(super) fn of(state: &AdminState, table: &Table) -> Vec<Problem> {
-    let mut all = in_service(state, table);
+    let mut all = with_those_of_objects(in_service(state, table), state);
+    let now = Timestamp::now();
+    let second = Timestamp::from_second(now.as_second());
+    state.since.set(&mut all, second.unwrap_or(now));
+    all
+}
+
+/// Looks at the problems, for the time since when they are known.
+pub(super) fn note(state: &AdminState) {
+    of(state, &state.table.load());
+}
+
+/// Adds the problems of files and objects to those of what happens now.
+fn with_those_of_objects(in_service: Vec<Problem>, state: &AdminState) -> Vec<Problem> {
+    let mut all = in_service;
     all.extend(state.files.load().iter().cloned());
     let report = state.report.load();
     let reported = report.reported_problems().into_iter();
@@ -96,5 +110,94 @@ fn kind_of_warning(warning: &Warning) -> Kind {
         WarningKind::SignIn => Kind::SignIn,
         WarningKind::Policy => Kind::Policy,
         WarningKind::Shadowed => Kind::Shadowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use arc_swap::ArcSwap;
+
+    use super::*;
+    use crate::ir::ObjectRef;
+    use crate::telemetry::metrics::StreamStats;
+    use crate::telemetry::{AccessLog, ProcessStats};
+
+    /// A process with a controller and an API server, and a policy that comes last.
+    fn state(stream: &Arc<StreamStats>) -> AdminState {
+        stream.connected();
+        let stats = ProcessStats {
+            stream: Some(stream.clone()),
+            ..ProcessStats::default()
+        };
+        stats.config.contacted();
+        let table = Arc::new(ArcSwap::from_pointee(Table::empty()));
+        let state = AdminState::new(table, stats, AccessLog::disabled());
+        let warning = Warning {
+            kind: WarningKind::Policy,
+            object: ObjectRef::new("portcullis.dev", "AccessPolicy", "default", "open"),
+            message: "permits more".to_owned(),
+        };
+        state.warnings.store(Arc::new(BTreeSet::from([warning])));
+        state
+    }
+
+    /// Returns the first problem where this is changed.
+    fn first(state: &AdminState, change: impl FnOnce(&mut InService<'_>)) -> (String, String) {
+        let (table, before) = (state.table.load(), state.recent.before());
+        let mut service = InService {
+            table: &table,
+            stats: &state.stats,
+            before: &before,
+            dropped: state.dropped_lines(),
+            memory: None,
+            now: Timestamp::now(),
+        };
+        change(&mut service);
+        let mut all = with_those_of_objects(troubles::of(&service), state);
+        let first = all.swap_remove(0);
+        (first.object, first.message)
+    }
+
+    #[test]
+    fn what_a_process_lacks_comes_first_until_it_has_it() {
+        let stream = Arc::default();
+        let state = state(&stream);
+        let changes: [(_, _, fn(&mut InService<'_>)); 4] = [
+            ("memory", "the kernel ends it at the limit", |it| {
+                let (resident, limit) = (480 << 20, 512 << 20);
+                it.memory = Some(MemoryUse { resident, limit });
+            }),
+            ("access log", "what reads them is too slow", |it| {
+                it.dropped.access_log = 1;
+            }),
+            ("log", "what reads them is too slow", |it| {
+                it.dropped.log = 1;
+            }),
+            ("API server", "changes of objects do not arrive", |it| {
+                it.now += Duration::from_secs(60);
+            }),
+        ];
+        let document = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+        let is_first = |(object, message): (String, String), expected: (&str, &str)| {
+            assert_eq!(object, expected.0, "{message}");
+            assert!(message.contains(expected.1), "{message}");
+            let (_, remedy) = message.rsplit_once(';').expect("a remedy");
+            assert!(document.contains(remedy), "{remedy}");
+        };
+        for (object, cause, change) in changes {
+            is_first(first(&state, change), (object, cause));
+            let repaired = first(&state, |_| {});
+            assert_eq!(repaired.0, "AccessPolicy default/open");
+        }
+        stream.disconnected();
+        let away = first(&state, |_| {});
+        is_first(away, ("controller", "changes of objects do not arrive"));
+        stream.connected();
+        let repaired = first(&state, |_| {});
+        assert_eq!(repaired.0, "AccessPolicy default/open");
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::problem::Problem;
 use super::recent::{DroppedLines, Recent};
+use super::since::Since;
 use super::token::TokenFile;
 use crate::provider::file::Locations;
 use crate::settings::metrics::MetricsDetail;
@@ -48,6 +49,8 @@ pub struct AdminState {
     pub(super) level_set: Notify,
     /// The counters of some minutes ago.
     pub(super) recent: Recent,
+    /// Since when each problem is known.
+    pub(super) since: Since,
     /// Permits one computation for a client at a time.
     pub(super) computing: Arc<Semaphore>,
     /// Permits a few streams of events.
@@ -71,6 +74,7 @@ impl AdminState {
             token: None,
             level_set: Notify::new(),
             recent: Recent::default(),
+            since: Since::default(),
             computing: Arc::new(Semaphore::new(1)),
             event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
         }

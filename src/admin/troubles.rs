@@ -173,8 +173,8 @@ fn unsent(service: &InService<'_>) -> Vec<Problem> {
     let unsent = now.unsent.saturating_sub(before.unsent);
     let trouble = (unsent > 0).then(|| {
         let message = format!(
-            "{unsent} spans and records of the access log were dropped in the {}: their collector is away or too slow; check it, \
-             or send it less by a TelemetryPolicy",
+            "{unsent} spans and records of the access log were dropped in the {}: their collector is away, too slow or \
+             refuses them, as the log says; check it, or send it less by a TelemetryPolicy",
             minutes(before.age())
         );
         Problem::of_service(Kind::Telemetry, "telemetry".to_owned(), message)
@@ -188,6 +188,21 @@ mod tests {
     use crate::admin::recent::{Counters, DroppedLines};
     use crate::telemetry::ProcessStats;
     use crate::telemetry::metrics::StreamStats;
+
+    fn in_service<'a>(
+        table: &'a Table,
+        stats: &'a ProcessStats,
+        before: &'a Counters,
+    ) -> InService<'a> {
+        InService {
+            table,
+            stats,
+            before,
+            dropped: DroppedLines::default(),
+            memory: None,
+            now: Timestamp::now(),
+        }
+    }
 
     #[test]
     fn of_each_kind_a_few_are_named() {
@@ -208,16 +223,8 @@ mod tests {
     #[test]
     fn nothing_is_wrong_with_an_empty_table() {
         let (table, stats) = (Table::empty(), ProcessStats::default());
-        let none = DroppedLines::default();
-        let before = Counters::now(&table, &stats, none);
-        let mut service = InService {
-            table: &table,
-            stats: &stats,
-            before: &before,
-            dropped: none,
-            memory: None,
-            now: Timestamp::now(),
-        };
+        let before = Counters::now(&table, &stats, DroppedLines::default());
+        let mut service = in_service(&table, &stats, &before);
         assert_eq!(of(&service), []);
         stats
             .connections
@@ -241,16 +248,8 @@ mod tests {
             stream: Some(stream.clone()),
             ..ProcessStats::default()
         };
-        let dropped = DroppedLines::default();
-        let before = Counters::now(&table, &stats, dropped);
-        let service = InService {
-            table: &table,
-            stats: &stats,
-            before: &before,
-            dropped,
-            memory: None,
-            now: Timestamp::now(),
-        };
+        let before = Counters::now(&table, &stats, DroppedLines::default());
+        let service = in_service(&table, &stats, &before);
         let kinds = |troubles: Vec<Problem>| -> Vec<Kind> {
             troubles.into_iter().map(|it| it.kind).collect()
         };
@@ -262,18 +261,11 @@ mod tests {
     #[test]
     fn silence_of_the_api_server_is_a_trouble_after_a_while() {
         let (table, stats) = (Table::empty(), ProcessStats::default());
-        let dropped = DroppedLines::default();
-        let before = Counters::now(&table, &stats, dropped);
+        let before = Counters::now(&table, &stats, DroppedLines::default());
         stats.config.contacted();
         let later = |time: Duration| {
-            let service = InService {
-                table: &table,
-                stats: &stats,
-                before: &before,
-                dropped,
-                memory: None,
-                now: Timestamp::now() + time,
-            };
+            let mut service = in_service(&table, &stats, &before);
+            service.now += time;
             of(&service)
         };
         assert_eq!(later(Duration::ZERO), []);

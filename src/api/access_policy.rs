@@ -1,15 +1,18 @@
 //! AccessPolicy, a CRD of Portcullis: who may send requests. Its CRD is deploy/crds/accesspolicies.yaml.
 
 use std::collections::BTreeMap;
+use std::fmt::Arguments;
 
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
 use super::filter::ExternalAuth;
 use super::http_route::{NameValueMatch, PathMatch};
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable, targets};
 use super::meta::ObjectMeta;
-use super::reference::{BackendObjectRef, ConfigMapRef, SecretRef};
+use super::reference::{
+    BackendObjectRef, ConfigMapRef, Credential, Found, ReferenceField, Role, SecretRef,
+};
 
 /// Who may send requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -63,6 +66,56 @@ pub struct AccessSpec {
     /// Which clients may send which requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authorization: Option<Authorization>,
+}
+
+/// Takes the fields with credentials, each with its path.
+pub type FoundCredentials<'f> = dyn FnMut(Arguments<'_>, ReferenceField<'_>) + 'f;
+
+impl AccessSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        targets(&self.target_refs, found);
+        self.credentials(&mut |_, field| found(field));
+        let providers = self.jwt.iter().flat_map(|it| &it.providers);
+        let remotes = providers.filter_map(|it| it.jwks.remote.as_ref());
+        for server in remotes.filter_map(|it| it.backend_ref.as_ref()) {
+            found(server.in_role(Role::KeyServer));
+        }
+        if let Some(external) = &self.external {
+            found(external.auth.backend_ref.in_role(Role::Server));
+        }
+    }
+
+    /// Visits the fields that refer to credentials, in their order, each with its path.
+    pub fn credentials(&self, found: &mut FoundCredentials<'_>) {
+        if let Some(basic) = &self.basic {
+            let field = basic
+                .secret_ref
+                .in_role(Role::Credential(Credential::Users));
+            found(format_args!("spec.basic.secretRef"), field);
+        }
+        let secrets = self.api_key.iter().flat_map(|it| &it.secret_refs);
+        for (index, secret) in secrets.enumerate() {
+            let field = secret.in_role(Role::Credential(Credential::ApiKeys));
+            found(format_args!("spec.apiKey.secretRefs[{index}]"), field);
+        }
+        let providers = self.jwt.iter().flat_map(|it| &it.providers);
+        for (index, provider) in providers.enumerate() {
+            let jwks = &provider.jwks;
+            jwks.credentials(format_args!("spec.jwt.providers[{index}].jwks"), found);
+        }
+        let Some(oidc) = &self.oidc else {
+            return;
+        };
+        if let Some(secret) = &oidc.client_secret_ref {
+            let field = secret.in_role(Role::Credential(Credential::ClientSecret));
+            found(format_args!("spec.oidc.clientSecretRef"), field);
+        }
+        if let Some(map) = &oidc.ca_config_map_ref {
+            let field = map.in_role(Role::Credential(Credential::Authorities));
+            found(format_args!("spec.oidc.caConfigMapRef"), field);
+        }
+    }
 }
 
 /// Which clients may send which requests. The first rule that a request meets decides.
@@ -292,6 +345,24 @@ pub struct Jwks {
     /// A JSON Web Key Set that the issuer publishes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<RemoteJwks>,
+}
+
+impl Jwks {
+    fn credentials(&self, path: Arguments<'_>, found: &mut FoundCredentials<'_>) {
+        if let Some(map) = &self.config_map_ref {
+            let field = map.in_role(Role::Credential(Credential::KeySet));
+            found(format_args!("{path}.configMapRef"), field);
+        }
+        if let Some(secret) = &self.secret_ref {
+            let field = secret.in_role(Role::Credential(Credential::SharedKey));
+            found(format_args!("{path}.secretRef"), field);
+        }
+        let remote = self.remote.as_ref();
+        if let Some(map) = remote.and_then(|it| it.ca_config_map_ref.as_ref()) {
+            let field = map.in_role(Role::Credential(Credential::Authorities));
+            found(format_args!("{path}.remote.caConfigMapRef"), field);
+        }
+    }
 }
 
 /// A JSON Web Key Set that is fetched.

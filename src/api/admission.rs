@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 use thin_vec::ThinVec;
 
+use super::annotation::INGRESS_NGINX;
 use super::object::{Kind, Object};
 use super::protection::protects;
 use super::unreadable::{self, Outcome};
@@ -208,6 +209,9 @@ fn unwatched(mut value: Map<String, Value>, api_version: &str, kind: &str) -> Ad
         return Admission::invalid(known, id, &Value::Object(value), findings);
     }
     let metadata = value.get("metadata").and_then(Value::as_object);
+    if is_ingress(group, kind) {
+        findings.extend(of_ingress_nginx(metadata));
+    }
     let part = |key| {
         metadata
             .map(|metadata| text(metadata, key))
@@ -271,14 +275,30 @@ fn unknown(
         None => {
             let mut message =
                 format!("{kind} of {api_version} is not a kind that Portcullis reads; ignored");
-            if (group, kind) == ("networking.k8s.io", "Ingress") {
+            if is_ingress(group, kind) {
                 message.push_str(
-                    "; ingress2gateway (github.com/kubernetes-sigs/ingress2gateway) converts it to routes",
+                    "; `portcullis migrate` converts those of ingress-nginx to routes and policies",
                 );
             }
             Finding::warning("kind", message)
         }
     }
+}
+
+fn is_ingress(group: &str, kind: &str) -> bool {
+    (group, kind) == ("networking.k8s.io", "Ingress")
+}
+
+/// Returns a note for each annotation of ingress-nginx.
+fn of_ingress_nginx(metadata: Option<&Map<String, Value>>) -> impl Iterator<Item = Finding> {
+    let annotations = metadata.and_then(|it| it.get("annotations"));
+    let keys = annotations.and_then(Value::as_object).into_iter();
+    let keys = keys.flat_map(Map::keys);
+    keys.filter(|key| key.starts_with(INGRESS_NGINX))
+        .map(|key| Finding {
+            severity: Severity::Note,
+            ..Finding::error(format!("metadata.annotations[{key}]"), "ignored")
+        })
 }
 
 /// Reports whether text can be a kind or an `apiVersion`.

@@ -151,6 +151,14 @@ pub struct SliceEndpoint {
     pub hints: Option<Box<EndpointHints>>,
 }
 
+impl SliceEndpoint {
+    /// Returns the name of the pod behind the endpoint.
+    pub fn pod_name(&self) -> Option<&str> {
+        let target = self.target_ref.as_ref()?;
+        (target.kind == "Pod").then_some(target.name.as_str())
+    }
+}
+
 /// Which clients should use an endpoint. The EndpointSlice controller sets this for Services that ask for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -200,6 +208,19 @@ pub struct EndpointConditions {
     /// Is terminating; absent means false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminating: Option<bool>,
+}
+
+impl EndpointConditions {
+    /// Reports whether the endpoint gets requests.
+    pub fn is_ready(&self) -> bool {
+        self.ready.unwrap_or(true)
+    }
+
+    /// Reports whether the endpoint may get requests: it is ready, or it is terminating and still serves.
+    pub fn may_get_requests(&self) -> bool {
+        let is_serving = self.serving.unwrap_or(self.is_ready());
+        self.is_ready() || self.terminating.unwrap_or(false) && is_serving
+    }
 }
 
 /// A port of an [`EndpointSlice`].

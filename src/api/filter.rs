@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::reference::{BackendObjectRef, LocalObjectReference};
+use super::reference::{BackendObjectRef, Found, LocalObjectReference, Role};
 use crate::ir::sharing::Text;
 
 /// A filter. `type` selects the field with its settings.
@@ -36,6 +36,20 @@ pub struct HttpFilter {
     /// A filter of another kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extension_ref: Option<Box<LocalObjectReference>>,
+}
+
+impl HttpFilter {
+    /// Visits the fields that refer to other objects.
+    pub(super) fn references(&self, found: &mut Found<'_>) {
+        let mirror = self.request_mirror.iter().map(|it| &it.backend_ref);
+        let auth = self.external_auth.iter().map(|it| &it.backend_ref);
+        for server in mirror.chain(auth) {
+            found(server.in_role(Role::Server));
+        }
+        if let Some(filter) = &self.extension_ref {
+            found(filter.in_role(Role::Filter));
+        }
+    }
 }
 
 /// Header changes: set, add, remove.

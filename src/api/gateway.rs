@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use super::reference::{LocalObjectReference, ObjectReference, ParentRef, SecretRef};
+use super::reference::{
+    Found, LocalObjectReference, ObjectReference, ParentRef, Purpose, Role, SecretRef,
+};
 use crate::ir::object_ref::GATEWAY_GROUP;
 use crate::ir::sharing::Text;
 
@@ -27,6 +29,15 @@ pub struct GatewayClassSpec {
     /// Parameters of all Gateways of the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters_ref: Option<ObjectReference>,
+}
+
+impl GatewayClassSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        if let Some(parameters) = &self.parameters_ref {
+            found(parameters.in_role(Role::Parameters));
+        }
+    }
 }
 
 /// A Gateway.
@@ -61,6 +72,40 @@ pub struct GatewaySpec {
     /// `All` makes it a default Gateway; `None` is the default (GEP-3793).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_scope: Option<String>,
+}
+
+impl GatewaySpec {
+    /// Visits the fields that refer to other objects, in their order.
+    pub fn references(&self, found: &mut Found<'_>) {
+        let infrastructure = self.infrastructure.iter();
+        for parameters in infrastructure.filter_map(|it| it.parameters_ref.as_ref()) {
+            found(parameters.in_role(Role::Parameters));
+        }
+        certificates(&self.listeners, found);
+        let Some(GatewayTls { frontend, backend }) = &self.tls else {
+            return;
+        };
+        let backend = backend.iter();
+        for client in backend.filter_map(|it| it.client_certificate_ref.as_ref()) {
+            found(client.in_role(Role::Contents(Purpose::Certificate)));
+        }
+        let configs = frontend.iter().flat_map(|it| {
+            let ports = it.per_port.iter().map(|port| &port.tls);
+            std::iter::once(&it.default).chain(ports)
+        });
+        let validations = configs.filter_map(|config| config.validation.as_ref());
+        for authority in validations.flat_map(|it| &it.ca_certificate_refs) {
+            found(authority.in_role(Role::Contents(Purpose::Authority)));
+        }
+    }
+}
+
+/// Visits the certificates of listeners.
+fn certificates(listeners: &[Listener], found: &mut Found<'_>) {
+    let tls = listeners.iter().filter_map(|it| it.tls.as_ref());
+    for certificate in tls.flat_map(|tls| &tls.certificate_refs) {
+        found(certificate.in_role(Role::Contents(Purpose::Certificate)));
+    }
 }
 
 /// An entry of `spec.addresses`.
@@ -271,6 +316,14 @@ pub struct ListenerSetSpec {
     pub parent_ref: ParentRef,
     /// Listeners, 1 to 64.
     pub listeners: Vec<Listener>,
+}
+
+impl ListenerSetSpec {
+    /// Visits the fields that refer to other objects, in their order.
+    pub fn references(&self, found: &mut Found<'_>) {
+        found(self.parent_ref.in_role(Role::Parent));
+        certificates(&self.listeners, found);
+    }
 }
 
 /// Permission for references from other namespaces.

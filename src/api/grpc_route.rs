@@ -47,14 +47,7 @@ pub struct GrpcRule {
 
 impl RouteRule for GrpcRule {
     fn references(&self) -> (&[HttpFilter], &[BackendRef<HttpFilter>]) {
-        let Self {
-            name: _,
-            matches: _,
-            filters,
-            backend_refs,
-            session_persistence: _,
-        } = self;
-        (filters, backend_refs)
+        (&self.filters, &self.backend_refs)
     }
 }
 

@@ -54,16 +54,7 @@ pub struct HttpRule {
 
 impl RouteRule for HttpRule {
     fn references(&self) -> (&[HttpFilter], &[BackendRef<HttpFilter>]) {
-        let Self {
-            name: _,
-            matches: _,
-            filters,
-            backend_refs,
-            timeouts: _,
-            retry: _,
-            session_persistence: _,
-        } = self;
-        (filters, backend_refs)
+        (&self.filters, &self.backend_refs)
     }
 }
 

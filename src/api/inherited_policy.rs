@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::meta::Resource;
+use super::reference::{Found, ReferenceField, Role, shapes};
 
 /// A policy that applies to its target and to everything below it.
 pub trait InheritedPolicy: Resource {
@@ -32,6 +33,17 @@ pub struct SectionTargetRef {
     /// A listener, or a rule of a route; absent means the whole object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
+}
+
+shapes! {
+    SectionTargetRef: it => None, None;
+}
+
+/// Visits the targets of a policy.
+pub(super) fn targets(of_policy: &[SectionTargetRef], found: &mut Found<'_>) {
+    for target in of_policy {
+        found(target.in_role(Role::Target));
+    }
 }
 
 /// How a policy relates to those below it.

@@ -1,13 +1,15 @@
 //! The table of kinds: a row for each kind, from which everything that lists kinds is made. Must not know what objects mean.
 
+use super::inference_pool::INFERENCE_GROUP;
 use super::meta::{ObjectMeta, Resource};
 use super::parameters::GROUP;
 use super::service_import::MULTICLUSTER_GROUP;
 use super::xbackend::EXPERIMENTAL_GROUP;
 use super::{
     access_policy, backend_policy, backend_tls_override, client_policy, core, gateway, grpc_route,
-    http_route, key_set, l4_route, parameters, pod, policy, rate_limit_policy, release_backend,
-    route_filter, route_policy, service_import, telemetry_policy, traffic_policy, xbackend,
+    http_route, inference_pool, key_set, l4_route, parameters, pod, policy, rate_limit_policy,
+    release_backend, route_filter, route_policy, service_import, telemetry_policy, traffic_policy,
+    xbackend,
 };
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -53,6 +55,8 @@ macro_rules! kinds {
                 { EXPERIMENTAL_GROUP, "XBackend", ["v1alpha1"], "xbackend", status: Some(StatusShape::Backend) },
             release_backends: release_backend::ReleaseBackend
                 { GROUP, "ReleaseBackend", ["v1alpha1"], "releasebackend", status: Some(StatusShape::ReleaseBackend) },
+            inference_pools: inference_pool::InferencePool
+                { INFERENCE_GROUP, "InferencePool", ["v1"], "inferencepool", status: Some(StatusShape::Backend) },
             access_policies: access_policy::AccessPolicy
                 { GROUP, "AccessPolicy", ["v1alpha1"], "accesspolicy", status: Some(StatusShape::Policy) },
             client_policies: client_policy::ClientPolicy

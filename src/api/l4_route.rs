@@ -57,10 +57,6 @@ pub struct L4Rule {
 
 impl RouteRule for L4Rule {
     fn references(&self) -> (&[HttpFilter], &[BackendRef<HttpFilter>]) {
-        let Self {
-            name: _,
-            backend_refs,
-        } = self;
-        (&[], backend_refs)
+        (&[], &self.backend_refs)
     }
 }

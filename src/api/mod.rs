@@ -15,6 +15,7 @@ mod finding;
 pub mod gateway;
 pub mod grpc_route;
 pub mod http_route;
+pub mod inference_pool;
 pub mod inherited_policy;
 pub mod key_set;
 pub mod kind;
@@ -54,6 +55,8 @@ pub use meta::{Key, ObjectMeta, Resource, UnknownFields};
 pub use object::{Kind, Object};
 pub use protection::{Protection, protecting_kind, protection, protects, waits};
 pub(crate) use schema::nearest;
+#[cfg(test)]
+pub(crate) use schema::sample_of;
 pub use whole::{decode_whole, decode_whole_event, unknown_to_sender};
 
 pub use crate::ir::ObjectRef;

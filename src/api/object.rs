@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde_json::Value;
 
+use super::inherited_policy::targets;
 use super::kind::{ExperimentalKind, StatusShape, X_LISTENER_SET, kinds};
 use super::meta::{ObjectMeta, Resource};
+use super::reference::Found;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{api_version, group_and_version};
 
@@ -71,6 +73,46 @@ macro_rules! objects {
 }
 kinds!(objects);
 
+impl Object {
+    /// Visits the fields that refer to other objects by name.
+    pub fn references(&self, found: &mut Found<'_>) {
+        match self {
+            Self::GatewayClass(class) => class.spec.references(found),
+            Self::Gateway(gateway) => gateway.spec.references(found),
+            Self::ListenerSet(set) => set.spec.references(found),
+            Self::HttpRoute(route) => route.spec.references(found),
+            Self::GrpcRoute(route) => route.spec.references(found),
+            Self::TlsRoute(route) => route.spec.references(found),
+            Self::TcpRoute(route) => route.spec.references(found),
+            Self::UdpRoute(route) => route.spec.references(found),
+            Self::BackendTlsPolicy(policy) => policy.spec.references(found),
+            Self::BackendTlsOverride(policy) => policy.spec.references(found),
+            Self::BackendTrafficPolicy(policy) => policy.spec.references(found),
+            Self::BackendPolicy(policy) => targets(&policy.spec.target_refs, found),
+            Self::TelemetryPolicy(policy) => policy.spec.references(found),
+            Self::XBackend(backend) => backend.spec.references(found),
+            Self::InferencePool(pool) => pool.spec.references(found),
+            Self::AccessPolicy(policy) => policy.spec.references(found),
+            Self::ClientPolicy(policy) => targets(&policy.spec.target_refs, found),
+            Self::RateLimitPolicy(policy) => targets(&policy.spec.target_refs, found),
+            Self::RoutePolicy(policy) => policy.spec.references(found),
+            Self::RouteFilter(filter) => filter.spec.references(found),
+            // A test compares all with the schemas. What GatewayParameters refer to is for pods.
+            Self::ReferenceGrant(_)
+            | Self::GatewayParameters(_)
+            | Self::Namespace(_)
+            | Self::Pod(_)
+            | Self::Service(_)
+            | Self::ServiceImport(_)
+            | Self::EndpointSlice(_)
+            | Self::ReleaseBackend(_)
+            | Self::Secret(_)
+            | Self::ConfigMap(_)
+            | Self::KeySet(_) => {}
+        }
+    }
+}
+
 /// A type of the table.
 trait Row {
     /// Its kind.
@@ -120,7 +162,7 @@ pub struct Kind {
     is_watched: bool,
     /// Schema of the kind, as compact JSON.
     pub(super) schema: &'static str,
-    decode: fn(&Value) -> Result<Object, serde_json::Error>,
+    decode: fn(&[u8]) -> Result<Object, serde_json::Error>,
     decode_event: fn(&[u8]) -> Result<Object, serde_json::Error>,
 }
 
@@ -182,7 +224,13 @@ impl Kind {
 
     /// Decodes an object that satisfies the kind's schema.
     pub fn decode(&self, value: &Value) -> Result<Object, serde_json::Error> {
-        (self.decode)(value)
+        // As text, as it arrives in events: code that reads a type from a `Value`, too, would be as long again.
+        (self.decode)(&serde_json::to_vec(value)?).map_err(|error| {
+            // The position is one in a text that nobody has written.
+            let reason = error.to_string();
+            let reason = reason.rsplit_once(" at line ").map_or(&*reason, |it| it.0);
+            serde_json::Error::custom(reason)
+        })
     }
 
     /// Decodes the object of a watch event, which is JSON. Faster than [`Kind::decode`], which needs a [`Value`].
@@ -197,12 +245,12 @@ pub(super) struct Event<T> {
     pub(super) object: T,
 }
 
-fn decode<T>(value: &Value) -> Result<Object, serde_json::Error>
+fn decode<T>(text: &[u8]) -> Result<Object, serde_json::Error>
 where
     T: DeserializeOwned,
     Arc<T>: Into<Object>,
 {
-    T::deserialize(value).map(|object| Arc::new(object).into())
+    serde_json::from_slice::<T>(text).map(|object| Arc::new(object).into())
 }
 
 fn decode_event<T>(event: &[u8]) -> Result<Object, serde_json::Error>
@@ -216,7 +264,37 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::api::sample_of;
+
+    #[test]
+    fn references_are_those_of_the_schema() {
+        let mut kinds = 0;
+        for kind in Kind::all() {
+            let Some((object, expected)) = sample_of(kind) else {
+                continue;
+            };
+            kinds += 1;
+            let mut references = BTreeSet::new();
+            object.references(&mut |it| {
+                assert!(references.insert(it.name.to_owned()), "{} twice", it.name);
+            });
+            assert_eq!(references, expected, "{}", kind.kind);
+        }
+        assert_eq!(kinds, 20);
+    }
+
+    #[test]
+    fn errors_have_no_position_in_a_text_that_nobody_has_written() {
+        let value = serde_json::json!({"metadata": {"name": 7}});
+        let error = KINDS[0].decode(&value).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid type: integer `7`, expected a string"
+        );
+    }
 
     #[test]
     fn kinds_that_are_only_streamed_are_the_last_ones() {

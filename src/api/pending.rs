@@ -11,6 +11,7 @@ use super::inherited_policy::SectionTargetRef;
 use super::object::Object;
 use super::policy::{BackendTlsPolicy, PolicyTargetRef};
 use super::rate_limit_policy::RateLimitPolicy;
+use super::reference::Role;
 
 /// Applies a function to two versions of a policy that protects; `None` for other objects.
 macro_rules! pair {
@@ -78,7 +79,7 @@ where
 
 /// A policy that protects requests.
 trait Protecting: Clone {
-    type Target: Target;
+    type Target: ProtectedTarget;
 
     fn targets(&self) -> &[Self::Target];
 
@@ -112,26 +113,21 @@ protecting!(SectionTargetRef: AccessPolicy, ClientPolicy, RateLimitPolicy);
 protecting!(PolicyTargetRef: BackendTlsPolicy, BackendTlsOverride);
 
 /// A target of a policy.
-trait Target: Clone {
+trait ProtectedTarget: Clone {
     /// Reports whether a policy for this target applies to another one.
     fn covers(&self, other: &Self) -> bool;
 }
 
-impl Target for SectionTargetRef {
+impl ProtectedTarget for SectionTargetRef {
     fn covers(&self, other: &Self) -> bool {
-        self.group == other.group
-            && self.kind == other.kind
-            && self.name == other.name
+        self.in_role(Role::Target) == other.in_role(Role::Target)
             && is_part(&self.section_name, &other.section_name)
     }
 }
 
-impl Target for PolicyTargetRef {
+impl ProtectedTarget for PolicyTargetRef {
     fn covers(&self, other: &Self) -> bool {
-        self.group == other.group
-            && self.kind == other.kind
-            && self.namespace == other.namespace
-            && self.name == other.name
+        self.in_role(Role::Target) == other.in_role(Role::Target)
             && is_part(&self.section_name, &other.section_name)
             && is_part(&self.from, &other.from)
     }
@@ -172,7 +168,7 @@ where
 }
 
 /// Returns the targets that none of the known ones covers.
-fn uncovered<T: Target>(targets: &[T], known: &[T]) -> Vec<T> {
+fn uncovered<T: ProtectedTarget>(targets: &[T], known: &[T]) -> Vec<T> {
     let is_uncovered = |target: &&T| !known.iter().any(|it| it.covers(target));
     targets.iter().filter(is_uncovered).cloned().collect()
 }

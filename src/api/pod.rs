@@ -1,16 +1,18 @@
-//! Pod, with the fields that define endpoints: labels, ports of containers, addresses and readiness. Other fields are
-//! not read, so that a change of them does not change the object.
+//! Pod, with the fields that define endpoints: labels, ports of containers, the ports that it serves of a pool, addresses and
+//! readiness. Other fields are not read, so that a change of them does not change the object.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::inference_pool::ACTIVE_PORTS;
 use super::meta::ObjectMeta;
-use crate::ir::sharing::TextMap;
 
-/// A Pod, without annotations.
+/// A Pod, without other annotations than [`ACTIVE_PORTS`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Pod {
     /// Metadata.
-    #[serde(deserialize_with = "without_annotations")]
+    #[serde(deserialize_with = "without_others")]
     pub metadata: ObjectMeta,
     /// Spec.
     #[serde(default)]
@@ -94,10 +96,12 @@ impl Pod {
     }
 }
 
-/// Reads metadata without annotations: they are not used here and can be long.
-fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+/// Reads metadata without the annotations that are not used here: they can be long.
+fn without_others<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut metadata = ObjectMeta::deserialize(deserializer)?;
-    metadata.annotations = TextMap::default();
+    let ports = metadata.annotations.get(ACTIVE_PORTS);
+    let ports = ports.map(|ports| (ACTIVE_PORTS.to_owned(), ports.clone()));
+    metadata.annotations = ports.into_iter().collect::<BTreeMap<_, _>>().into();
     Ok(metadata)
 }
 

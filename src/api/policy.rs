@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::inherited_policy::Unreadable;
 use super::meta::{ObjectMeta, Resource};
-use super::reference::LocalObjectReference;
+use super::reference::{Found, LocalObjectReference, Purpose, ReferenceField, Role, shapes};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -82,6 +82,20 @@ pub struct BackendTlsSpec {
     pub options: BTreeMap<String, String>,
 }
 
+impl BackendTlsSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        for target in &self.target_refs {
+            found(target.in_role(Role::Target));
+            target
+                .from
+                .iter()
+                .for_each(|it| found(it.in_role(Role::Sender)));
+        }
+        self.validation.references(found);
+    }
+}
+
 /// How a backend's certificate is verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -100,6 +114,15 @@ pub struct BackendTlsValidation {
     pub insecure_skip_verify: bool,
     /// `sha256/` and the base64 of the SHA-256 of a SubjectPublicKeyInfo. The certificate must have one of these keys.
     pub pins: Vec<String>,
+}
+
+impl BackendTlsValidation {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        for authority in &self.ca_certificate_refs {
+            found(authority.in_role(Role::Contents(Purpose::Authority)));
+        }
+    }
 }
 
 /// A name of a certificate.
@@ -153,6 +176,11 @@ pub struct FromRef {
     pub section_name: Option<String>,
 }
 
+shapes! {
+    PolicyTargetRef: it => it.namespace.as_deref().filter(|it| !it.is_empty()), None;
+    FromRef: it => None, None;
+}
+
 fn gateway_group() -> String {
     GATEWAY_GROUP.to_owned()
 }
@@ -160,12 +188,6 @@ fn gateway_group() -> String {
 impl PolicyTargetRef {
     /// Returns the target of a policy in namespace `own`.
     pub fn object_ref(&self, own: &str) -> ObjectRef {
-        let namespace = self.namespace.as_deref().filter(|it| !it.is_empty());
-        ObjectRef::new(
-            &self.group,
-            &self.kind,
-            namespace.unwrap_or(own),
-            &self.name,
-        )
+        self.in_role(Role::Target).object_ref(own)
     }
 }

@@ -55,6 +55,8 @@ pub fn protection(kind: &Kind) -> Protection {
         KindName::XBackend => Protection::Waits,
         // The same, and they go to the Services of its pods.
         KindName::ReleaseBackend => Protection::Waits,
+        // The same, and its picker gets them, too.
+        KindName::InferencePool => Protection::Waits,
         // Requests of rules pass that were refused without it.
         KindName::RouteFilter => Protection::Waits,
         // What refers to another namespace is used, such as a backend or a certificate.
@@ -71,15 +73,15 @@ pub fn protection(kind: &Kind) -> Protection {
         KindName::Secret => Protection::Waits,
         // A listener is served that lacked the authorities of its clients.
         KindName::ConfigMap => Protection::Waits,
+        // Requests reach a Service that had no endpoints.
+        KindName::EndpointSlice => Protection::Waits,
+        // Requests reach a release of a ReleaseBackend that had none.
+        KindName::Pod => Protection::Waits,
 
         // Requests are served without it, and it sends none.
         KindName::BackendTrafficPolicy => Protection::Neither,
         // The same.
         KindName::BackendPolicy => Protection::Neither,
-        // It says where the pods of a Service are, whose requests are served already.
-        KindName::EndpointSlice => Protection::Neither,
-        // The same of a ReleaseBackend.
-        KindName::Pod => Protection::Neither,
         // No watch has it: Portcullis itself creates it.
         KindName::KeySet => Protection::Neither,
     }

@@ -1,4 +1,5 @@
-//! References between objects: one type for each shape, shared by all kinds that use it.
+//! References between objects: one type for each shape, shared by all kinds that use it, and what objects are referred to for.
+//! Must not know which kinds have which references: each says it beside its fields.
 
 use std::fmt;
 use std::ops::Deref;
@@ -29,6 +30,148 @@ fn secret_kind() -> Text {
 
 fn one() -> u32 {
     1
+}
+
+/// What an object refers to another one for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It has parameters of the object.
+    Parameters,
+    /// The object is attached to it.
+    Parent,
+    /// The policy applies to it.
+    Target,
+    /// The policy applies to requests that it sends.
+    Sender,
+    /// It gets the requests of a rule.
+    Backend,
+    /// It gets copies of requests, or requests of Portcullis itself.
+    Server,
+    /// Keys are fetched from it.
+    KeyServer,
+    /// It is a filter of a rule.
+    Filter,
+    /// A Secret or a ConfigMap is used for this.
+    Contents(Purpose),
+    /// Credentials are read from a Secret or a ConfigMap.
+    Credential(Credential),
+}
+
+impl Role {
+    /// Reports whether contents of Secrets and ConfigMaps are used.
+    pub fn uses_contents(self) -> bool {
+        matches!(self, Self::Contents(_) | Self::Credential(_))
+    }
+}
+
+/// What a Secret or a ConfigMap is used for, apart from credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// A certificate with its key.
+    Certificate,
+    /// Certificates of authorities.
+    Authority,
+    /// Texts that responses are made of.
+    Texts,
+}
+
+impl Purpose {
+    /// All purposes.
+    pub const ALL: [Self; 3] = [Self::Certificate, Self::Authority, Self::Texts];
+}
+
+/// What a policy reads from a Secret or a ConfigMap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// Users with passwords.
+    Users,
+    /// API keys of clients.
+    ApiKeys,
+    /// A key that issuers of tokens have, too.
+    SharedKey,
+    /// The secret of a client of an OpenID provider.
+    ClientSecret,
+    /// Public keys of an issuer of tokens.
+    KeySet,
+    /// Certificates of the authorities of a server that keys are fetched from.
+    Authorities,
+}
+
+/// A field that refers to another object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReferenceField<'a> {
+    /// What for.
+    pub role: Role,
+    /// Group.
+    pub group: &'a str,
+    /// Kind.
+    pub kind: &'a str,
+    /// Namespace; `None` means the namespace of the object with the field.
+    pub namespace: Option<&'a str>,
+    /// Name.
+    pub name: &'a str,
+    /// Port.
+    pub port: Option<u16>,
+}
+
+/// Takes the fields of an object that refer to others.
+pub type Found<'f> = dyn FnMut(ReferenceField<'_>) + 'f;
+
+impl<'a> ReferenceField<'a> {
+    /// Creates a reference to a ConfigMap in the namespace of the object.
+    pub(super) fn config_map(role: Role, name: &'a str) -> Self {
+        Self {
+            role,
+            group: "",
+            kind: "ConfigMap",
+            namespace: None,
+            name,
+            port: None,
+        }
+    }
+
+    /// Reports whether it names this kind of the core group.
+    pub fn is_core(&self, kind: &str) -> bool {
+        self.group.is_empty() && self.kind == kind
+    }
+
+    /// Returns the name of the other object, for an object in namespace `own`.
+    pub fn object_ref(&self, own: &str) -> ObjectRef {
+        let namespace = self.namespace.unwrap_or(own);
+        ObjectRef::new(self.group, self.kind, namespace, self.name)
+    }
+}
+
+/// Declares how the namespace and the port of references of a type are read.
+macro_rules! shapes {
+    ($($type:ty $(, $filter:ident)?: $reference:ident => $namespace:expr, $port:expr;)+) => {
+        $(
+            impl$(<$filter>)? $type {
+                /// Returns the reference as one in this role.
+                pub fn in_role(&self, role: Role) -> ReferenceField<'_> {
+                    let $reference = self;
+                    ReferenceField {
+                        role,
+                        group: &$reference.group,
+                        kind: &$reference.kind,
+                        namespace: $namespace,
+                        name: &$reference.name,
+                        port: $port,
+                    }
+                }
+            }
+        )+
+    };
+}
+pub(super) use shapes;
+
+shapes! {
+    ParentRef: it => it.namespace.as_deref(), it.port;
+    BackendObjectRef: it => it.namespace.as_deref(), it.port;
+    BackendRef<F>, F: it => it.namespace.as_deref(), it.port;
+    SecretRef: it => it.namespace.as_deref(), None;
+    ObjectReference: it => it.namespace.as_deref(), None;
+    LocalObjectReference: it => None, None;
 }
 
 /// A reference to a Gateway or ListenerSet: a route's or ListenerSet's to its parent, or a status entry's to the parent or
@@ -143,8 +286,7 @@ pub struct BackendObjectRef {
 impl BackendObjectRef {
     /// Returns the name of the backend, for a reference in namespace `own`.
     pub fn object_ref(&self, own: &str) -> ObjectRef {
-        let namespace = self.namespace.as_deref().unwrap_or(own);
-        ObjectRef::new(&self.group, &self.kind, namespace, &self.name)
+        self.in_role(Role::Backend).object_ref(own)
     }
 }
 
@@ -237,4 +379,11 @@ pub struct LocalObjectReference {
 pub struct ConfigMapRef {
     /// Name.
     pub name: String,
+}
+
+impl ConfigMapRef {
+    /// Returns the reference as one in this role.
+    pub fn in_role(&self, role: Role) -> ReferenceField<'_> {
+        ReferenceField::config_map(role, &self.name)
+    }
 }

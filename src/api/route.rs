@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::HttpFilter;
 use super::meta::Resource;
-use super::reference::{BackendRef, ParentRefs};
+use super::reference::{BackendRef, Found, ParentRefs, Role};
 use crate::ir::sharing::Text;
 
 /// Spec of a route with rules of this type.
@@ -29,6 +29,22 @@ impl<R> RouteSpec<R> {
     }
 }
 
+impl<R: RouteRule> RouteSpec<R> {
+    /// Visits the fields that refer to other objects, in their order.
+    pub fn references(&self, found: &mut Found<'_>) {
+        for parent in &*self.parent_refs {
+            found(parent.in_role(Role::Parent));
+        }
+        for (filters, backend_refs) in self.rules.iter().map(R::references) {
+            filters.iter().for_each(|it| it.references(found));
+            for backend in backend_refs {
+                found(backend.in_role(Role::Backend));
+                backend.filters.iter().for_each(|it| it.references(found));
+            }
+        }
+    }
+}
+
 /// A kind of route with rules.
 pub trait RouteResource: Resource {
     /// Type of its rules.
@@ -40,7 +56,6 @@ pub trait RouteResource: Resource {
 
 /// A rule, as far as it refers to objects.
 pub trait RouteRule {
-    /// Returns the fields with references: filters and backendRefs. Destructures the rule, so that a new field with a
-    /// reference fails to compile until it is handled.
+    /// Returns the fields with references: filters and backendRefs.
     fn references(&self) -> (&[HttpFilter], &[BackendRef<HttpFilter>]);
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::HeaderValue;
 use super::meta::ObjectMeta;
+use super::reference::{Found, Purpose, ReferenceField, Role};
 
 /// A filter of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -26,6 +27,17 @@ pub struct RouteFilterSpec {
     /// Responds itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_response: Option<DirectResponse>,
+}
+
+impl RouteFilterSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        let response = self.direct_response.iter();
+        for map in response.filter_map(|it| it.config_map_ref.as_ref()) {
+            let role = Role::Contents(Purpose::Texts);
+            found(ReferenceField::config_map(role, &map.name));
+        }
+    }
 }
 
 /// A change of the path by a regular expression.

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::HeaderModifier;
 use super::http_route::{HttpRetry, HttpTimeouts};
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, targets};
 use super::meta::ObjectMeta;
-use super::reference::BackendObjectRef;
+use super::reference::{BackendObjectRef, Found, Purpose, ReferenceField, Role};
 
 /// How requests are handled.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -48,6 +48,22 @@ pub struct RouteSpec {
     /// Pages in place of responses with an error status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_pages: Option<Vec<ErrorPage>>,
+}
+
+impl RouteSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        targets(&self.target_refs, found);
+        for page in self.error_pages.iter().flatten() {
+            if let Some(map) = &page.config_map_ref {
+                let role = Role::Contents(Purpose::Texts);
+                found(ReferenceField::config_map(role, &map.name));
+            }
+            if let Some(server) = &page.backend_ref {
+                found(server.in_role(Role::Server));
+            }
+        }
+    }
 }
 
 /// Timeouts.

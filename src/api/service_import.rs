@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::core::ServicePort;
+use super::core::{SERVICE_NAME_LABEL, ServicePort};
 use super::meta::ObjectMeta;
 
 /// Group of the Multi-Cluster Services API.
@@ -11,6 +11,9 @@ pub const MULTICLUSTER_GROUP: &str = "multicluster.x-k8s.io";
 
 /// Label of an EndpointSlice that names its ServiceImport.
 pub const SERVICE_IMPORT_LABEL: &str = "multicluster.kubernetes.io/service-name";
+
+/// The labels by which an EndpointSlice names the objects whose endpoints it has.
+pub const OWNER_LABELS: [&str; 2] = [SERVICE_NAME_LABEL, SERVICE_IMPORT_LABEL];
 
 /// A Service of a set of clusters, as seen from one of them. Its type is not read: it says how clients reach the
 /// Service, but Portcullis connects to the endpoints.

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use super::reference::{BackendObjectRef, LocalObjectReference};
+use super::reference::{BackendObjectRef, Found, LocalObjectReference, Role};
 
 /// Traces and the access log of the requests through Gateways.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -28,6 +28,19 @@ pub struct TelemetrySpec {
     /// The access log; absent means that of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_log: Option<AccessLog>,
+}
+
+impl TelemetrySpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        for target in &self.target_refs {
+            found(target.in_role(Role::Target));
+        }
+        let tracing = self.tracing.iter();
+        for provider in tracing.filter_map(|it| it.provider.as_ref()) {
+            found(provider.backend_ref.in_role(Role::Server));
+        }
+    }
 }
 
 /// The access log of requests.

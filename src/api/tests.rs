@@ -413,6 +413,17 @@ fn reads_status_of_pod_and_no_other_fields() {
 }
 
 #[test]
+fn pod_keeps_no_annotation_but_its_active_ports() {
+    let ports = "inference.networking.k8s.io/active-ports";
+    let annotations = json!({ports: "8000", "other": "long"});
+    let value = json!({"metadata": {"name": "a", "namespace": "b", "annotations": annotations}});
+    let kind = Kind::find("v1", "Pod").unwrap();
+    let object = kind.decode(&value).unwrap();
+    let kept = &object.to_value().unwrap()["metadata"]["annotations"];
+    assert_eq!(*kept, json!({ports: "8000"}));
+}
+
+#[test]
 fn pod_is_ready_only_by_its_condition() {
     let is_ready = |status: Value| {
         let value = json!({"metadata": {"name": "a", "namespace": "b"}, "status": status});

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use super::reference::LocalObjectReference;
+use super::reference::{Found, LocalObjectReference, Role};
 use super::session_persistence::SessionPersistence;
 
 /// Policy for requests to backends in its namespace.
@@ -29,6 +29,15 @@ pub struct BackendTrafficSpec {
     /// Session persistence; absent means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
+}
+
+impl BackendTrafficSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        for target in &self.target_refs {
+            found(target.in_role(Role::Target));
+        }
+    }
 }
 
 /// Limit on retries.

@@ -78,6 +78,15 @@ const GRANT: &[Row] = &[(WHOLE, Refuses("it permits nothing"))];
 const FILTER: &[Row] = &[(WHOLE, Refuses("requests of rules with it are refused"))];
 /// All fields say where requests go, and how the connection is protected.
 const EXTERNAL: &[Row] = &[(WHOLE, Refuses("no request is sent to it"))];
+/// They say which pods get requests, and which server is told of them. The other fields say how.
+const POOL: &[Row] = &[
+    ("spec.selector", Refuses("no request is sent to it")),
+    (
+        "spec.endpointPickerRef",
+        Refuses("no request is sent to it"),
+    ),
+    REST,
+];
 /// The policy is not valid: its own kind says what that means.
 const POLICY: &[Row] = &[(WHOLE, Refuses("the policy is not valid"))];
 const OTHER: &[Row] = &[REST];
@@ -93,6 +102,7 @@ fn rows(kind: KindName) -> Option<&'static [Row]> {
         KindName::ReferenceGrant => Some(GRANT),
         KindName::RouteFilter => Some(FILTER),
         KindName::XBackend => Some(EXTERNAL),
+        KindName::InferencePool => Some(POOL),
         KindName::AccessPolicy
         | KindName::ClientPolicy
         | KindName::RateLimitPolicy

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
 use super::policy::BackendTlsValidation;
-use super::reference::SecretRef;
+use super::reference::{Found, Purpose, Role, SecretRef};
 
 /// Group of the Gateway API's experimental kinds.
 pub const EXPERIMENTAL_GROUP: &str = "gateway.networking.x-k8s.io";
@@ -38,6 +38,18 @@ pub struct XBackendSpec {
     /// TLS; absent means plain text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<XBackendTls>,
+}
+
+impl XBackendSpec {
+    /// Visits the fields that refer to other objects.
+    pub fn references(&self, found: &mut Found<'_>) {
+        if let Some(tls) = &self.tls {
+            if let Some(client) = &tls.client_certificate_ref {
+                found(client.in_role(Role::Contents(Purpose::Certificate)));
+            }
+            tls.validation.iter().for_each(|it| it.references(found));
+        }
+    }
 }
 
 /// Port of an XBackend. Its name is not read.

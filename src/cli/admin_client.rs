@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -120,29 +120,54 @@ pub(super) fn document(proxy: &AdminFlags, name: &str) -> anyhow::Result<Value> 
 /// # Errors
 /// When the proxy cannot be reached or refuses the request.
 pub(super) fn exchange(proxy: &AdminFlags, method: &Method, name: &str) -> anyhow::Result<Value> {
-    let url = &proxy.admin;
     let path = format!("/api/v1/{name}");
+    let page = answer(proxy, method, &path)?;
+    if page.status != StatusCode::OK {
+        return Err(refused(proxy, &path, &page));
+    }
+    let url = &proxy.admin;
+    serde_json::from_str(&page.body).with_context(|| format!("{path} of {url} is not JSON"))
+}
+
+/// Asks whether the process is ready, and why not if it is not.
+///
+/// # Errors
+/// When the process cannot be reached, or responds with anything else.
+pub(super) fn readiness(proxy: &AdminFlags) -> anyhow::Result<(bool, String)> {
+    const PATH: &str = "/readyz";
+    let page = answer(proxy, &Method::GET, PATH)?;
+    match page.status {
+        StatusCode::OK => Ok((true, page.body)),
+        StatusCode::SERVICE_UNAVAILABLE => Ok((false, page.body)),
+        _ => Err(refused(proxy, PATH, &page)),
+    }
+}
+
+/// The error of a response with another status than a command expects.
+fn refused(proxy: &AdminFlags, path: &str, page: &Page) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{} responds {} to {path}: {}",
+        proxy.admin,
+        page.status,
+        page.body.trim()
+    )
+}
+
+/// Exchanges a request for a response, in a limited time. `path` includes the query.
+fn answer(proxy: &AdminFlags, method: &Method, path: &str) -> anyhow::Result<Page> {
+    let url = &proxy.admin;
     let token = proxy.token.read()?;
     let page = runtime()?.block_on(async {
-        let exchange = async { page(request(url, method, &path, token).await?).await };
+        let exchange = async { page(request(url, method, path, token).await?).await };
         timeout(DOCUMENT_TIMEOUT, exchange).await
     });
-    let page = page
-        .with_context(|| {
-            format!(
-                "no response of {url} within {} s",
-                DOCUMENT_TIMEOUT.as_secs()
-            )
-        })?
-        .with_context(|| format!("cannot ask {url}"))?;
-    if page.status != StatusCode::OK {
-        bail!(
-            "{url} responds {} to {path}: {}",
-            page.status,
-            page.body.trim()
-        );
-    }
-    serde_json::from_str(&page.body).with_context(|| format!("{path} of {url} is not JSON"))
+    page.with_context(|| {
+        format!(
+            "no response of {url} within {} s",
+            DOCUMENT_TIMEOUT.as_secs()
+        )
+    })?
+    .with_context(|| format!("cannot ask {url}"))
 }
 
 /// Creates the runtime of a command.

@@ -1,6 +1,7 @@
 //! `portcullis check`: loads and translates a folder or a cluster without serving it, and prints problems and conditions.
 
 mod controller_flags;
+mod ingresses;
 mod key_sets;
 mod names;
 mod warnings;
@@ -27,7 +28,7 @@ use crate::provider::file::{FoundObjects, Located, Locations};
 use crate::provider::{Load, Problem};
 use crate::settings::permissions::Permissions;
 use crate::status::{
-    self, Condition, ConditionStatus, ConditionType, Place, PlacedConditions, StatusReport,
+    self, Condition, ConditionStatus, ConditionType, PlacedConditions, StatusPart, StatusReport,
 };
 use crate::translate::{Mode, Options, Translation, shadowed, translate};
 
@@ -41,6 +42,7 @@ Examples:
   portcullis check config/quickstart
   portcullis check --quiet /etc/portcullis && portcullis run --config-dir /etc/portcullis
   portcullis check -o json config/quickstart
+  portcullis check --fail-on warning config/quickstart
   kustomize build overlays/production | portcullis check -
   portcullis check --kubernetes
   portcullis check --kubernetes --context staging --namespaces infra,apps
@@ -50,12 +52,13 @@ Examples:
 Warns of valid configuration that fails requests: backends and authorization servers without endpoints or weight, paths of
 sign-ins that no rule matches, and certificates that are expired, not yet valid, valid for at most 7 more days, or not for
 the hostname of their listener. For a folder, names file and line of each object, and warns also of limits with scope Gateway: each process counts by itself there.
+Names for each annotation of an Ingress of ingress-nginx what `portcullis migrate` makes of it.
 With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
 read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
 GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
 so that it needs the GatewayClass.
-Exit codes: 0 if there are no problems (warnings are printed), 1 if an object is not accepted or has another problem, 2 for
-wrong usage, 3 if the folder, the file or the cluster cannot be read.")]
+Exit codes: 0 if there are no problems (warnings are printed, and fail with --fail-on warning), 1 if an object is not accepted
+or has another problem, 2 for wrong usage, 3 if the folder, the file or the cluster cannot be read.")]
 pub struct Args {
     /// Folder or file of Gateway API YAML, or `-` for standard input
     #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
@@ -72,13 +75,32 @@ pub struct Args {
     /// Print problems only
     #[arg(long, short, env = "PORTCULLIS_CHECK_QUIET")]
     quiet: bool,
+    /// What ends with exit code 1: problems, or warnings too
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        default_value_t,
+        env = "PORTCULLIS_CHECK_FAIL_ON"
+    )]
+    fail_on: FailOn,
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
 }
 
-/// Prints problems and conditions. Ends with exit code 1 if an object is not accepted. `command` is the definition of the
-/// command line.
+/// What ends with exit code 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum FailOn {
+    /// An object that is not accepted, or another problem
+    #[default]
+    Problem,
+    /// Also a warning
+    Warning,
+}
+
+/// Prints problems and conditions. Ends with exit code 1 if an object is not accepted, or if there is a warning that is to fail.
+/// `command` is the definition of the command line.
 pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
     let source = ObjectSource::new(args.config_dir.as_deref(), &args.cluster);
     let source = source.unwrap_or_else(|wrong| {
@@ -95,11 +117,13 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
         None => source.mode(),
     };
     let options = Options {
+        controller_name: args.cluster.controller_name.as_arc().clone(),
         infrastructure,
         is_judged_alone: matches!(source, ObjectSource::Folder(_)),
         ..options(&args.permissions, mode)
     };
-    let (load, locations, translation) = translate_objects(source, &options)?;
+    let (mut load, locations, translation) = translate_objects(source, &options)?;
+    ingresses::explain(&mut load.problems);
     let now = (options.mode, Timestamp::now());
     let mut result = CheckResult::new(&load, &locations, &translation, now);
     let allowed = args.controller.key_addresses();
@@ -111,11 +135,11 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
         OutputFormat::Text => result.print(args.quiet, &mut out)?,
         OutputFormat::Json => output::json(&result.document(args.quiet), &mut out)?,
     }
-    Ok(if result.is_accepted() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let is_well = match args.fail_on {
+        FailOn::Problem => result.is_accepted(),
+        FailOn::Warning => result.is_accepted() && result.summary().warnings == 0,
+    };
+    Ok(ExitCode::from(u8::from(!is_well)))
 }
 
 /// Reads and translates the objects of a source. Returns also where they are in files.
@@ -332,9 +356,9 @@ fn print_conditions(
         writeln!(out, "{object}")?;
     }
     let mut indent = "  ";
-    if *place != Place::Object {
+    if *place != StatusPart::Object {
         write!(out, "  {place}")?;
-        if let Place::Listener(listener) = place {
+        if let StatusPart::Listener(listener) = place {
             write!(out, " ({} routes)", listener.attached_routes)?;
         }
         writeln!(out)?;

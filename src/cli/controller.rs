@@ -9,12 +9,13 @@ use crate::process::controller;
 use crate::process::controller::{ControllerSettings, StreamSettings};
 use crate::provision::RolloutOptions;
 use crate::settings::ControllerUrl;
+use crate::settings::controller_name::ControllerName;
 use crate::settings::permissions::Permissions;
 use crate::telemetry;
 
 /// Run the controller: provision the pods of Gateways and write status.
 ///
-/// For each Gateway whose GatewayClass has the controllerName portcullis.dev/gateway-controller it reconciles a
+/// For each Gateway whose GatewayClass has the controllerName of --controller-name it reconciles a
 /// Deployment, a Service and related objects in the Gateway's namespace. Several replicas may run: one is the leader,
 /// elected with a Lease; the others are on standby.
 #[derive(clap::Args, Debug)]
@@ -30,6 +31,14 @@ pub struct Args {
     /// The admin server.
     #[command(flatten)]
     admin: AdminServerFlags,
+    /// controllerName of the GatewayClasses whose Gateways are provisioned. Each installation in a cluster needs its own
+    #[arg(
+        long,
+        value_name = "DOMAIN/PATH",
+        env = "PORTCULLIS_CONTROLLER_NAME",
+        default_value_t = ControllerName::default()
+    )]
+    controller_name: ControllerName,
     /// Image of the pods that serve Gateways, unless GatewayParameters name another that --allow-image permits
     #[arg(long, value_name = "IMAGE", env = "PORTCULLIS_IMAGE")]
     image: String,
@@ -94,6 +103,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         advertised: args.pod_ip.map(advertised),
     };
     controller::run(&ControllerSettings {
+        controller_name: args.controller_name.clone(),
         stream,
         rollouts: RolloutOptions {
             concurrent: args.concurrent_rollouts.get(),

@@ -149,6 +149,7 @@ fn explain_objects(
     args: &Args,
 ) -> anyhow::Result<bool> {
     let options = Options {
+        controller_name: args.cluster.controller_name.as_arc().clone(),
         location: Location::from(&args.location),
         ..check::options(&args.permissions, source.mode())
     };

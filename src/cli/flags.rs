@@ -39,6 +39,14 @@ pub struct ServeFlags {
     /// key per process: sessions end when it restarts]
     #[arg(long, value_name = "FILE", env = "PORTCULLIS_SESSION_KEY_FILE")]
     pub session_key_file: Option<PathBuf>,
+    /// File with another secret, whose session tokens are accepted, while keys are rotated
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "PORTCULLIS_ACCEPTED_SESSION_KEY_FILE",
+        requires = "session_key_file"
+    )]
+    pub accepted_session_key_file: Option<PathBuf>,
     /// Permissions of objects.
     #[command(flatten)]
     pub permissions: PermissionFlags,
@@ -353,6 +361,7 @@ impl ServeFlags {
             trusted_proxies: self.trusted_proxies.clone(),
             metrics: MetricsDetail::from(&self.metrics),
             session_key_file: self.session_key_file.clone(),
+            accepted_session_key_file: self.accepted_session_key_file.clone(),
             allowed_external_addresses: addresses.allow_external_address.clone(),
             allowed_jwks_addresses: addresses.issuers.allow_jwks_address.clone(),
             dns_servers: self.external.dns_server.clone(),

@@ -10,11 +10,14 @@ pub mod controller;
 pub mod echo;
 pub mod explain;
 pub mod flags;
+pub mod fleet;
 pub mod infrastructure;
 pub mod log_level;
+pub mod man;
 pub mod migrate;
 pub mod objects;
 pub mod output;
+mod pods;
 pub mod quickstart;
 pub mod run;
 pub mod shift;
@@ -88,6 +91,7 @@ enum Command {
     Shift(Box<shift::Args>),
     Echo(echo::Args),
     Completions(completions::Args),
+    Man(man::Args),
 }
 
 impl Command {
@@ -108,7 +112,8 @@ impl Command {
             | Self::Migrate(_)
             | Self::Shift(_)
             | Self::Echo(_)
-            | Self::Completions(_) => ExitCode::FAILURE,
+            | Self::Completions(_)
+            | Self::Man(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -138,6 +143,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Completions(args) => completions::run(args, command())
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),
+        Command::Man(args) => man::run(args, command()).map(|()| ExitCode::SUCCESS),
     };
     let code = result.unwrap_or_else(|error| {
         if has_no_reader(&error) {

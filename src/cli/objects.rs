@@ -15,6 +15,7 @@ use crate::cluster::client::ApiServer;
 use crate::provider::file::{self, Locations};
 use crate::provider::{FileProvider, KubernetesProvider, Listing, Load};
 use crate::settings::NamespacedName;
+use crate::settings::controller_name::ControllerName;
 use crate::telemetry::log;
 use crate::translate::{Mode, Options, watched_kinds};
 
@@ -52,6 +53,14 @@ pub struct ClusterFlags {
         value_parser = namespace
     )]
     namespaces: Vec<String>,
+    /// Judge Gateways of GatewayClasses with this controllerName
+    #[arg(
+        long,
+        value_name = "DOMAIN/PATH",
+        requires = "kubernetes",
+        default_value_t
+    )]
+    pub(super) controller_name: ControllerName,
 }
 
 /// Where objects are read from.
@@ -161,6 +170,20 @@ pub(super) fn is_default(folder: &Path) -> bool {
     std::env::var_os(CONFIG_DIR).as_deref() == Some(folder.as_os_str())
 }
 
+/// Returns the API server of a kubeconfig and a context, or else of the environment.
+///
+/// # Errors
+/// When there is none, or its credentials cannot be had.
+pub(super) async fn api_server(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> anyhow::Result<ApiServer> {
+    match (kubeconfig, context) {
+        (None, None) => ApiServer::from_environment().await,
+        (file, context) => ApiServer::from_kubeconfig(file, context).await,
+    }
+}
+
 async fn list(flags: &ClusterFlags, options: &Options) -> anyhow::Result<Listing> {
     let ClusterFlags {
         kubernetes: _,
@@ -168,11 +191,9 @@ async fn list(flags: &ClusterFlags, options: &Options) -> anyhow::Result<Listing
         context,
         gateway,
         namespaces,
+        controller_name: _,
     } = flags;
-    let api_server = match (kubeconfig, context) {
-        (None, None) => ApiServer::from_environment().await?,
-        (file, context) => ApiServer::from_kubeconfig(file.as_deref(), context.as_deref()).await?,
-    };
+    let api_server = api_server(kubeconfig.as_deref(), context.as_deref()).await?;
     let provider = KubernetesProvider::new(&api_server)?
         .of_kinds(watched_kinds(options))
         .within(namespaces.iter().cloned());

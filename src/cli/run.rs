@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::flags::ServeFlags;
 use crate::process::data_plane;
+use crate::settings::controller_name::ControllerName;
 use crate::settings::{ControllerUrl, NamespacedName, Ports, Source, StreamSource};
 use crate::telemetry;
 
@@ -85,6 +86,15 @@ struct ClusterFlags {
         conflicts_with_all = ["config_dir", "controller"]
     )]
     namespaces: Vec<String>,
+    /// Serve Gateways of GatewayClasses with this controllerName
+    #[arg(
+        long,
+        value_name = "DOMAIN/PATH",
+        env = "PORTCULLIS_CONTROLLER_NAME",
+        default_value_t = ControllerName::default(),
+        conflicts_with = "config_dir"
+    )]
+    controller_name: ControllerName,
 }
 
 /// Sources other than a controller's stream.
@@ -154,6 +164,7 @@ enum Provisioned {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     telemetry::log::start(args.serve.log.log_format, &args.serve.log.filter())?;
     let mut settings = args.serve.settings(args.source());
+    settings.controller_name = args.cluster.controller_name.clone();
     if args.stream.provisioned == Some(Provisioned::Service) {
         settings.ports = Ports::Unprivileged;
     }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::admin_client::{self, AdminFlags};
+use super::fleet::{self, FleetFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use crate::provider::FileLocation;
 
@@ -16,6 +17,9 @@ use crate::provider::FileLocation;
 Examples:
   portcullis status --admin http://127.0.0.1:19000
   portcullis status --admin http://127.0.0.1:19000 -o json
+  portcullis status --readiness
+  portcullis status -n infra gateway/edge
+  portcullis status -n infra gateway/edge --watch
 
 Shows readiness, the configuration in service and every problem with what to do, those with the most effect on requests first:
 a controller or API server that is away, ports that are not bound, overload, certificates that expire soon, are not yet valid or
@@ -24,7 +28,10 @@ requests failed in the last minutes or that have no weight above 0, endpoints th
 that became slow, files and objects that cannot be read, conditions, policies that do less than they seem to, and rules that get
 no request. What may make the requests of a rule fail comes before these failures. An object of a folder has its file and line.
 Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
-Exit codes: 0 if the proxy is ready and nothing is wrong, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
+With gateway/NAME, shows a row for each pod of a Gateway that the controller has created: version, revision of the controller,
+for how long it has had no controller, connections, and problems by kind. That takes the rights to list pods and to get pods/proxy.
+Exit codes: 0 if the proxy is ready and nothing is wrong, or with --readiness if it is ready, 1 otherwise, 2 for wrong usage,
+3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]
@@ -32,10 +39,24 @@ pub struct Args {
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
+    /// Ask only whether the proxy, or a controller, is ready, as probes do: from any address, without a token
+    #[arg(long, conflicts_with = "output")]
+    readiness: bool,
+    /// All pods of a Gateway.
+    #[command(flatten)]
+    fleet: FleetFlags,
 }
 
 /// Prints the status. The exit code says whether something is wrong.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.readiness {
+        let (is_ready, reason) = admin_client::readiness(&args.proxy)?;
+        io::stdout().lock().write_all(reason.as_bytes())?;
+        return Ok(ExitCode::from(u8::from(!is_ready)));
+    }
+    if args.fleet.is_set() {
+        return fleet::run(&args.fleet, args.format.output);
+    }
     let status = admin_client::document(&args.proxy, "status")?;
     let mut out = io::stdout().lock();
     match args.format.output {
@@ -98,7 +119,7 @@ fn text(status: &Value) -> String {
     text
 }
 
-/// Returns a problem as a line: where it is, if that is in a file, its object, and what is wrong.
+/// Returns a problem as a line: where it is, if that is in a file, its object, what is wrong, and since when.
 fn line(problem: &Value) -> String {
     let of = |name: &str| problem[name].as_str();
     let number = |name: &str| problem[name].as_u64().unwrap_or_default() as usize;
@@ -112,7 +133,11 @@ fn line(problem: &Value) -> String {
     let location = location.map(|it| it.to_string());
     let message = of("message").unwrap_or_default();
     let parts = [location.as_deref(), object, Some(message)];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
+    let text = parts.into_iter().flatten().collect::<Vec<_>>().join(": ");
+    match of("since") {
+        Some(since) => format!("{text} (since {since})"),
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +148,9 @@ mod tests {
 
     #[test]
     fn problems_are_listed_with_their_objects() {
-        let problem = json!({"in": "service", "object": "Secret a/b", "message": "has expired"});
+        let problem = json!({
+            "in": "service", "object": "Secret a/b", "message": "has expired", "since": "2026-01-02T00:00:00Z",
+        });
         let located = json!({
             "object": "HTTPRoute a/c", "message": "is lost", "file": "/etc/c.yaml", "document": 2, "line": 7,
         });
@@ -137,7 +164,7 @@ mod tests {
         let expected = "Portcullis 1: not ready: port 80 is in use\n\
             configuration: generation 3, in service since 2026-01-01T00:00:00Z, revision 7 of the controller, which is NOT connected\n\
             serving: 1 ports, 2 routes, 3 backends with 4 endpoints (1 ejected), 5 client connections\n\
-            problems: 3\n  Secret a/b: has expired\n  \
+            problems: 3\n  Secret a/b: has expired (since 2026-01-02T00:00:00Z)\n  \
             /etc/c.yaml:7 (document 2): HTTPRoute a/c: is lost\n  /d.yaml: is broken\n";
         assert_eq!(text(&status), expected);
     }

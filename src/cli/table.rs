@@ -1,4 +1,4 @@
-//! Formats tables with aligned columns, and percentages.
+//! Formats tables with aligned columns, percentages, and numbers of bytes.
 
 use std::fmt;
 
@@ -44,6 +44,15 @@ pub(super) fn of_number(percent: f64) -> String {
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// Formats a number of bytes in the largest unit of which there is one.
+pub(super) fn bytes(number: f64) -> String {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    match units.into_iter().find(|(_, size)| number >= *size) {
+        Some((unit, size)) => format!("{:.1} {unit}", number / size),
+        None => format!("{number:.0} B"),
+    }
+}
+
 /// Formats a value before and after a change, or once if both are equal.
 pub(super) fn transition(before: &str, after: &str) -> String {
     if before == after {
@@ -76,5 +85,11 @@ mod tests {
         assert_eq!(percent(0, all()), "0%");
         assert_eq!(percent(10, [10].into_iter()), "100%");
         assert_eq!(percent(0, [0].into_iter()), "0%");
+    }
+
+    #[test]
+    fn formats_bytes_in_the_largest_unit() {
+        let texts = [0.0, 999.0, 1e3, 1.5e6, 2e12].map(bytes);
+        assert_eq!(texts, ["0 B", "999 B", "1.0 kB", "1.5 MB", "2000.0 GB"]);
     }
 }

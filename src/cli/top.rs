@@ -1,17 +1,21 @@
 //! `portcullis top`: the busiest routes of a running proxy, by what they did between two looks.
 
+mod connections;
+
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use self::connections::Connections;
 use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::table::{Table, header};
 
-/// Show the routes of a running proxy by requests per second, with errors and durations
+/// Show the routes of a running proxy by requests or connections per second, with errors, durations and bytes
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -20,15 +24,17 @@ Examples:
   portcullis top --once -o json --admin http://127.0.0.1:19000
 
 Reads the counters of the proxy every two seconds. p50 and p99 are estimates from the buckets of its histograms.
+Connections of TCPRoutes and TLSRoutes and sessions of UDPRoutes have a table of their own. FAILED/S are those whose
+line of the access log has an error, and sessions that could not begin. RECEIVED/S is what clients have sent.
 Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]
     proxy: AdminFlags,
-    /// Print one table and end
+    /// Print once and end
     #[arg(long)]
     once: bool,
-    /// Number of routes
+    /// Number of routes in each table
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
     /// Format of the output.
@@ -45,18 +51,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     loop {
         std::thread::sleep(INTERVAL);
         let now = Look::at(args)?;
-        let mut routes = now.since(&before);
-        routes.truncate(args.limit);
+        let mut activity = now.since(&before);
+        activity.requests.truncate(args.limit);
+        activity.connections.truncate(args.limit);
         before = now;
         let mut out = io::stdout().lock();
         match args.format.output {
-            OutputFormat::Json => output::json(&routes, &mut out)?,
+            OutputFormat::Json => output::json(&activity.rows(), &mut out)?,
             OutputFormat::Text => {
                 if !args.once && out.is_terminal() {
                     // Clears the screen.
                     write!(out, "\x1b[H\x1b[2J")?;
                 }
-                write!(out, "{}", table(&routes))?;
+                write!(out, "{activity}")?;
             }
         }
         out.flush()?;
@@ -66,10 +73,45 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// What a route did between two looks.
+/// What routes did between two looks, the busiest first.
+struct Activity {
+    requests: Vec<Requests>,
+    /// Of routes that forward connections or datagrams as they are.
+    connections: Vec<Connections>,
+}
+
+/// A route in JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Row<'a> {
+    Requests(&'a Requests),
+    Connections(&'a Connections),
+}
+
+impl Activity {
+    fn rows(&self) -> Vec<Row<'_>> {
+        let connections = self.connections.iter().map(Row::Connections);
+        let requests = self.requests.iter().map(Row::Requests);
+        requests.chain(connections).collect()
+    }
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.connections.is_empty() {
+            return write!(f, "{}", table(&self.requests));
+        }
+        if !self.requests.is_empty() {
+            writeln!(f, "{}", table(&self.requests))?;
+        }
+        write!(f, "{}", connections::table(&self.connections))
+    }
+}
+
+/// What a route that takes requests did between two looks.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Activity {
+struct Requests {
     route: String,
     requests_per_second: f64,
     /// Share of 5xx, from 0 to 1.
@@ -85,9 +127,10 @@ struct Look {
     time: Instant,
     bounds: Vec<f64>,
     routes: BTreeMap<String, Counters>,
+    forwarding: BTreeMap<String, connections::Counters>,
 }
 
-/// The counters of a route.
+/// The counters of a route that takes requests.
 #[derive(Clone, Default)]
 struct Counters {
     all: u64,
@@ -106,11 +149,19 @@ impl Look {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let bounds = list(&document["durationBounds"]);
         let mut routes = BTreeMap::<String, Counters>::new();
+        let mut forwarding = BTreeMap::<String, connections::Counters>::new();
         for route in list(&document["routes"]) {
             let part = |name: &str| route[name].as_str().unwrap_or_default();
             let name = format!("{} {}/{}", part("kind"), part("namespace"), part("name"));
+            let rules = list(&route["rules"]);
+            let forwarded: Vec<_> = rules.iter().map(|rule| &rule["forwarded"]).collect();
+            if forwarded.iter().any(|it| it.is_object()) {
+                let counters = forwarding.entry(name).or_default();
+                forwarded.iter().for_each(|it| counters.add(it));
+                continue;
+            }
             let counters = routes.entry(name).or_default();
-            for rule in list(&route["rules"]) {
+            for rule in rules {
                 let number = |value: &Value| value.as_u64().unwrap_or_default();
                 let classes = rule["requests"].as_object();
                 counters.all += classes
@@ -131,11 +182,12 @@ impl Look {
             time,
             bounds: bounds.iter().filter_map(Value::as_f64).collect(),
             routes,
+            forwarding,
         }
     }
 
-    /// Returns what routes did since an earlier look, the busiest first.
-    fn since(&self, before: &Self) -> Vec<Activity> {
+    /// Returns what routes did since an earlier look.
+    fn since(&self, before: &Self) -> Activity {
         let seconds = self
             .time
             .duration_since(before.time)
@@ -152,7 +204,7 @@ impl Look {
             let durations: Vec<u64> = durations
                 .map(|(now, before)| now.saturating_sub(*before))
                 .collect();
-            Activity {
+            Requests {
                 route: route.clone(),
                 requests_per_second: all as f64 / seconds,
                 errors: failed as f64 / all.max(1) as f64,
@@ -168,6 +220,20 @@ impl Look {
                 .total_cmp(&one.requests_per_second);
             by_rate.then_with(|| one.route.cmp(&other.route))
         });
+        Activity {
+            requests: routes,
+            connections: self.forwarded_since(before, seconds),
+        }
+    }
+
+    fn forwarded_since(&self, before: &Self, seconds: f64) -> Vec<Connections> {
+        let none = connections::Counters::default();
+        let connections = |(route, now): (&String, &connections::Counters)| {
+            let before = before.forwarding.get(route).unwrap_or(&none);
+            now.since(before, route, seconds)
+        };
+        let mut routes: Vec<_> = self.forwarding.iter().map(connections).collect();
+        connections::sort(&mut routes);
         routes
     }
 }
@@ -190,11 +256,11 @@ fn quantile(share: f64, bounds: &[f64], buckets: &[u64]) -> Option<f64> {
     None
 }
 
-fn table(routes: &[Activity]) -> Table {
+fn table(routes: &[Requests]) -> Table {
     let milliseconds = |seconds: Option<f64>| {
         seconds.map_or("-".to_owned(), |seconds| format!("{:.1} ms", seconds * 1e3))
     };
-    let row = |it: &Activity| {
+    let row = |it: &Requests| {
         vec![
             it.route.clone(),
             format!("{:.1}", it.requests_per_second),
@@ -233,8 +299,8 @@ mod tests {
         let start = Instant::now();
         let before = look(start, 100, 50, [100, 0, 0]);
         let now = look(start + Duration::from_secs(2), 120, 51, [100, 20, 0]);
-        let routes = now.since(&before);
-        let expected = Activity {
+        let activity = now.since(&before);
+        let expected = Requests {
             route: "HTTPRoute a/b".to_owned(),
             requests_per_second: 10.0,
             errors: 0.05,
@@ -242,12 +308,43 @@ mod tests {
             p99: Some(0.0199),
             in_flight: 1,
         };
-        assert_eq!(routes, [expected]);
+        assert_eq!(activity.requests, [expected]);
         let expected = "\
 ROUTE          REQUESTS/S  5XX    P50      P99      IN FLIGHT
 HTTPRoute a/b  10.0        5.00%  15.0 ms  19.9 ms  1
 ";
-        assert_eq!(table(&routes).to_string(), expected);
+        assert_eq!(activity.to_string(), expected);
+    }
+
+    #[test]
+    fn connections_have_a_table_of_their_own_with_the_busiest_route_first() {
+        let look = |time: Instant, totals: [u64; 2], sent: u64| {
+            let route = |(name, total): (&str, u64)| {
+                let forwarded = json!({
+                    "open": 3, "total": total, "failed": total / 5, "bytesReceived": 64, "bytesSent": sent,
+                });
+                let rule = json!({"requests": {}, "durations": [], "forwarded": forwarded});
+                json!({"kind": "TCPRoute", "namespace": "a", "name": name, "rules": [rule]})
+            };
+            let routes: Vec<Value> = ["b", "c"].into_iter().zip(totals).map(route).collect();
+            Look::of(&json!({"durationBounds": [], "routes": routes}), time)
+        };
+        let start = Instant::now();
+        let before = look(start, [10, 10], 1000);
+        let now = look(start + Duration::from_secs(2), [10, 15], 4000);
+        let activity = now.since(&before);
+        let expected = "\
+ROUTE         NEW/S  FAILED/S  RECEIVED/S  SENT/S  OPEN
+TCPRoute a/c  2.5    0.5       0 B         1.5 kB  3
+TCPRoute a/b  0.0    0.0       0 B         1.5 kB  3
+";
+        assert_eq!(activity.to_string(), expected);
+        let rows = serde_json::to_value(activity.rows()).unwrap();
+        let expected = json!({
+            "route": "TCPRoute a/c", "newPerSecond": 2.5, "failedPerSecond": 0.5,
+            "bytesReceivedPerSecond": 0.0, "bytesSentPerSecond": 1500.0, "open": 3,
+        });
+        assert_eq!(rows[0], expected);
     }
 
     #[test]

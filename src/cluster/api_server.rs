@@ -3,19 +3,24 @@
 
 use std::error::Error;
 use std::iter::successors;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::Status;
 use tokio::time::timeout;
 
-/// Field manager of the controller, as recorded in `managedFields`.
+/// Field manager of a controller with the default name, as recorded in `managedFields`.
 pub const FIELD_MANAGER: &str = "portcullis.dev/controller";
+/// Field manager of this process, if it is another. One process is one controller, as long as it runs.
+static OTHER_MANAGER: OnceLock<String> = OnceLock::new();
 /// Timeout of one request of the controller.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Key of the condition `Programmed` in `fieldsV1`.
 const PROGRAMMED: &str = r#"k:{"type":"Programmed"}"#;
+/// What a condition says. Its other fields may stay equal when another client writes it, and then stay with the client before.
+const STATEMENT: [&str; 3] = ["f:status", "f:reason", "f:message"];
 
 /// Maximum number of characters of a failure that are shown. Some servers respond with a page or repeat a whole object.
 const MAX_SHOWN: usize = 1000;
@@ -45,18 +50,32 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// Reports whether this controller wrote the condition `Programmed` of an object, and no other client has changed it since,
-/// by `managedFields` of the status subresource.
+/// Gives the objects that this process writes the field manager of an installation: its controllerName. Without it, they have
+/// [`FIELD_MANAGER`].
+pub fn identify(controller_name: &str) {
+    // A second call would come from a second controller in one process.
+    drop(OTHER_MANAGER.set(controller_name.to_owned()));
+}
+
+/// Returns the field manager of this controller.
+pub fn field_manager() -> &'static str {
+    OTHER_MANAGER.get().map_or(FIELD_MANAGER, String::as_str)
+}
+
+/// Reports whether what the condition `Programmed` of an object says is of this controller alone, by `managedFields` of the
+/// status subresource.
 pub fn is_status_ours(managed_fields: &[ManagedFieldsEntry]) -> bool {
     let entries = managed_fields.iter();
     let of_status = entries.filter(|entry| entry.subresource.as_deref() == Some("status"));
     let wrote = of_status.filter(|entry| {
         let fields = entry.fields_v1.as_ref();
         let conditions = fields.map(|fields| &fields.0["f:status"]["f:conditions"]);
-        conditions.is_some_and(|conditions| conditions.get(PROGRAMMED).is_some())
+        let programmed = conditions.and_then(|conditions| conditions.get(PROGRAMMED));
+        programmed.is_some_and(|it| STATEMENT.iter().any(|field| it.get(*field).is_some()))
     });
     let mut managers = wrote.map(|entry| entry.manager.as_deref());
-    managers.next() == Some(Some(FIELD_MANAGER)) && managers.all(|one| one == Some(FIELD_MANAGER))
+    let ours = Some(field_manager());
+    managers.next() == Some(ours) && managers.all(|one| one == ours)
 }
 
 /// Awaits a request for at most `REQUEST_TIMEOUT`.
@@ -159,7 +178,16 @@ mod tests {
             ours.clone(),
             entry(other, "status", "Programmed")
         ]));
-        assert!(!is_ours(&[entry(other, "status", "Programmed"), ours]));
+        assert!(!is_ours(&[
+            entry(other, "status", "Programmed"),
+            ours.clone()
+        ]));
+        // Of a controller that had the Gateway before: the key of the condition stays with it.
+        let key = json!({"f:status": {"f:conditions": {PROGRAMMED: {".": {}, "f:type": {}}}}});
+        let before = json!({
+            "manager": other, "operation": "Update", "subresource": "status", "fieldsV1": key,
+        });
+        assert!(is_ours(&[before, ours]));
         assert!(!is_ours(&[entry(FIELD_MANAGER, "status", "Accepted")]));
         assert!(!is_ours(&[entry(FIELD_MANAGER, "", "Programmed")]));
         assert!(!is_ours(&[]));

@@ -146,12 +146,16 @@ impl Shortfall {
     }
 }
 
-/// Returns why a replica does not serve a revision; `None` if it does.
+/// Returns why a replica does not confirm a revision; `None` if it does.
 fn lag_reason(replica: &Replica, report: Option<&PodReport>, revision: u64) -> Option<String> {
-    match report.map(|report| report.revision) {
-        None => Some(format!("{replica} is not connected to the leader")),
-        Some(None) => Some(format!("{replica} has not reported yet")),
-        Some(serves) => (serves < Some(revision)).then(|| format!("{replica} is behind")),
+    let Some(report) = report else {
+        return Some(format!("{replica} is not connected to the leader"));
+    };
+    match (report.revision, &report.behind) {
+        (None, _) => Some(format!("{replica} has not reported yet")),
+        (Some(confirmed), _) if confirmed >= revision => None,
+        (Some(_), None) => Some(format!("{replica} is behind")),
+        (Some(_), Some(reason)) => Some(format!("{replica} is behind: {reason}")),
     }
 }
 
@@ -374,6 +378,21 @@ mod tests {
             message,
             "2 of 3 ready replicas do not serve the current configuration: pod edge-1 (10.0.0.1) is behind, \
              pod edge-2 (10.0.0.2) is not connected to the leader"
+        );
+    }
+
+    #[test]
+    fn says_why_a_replica_is_behind() {
+        let mut fixture = Fixture::new();
+        let mut report = PodReport::of_revision(WANTED - 1);
+        report.behind = Some("its copy is read-only".to_owned());
+        fixture.evaluate_reports(0, &[Some(report.clone())]);
+        let Verdict::Lagging(message, _) = fixture.evaluate_reports(5, &[Some(report)]) else {
+            panic!("not lagging");
+        };
+        assert!(
+            message.ends_with(": pod edge-0 (10.0.0.0) is behind: its copy is read-only"),
+            "{message}"
         );
     }
 

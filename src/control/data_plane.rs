@@ -139,11 +139,11 @@ async fn release(retired: &mut Option<Arc<Table>>) -> Infallible {
     std::future::pending().await
 }
 
-/// Gives back the memory of keys of limits that are no longer in use. All tables have the same limits.
+/// Gives back the memory of keys of limits that are no longer in use, or beyond shares that others lack.
 async fn sweep(times: &mut Interval, table: &Table) -> Infallible {
     loop {
         times.tick().await;
-        table.limiters().iter().for_each(|limiter| limiter.sweep());
+        table.sweep_limits();
     }
 }
 

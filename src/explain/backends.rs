@@ -4,8 +4,12 @@ use std::net::SocketAddr;
 
 use super::configuration::Configuration;
 use super::{describe, live, traffic};
+use crate::ir::picker::UNANSWERED;
 use crate::ir::route::{Action, BackendTarget, WeightedBackend};
-use crate::ir::{Backend, BackendId, Endpoints, Filter, Release, Releases, Rule, UpstreamProtocol};
+use crate::ir::tls::Authorities;
+use crate::ir::{
+    Backend, BackendId, Endpoints, Filter, PickerRef, Release, Releases, Rule, UpstreamProtocol,
+};
 use crate::table::Table;
 
 /// Statuses for requests that cannot be forwarded.
@@ -89,6 +93,13 @@ fn endpoints(endpoints: &Endpoints) -> String {
                 list(near)
             )
         }
+        Endpoints::Unready { addresses, unready } => {
+            let ready = match &**addresses {
+                [] => "none is ready".to_owned(),
+                addresses => list(addresses),
+            };
+            format!("{ready}, only by the picker: {}", list(unready))
+        }
         Endpoints::Hostname { hostname, port } => {
             format!("{hostname}:{port}, whose addresses are resolved at runtime")
         }
@@ -148,10 +159,39 @@ fn share_lines(
     let policy = traffic.map(|traffic| traffic::policy(traffic, rule.session().is_some()));
     let own = backend.and_then(|backend| backend.policy.as_ref());
     let own = own.map(|policy| traffic::backend_policy(policy));
-    let details = states.into_iter().chain(policy).chain(own).flatten();
+    let picker = backend.and_then(|backend| backend.choice.picker());
+    let picker = picker.map(|picker| picker_lines(picker, table));
+    let details = states.into_iter().chain(picker).chain(policy).chain(own);
+    let details = details.flatten();
     let details = details.chain(describe::filters(&share.filters, &table.ir));
     lines.extend(details.map(|detail| format!("         {detail}")));
     lines
+}
+
+/// Describes the picker of a backend: how it is asked, and what requests get without it.
+fn picker_lines(picker: &PickerRef, table: &Table) -> Vec<String> {
+    let server = match &picker.server {
+        BackendTarget::Invalid(why) => format!("none: {why}"),
+        BackendTarget::Backend(id) => table
+            .ir
+            .backend(id)
+            .map_or_else(|| id.to_string(), |server| picker_server(server)),
+    };
+    vec![
+        format!("endpoint picker {server}"),
+        format!("{UNANSWERED}: {}", picker.failure_mode.effect()),
+    ]
+}
+
+fn picker_server(server: &Backend) -> String {
+    let tls = server.tls.as_ref();
+    let is_unverified =
+        tls.is_some_and(|tls| tls.verification.authorities == Authorities::Unverified);
+    let unverified = match is_unverified {
+        true => ", whose certificate is not verified",
+        false => "",
+    };
+    format!("{}{unverified}", protocol(server))
 }
 
 /// Names a backend and the protocol of its endpoints.

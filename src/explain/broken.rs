@@ -2,7 +2,7 @@
 //! fault in the order of phases. Credentials, addresses and limits may refuse a request before.
 
 use super::backends::is_available;
-use super::configuration::{Configuration, Place};
+use super::configuration::{Configuration, ListenerOnPort};
 use crate::ir::auth_call::ExternalPolicy;
 use crate::ir::authentication::{Authentication, Require};
 use crate::ir::client::ClientPolicies;
@@ -36,13 +36,13 @@ enum Passage {
 /// Looks for a fault in what the requests or connections of a rule need.
 struct Search<'a> {
     configuration: Configuration<'a>,
-    place: Place<'a>,
+    place: ListenerOnPort<'a>,
 }
 
 /// Returns what stops every request like this one that the rule gets, if anything does.
 pub(super) fn first(
     configuration: Configuration<'_>,
-    place: Place<'_>,
+    place: ListenerOnPort<'_>,
     (rule, preview): (&Rule, &Preview),
 ) -> Option<Broken> {
     let search = Search {
@@ -55,7 +55,7 @@ pub(super) fn first(
 /// Returns why no connection or datagram that the rule gets is forwarded, if none is.
 pub(super) fn of_connections(
     configuration: Configuration<'_>,
-    place: Place<'_>,
+    place: ListenerOnPort<'_>,
     rule: &Rule,
 ) -> Option<String> {
     let search = Search {
@@ -187,7 +187,32 @@ impl Search<'_> {
     fn share(&self, share: &WeightedBackend, preview: Option<&Preview>) -> Result<(), Broken> {
         match self.filters(&share.filters, preview)? {
             Passage::Response => Ok(()),
-            Passage::On => self.target(&share.target, (Fault::Rule, Fault::NoEndpoint)),
+            Passage::On => {
+                self.target(&share.target, (Fault::Rule, Fault::NoEndpoint))?;
+                self.picker(&share.target)
+            }
+        }
+    }
+
+    /// Fails if a backend needs a picker that cannot be reached.
+    fn picker(&self, target: &BackendTarget) -> Result<(), Broken> {
+        let backend = target.backend();
+        let backend = backend.and_then(|id| self.configuration.table.ir.backend(id));
+        let picker = backend.and_then(|it| Some((&it.id, it.choice.picker()?)));
+        match picker {
+            Some((id, picker)) if picker.is_needed() => {
+                let why = match &picker.server {
+                    BackendTarget::Invalid(why) => format!("{id}: {why}"),
+                    BackendTarget::Backend(server) if is_available(server, self.configuration) => {
+                        return Ok(());
+                    }
+                    BackendTarget::Backend(server) => {
+                        format!("{server}, the endpoint picker of {id}, has no ready endpoint")
+                    }
+                };
+                Err(broken(Fault::Picker, &why))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -211,7 +236,7 @@ fn responds(filter: &Filter, preview: Option<&Preview>) -> bool {
     filter.responds() || filter.answers_preflight() && is_preflight()
 }
 
-fn place_policies<'a>(place: Place<'a>, rule: &'a Rule) -> Option<&'a Policies> {
+fn place_policies<'a>(place: ListenerOnPort<'a>, rule: &'a Rule) -> Option<&'a Policies> {
     let policies = place.listener.policies(rule)?;
     Some(&*policies.ir)
 }

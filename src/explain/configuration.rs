@@ -54,7 +54,7 @@ impl Configuration<'_> {
 
 /// A listener on its port.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct ListenerOnPort<'a> {
     /// The port.
     pub port: &'a Port,
     /// The listener.

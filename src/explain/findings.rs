@@ -9,7 +9,7 @@ use super::request::ExplainedRequest;
 use crate::ir::{ObjectRef, PortProtocol};
 use crate::status::certificates::refused;
 use crate::status::{
-    Condition, ConditionType, Place, PlacedConditions, Reason, StatusReport, Unattached,
+    Condition, ConditionType, PlacedConditions, Reason, StatusPart, StatusReport, Unattached,
 };
 use crate::table::Port;
 
@@ -95,16 +95,16 @@ impl Findings<'_> {
         placed: &PlacedConditions<'_>,
         (port, host): (Option<u16>, &str),
     ) -> Option<Vec<String>> {
-        let Place::Listener(listener) = placed.place else {
+        let StatusPart::Listener(listener) = placed.place else {
             return None;
         };
+        let is_other = port.is_some_and(|port| listener.port != port);
+        if is_other || !listener.hostname.contains(host) {
+            return None;
+        }
         let problems = placed.problems();
-        let is_unserved = problems
-            .iter()
-            .any(|it| it.kind == ConditionType::Programmed)
-            || listener.binds.is_empty();
-        let is_on_port = port.is_none_or(|port| listener.port == port);
-        if !is_on_port || !listener.hostname.contains(host) || !is_unserved {
+        let mut kinds = problems.iter().map(|it| it.kind);
+        if !kinds.any(|kind| kind == ConditionType::Programmed) && !listener.binds.is_empty() {
             return None;
         }
         let (object, port, hostname) = (placed.object, listener.port, &listener.hostname);

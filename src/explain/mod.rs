@@ -19,7 +19,7 @@ mod traffic;
 
 use std::sync::Arc;
 
-pub use self::configuration::{Configuration, Place, State};
+pub use self::configuration::{Configuration, ListenerOnPort, State};
 pub use self::explanation::{Explanation, Outcome};
 pub use self::findings::Findings;
 pub use self::matches::Values;
@@ -76,7 +76,7 @@ pub fn explain(
 /// and what policies require, for no request in particular.
 pub fn describe_rule(
     configuration: Configuration<'_>,
-    Place { port, listener }: Place<'_>,
+    ListenerOnPort { port, listener }: ListenerOnPort<'_>,
     rule: &Rule,
 ) -> serde_json::Map<String, serde_json::Value> {
     let mut explanation = Explanation::default();
@@ -189,7 +189,7 @@ fn explain_http(
     };
     explain_listeners(explanation, port, listener, view.host);
     let found = preview.rule(listener);
-    let place = Place { port, listener };
+    let place = ListenerOnPort { port, listener };
     let outcome = match found {
         Ok(rule) => of_rule(explanation, configuration, place, (rule, &preview)),
         Err(refusal) => outcome(refusal),
@@ -204,7 +204,7 @@ fn explain_http(
 fn of_rule(
     explanation: &mut Explanation,
     configuration: Configuration<'_>,
-    place: Place<'_>,
+    place: ListenerOnPort<'_>,
     (rule, preview): (&Rule, &Preview),
 ) -> Outcome {
     let forwarded = Outcome::rule(&rule.ir.id);
@@ -246,7 +246,7 @@ fn explain_forwarding(
         headers: &http::HeaderMap::new(),
         added: &[],
     };
-    let place = Place { port, listener };
+    let place = ListenerOnPort { port, listener };
     let none = without_rule(port.protocol());
     let why = found.and_then(|rule| broken::of_connections(configuration, place, rule));
     if let Some(why) = &why {
@@ -334,12 +334,12 @@ fn explain_listeners(
 /// Explains the rule that was found, or says what happens without one, and why others were not.
 fn explain_rules(
     explanation: &mut Explanation,
-    place: Place<'_>,
+    place: ListenerOnPort<'_>,
     found: Result<&Arc<Rule>, String>,
     view: &RequestView<'_>,
     configuration: Configuration<'_>,
 ) {
-    let Place { port, listener } = place;
+    let ListenerOnPort { port, listener } = place;
     let considered = listener.explain(view);
     let is_call = is_call(view.headers);
     let rule = found.as_ref().ok().copied();

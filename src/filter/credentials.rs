@@ -14,7 +14,7 @@ use crate::ir::cookie;
 
 /// Maximum length of user name and password together, with the colon.
 const MAX_BASIC: usize = 512;
-/// Maximum length of a password. SHA-crypt takes time in proportion to it.
+/// Maximum length of a password. SHA-crypt and MD5-crypt take time in proportion to it.
 const MAX_PASSWORD: usize = 256;
 /// Maximum length of an API key.
 const MAX_KEY: usize = 1024;

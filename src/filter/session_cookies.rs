@@ -7,36 +7,67 @@ use http::HeaderMap;
 
 use super::credentials::remove_cookies;
 use crate::ir::cookie;
+use crate::ir::oidc::HOST_PREFIX;
 
 /// Maximum number of cookies of a session, and of bytes of each: browsers keep 4096 with the name.
 pub const PARTS: usize = 5;
 /// See [`PARTS`].
 pub const PART: usize = 3800;
+/// Maximum number of sessions that a request has: other hosts of a domain, and other paths, have cookies with the same names.
+const SESSIONS: usize = 4;
 /// Number of sign-ins that a browser may have begun. A further one takes the place of another.
 pub const SLOTS: u8 = 8;
 
-/// Returns the sealed session of a request; `None` if it has none, or not all parts of one. `name` is that of the policy.
+/// Returns the sealed session of a request; `None` if it has none or several, or not all parts of one. `name` is that of the
+/// cookies.
 pub fn session<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
-    let first = cookie::values(headers, name).next()?;
+    let mut values = cookie::values(headers, name);
+    let first = values.next()?;
+    match values.next() {
+        None => joined((headers, name), 0, first),
+        Some(_) => None,
+    }
+}
+
+/// Returns the sealed sessions of a request: several if cookies with one name differ in domain or path, and none if these are too
+/// many.
+pub fn sessions<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    let are_few = cookie::values(headers, name).nth(SESSIONS).is_none();
+    let firsts = cookie::values(headers, name).filter(move |_| are_few);
+    let firsts = firsts.enumerate();
+    firsts.filter_map(move |(at, first)| joined((headers, name), at, first))
+}
+
+/// Returns a sealed session, whose parts are at one place among the cookies with their names.
+fn joined<'a>(
+    (headers, name): (&'a HeaderMap, &str),
+    at: usize,
+    first: &'a [u8],
+) -> Option<Cow<'a, [u8]>> {
     let (count, first) = split_count(first)?;
     let mut text = Cow::Borrowed(first);
     for index in 1..count {
-        let part = cookie::values(headers, &part_name(name, index)).next()?;
+        let name = part_name(name, index);
+        let part = cookie::values(headers, &name).take(at + 1).last()?;
         text.to_mut().extend_from_slice(part);
     }
     (text.len() <= PARTS * PART).then_some(text)
 }
 
-/// Removes all cookies of the policy with this name from a request. Fails if what remains is no header, which no request leads
-/// to.
+/// Removes all cookies of the policy with this name, with and without the prefix of hosts, from a request. Fails if what remains
+/// is no header, which no request leads to.
 pub fn remove(headers: &mut HeaderMap, name: &str) -> Option<()> {
     let own = name.as_bytes();
     remove_cookies(headers, |name| {
+        let name = name.strip_prefix(HOST_PREFIX.as_bytes()).unwrap_or(name);
         name.strip_prefix(own).is_some_and(|rest| match rest {
             b"" | b"-logout" => true,
             [b'-', index] => (b'1'..b'0' + PARTS as u8).contains(index),
-            [b'-', b'l', b'o', b'g', b'i', b'n', b'-', slot] => (b'0'..b'0' + SLOTS).contains(slot),
-            _ => false,
+            _ => {
+                let of_browser = || rest.strip_prefix(b"-browser-");
+                let slot = rest.strip_prefix(b"-login-").or_else(of_browser);
+                matches!(slot, Some([slot]) if (b'0'..b'0' + SLOTS).contains(slot))
+            }
         })
     })
 }
@@ -57,6 +88,12 @@ pub fn login_name(name: &str, slot: u8) -> String {
 /// Returns the name of the cookie of a sign-out.
 pub fn logout_name(name: &str) -> String {
     format!("{name}-logout")
+}
+
+/// Returns the name of the cookie that tells the browser of a sign-in from others. Over HTTPS, no other host can set it.
+pub fn browser_name(name: &str, slot: u8, is_secure: bool) -> String {
+    let prefix = if is_secure { HOST_PREFIX } else { "" };
+    format!("{prefix}{name}-browser-{slot}")
 }
 
 /// Splits the number of parts from the first part.
@@ -92,6 +129,8 @@ mod tests {
             ("s=1", None),
             ("s=", None),
             ("S=1.a", None),
+            ("s=1.a; s=1.b", None),
+            ("s=1.a; s=1.a", None),
             ("", None),
         ] {
             let headers = request(sent);
@@ -104,12 +143,31 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_several_sessions_are_at_one_place() {
+        for (sent, expected) in [
+            ("s=1.a", vec!["a"]),
+            ("s=1.a; s=1.b", vec!["a", "b"]),
+            ("s=2.a; s-1=b; s=2.c; s-1=d", vec!["ab", "cd"]),
+            ("s=1.a; s=2.c; s-1=d", vec!["a", "cd"]),
+            ("s=x; s=1.a; s=1.b; s=1.c", vec!["a", "b", "c"]),
+            ("s=1.a; s=1.b; s=1.c; s=1.d; s=1.e", vec![]),
+        ] {
+            let headers = request(sent);
+            let found = sessions(&headers, "s");
+            let found = found.map(|it| String::from_utf8(it.into_owned()).unwrap());
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{sent}");
+        }
+    }
+
+    #[test]
     fn backends_get_no_cookie_of_the_policy_and_all_others() {
         let mut headers = request(
-            "a=b; s=1.a; s-1=b; s-4=c; s-5=d; s-login-0=e; s-login-7=f; s-login-8=g; s-logout=h; s-x=i; sx=j",
+            "a=b; s=1.a; s-1=b; s-4=c; s-5=d; s-login-0=e; s-login-7=f; s-login-8=g; s-logout=h; s-x=i; sx=j; \
+             s-browser-0=k; __Host-s=1.l; __Host-s-1=m; __Host-s-browser-7=n; __Host-a=o; s-browser-8=p; s-browser=q",
         );
         remove(&mut headers, "s").unwrap();
-        assert_eq!(headers[COOKIE], "a=b; s-5=d; s-login-8=g; s-x=i; sx=j");
+        let others = "a=b; s-5=d; s-login-8=g; s-x=i; sx=j; __Host-a=o; s-browser-8=p; s-browser=q";
+        assert_eq!(headers[COOKIE], others);
         // Headers without one stay as they are, and those with no other are left out.
         let mut headers = request("a=b;c=d ;e");
         headers.append(COOKIE, HeaderValue::from_static("s=1.a; s-1=b"));

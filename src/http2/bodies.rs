@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::mem;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -14,7 +15,7 @@ use http::HeaderMap;
 use slab::Slab;
 
 use super::header_blocks::HeaderBlocks;
-use super::held;
+use super::held::{self, Held, Holder, Owner};
 use super::send_queue::SendQueue;
 use super::stream::{BodyError, Stream};
 use super::waiting::WaitingParts;
@@ -56,17 +57,9 @@ pub(crate) struct Bodies {
     window: Cell<u32>,
     /// Whether a smaller window is not acknowledged yet.
     is_shrinking: Cell<bool>,
-    is_server: bool,
+    /// The client whose connection it is, an address or a network; `None` for one to a backend.
+    client: Option<IpAddr>,
     key: usize,
-}
-
-/// Something that is held.
-#[derive(Clone, Copy)]
-pub(super) enum Holder {
-    /// What was collected of a body.
-    Collected(usize),
-    /// What a task keeps while it waits.
-    Waiting(usize),
 }
 
 /// Reads a body. Releases it on drop.
@@ -76,13 +69,13 @@ pub(crate) struct Body {
 }
 
 impl Bodies {
-    /// Creates the bodies of a connection, of which this process may be the server.
-    pub(crate) fn new(windows: Windows, is_server: bool) -> Rc<Self> {
+    /// Creates the bodies of the connection of a client, or of one to a backend.
+    pub(crate) fn new(windows: Windows, client: Option<IpAddr>) -> Rc<Self> {
         Rc::new_cyclic(|this| Self {
             streams: RefCell::default(),
             counts: Rc::default(),
-            blocks: Rc::new(RefCell::new(HeaderBlocks::new(is_server))),
-            is_server,
+            blocks: Rc::new(RefCell::new(HeaderBlocks::new(client.is_some()))),
+            client,
             held: Cell::new(0),
             waiting: WaitingParts::default(),
             collected: Cell::new(held::now()),
@@ -97,7 +90,7 @@ impl Bodies {
     /// Wraps the byte stream from which h2 reads the frames of the connection.
     pub(crate) fn wire<T>(&self, io: T, empty: EmptyFrames) -> Wire<T> {
         let (counts, blocks) = (self.counts.clone(), self.blocks.clone());
-        Wire::new(io, self.is_server, empty, counts, blocks)
+        Wire::new(io, self.client.is_some(), empty, counts, blocks)
     }
 
     /// Reports whether the peer permits little more data, of all streams together.
@@ -108,6 +101,11 @@ impl Bodies {
     /// Returns what h2 has got to send.
     pub(crate) fn send_queue(&self) -> &SendQueue {
         self.counts.queue()
+    }
+
+    /// Returns the bytes of a header block that is not complete.
+    pub(crate) fn unfinished_block(&self) -> usize {
+        self.blocks.borrow().unfinished()
     }
 
     /// Reports whether the head of a response is malformed.
@@ -137,7 +135,12 @@ impl Bodies {
 
     /// Returns the reader of a stream's body.
     pub(crate) fn read(self: &Rc<Self>, incoming: RecvStream) -> Body {
-        let stream = Stream::new(Some(incoming));
+        self.read_for(incoming, self.client)
+    }
+
+    /// Returns the reader of the body of a stream that this client has caused.
+    pub(crate) fn read_for(self: &Rc<Self>, incoming: RecvStream, client: Option<IpAddr>) -> Body {
+        let stream = Stream::new(Some(incoming), client);
         let key = self.streams.borrow_mut().insert(stream);
         Body {
             bodies: self.clone(),
@@ -259,23 +262,34 @@ impl Bodies {
         &self.waiting
     }
 
-    /// Returns what is held, first what waits for the longest time.
-    pub(super) fn by_idle_time(&self) -> Vec<Holder> {
+    /// Adds what is held, and whose it is.
+    pub(super) fn add_holders(self: &Rc<Self>, holders: &mut Vec<Holder>) {
+        let owner =
+            |client: Option<IpAddr>| client.map_or(Owner::Connection(self.key), Owner::Client);
         let streams = self.streams.borrow();
         let collected = streams.iter().filter(|(_, it)| it.allocated() > 0);
-        let collected = collected.map(|(key, it)| (it.read, Holder::Collected(key)));
-        let waiting = self.waiting.times().into_iter();
-        let waiting = waiting.map(|(since, key)| (since, Holder::Waiting(key)));
-        let mut holders: Vec<_> = collected.chain(waiting).collect();
-        holders.sort_by_key(|(since, _)| *since);
-        holders.into_iter().map(|(_, holder)| holder).collect()
+        holders.extend(collected.map(|(key, it)| Holder {
+            bodies: self.clone(),
+            owner: owner(it.client),
+            bytes: it.allocated(),
+            since: it.read,
+            what: Held::Collected(key),
+        }));
+        let waiting = self.waiting.all().into_iter();
+        holders.extend(waiting.map(|(since, bytes, key)| Holder {
+            bodies: self.clone(),
+            owner: owner(self.client),
+            bytes,
+            since,
+            what: Held::Waiting(key),
+        }));
     }
 
     /// Frees what is held, and fails its stream.
-    pub(super) fn drop_held(&self, holder: Holder) {
-        match holder {
-            Holder::Collected(key) => self.fail(key, BodyError::TooSlow),
-            Holder::Waiting(key) => self.waiting.fail(key),
+    pub(super) fn drop_held(&self, held: Held) {
+        match held {
+            Held::Collected(key) => self.fail(key, BodyError::TooSlow),
+            Held::Waiting(key) => self.waiting.fail(key),
         }
     }
 
@@ -301,6 +315,12 @@ impl Bodies {
     /// Adds a body of which this many bytes were collected.
     #[cfg(test)]
     pub(super) fn add_collected(self: &Rc<Self>, bytes: usize) -> Body {
+        self.add_collected_for(bytes, self.client)
+    }
+
+    /// Adds a body of which this many bytes were collected, and which this client has caused.
+    #[cfg(test)]
+    pub(super) fn add_collected_for(self: &Rc<Self>, bytes: usize, client: Option<IpAddr>) -> Body {
         let mut collected = crate::byte_chain::ByteChain::default();
         collected.push(&vec![b'x'; bytes]);
         self.held.set(self.held.get() + collected.allocated());
@@ -309,7 +329,7 @@ impl Bodies {
             collected,
             has_ended: true,
             read: held::advance(),
-            ..Stream::new(None)
+            ..Stream::new(None, client)
         });
         Body {
             bodies: self.clone(),

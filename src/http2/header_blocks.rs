@@ -21,6 +21,8 @@ const PRIORITY_LENGTH: usize = 5;
 /// Maximum size of a header block. h2 ends connections earlier: after 5 frames that do not end their block, or as many as
 /// the maximum size of a head and a quarter of it take.
 const MAX_BLOCK: usize = 16 * 1024 * 1024;
+/// Capacity of a block that is kept for the next one.
+const KEPT: usize = 4096;
 /// Number of streams that are remembered until their exchanges have read the result.
 const MAX_REMEMBERED: usize = 256;
 
@@ -78,6 +80,14 @@ impl HeaderBlocks {
     /// Reports whether blocks cannot be read any more, so that the connection has to end.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost
+    }
+
+    /// Returns the bytes of a block or of its frame that is not complete, if they are more than a little.
+    pub(super) fn unfinished(&self) -> usize {
+        match self.block.len() {
+            length if self.is_open || length > KEPT => length,
+            _ => 0,
+        }
     }
 
     /// Reports whether the head of a response is malformed.
@@ -139,7 +149,7 @@ impl HeaderBlocks {
             Some(block) => self.on_response_block(block),
         }
         // Large blocks are rare.
-        if self.block.capacity() > 4096 {
+        if self.block.capacity() > KEPT {
             self.block = Vec::new();
         }
     }

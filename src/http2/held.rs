@@ -1,8 +1,10 @@
-//! Memory that the streams of one worker hold while they wait, and which of them fail when it is too much. What HTTP/1.1
-//! connections hold counts beside it: they get less then, and none fails.
+//! Memory that the streams of one worker hold while they wait, and which of them fail when it is too much: those of the client
+//! that holds most. What HTTP/1.1 connections hold counts beside it: they get less then, and none fails.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 
 use slab::Slab;
@@ -29,6 +31,34 @@ thread_local! {
     /// Number of collections so far: the time of a read, as far as it matters here.
     static NOW: Cell<u64> = const { Cell::new(0) };
     static CONNECTIONS: RefCell<Slab<Weak<Bodies>>> = const { RefCell::new(Slab::new()) };
+}
+
+/// Something that is held.
+pub(super) struct Holder {
+    pub(super) bodies: Rc<Bodies>,
+    pub(super) owner: Owner,
+    pub(super) bytes: usize,
+    /// The time since when it waits ([`now`]).
+    pub(super) since: u64,
+    pub(super) what: Held,
+}
+
+/// Where something is held in the bodies of its connection.
+#[derive(Clone, Copy)]
+pub(super) enum Held {
+    /// What was collected of a body.
+    Collected(usize),
+    /// What a task keeps while it waits.
+    Waiting(usize),
+}
+
+/// Whose memory it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// That of a client, on its own connections and on those to backends.
+    Client(IpAddr),
+    /// That of a connection whose streams no client has caused.
+    Connection(usize),
 }
 
 /// Makes the thread one of `workers` workers, which share the memory of the process.
@@ -116,31 +146,51 @@ pub(super) fn advance() -> u64 {
     now()
 }
 
-/// Fails streams if the worker holds too much: those of the connection that holds most first, and of
-/// these the ones that have waited longest.
+/// Fails streams if the worker holds too much: those of the client that holds most first, of these the ones of the connection
+/// that holds most, and of these the ones that have waited longest.
 pub(super) fn enforce() {
     if total() <= max() {
         return;
     }
-    let mut connections: Vec<Rc<Bodies>> = CONNECTIONS.with_borrow(|connections| {
-        let alive = connections.iter().filter_map(|(_, it)| it.upgrade());
-        alive.collect()
-    });
-    connections.sort_by_key(|bodies| Reverse(bodies.held()));
     let mut failed = 0;
-    for bodies in &connections {
-        for holder in bodies.by_idle_time() {
-            if total() <= after() {
-                break;
-            }
-            bodies.drop_held(holder);
-            failed += 1;
+    for holder in by_size() {
+        if total() <= after() {
+            break;
         }
+        holder.bodies.drop_held(holder.what);
+        failed += 1;
     }
     tracing::warn!(
         failed,
         "ended HTTP/2 streams that wait: they hold too much memory"
     );
+}
+
+/// Returns what is held, in the order in which it has to go.
+fn by_size() -> Vec<Holder> {
+    let connections: Vec<Rc<Bodies>> = CONNECTIONS.with_borrow(|connections| {
+        let alive = connections.iter().filter_map(|(_, it)| it.upgrade());
+        alive.collect()
+    });
+    let mut holders = Vec::new();
+    for bodies in &connections {
+        bodies.add_holders(&mut holders);
+    }
+    let mut sums = BTreeMap::<Owner, usize>::new();
+    for holder in &holders {
+        *sums.entry(holder.owner).or_default() += holder.bytes;
+    }
+    holders.sort_by_cached_key(|holder| {
+        let of_owner = sums.get(&holder.owner).copied().unwrap_or_default();
+        let of_connection = holder.bodies.held();
+        (
+            Reverse(of_owner),
+            holder.owner,
+            Reverse(of_connection),
+            holder.since,
+        )
+    });
+    holders
 }
 
 #[cfg(test)]
@@ -161,7 +211,12 @@ mod tests {
     const SMALL: u32 = 16 * 1024;
 
     fn connection() -> Rc<Bodies> {
-        Bodies::new(WINDOWS, true)
+        Bodies::new(WINDOWS, None)
+    }
+
+    /// A connection of the client with this number.
+    fn connection_of(client: u8) -> Rc<Bodies> {
+        Bodies::new(WINDOWS, Some([192, 0, 2, client].into()))
     }
 
     /// Returns the stream windows of connections after their next turn.
@@ -240,6 +295,42 @@ mod tests {
         assert_eq!(read(&mut oldest), Some(MIB));
         remove(others + KIB);
         assert_eq!((total(), holder.held(), neighbour.held()), (0, 0, 0));
+    }
+
+    #[test]
+    fn above_the_maximum_streams_of_the_client_fail_that_holds_most_on_all_its_connections() {
+        const CONNECTIONS: usize = 300;
+        let hostile: Vec<_> = (0..CONNECTIONS).map(|_| connection_of(1)).collect();
+        let polite = connection_of(2);
+        let part = max() / 2 / CONNECTIONS;
+        let mut small: Vec<_> = hostile.iter().map(|it| it.add_collected(part)).collect();
+        let mut slow = polite.add_collected(8 * part);
+        assert!(hostile.iter().all(|it| it.held() < polite.held()));
+        let others = max() - total() + KIB;
+        add(others);
+        enforce();
+        let failed = small.iter_mut().map(read).filter(Option::is_none).count();
+        assert!((1..CONNECTIONS).contains(&failed), "{failed}");
+        assert_eq!(read(&mut slow), Some(8 * part));
+        remove(others);
+    }
+
+    #[test]
+    fn above_the_maximum_responses_of_backends_count_as_memory_of_their_clients() {
+        let [hostile, other] = [1, 2].map(|client| IpAddr::from([192, 0, 2, client]));
+        let (backend, own) = (connection(), connection_of(1));
+        // The others hold more each, on the same connection, and have waited longer.
+        let mut polite = backend.add_collected_for(5 * MIB, Some(other));
+        let mut nobody = backend.add_collected_for(5 * MIB, None);
+        let mut caused = backend.add_collected_for(4 * MIB, Some(hostile));
+        let mut sent = own.add_collected(4 * MIB);
+        let others = max() - total() + KIB;
+        add(others);
+        enforce();
+        assert_eq!((read(&mut caused), read(&mut sent)), (None, None));
+        let left = [read(&mut polite), read(&mut nobody)];
+        assert_eq!(left, [Some(5 * MIB); 2]);
+        remove(others);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -22,6 +23,8 @@ use super::wire::{EmptyFrames, Wire};
 
 /// The preface of a client (RFC 9113, 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The address of clients.
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Streams of a client that bytes of a test may refer to: 1, 3, 5 and 7. The response of the last one was cancelled.
 const STREAMS: usize = 4;
 /// Entries of the table that are compared, the newest. Each takes a stream.
@@ -87,7 +90,7 @@ impl Connection {
             is_starved: false,
             output: Vec::new(),
         }));
-        let bodies = Bodies::new(WINDOWS, is_server);
+        let bodies = Bodies::new(WINDOWS, is_server.then_some(CLIENT));
         let socket = Socket(script.clone());
         let mut expected = HashMap::new();
         let side = if is_server {

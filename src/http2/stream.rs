@@ -1,5 +1,6 @@
 //! The body of one stream: what h2 has of it, and what was collected.
 
+use std::net::IpAddr;
 use std::task::{Context, Poll, Waker};
 
 use h2::RecvStream;
@@ -27,6 +28,8 @@ pub(crate) enum BodyError {
 pub(super) struct Stream {
     /// `None` after it has failed.
     pub(super) incoming: Option<RecvStream>,
+    /// The client whose memory it is, if there is one.
+    pub(super) client: Option<IpAddr>,
     pub(super) collected: ByteChain,
     /// The end of the data, and the trailers, were collected.
     pub(super) has_ended: bool,
@@ -42,9 +45,10 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(incoming: Option<RecvStream>) -> Self {
+    pub(super) fn new(incoming: Option<RecvStream>, client: Option<IpAddr>) -> Self {
         Self {
             incoming,
+            client,
             collected: ByteChain::default(),
             has_ended: false,
             trailers: None,

@@ -39,11 +39,13 @@ impl WaitingParts {
         self.held.get()
     }
 
-    /// Returns the times since when parts wait, and their keys.
-    pub(super) fn times(&self) -> Vec<(u64, usize)> {
+    /// Returns the times since when parts wait, their bytes, and their keys.
+    pub(super) fn all(&self) -> Vec<(u64, usize, usize)> {
         let parts = self.parts.borrow();
         let waiting = parts.iter().filter(|(_, part)| part.task.is_some());
-        waiting.map(|(key, part)| (part.since, key)).collect()
+        waiting
+            .map(|(key, part)| (part.since, part.bytes, key))
+            .collect()
     }
 
     /// Makes the task of a part give it up. Its bytes do not count any more.

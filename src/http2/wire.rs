@@ -501,7 +501,7 @@ mod tests {
             neighbour: Some(far.try_clone()?),
             frames: frames.clone(),
         };
-        let bodies = Bodies::new(NO_WINDOWS, false);
+        let bodies = Bodies::new(NO_WINDOWS, None);
         let mut wire = bodies.wire(burst, EmptyFrames::Pass);
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -608,7 +608,7 @@ mod tests {
     #[test]
     fn reads_nothing_after_a_block_that_h2_may_read_otherwise() {
         let promise = frame(5, 4, 4);
-        let bodies = Bodies::new(NO_WINDOWS, false);
+        let bodies = Bodies::new(NO_WINDOWS, None);
         let mut wire = bodies.wire(&promise[..], EmptyFrames::Hide);
         let mut cx = Context::from_waker(Waker::noop());
         let mut bytes = vec![0; BUFFER];

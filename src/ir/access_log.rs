@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::HeaderName;
 use serde::Serialize;
 
-use super::telemetry::{Share, name};
+use super::serialized::name;
+use super::telemetry::Share;
 
 /// The fields of lines of the access log: those of requests and those of connections.
 pub const FIELDS: [&str; 26] = [

@@ -8,10 +8,11 @@ use http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION,
     CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT, HOST, TRAILER,
 };
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::ObjectRef;
 use super::hop_by_hop::HOP_BY_HOP;
+use super::serialized;
 
 /// Headers that describe the body or framing of the authorization server's response, or what its sender expects, so that they
 /// mean nothing in another message.
@@ -104,10 +105,10 @@ pub struct HttpAuth {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact_path: Option<Arc<str>>,
     /// Headers of the client's request that are sent in addition to those that always are.
-    #[serde(serialize_with = "names")]
+    #[serde(serialize_with = "serialized::names")]
     pub headers: Vec<HeaderName>,
     /// Headers of the server's response that are added to the client's request; all if empty.
-    #[serde(serialize_with = "names")]
+    #[serde(serialize_with = "serialized::names")]
     pub response_headers: Vec<HeaderName>,
 }
 
@@ -115,10 +116,6 @@ pub struct HttpAuth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct GrpcAuth {
     /// Headers of the client's request that are sent; all if empty.
-    #[serde(serialize_with = "names")]
+    #[serde(serialize_with = "serialized::names")]
     pub headers: Vec<HeaderName>,
-}
-
-fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(names.iter().map(HeaderName::as_str))
 }

@@ -14,6 +14,7 @@ use super::ObjectRef;
 use super::auth_call::ExternalPolicy;
 pub use super::key_place::KeyPlace;
 use super::oidc::Oidc;
+use super::serialized::optional_name;
 use super::token::Tokens;
 
 /// Greatest cost of a bcrypt hash, which takes a second of CPU time to verify.
@@ -81,7 +82,10 @@ pub struct Basic {
     /// What clients are asked for: text of RFC 9110's quoted strings, without quotes.
     pub realm: Box<str>,
     /// Header with the name of the user.
-    #[serde(serialize_with = "header", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        serialize_with = "optional_name",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub forward_user: Option<HeaderName>,
     /// The users, each once, in order of their names; never empty.
     pub users: Box<[User]>,
@@ -111,6 +115,8 @@ pub enum HashScheme {
     Bcrypt,
     /// SHA-crypt: `$5$` and `$6$`.
     ShaCrypt,
+    /// MD5-crypt of Apache: `$apr1$`.
+    Apr1,
     /// SHA-1 without salt: `{SHA}`.
     Sha1,
 }
@@ -148,6 +154,11 @@ impl FromStr for PasswordHash {
         } else if let Some(rest) = text.strip_prefix("$6$") {
             check_sha_crypt(rest, 86)?;
             HashScheme::ShaCrypt
+        } else if let Some(rest) = text.strip_prefix("$apr1$") {
+            if !is_salted(rest, 8, 22) {
+                return Err("has a hash of $apr1$ that is cut off or changed");
+            }
+            HashScheme::Apr1
         } else if let Some(rest) = text.strip_prefix("{SHA}") {
             let bytes = STANDARD.decode(rest).ok();
             bytes
@@ -155,7 +166,7 @@ impl FromStr for PasswordHash {
                 .ok_or("has no base64 of 20 bytes after {SHA}")?;
             HashScheme::Sha1
         } else {
-            return Err("has no hash of bcrypt ($2y$), SHA-crypt ($5$, $6$) or {SHA}");
+            return Err("has no hash of bcrypt ($2y$), SHA-crypt ($5$, $6$), $apr1$ or {SHA}");
         };
         Ok(Self {
             scheme,
@@ -168,6 +179,14 @@ impl FromStr for PasswordHash {
 fn is_crypt_base64(text: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/');
     text.bytes().all(is_digit)
+}
+
+/// Whether text has a salt, and digits of a hash after it.
+fn is_salted(text: &str, max_salt: usize, digits: usize) -> bool {
+    text.split_once('$').is_some_and(|(salt, hash)| {
+        let is_salt = (1..=max_salt).contains(&salt.len()) && is_crypt_base64(salt);
+        is_salt && hash.len() == digits && is_crypt_base64(hash)
+    })
 }
 
 fn check_bcrypt(text: &str) -> Result<(), &'static str> {
@@ -204,9 +223,7 @@ fn check_sha_crypt(text: &str, digits: usize) -> Result<(), &'static str> {
         }
         rest = after;
     }
-    let (salt, hash) = rest.split_once('$').ok_or(SHAPE)?;
-    let is_salt = (1..=16).contains(&salt.len()) && is_crypt_base64(salt);
-    match is_salt && hash.len() == digits && is_crypt_base64(hash) {
+    match is_salted(rest, 16, digits) {
         true => Ok(()),
         false => Err(SHAPE),
     }
@@ -222,7 +239,10 @@ pub struct ApiKeys {
     /// Where requests have the key. The first place that is not empty counts.
     pub from: Box<[KeyPlace]>,
     /// Header with the name of the client.
-    #[serde(serialize_with = "header", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        serialize_with = "optional_name",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub forward_client: Option<HeaderName>,
     /// Whether backends get the key.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -250,15 +270,12 @@ impl Serialize for ApiKey {
     }
 }
 
-fn header<S: Serializer>(name: &Option<HeaderName>, serializer: S) -> Result<S::Ok, S::Error> {
-    name.as_ref().map(HeaderName::as_str).serialize(serializer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const BCRYPT: &str = "$2y$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu";
+    const APR1: &str = "$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00";
 
     fn problem(text: &str) -> &'static str {
         text.parse::<PasswordHash>().err().unwrap_or_default()
@@ -272,6 +289,7 @@ mod tests {
             (BCRYPT, HashScheme::Bcrypt),
             (&sha256, HashScheme::ShaCrypt),
             (&sha512, HashScheme::ShaCrypt),
+            (APR1, HashScheme::Apr1),
             ("{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=", HashScheme::Sha1),
         ] {
             let hash: PasswordHash = text.parse().unwrap();
@@ -288,7 +306,11 @@ mod tests {
         let unsalted = format!("$5$${}", "a".repeat(43));
         for (text, expected) in [
             ("plain", "no hash"),
-            ("$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00", "no hash"),
+            ("rqXexS6ZhobKA", "no hash"),
+            (&APR1[..36], "cut off"),
+            (&*APR1.replace("ci$", "cici$"), "cut off"),
+            (&*APR1.replace("lZL6V/ci", ""), "cut off"),
+            (&*APR1.replace("eIMz", "eIM="), "cut off"),
             (&BCRYPT[..59], "cut off"),
             (&*cost, "cost of more than 14"),
             (&*BCRYPT.replace("$05$", "$+5$"), "cut off"),

@@ -2,87 +2,16 @@
 //! proxy chooses an endpoint or connects to it.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::backend_policy::BackendPolicy;
+use super::picker::Choice;
 use super::traffic::TrafficPolicy;
-use super::{ClientTls, ObjectRef, Transport};
-
-/// The identity of a backend. Includes everything that two uses of one object must not share. `Ord` is derived:
-/// searches for all uses of an object, or of one of its ports, rely on these two fields being the first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BackendId {
-    /// The referenced object, such as a Service.
-    pub object: ObjectRef,
-    /// The referenced port, such as a Service's.
-    pub port: u16,
-    /// Where its TLS settings come from; `None` where no policy applies.
-    pub tls: Option<TlsUse>,
-    /// The protocol that the requests require, if it is not that of the port: HTTP/2 for those of GRPCRoutes, TCP or UDP.
-    pub protocol: Option<UpstreamProtocol>,
-}
-
-/// Where the TLS settings for a backend come from. Two uses of one port with different settings are two backends, so
-/// that they share no connection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TlsUse {
-    /// The policy that applies, or the backend itself if its kind has TLS settings.
-    pub policy: ObjectRef,
-    /// The Gateway whose client certificate is presented.
-    pub client: Option<ObjectRef>,
-}
-
-impl BackendId {
-    /// Returns what clients get while it has no endpoint.
-    pub fn effect_of_absence(&self) -> &'static str {
-        match self.protocol {
-            Some(UpstreamProtocol::Tcp) => "its connections are reset",
-            Some(UpstreamProtocol::Udp) => "its datagrams are dropped",
-            _ => "its requests get 503",
-        }
-    }
-
-    /// Returns the transport of the port: TCP 53 and UDP 53 of an object are two ports.
-    pub fn transport(&self) -> Transport {
-        match self.protocol {
-            Some(UpstreamProtocol::Udp) => Transport::Udp,
-            _ => Transport::Tcp,
-        }
-    }
-}
-
-impl fmt::Display for BackendId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.object, self.port)?;
-        if let Some(tls) = &self.tls {
-            if tls.policy == self.object {
-                f.write_str(" in TLS")?;
-            } else {
-                write!(f, " by {}", tls.policy)?;
-            }
-            if let Some(client) = &tls.client {
-                write!(f, " as {client}")?;
-            }
-        }
-        f.write_str(match self.protocol {
-            None | Some(UpstreamProtocol::Http1) => "",
-            Some(UpstreamProtocol::H2c) => " for gRPC",
-            Some(UpstreamProtocol::Tcp) => " for TCP",
-            Some(UpstreamProtocol::Udp) => " for UDP",
-        })
-    }
-}
-
-impl Serialize for BackendId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+use super::{BackendId, ClientTls, UpstreamProtocol};
 
 /// How to talk to a backend and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -108,6 +37,9 @@ pub struct Backend {
     /// Where the object itself answers, for when the endpoints are out of date and none answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
+    /// Who chooses the endpoint of a request.
+    #[serde(skip_serializing_if = "Choice::is_balance")]
+    pub choice: Choice,
 }
 
 /// Where an object answers for all of its endpoints.
@@ -138,6 +70,13 @@ pub enum Endpoints {
         /// Those in the zone: some, but not all.
         near: Vec<SocketAddr>,
     },
+    /// At these addresses, and others that are not ready. Both are sorted, and no address is in both.
+    Unready {
+        /// Those that are ready.
+        addresses: Vec<SocketAddr>,
+        /// Those that are not ready: they get what a picker sends them, and nothing else.
+        unready: Vec<SocketAddr>,
+    },
     /// Addresses that DNS has for a name, resolved while requests are served.
     Hostname {
         /// The fully qualified name, without a dot at its end.
@@ -150,10 +89,12 @@ pub enum Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the configured addresses, sorted and without duplicates.
+    /// Returns the configured addresses that requests are balanced over, sorted and without duplicates.
     pub fn addresses(&self) -> Cow<'_, [SocketAddr]> {
         match self {
-            Self::Addresses(addresses) | Self::Zoned { addresses, .. } => addresses.into(),
+            Self::Addresses(addresses)
+            | Self::Zoned { addresses, .. }
+            | Self::Unready { addresses, .. } => addresses.into(),
             Self::Hostname { .. } => (&[]).into(),
             Self::Releases(Releases { releases, .. }) => {
                 let addresses = releases.iter().flat_map(|release| &release.addresses);
@@ -168,7 +109,9 @@ impl Endpoints {
     /// Returns the name to resolve, if the addresses come from DNS.
     pub fn hostname(&self) -> Option<&Arc<str>> {
         match self {
-            Self::Addresses(_) | Self::Zoned { .. } | Self::Releases(_) => None,
+            Self::Addresses(_) | Self::Zoned { .. } | Self::Unready { .. } | Self::Releases(_) => {
+                None
+            }
             Self::Hostname { hostname, .. } => Some(hostname),
         }
     }
@@ -176,7 +119,10 @@ impl Endpoints {
     /// Returns the releases, if the endpoints are in releases.
     pub fn releases(&self) -> Option<&Releases> {
         match self {
-            Self::Addresses(_) | Self::Zoned { .. } | Self::Hostname { .. } => None,
+            Self::Addresses(_)
+            | Self::Zoned { .. }
+            | Self::Unready { .. }
+            | Self::Hostname { .. } => None,
             Self::Releases(releases) => Some(releases),
         }
     }
@@ -185,7 +131,20 @@ impl Endpoints {
     pub fn near(&self) -> Option<&[SocketAddr]> {
         match self {
             Self::Zoned { near, .. } => Some(near),
-            Self::Addresses(_) | Self::Hostname { .. } | Self::Releases(_) => None,
+            Self::Addresses(_)
+            | Self::Unready { .. }
+            | Self::Hostname { .. }
+            | Self::Releases(_) => None,
+        }
+    }
+
+    /// Returns the addresses that only a picker may choose.
+    pub fn unready(&self) -> &[SocketAddr] {
+        match self {
+            Self::Unready { unready, .. } => unready,
+            Self::Addresses(_) | Self::Zoned { .. } | Self::Hostname { .. } | Self::Releases(_) => {
+                &[]
+            }
         }
     }
 }
@@ -223,7 +182,7 @@ impl Backend {
     pub(crate) fn plain(endpoints: Endpoints) -> Self {
         Self {
             id: BackendId {
-                object: ObjectRef::core("Service", "ns", "one"),
+                object: super::ObjectRef::core("Service", "ns", "one"),
                 port: 80,
                 tls: None,
                 protocol: None,
@@ -235,6 +194,7 @@ impl Backend {
             traffic: None,
             policy: None,
             fallback: None,
+            choice: Choice::Balance,
         }
     }
 }
@@ -249,17 +209,4 @@ impl From<Vec<SocketAddr>> for Endpoints {
     fn from(addresses: Vec<SocketAddr>) -> Self {
         Self::Addresses(addresses)
     }
-}
-
-/// What an endpoint speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub enum UpstreamProtocol {
-    /// HTTP/1.1, upgrades included.
-    Http1,
-    /// HTTP/2 with prior knowledge (`kubernetes.io/h2c`), also within TLS.
-    H2c,
-    /// Bytes that the proxy does not look into, also within TLS.
-    Tcp,
-    /// Datagrams that the proxy does not look into.
-    Udp,
 }

@@ -1,12 +1,26 @@
 //! Sets of addresses, written as CIDRs. Looked up without allocation, in the logarithm of their number.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Serialize, Serializer};
 
 /// Bits of the prefix of IPv4-mapped addresses.
 const MAPPED_PREFIX: u8 = 96;
+
+/// Bits of the networks of IPv6 that count as one client: a host usually has a whole one.
+const CLIENT_PREFIX: u32 = 64;
+
+/// Returns what counts as one client: an IPv4 address, or a network of IPv6.
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let mask = u128::MAX << (128 - CLIENT_PREFIX);
+            Ipv6Addr::from_bits(address.to_bits() & mask).into()
+        }
+        address => address,
+    }
+}
 
 /// A set of addresses. Equal sets have equal values, however their CIDRs were written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -150,6 +164,15 @@ mod tests {
         let (whole, part) = (set(&["10.0.0.0/8", "fd00::/8"]), set(&["10.2.0.0/16"]));
         assert!(whole.contains_all(&part) && whole.contains_all(&whole));
         assert!(!part.contains_all(&whole) && part.contains_all(&CidrSet::default()));
+    }
+
+    #[test]
+    fn clients_of_ipv6_are_networks() {
+        let network = |text: &str| client_network(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::ObjectRef;
 use super::cidr::CidrSet;
 use super::http2::Http2Windows;
+use super::named::named;
 use super::policy::Enforced;
+use super::serialized;
 use super::tls::{AlpnProtocol, ServerTls, TlsVersion};
 use super::tls_parameters::{CipherSuite, Group};
 
@@ -59,7 +61,7 @@ pub enum AddressSource {
     /// The only value of a header, on connections of proxies.
     Header {
         /// Its name.
-        #[serde(serialize_with = "header")]
+        #[serde(serialize_with = "serialized::name")]
         name: HeaderName,
         /// The proxies.
         trusted: CidrSet,
@@ -248,44 +250,22 @@ pub enum RequestIds {
     Off,
 }
 
-/// A header about the origin of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum ForwardingHeader {
-    /// `X-Forwarded-For`
-    XForwardedFor,
-    /// `X-Forwarded-Proto`
-    XForwardedProto,
-    /// `X-Forwarded-Host`
-    XForwardedHost,
-    /// `X-Forwarded-Port`
-    XForwardedPort,
-    /// `X-Real-IP`
-    XRealIp,
-    /// `Forwarded` (RFC 7239)
-    Forwarded,
-}
-
-impl ForwardingHeader {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::XForwardedFor,
-        Self::XForwardedProto,
-        Self::XForwardedHost,
-        Self::XForwardedPort,
-        Self::XRealIp,
-        Self::Forwarded,
-    ];
-
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::XForwardedFor => "X-Forwarded-For",
-            Self::XForwardedProto => "X-Forwarded-Proto",
-            Self::XForwardedHost => "X-Forwarded-Host",
-            Self::XForwardedPort => "X-Forwarded-Port",
-            Self::XRealIp => "X-Real-IP",
-            Self::Forwarded => "Forwarded",
-        }
+named! {
+    /// A header about the origin of a request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    pub enum ForwardingHeader {
+        /// `X-Forwarded-For`
+        XForwardedFor = "X-Forwarded-For",
+        /// `X-Forwarded-Proto`
+        XForwardedProto = "X-Forwarded-Proto",
+        /// `X-Forwarded-Host`
+        XForwardedHost = "X-Forwarded-Host",
+        /// `X-Forwarded-Port`
+        XForwardedPort = "X-Forwarded-Port",
+        /// `X-Real-IP`
+        XRealIp = "X-Real-IP",
+        /// `Forwarded` (RFC 7239)
+        Forwarded = "Forwarded",
     }
 }
 
@@ -339,8 +319,4 @@ impl TlsSettings {
             client_validation: tls.client_validation.clone(),
         }
     }
-}
-
-fn header<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
 }

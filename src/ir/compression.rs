@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::named::named;
+
 /// Compression of responses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Compression {
@@ -17,15 +19,17 @@ pub struct Compression {
     pub level: Level,
 }
 
-/// A content coding (RFC 9110, 8.4.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum Encoding {
-    /// `zstd` (RFC 8878).
-    Zstd,
-    /// `br` (RFC 7932).
-    Brotli,
-    /// `gzip` (RFC 1952).
-    Gzip,
+named! {
+    /// A content coding (RFC 9110, 8.4.1), in order of preference.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    pub enum Encoding {
+        /// `zstd` (RFC 8878).
+        Zstd = "zstd",
+        /// `br` (RFC 7932).
+        Brotli = "br",
+        /// `gzip` (RFC 1952).
+        Gzip = "gzip",
+    }
 }
 
 /// How much time compression takes for how much less to send.
@@ -37,18 +41,4 @@ pub enum Level {
     Default,
     /// Least to send.
     Best,
-}
-
-impl Encoding {
-    /// All encodings, in order of preference.
-    pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
-
-    /// Returns its name in headers.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Zstd => "zstd",
-            Self::Brotli => "br",
-            Self::Gzip => "gzip",
-        }
-    }
 }

@@ -16,7 +16,7 @@ pub struct CookieScope<'a> {
     pub listener: &'a ListenerKey,
     /// The host that the request names.
     pub host: &'a str,
-    /// What tells the key that seals cookies from others.
+    /// What tells the keys that open cookies from others.
     pub key: [u8; 8],
 }
 
@@ -38,7 +38,7 @@ impl CookieScope<'_> {
         })
     }
 
-    /// Returns what seals a cookie of a policy for a purpose. Cookies with a domain are those of all hosts and listeners of a
+    /// Returns what seals a cookie of a policy for a purpose, beside the key. Cookies with a domain are those of all hosts and listeners of a
     /// Gateway there.
     pub fn sealing(&self, oidc: &Oidc, purpose: &str) -> Vec<u8> {
         let mut text = Text(Vec::with_capacity(LENGTH));
@@ -58,7 +58,6 @@ impl CookieScope<'_> {
         text.object(&oidc.policy);
         text.part(oidc.issuer());
         text.part(&*oidc.client_id);
-        text.part(self.key);
         let mut sealing = Text(Vec::with_capacity(LENGTH));
         sealing.part(purpose);
         sealing.part(&text.0);
@@ -152,7 +151,7 @@ mod tests {
         (gateway, listener)
     }
 
-    /// What is remembered for a scope, and what is sealed for it, agree for every pair of scopes.
+    /// What is remembered for a scope, and what is sealed for it with its key, agree for every pair of scopes.
     #[test]
     fn bound_cookies_are_those_that_the_same_text_seals() {
         let places = [("a", "http"), ("a", "https"), ("b", "http")].map(|(a, b)| place(a, b));
@@ -176,7 +175,8 @@ mod tests {
                 let sealing = one.sealing(&oidc, "session");
                 assert_ne!(sealing, one.sealing(&oidc, "login"));
                 for other in &scopes {
-                    let is_same = sealing == other.sealing(&oidc, "session");
+                    let is_same =
+                        sealing == other.sealing(&oidc, "session") && one.key == other.key;
                     assert_eq!(bound.is_within(other), is_same, "{one:?} {other:?}");
                 }
             }

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use serde::{Serialize, Serializer};
 
 use super::scheme::Scheme;
+use super::serialized;
 
 /// A CORS filter (Gateway API, HTTPCORSFilter).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -24,10 +25,10 @@ pub struct Cors {
     /// `Access-Control-Expose-Headers`. Absent means that no header is configured.
     pub expose: Option<CorsValue>,
     /// `Access-Control-Max-Age`, in seconds.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "serialized::value")]
     pub max_age: HeaderValue,
     /// `Vary` of responses to preflight requests, if they depend on the request.
-    #[serde(serialize_with = "optional_text")]
+    #[serde(serialize_with = "serialized::optional_value")]
     pub preflight_vary: Option<HeaderValue>,
 }
 
@@ -80,7 +81,7 @@ pub enum AllowedHost {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum CorsValue {
     /// The same value in every response.
-    Fixed(#[serde(serialize_with = "text")] HeaderValue),
+    Fixed(#[serde(serialize_with = "serialized::value")] HeaderValue),
     /// Names from the message instead of `*`: the method or headers that the request asks for, or the
     /// headers of the response.
     Named,
@@ -105,19 +106,5 @@ impl fmt::Display for AllowedOrigin {
 impl Serialize for AllowedOrigin {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-fn text<S: Serializer>(value: &HeaderValue, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&String::from_utf8_lossy(value.as_bytes()))
-}
-
-fn optional_text<S: Serializer>(
-    value: &Option<HeaderValue>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => text(value, serializer),
-        None => serializer.serialize_none(),
     }
 }

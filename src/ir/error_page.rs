@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::HeaderValue;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::ObjectRef;
-use super::filter::text;
+use super::serialized;
 
 /// A page for responses with one of some statuses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -77,10 +77,10 @@ impl PageSource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct PageVariant {
     /// Its `Content-Type`: a media type in lower case, and the charset of texts.
-    #[serde(serialize_with = "value")]
+    #[serde(serialize_with = "serialized::value")]
     pub content_type: HeaderValue,
     /// The page. Shared with the object that it comes from.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "serialized::body")]
     pub body: Bytes,
 }
 
@@ -90,8 +90,4 @@ impl PageVariant {
         let content_type = self.content_type.to_str().unwrap_or_default();
         content_type.split(';').next().unwrap_or_default()
     }
-}
-
-fn value<S: Serializer>(value: &HeaderValue, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&String::from_utf8_lossy(value.as_bytes()))
 }

@@ -12,6 +12,7 @@ use super::cors::Cors;
 use super::external_auth::ExternalAuth;
 use super::path_rewrite::PathRewrite;
 pub use super::scheme::Scheme;
+use super::serialized;
 use super::sharing::Text;
 use super::target::BackendTarget;
 
@@ -77,13 +78,13 @@ impl Filter {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Response {
     /// Status.
-    #[serde(serialize_with = "status")]
+    #[serde(serialize_with = "serialized::status")]
     pub status: StatusCode,
     /// Headers; each name once.
     #[serde(serialize_with = "fields")]
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Body.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "serialized::body")]
     pub body: Bytes,
 }
 
@@ -97,7 +98,7 @@ pub struct HeaderChanges {
     #[serde(serialize_with = "fields")]
     pub add: Vec<(HeaderName, HeaderValue)>,
     /// Headers to delete.
-    #[serde(serialize_with = "names")]
+    #[serde(serialize_with = "serialized::names")]
     pub remove: Vec<HeaderName>,
 }
 
@@ -113,7 +114,7 @@ pub struct Redirect {
     /// Path.
     pub path: Option<PathChange>,
     /// Status.
-    #[serde(serialize_with = "status")]
+    #[serde(serialize_with = "serialized::status")]
     pub status: StatusCode,
 }
 
@@ -121,7 +122,7 @@ pub struct Redirect {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rewrite {
     /// The Host to send.
-    #[serde(serialize_with = "host")]
+    #[serde(serialize_with = "serialized::optional_value")]
     pub hostname: Option<HeaderValue>,
     /// The path to send.
     pub path: Option<PathChange>,
@@ -179,23 +180,4 @@ fn fields<S: Serializer>(
         };
         (name.as_str(), shown)
     }))
-}
-
-fn names<S: Serializer>(names: &[HeaderName], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(names.iter().map(HeaderName::as_str))
-}
-
-fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
-}
-
-pub(super) fn text<S: Serializer>(body: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&String::from_utf8_lossy(body))
-}
-
-fn host<S: Serializer>(host: &Option<HeaderValue>, serializer: S) -> Result<S::Ok, S::Error> {
-    match host {
-        Some(host) => serializer.collect_str(&String::from_utf8_lossy(host.as_bytes())),
-        None => serializer.serialize_none(),
-    }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::ObjectRef;
 use super::authentication::Authentication;
 use super::cidr::CidrSet;
 use super::claim_name::ClaimName;
 use super::request_match::Match;
+use super::serialized;
 
 /// The limits of a policy. Each counts all requests that the policy applies to, whatever its targets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -24,7 +25,7 @@ pub struct Limits {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<Box<str>>,
     /// The status of refused requests.
-    #[serde(serialize_with = "status")]
+    #[serde(serialize_with = "serialized::status")]
     pub status: StatusCode,
     /// Whether responses have the headers RateLimit and RateLimit-Policy.
     pub has_headers: bool,
@@ -93,7 +94,7 @@ pub enum KeyPart {
         v6: u8,
     },
     /// The value of a header, of which several lines are one; requests without it are counted together.
-    #[serde(serialize_with = "header")]
+    #[serde(serialize_with = "serialized::name")]
     Header(HeaderName),
     /// The first cookie of this name; requests without it are counted together.
     Cookie(Arc<str>),
@@ -132,7 +133,7 @@ pub enum Cost {
     /// The bytes of the body of its response, as the client gets them.
     ResponseBytes,
     /// The number in a header of the backend's response; one without it.
-    #[serde(serialize_with = "header")]
+    #[serde(serialize_with = "serialized::name")]
     ResponseHeader(HeaderName),
 }
 
@@ -173,12 +174,4 @@ impl Limit {
             IdentityPart::Claim(_) => required.is_none_or(|it| !it.have_claims()),
         })
     }
-}
-
-fn status<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
-}
-
-fn header<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
 }

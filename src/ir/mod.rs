@@ -6,6 +6,7 @@ pub mod auth_call;
 pub mod authentication;
 pub mod authorization;
 pub mod backend;
+mod backend_id;
 pub mod backend_policy;
 pub mod canonical_path;
 pub mod cidr;
@@ -28,6 +29,7 @@ mod key_place;
 pub mod keyed;
 pub mod limit;
 pub mod listener;
+pub(crate) mod named;
 pub mod object_map;
 pub mod object_ref;
 pub mod oidc;
@@ -35,6 +37,7 @@ pub mod packed;
 pub mod path_normalization;
 pub mod path_rewrite;
 pub mod pattern;
+pub mod picker;
 pub mod policy;
 mod policy_servers;
 pub mod precedence;
@@ -44,6 +47,7 @@ pub mod request_path;
 pub mod route;
 pub mod route_defaults;
 mod scheme;
+mod serialized;
 pub mod session;
 pub mod sharing;
 mod target;
@@ -61,9 +65,8 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 pub use access_log::GatewayLog;
-pub use backend::{
-    Backend, BackendId, Endpoints, Fallback, Release, Releases, TlsUse, UpstreamProtocol,
-};
+pub use backend::{Backend, Endpoints, Fallback, Release, Releases};
+pub use backend_id::{BackendId, TlsUse, UpstreamProtocol};
 pub use filter::Filter;
 pub use listener::{
     AttachedRoute, AttachedRoutes, Bind, BindReport, Hostname, Hostnames, Hosts, Listener,
@@ -71,6 +74,7 @@ pub use listener::{
 };
 pub use object_ref::ObjectRef;
 pub use pattern::Pattern;
+pub use picker::{Choice, FailureMode, PickerRef, PickerTimeouts};
 pub use policy_servers::PolicyServers;
 pub use precedence::Precedence;
 pub use route::{Route, RouteKind, Rule, RuleId};

@@ -8,6 +8,7 @@ use http::{HeaderName, Uri};
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::serialized::optional_name;
 use super::tls::Authorities;
 use super::token::Provider;
 
@@ -40,10 +41,16 @@ pub struct Oidc {
     /// Cookies of sessions.
     pub cookie: CookieSettings,
     /// Header with the access token. In `Authorization` it follows the scheme `Bearer`.
-    #[serde(serialize_with = "header", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        serialize_with = "optional_name",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub access_token_header: Option<HeaderName>,
     /// Header with the ID token, likewise.
-    #[serde(serialize_with = "header", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        serialize_with = "optional_name",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub id_token_header: Option<HeaderName>,
     /// Media types: requests that accept one of them by name are redirected. Lower case; never empty.
     pub redirect_only_for: Box<[Box<str>]>,
@@ -124,10 +131,14 @@ pub struct Endpoints {
     pub sends_issuer: bool,
 }
 
+/// The prefix of names of cookies that browsers accept from their own host alone: over HTTPS, without `Domain`, and for all of its
+/// paths (RFC 6265bis, 4.1.3.2).
+pub const HOST_PREFIX: &str = "__Host-";
+
 /// Attributes of cookies of sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct CookieSettings {
-    /// Name.
+    /// Name, without the prefix [`HOST_PREFIX`].
     pub name: Box<str>,
     /// Attribute `Domain`: lower case, without a dot in front; `None` for the host alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,6 +147,16 @@ pub struct CookieSettings {
     pub same_site: SameSite,
     /// Attribute `Path`.
     pub path: Box<str>,
+}
+
+impl CookieSettings {
+    /// Returns the name over HTTPS: with the prefix, if the attributes permit that.
+    pub fn secure_name(&self) -> Box<str> {
+        match self.domain.is_none() && &*self.path == "/" {
+            true => format!("{HOST_PREFIX}{}", self.name).into(),
+            false => self.name.clone(),
+        }
+    }
 }
 
 /// With which requests of other sites browsers send a cookie.
@@ -186,10 +207,6 @@ impl Serialize for ClientSecret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{self:?}"))
     }
-}
-
-fn header<S: Serializer>(name: &Option<HeaderName>, serializer: S) -> Result<S::Ok, S::Error> {
-    name.as_ref().map(HeaderName::as_str).serialize(serializer)
 }
 
 fn uri<S: Serializer>(uri: &Uri, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::Pattern;
 use super::canonical_path::CanonicalPath;
+use super::serialized;
 use super::sharing::Text;
 
 /// A condition on the path, and others, which must all hold.
@@ -188,7 +189,7 @@ impl GrpcCall {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct HeaderMatch {
     /// Name.
-    #[serde(serialize_with = "header_name")]
+    #[serde(serialize_with = "serialized::name")]
     pub name: HeaderName,
     /// Value.
     pub value: ValueMatch,
@@ -217,10 +218,6 @@ fn method<S: Serializer>(method: &Option<Method>, serializer: S) -> Result<S::Ok
         Some(method) => serializer.serialize_str(method.as_str()),
         None => serializer.serialize_none(),
     }
-}
-
-fn header_name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+
+use super::serialized;
 
 /// How the requests of a client stay at one endpoint: the client sends a token back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -26,9 +28,5 @@ pub enum Carrier {
         is_permanent: bool,
     },
     /// A header of requests and responses.
-    Header(#[serde(serialize_with = "header_name")] HeaderName),
-}
-
-fn header_name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
+    Header(#[serde(serialize_with = "serialized::name")] HeaderName),
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue};
 use serde::{Serialize, Serializer};
 
-use super::{BackendId, ObjectRef};
+use super::{BackendId, ObjectRef, serialized};
 
 /// Traces of the requests through a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -105,7 +105,7 @@ impl Serialize for Share {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum AttributeSource {
     /// A header of the request as the client sent it.
-    Header(#[serde(serialize_with = "name")] HeaderName),
+    Header(#[serde(serialize_with = "serialized::name")] HeaderName),
     /// A literal.
     Literal(Arc<str>),
     /// Another attribute of the span.
@@ -152,11 +152,6 @@ pub const NAME_ATTRIBUTES: [&str; 7] = [
     "portcullis.rule",
     "url.scheme",
 ];
-
-/// Writes the name of a header.
-pub(super) fn name<S: Serializer>(name: &HeaderName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name.as_str())
-}
 
 #[cfg(test)]
 mod tests {

@@ -77,28 +77,50 @@ fn entry(
     })
 }
 
+/// Implements for a type what all entries of its table have.
+macro_rules! registered {
+    ($entry:ident, $table:ident) => {
+        impl $entry {
+            /// Returns the one of this name.
+            pub fn named(name: &str) -> Option<Self> {
+                let found = $table.iter().find(|(it, ..)| *it == name);
+                found.map(|(_, number, _)| Self(*number))
+            }
+
+            /// Returns all of them.
+            pub fn all() -> impl Iterator<Item = Self> {
+                $table.iter().map(|(_, number, _)| Self(*number))
+            }
+
+            /// Returns its number.
+            pub fn number(self) -> u16 {
+                self.0
+            }
+
+            /// Returns its name.
+            pub fn name(self) -> &'static str {
+                entry(&$table, self.0).0
+            }
+        }
+
+        impl fmt::Display for $entry {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl Serialize for $entry {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+    };
+}
+
+registered!(CipherSuite, SUITES);
+registered!(Group, GROUPS);
+
 impl CipherSuite {
-    /// Returns the suite of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        let found = SUITES.iter().find(|(it, ..)| *it == name);
-        found.map(|(_, number, _)| Self(*number))
-    }
-
-    /// Returns all suites.
-    pub fn all() -> impl Iterator<Item = Self> {
-        SUITES.iter().map(|(_, number, _)| Self(*number))
-    }
-
-    /// Returns its number.
-    pub fn number(self) -> u16 {
-        self.0
-    }
-
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        entry(&SUITES, self.0).0
-    }
-
     /// Returns the only version that can use it.
     pub fn version(self) -> TlsVersion {
         entry(&SUITES, self.0).1
@@ -106,53 +128,8 @@ impl CipherSuite {
 }
 
 impl Group {
-    /// Returns the group of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        let found = GROUPS.iter().find(|(it, ..)| *it == name);
-        found.map(|(_, number, _)| Self(*number))
-    }
-
-    /// Returns all groups.
-    pub fn all() -> impl Iterator<Item = Self> {
-        GROUPS.iter().map(|(_, number, _)| Self(*number))
-    }
-
-    /// Returns its number.
-    pub fn number(self) -> u16 {
-        self.0
-    }
-
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        entry(&GROUPS, self.0).0
-    }
-
     /// Returns the oldest version that can use it.
     pub fn oldest_version(self) -> TlsVersion {
         entry(&GROUPS, self.0).1
-    }
-}
-
-impl fmt::Display for CipherSuite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for CipherSuite {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl Serialize for Group {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }

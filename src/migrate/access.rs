@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 use super::auth_server;
 use super::grants::grant;
 use super::model::{Ingress, Name};
-use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
+use super::report::Outcome::{Converted, DefaultAlready, NotPossible};
 use super::values::{Values, cidrs};
 use super::work::Work;
+use crate::ir::authentication::PasswordHash;
 
 const CLOSED: &str = "the routes refuse all requests (403) until this is replaced";
 
@@ -130,28 +131,21 @@ fn report_secret(work: &mut Work<'_>, ingress: &Ingress, secret: &Name) {
         work.say(ingress, "auth-secret-type", Converted, text);
     }
     let known = work.source.passwords.get(secret);
-    let weak = known.and_then(Option::as_ref).map(|lines| {
-        let hashes = lines.lines().filter_map(|line| line.split_once(':'));
-        let is_weak = |hash: &str| {
-            !["$2", "$5$", "$6$", "{SHA}"]
-                .iter()
-                .any(|it| hash.starts_with(it))
-        };
-        hashes.filter(|(_, hash)| is_weak(hash)).count()
+    let others = known.and_then(Option::as_ref).map(|lines| {
+        let lines = lines.lines().map(str::trim_end);
+        let hashes = lines.filter_map(|line| line.split_once(':'));
+        let hashes = hashes.filter(|(name, _)| !name.starts_with('#'));
+        let is_other = |(_, hash): &(&str, &str)| hash.parse::<PasswordHash>().is_err();
+        hashes.filter(is_other).count()
     });
-    let (outcome, text) = match weak {
-        Some(0) => (Converted, "AccessPolicy basic.secretRef".to_owned()),
+    let text = "AccessPolicy basic.secretRef";
+    let (outcome, text) = match others {
+        None | Some(0) => (Converted, text.to_owned()),
         Some(count) => {
             let text = format!(
-                "AccessPolicy basic.secretRef; {count} users of Secret {secret} have hashes that do not count here, such as $apr1$: set them again with `htpasswd -B`"
+                "{text}; {count} users of Secret {secret} have hashes that do not count here, such as those of `htpasswd -d`: set them again with `htpasswd -B`"
             );
             (NotPossible, text)
-        }
-        None => {
-            let text = format!(
-                "AccessPolicy basic.secretRef; users of Secret {secret} with hashes of $apr1$ or crypt get 401: `htpasswd -B` writes others"
-            );
-            (ChangedMeaning, text)
         }
     };
     work.say(ingress, "auth-secret", outcome, text);

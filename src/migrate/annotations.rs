@@ -34,8 +34,8 @@ const fn by_value(name: &'static str, outcome: Outcome, text: &'static str) -> A
     }
 }
 
-/// Returns the row of an annotation.
-pub(super) fn find(name: &str) -> Option<&'static Annotation> {
+/// Returns the row of an annotation, whose name is without the prefix.
+pub fn find(name: &str) -> Option<&'static Annotation> {
     ANNOTATIONS.iter().find(|row| row.name == name)
 }
 
@@ -49,9 +49,9 @@ const AUTH_TLS: &str = "the routes refuse all requests (403): certificates of cl
 const AUTH_URL: &str = "AccessPolicy external, for a Service of the cluster (`http://NAME.NAMESPACE.svc…`); for other servers, the routes refuse all requests (403)";
 const BACKEND_CA: &str =
     "BackendTLSPolicy with the ConfigMap NAME-ca: create it with ca.crt of the Secret";
-const GLOBAL: &str = "ingress-nginx has removed it; limits of RateLimitPolicies are per replica";
+const GLOBAL: &str = "ingress-nginx has removed it: write a RateLimitPolicy with `scope: Gateway`, which all pods of a Gateway count together, without a store (docs/policies.md#limits-of-a-gateway)";
 
-/// All annotations that the documentation of ingress-nginx names in any version, by name.
+/// The annotations of ingress-nginx 1.12, with their aliases and those that it had removed before, by name.
 // One line for each, to be read as a table.
 #[rustfmt::skip]
 pub const ANNOTATIONS: &[Annotation] = &[
@@ -72,7 +72,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     by_value("auth-realm", Converted, "AccessPolicy basic.realm"),
     by_value("auth-request-redirect", ChangedMeaning, "X-Original-URL and X-Forwarded-Uri name the URL, and not X-Auth-Request-Redirect"),
     by_value("auth-response-headers", Converted, "AccessPolicy external.http.allowedResponseHeaders"),
-    by_value("auth-secret", Converted, "AccessPolicy basic.secretRef"),
+    by_value("auth-secret", Converted, "AccessPolicy basic.secretRef, for hashes of bcrypt, SHA-crypt, `$apr1$` and `{SHA}`"),
     by_value("auth-secret-type", Converted, "`auth-file` is what AccessPolicies read; `auth-map` needs a Secret with lines of an htpasswd file under `auth`"),
     by_value("auth-signin", ChangedMeaning, "AccessPolicy external.signInRedirect, for browsers only"),
     by_value("auth-signin-redirect-param", ChangedMeaning, "the parameter of external.signInRedirect with `{return}`"),
@@ -159,9 +159,9 @@ pub const ANNOTATIONS: &[Annotation] = &[
     by_value("proxy-cookie-path", NotPossible, "cookies of backends stay as they are: configure the path there"),
     by_value("proxy-http-version", DefaultAlready, "requests are sent with HTTP/1.1"),
     row("proxy-max-temp-file-size", DefaultAlready, STREAMS),
-    by_value("proxy-next-upstream", Converted, "RoutePolicy retry; failed connections are tried again without a setting"),
+    by_value("proxy-next-upstream", ChangedMeaning, "failed connections are tried again without a setting, and `off` is RoutePolicy retry.attempts 0; statuses become retry.codes, which repeat every method, only with `error timeout non_idempotent`"),
     by_value("proxy-next-upstream-timeout", ChangedMeaning, "RoutePolicy timeouts.request may cover all attempts"),
-    by_value("proxy-next-upstream-tries", Converted, "RoutePolicy retry.attempts"),
+    by_value("proxy-next-upstream-tries", Converted, "RoutePolicy retry.attempts, with statuses that are converted or with `1`; otherwise up to 3 endpoints are tried"),
     by_value("proxy-read-timeout", Converted, "RoutePolicy timeouts.streamIdle: a time without a byte, not a total"),
     by_value("proxy-redirect-from", NotPossible, "redirects of backends stay as they are: backends get the host of the client"),
     by_value("proxy-redirect-to", NotPossible, "redirects of backends stay as they are: backends get the host of the client"),
@@ -194,7 +194,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     by_value("ssl-passthrough", Converted, "TLSRoute, and a listener that passes TLS through"),
     row("ssl-prefer-server-ciphers", ChangedMeaning, "clients choose among the offered cipher suites"),
     by_value("ssl-redirect", Converted, "an HTTPRoute that redirects to HTTPS, or none with `false`"),
-    by_value("stream-snippet", NotPossible, "use a TCPRoute or UDPRoute (docs/l4.md)"),
+    row("stream-snippet", NotPossible, "use a TCPRoute or UDPRoute (docs/l4.md)"),
     by_value("temporal-redirect", Converted, "RequestRedirect filter"),
     by_value("temporal-redirect-code", Converted, "RequestRedirect filter statusCode"),
     by_value("upstream-hash-by", Converted, "BackendPolicy loadBalancing.consistentHash, for an address, a header, a cookie or the host"),

@@ -280,7 +280,7 @@ impl Controller {
             "X-Forwarded-Port",
             "X-Real-IP",
         ];
-        let mut headers = json!({"forwarded": sent});
+        let mut headers = json!({"forwarded": sent, "requestID": "Trust"});
         if !underscores.unwrap_or(false) {
             headers["underscores"] = json!("Drop");
         }

@@ -108,6 +108,10 @@ impl Features {
                 work.say(ingress, name, NotPossible, message);
             }
         }
+        // ingress-nginx verifies it, and does not forward it.
+        if values.text("auth-type") == Some("basic") {
+            self.request.remove.push("Authorization".to_owned());
+        }
         if let Some(reference) = values.text("custom-headers") {
             let map = Name::parse(reference, &ingress.name.namespace);
             match work.source.config_maps.get(&map) {

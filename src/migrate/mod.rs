@@ -108,7 +108,7 @@ fn convert(work: &mut Work<'_>) {
     backends.write(work);
     if work.settings.gateway_class.is_none() {
         let Name { namespace, name } = &work.settings.gateway;
-        work.report.notice(&format!("Gateway {namespace}/{name} is not written: it needs a listener `http` on port 80 for routes of all namespaces, allowedListeners of all namespaces, and a ClientPolicy with path {{dotSegments: Normalize}} and headers {{underscores: Drop}} for what ingress-nginx does."));
+        work.report.notice(&format!("Gateway {namespace}/{name} is not written: it needs a listener `http` on port 80 for routes of all namespaces, allowedListeners of all namespaces, and a ClientPolicy with path {{dotSegments: Normalize}} and headers {{underscores: Drop, requestID: Trust}} for what ingress-nginx does."));
     }
 }
 
@@ -183,11 +183,20 @@ fn report_rest(work: &mut Work<'_>, ingress: &Ingress) {
                 let text = "it has no effect with the other annotations of the Ingress";
                 work.say(ingress, name, DefaultAlready, text);
             }
-            Some(row) if value.trim() == "false" && row.outcome != DefaultAlready => {
-                work.say(ingress, name, DefaultAlready, "it is not enabled");
+            Some(row) if value.trim() == default_value(name) && row.outcome != DefaultAlready => {
+                let text = "it is the default of ingress-nginx";
+                work.say(ingress, name, DefaultAlready, text);
             }
             Some(row) => work.say(ingress, name, row.outcome, row.text),
         }
+    }
+}
+
+/// Returns the default of an annotation that enables something.
+fn default_value(name: &str) -> &'static str {
+    match name {
+        "enable-access-log" => "true",
+        _ => "false",
     }
 }
 

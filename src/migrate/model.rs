@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Prefix of the annotations of ingress-nginx.
-pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+pub(super) use crate::api::annotation::INGRESS_NGINX as PREFIX;
 
 /// Namespace and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,6 +12,9 @@ use super::work::Work;
 
 /// Maximum number of targets of a policy.
 const MAX_TARGETS: usize = 16;
+/// What becomes of statuses of `proxy-next-upstream`.
+const STATUSES: &str = "statuses are not retried: RoutePolicy retry.codes would repeat POST, LOCK and PATCH too, which nginx does only with \
+     `error timeout non_idempotent`. Where each request may be repeated, add retry.codes";
 /// What a policy targets: a kind and a name.
 pub(super) type Target = (&'static str, String);
 
@@ -108,10 +111,8 @@ fn retries(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Va
     let values = Values(ingress);
     let tries = values.number("proxy-next-upstream-tries", &mut work.report);
     let conditions = values.text("proxy-next-upstream");
-    let words: Vec<&str> = conditions
-        .unwrap_or("error timeout")
-        .split_whitespace()
-        .collect();
+    let conditions = conditions.unwrap_or("error timeout");
+    let words: Vec<&str> = conditions.split_whitespace().collect();
     let code = |word: &&str| word.strip_prefix("http_")?.parse::<u16>().ok();
     let codes: Vec<u16> = words
         .iter()
@@ -123,14 +124,24 @@ fn retries(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Va
         work.say(ingress, "proxy-next-upstream-timeout", ChangedMeaning, text);
     }
     let is_off = words.contains(&"off") || tries == Some(1);
+    // RoutePolicies retry a status for every method, and then failed connections too.
+    let of_all = ["error", "timeout", "non_idempotent"];
+    let are_of_all = of_all.iter().all(|word| words.contains(word));
     let retry = if is_off {
         Some(json!({"attempts": 0}))
-    } else if codes.is_empty() {
+    } else if codes.is_empty() || !are_of_all {
         None
     } else {
         let attempts = tries.filter(|it| *it > 1).unwrap_or(3) - 1;
         Some(json!({"codes": codes, "attempts": attempts.min(10)}))
     };
+    if retry.is_none() && !codes.is_empty() {
+        work.say(ingress, "proxy-next-upstream", ChangedMeaning, STATUSES);
+    } else if retry.is_none() && words.contains(&"non_idempotent") {
+        let text =
+            "a request that a backend may have got is sent again only if its method is idempotent";
+        work.say(ingress, "proxy-next-upstream", ChangedMeaning, text);
+    }
     let has_section = retry.is_some();
     if let Some(retry) = retry {
         sections.insert("retry".to_owned(), retry);
@@ -237,7 +248,9 @@ fn limit_sections(work: &mut Work<'_>, ingress: &Ingress) -> Map<String, Value> 
             continue;
         };
         let requests = number.min(1_000_000);
-        let burst = requests.saturating_mul(factor).min(1_000_000);
+        // nginx lets a request pass, and as many as its `burst` besides.
+        let burst = requests.saturating_mul(factor).saturating_add(1);
+        let burst = burst.min(1_000_000);
         let limit = json!({"requests": requests, "per": per, "burst": burst});
         rules.push(json!({"name": name, "key": [{"type": "ClientIP"}], "limit": limit}));
         work.say(

@@ -8,23 +8,21 @@ mod message;
 mod server;
 
 use std::cell::RefCell;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use self::identity::{Identity, hash_secret};
 use self::link::Link;
 use self::server::Served;
+use crate::runtime::background::Background;
 use crate::runtime::monotonic;
 use crate::table::{Group, LimitIndex, Table, View};
 
@@ -43,7 +41,7 @@ pub struct Peers {
     table: Arc<ArcSwap<Table>>,
     group: Arc<Group>,
     wanted: watch::Sender<Wanted>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Background>>,
 }
 
 /// What the thread is to do.
@@ -98,40 +96,27 @@ impl Peers {
         });
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if is_shared && thread.is_none() {
-            match self.start() {
-                Ok(started) => *thread = Some(started),
-                Err(error) => tracing::error!("cannot start the thread of shared limits: {error}"),
-            }
+            *thread = self.start();
         }
     }
 
-    fn start(&self) -> io::Result<JoinHandle<()>> {
+    fn start(&self) -> Option<Background> {
         let asked = Asked {
             address: self.address,
             table: self.table.clone(),
             group: self.group.clone(),
         };
         let wanted = self.wanted.subscribe();
-        let run = move || {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .build_local(LocalOptions::default());
-            match runtime {
-                Ok(runtime) => runtime.block_on(run(asked, wanted)),
-                Err(error) => tracing::error!("cannot start the thread of shared limits: {error}"),
-            }
-        };
-        std::thread::Builder::new()
-            .name("limits".to_owned())
-            .spawn(run)
+        let what = "the thread of shared limits";
+        Background::start("limits", what, move || run(asked, wanted))
     }
 
     /// Ends the thread.
     pub fn join(&self) {
         self.wanted.send_modify(|wanted| wanted.has_ended = true);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of shared limits panicked");
+        if let Some(thread) = thread.take() {
+            thread.join();
         }
     }
 }
@@ -211,20 +196,20 @@ async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
     let group = &asked.group;
     let mut links: Vec<Link> = Vec::new();
     let mut places = Vec::new();
-    let mut followed: Option<(u64, Arc<View>)> = None;
+    let mut connected: Option<(u64, Arc<View>)> = None;
     let mut active = Instant::now();
     loop {
         let view = group.view();
         let generation = asked.table.load().generation;
-        let is_followed = followed
+        let is_connected = connected
             .as_ref()
             .is_some_and(|(of, known)| *of == generation && Arc::ptr_eq(known, &view));
-        if !is_followed {
+        if !is_connected {
             let limiters = asked.table.load().limiters();
             index.replace(LimitIndex::new(&limiters, &view));
-            follow(&mut links, &view, asked, identity);
+            connect_to_pods(&mut links, &view, asked, identity);
             places = by_index(&links, &view);
-            followed = Some((generation, view.clone()));
+            connected = Some((generation, view.clone()));
         }
         let now = monotonic::nanos();
         let away = view.count_absent(now);
@@ -251,7 +236,7 @@ async fn ask(asked: &Asked, identity: &Identity, index: &RefCell<LimitIndex>) {
 }
 
 /// Connects to pods that are new, and no longer to those that have left.
-fn follow(links: &mut Vec<Link>, view: &View, asked: &Asked, identity: &Identity) {
+fn connect_to_pods(links: &mut Vec<Link>, view: &View, asked: &Asked, identity: &Identity) {
     let others: Vec<_> = view.others().map(|(_, pod)| pod).collect();
     links.retain(|link| others.iter().any(|pod| Arc::ptr_eq(pod, &link.pod)));
     for pod in others {

@@ -1,5 +1,6 @@
 //! Connections between pods, over TCP and TLS: hostile clients, and owners that break the protocol.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::pin::pin;
 

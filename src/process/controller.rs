@@ -21,6 +21,7 @@ use super::stream::StreamThread;
 use super::supervised::{Supervised, Tasks};
 use crate::admin::{AdminState, AdminThread, TokenFile};
 use crate::api::Kind;
+use crate::cluster::api_server;
 use crate::cluster::client::ApiServer;
 use crate::cluster::events;
 use crate::cluster::events::{Events, Publisher};
@@ -33,6 +34,7 @@ use crate::provision::{self, ClassUsage, DesiredState, Failures};
 use crate::runtime::shutdown;
 use crate::runtime::shutdown::Shutdown;
 use crate::settings::Drain;
+use crate::settings::controller_name::ControllerName;
 use crate::status::lease::{self, Leadership};
 use crate::status::stored::{Stored, StoredStatus};
 use crate::status::writer::{self, Statuses, Writer};
@@ -42,7 +44,6 @@ use crate::stream::hub::Reports;
 use crate::table::Table;
 use crate::telemetry::metrics::ControllerStats;
 use crate::telemetry::{AccessLog, ProcessStats};
-use crate::translate::Options;
 
 /// Deadline of the shutdown, within which the Lease is released. There is nothing to drain.
 const END: Drain = Drain {
@@ -56,6 +57,9 @@ const END: Drain = Drain {
 /// When the cluster configuration is missing, or the admin address or signal handlers cannot be set
 /// up.
 pub fn run(settings: &ControllerSettings) -> anyhow::Result<()> {
+    if settings.controller_name != ControllerName::default() {
+        api_server::identify(settings.controller_name.as_arc());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -121,8 +125,8 @@ async fn control(settings: &ControllerSettings, shutdown: Shutdown) -> anyhow::R
         () = terminating.terminating() => {}
         () = election.ended() => has_failed = !terminating.is_terminating(),
         // Polled before `lead`, so that a new leader knows the CRD version that it writes.
-        () = crate::provider::follow_bundle_version(&client, &channels.bundle_version) => {}
-        () = follow(&outputs, reports, settings, &channels, &state) => {}
+        () = crate::provider::watch_bundle_version(&client, &channels.bundle_version) => {}
+        () = run_control_loop(&outputs, reports, settings, &channels, &state) => {}
         () = lead(&client, settings, &channels, stored, &stats, &mut changes, &mut publisher) => {}
         () = stream.ended() => has_failed = !terminating.is_terminating(),
     }
@@ -166,7 +170,7 @@ impl Channels {
 }
 
 /// Runs the control loop from the first complete snapshot on.
-async fn follow(
+async fn run_control_loop(
     stream: &stream::Outputs,
     reports: watch::Receiver<Reports>,
     settings: &ControllerSettings,
@@ -216,6 +220,7 @@ fn pod_arguments(settings: &ControllerSettings) -> Vec<String> {
     let allowed = settings.allowed_external_addresses.iter();
     let allowed: Vec<_> = allowed.map(ToString::to_string).collect();
     let mut arguments = settings.permissions.flags();
+    arguments.extend(settings.controller_name.flag());
     if !allowed.is_empty() {
         arguments.push(format!("--allow-external-address={}", allowed.join(",")));
     }
@@ -238,10 +243,9 @@ async fn lead(
     changes: &mut mpsc::UnboundedReceiver<ObjectRef>,
     publisher: &mut Publisher,
 ) {
-    let options = Options::default();
     let writer = Writer {
         client: client.clone(),
-        controller: options.controller_name,
+        controller: settings.controller_name.as_arc().clone(),
         features: SUPPORTED_FEATURES,
         stored,
         stats: stats.clone(),
@@ -265,7 +269,7 @@ async fn lead(
                 () = writer.run(channels.statuses.subscribe(), changes) => {}
                 () = provision::reconcile(client, inputs, &channels.failures, settings.rollouts, &channels.events) => {}
                 () = publisher.run(client) => {}
-                () = provision::follow_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
+                () = provision::watch_nodes(client, channels.wants_nodes.subscribe(), &channels.nodes) => {}
                 () = provision::keep_finalizers(client, channels.class_usage.subscribe()) => {}
                 () = stream::trust::maintain(client, &settings.namespace) => {}
             }

@@ -8,12 +8,15 @@ use ipnet::IpNet;
 
 use crate::provision::RolloutOptions;
 use crate::settings::ControllerUrl;
+use crate::settings::controller_name::ControllerName;
 use crate::settings::permissions::{InfrastructurePermissions, Permissions};
 use crate::translate::{Mode, Options};
 
 /// Static configuration of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerSettings {
+    /// Gateways of GatewayClasses with this controllerName are provisioned.
+    pub controller_name: ControllerName,
     /// Address of the admin server; `None` disables it.
     pub admin: Option<SocketAddr>,
     /// File with a token that gives clients of this address what those on loopback have.
@@ -42,6 +45,7 @@ impl ControllerSettings {
     /// Returns the translation options.
     pub(super) fn options(&self) -> Options {
         Options {
+            controller_name: self.controller_name.as_arc().clone(),
             mode: Mode::Dedicated,
             permissions: self.permissions.clone(),
             infrastructure: Some(Arc::new(self.infrastructure.clone())),

@@ -120,26 +120,28 @@ impl Objects {
                 }
             }
             Self::Cluster(provider) => {
+                let config = &state.stats.config;
                 let (sender, loads) = watch::channel(Arc::default());
                 let (feed, fed) = watch::channel(Arc::default());
                 tokio::select! {
                     () = run_from_first(fed, options, names, outputs, progress) => {}
                     () = key_sets.run(loads, &feed) => {}
-                    () = provider.watch(sender, || state.stats.config.contacted()) => {}
+                    () = provider.watch(sender, || config.contacted(), |count| config.waits(count)) => {}
                 }
             }
             Self::Stream(provider, key) => {
                 let (sender, loads) = watch::channel(Arc::default());
                 let key_requests = state.table.load().key_requests();
-                // Objects of a previous container are served before the controller confirms them.
+                // Objects of a previous container are served while no controller confirms them.
                 set_stale(true);
                 let on_event = |event: StreamEvent<'_>| {
                     if let Some(peers) = peers {
-                        follow_pods(peers, &event);
+                        update_pods(peers, &event);
                     }
                     match (event, &key) {
-                        (StreamEvent::SessionSecret(secret), Some(key)) => {
-                            session_key::follow(key, secret)
+                        (StreamEvent::SessionSecret(secrets), Some(key)) => {
+                            let accepted = secrets.accepted.as_deref();
+                            session_key::set(key, &secrets.secret, accepted)
                         }
                         (event, _) => record_stream_event(event, state),
                     }
@@ -157,6 +159,7 @@ impl Objects {
 /// Returns the translation options for objects of this source.
 pub(super) fn options(settings: &Settings, mode: Mode) -> Options {
     Options {
+        controller_name: settings.controller_name.as_arc().clone(),
         mode,
         permissions: settings.permissions.clone(),
         location: settings.location.clone(),
@@ -198,9 +201,9 @@ fn routes(load: &Load) -> usize {
 }
 
 /// Follows the pods that limits are shared with, and the secret of all of them.
-fn follow_pods(peers: &Peers, event: &StreamEvent<'_>) {
+fn update_pods(peers: &Peers, event: &StreamEvent<'_>) {
     match event {
-        StreamEvent::SessionSecret(secret) => peers.set_secret(secret),
+        StreamEvent::SessionSecret(secrets) => peers.set_secret(&secrets.secret),
         StreamEvent::Pods(pods) => {
             let ready = pods.ready.iter();
             let ready = ready.map(|(name, address)| (name.as_str(), *address));

@@ -37,6 +37,7 @@ pub(super) fn serves(served: &ServedConfiguration) -> Option<Serves> {
         position,
         unbound,
         problems: lines,
+        behind: None,
     })
 }
 

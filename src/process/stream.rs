@@ -84,10 +84,11 @@ impl StreamThread {
                     let provider = provider.of_kinds(kinds).observed_by(observer);
                     let client = provider.client();
                     let listener = TcpListener::from_std(listener)?;
+                    let config = &state.stats.config;
                     tokio::select! {
                         () = shutdown.terminating() => {}
                         () = key_sets.run(loads, &feed) => {}
-                        () = provider.watch(sender, || state.stats.config.contacted()) => {}
+                        () = provider.watch(sender, || config.contacted(), |count| config.waits(count)) => {}
                         () = stream.run(client, listener, inputs, &of_thread, stats) => {}
                     }
                     anyhow::Ok(())

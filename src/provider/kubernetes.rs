@@ -149,16 +149,22 @@ impl KubernetesProvider {
     }
 
     /// Publishes the first state when every kind has been listed, and then every change. Ends when
-    /// the receiver is dropped. Calls `contacted` every few seconds while the API server responds.
-    pub async fn watch(self, loads: watched::Sender<Arc<Load>>, contacted: impl Fn()) {
+    /// the receiver is dropped. Calls `contacted` every few seconds while the API server responds, and `waits` when another
+    /// number of objects waits for policies.
+    pub async fn watch(
+        self,
+        loads: watched::Sender<Arc<Load>>,
+        contacted: impl Fn(),
+        waits: impl Fn(usize),
+    ) {
         let client = self.client.clone();
         tokio::select! {
-            () = self.follow(loads) => {}
+            () = self.publish(loads, waits) => {}
             () = poll_health(&client, contacted) => {}
         }
     }
 
-    async fn follow(self, loads: watched::Sender<Arc<Load>>) {
+    async fn publish(self, loads: watched::Sender<Arc<Load>>, waits: impl Fn(usize)) {
         let (sender, mut messages) = mpsc::channel(QUEUE);
         let namespaces = self.all_namespaces();
         let scopes = Scope::all(&self.kinds, self.gateway.as_ref(), &namespaces);
@@ -184,7 +190,7 @@ impl KubernetesProvider {
         let mut pending = PendingChanges::default();
         let mut last = Instant::now();
         let mut is_published = false;
-        let mut wake_at = None;
+        let (mut wake_at, mut waiting) = (None, 0);
         loop {
             let collected = collect(&mut store, &mut messages, &mut last, wake_at).await;
             let Some(is_changed) = collected else {
@@ -208,6 +214,9 @@ impl KubernetesProvider {
                 }
             }
             let is_changed = is_changed | store.release(Instant::now());
+            if std::mem::replace(&mut waiting, store.waiting()) != waiting {
+                waits(waiting);
+            }
             if let Some(moment) = store.take_moment() {
                 moments.send_replace(moment);
             }

@@ -12,7 +12,7 @@ pub mod stream;
 use std::sync::Arc;
 
 pub use file::FileProvider;
-pub use kubernetes::bundle::follow_bundle_version;
+pub use kubernetes::bundle::watch_bundle_version;
 pub use kubernetes::observer::{Observed, Observer};
 pub use kubernetes::{KubernetesProvider, Listing, Timing};
 pub use problem::{FileLocation, Problem};

@@ -8,6 +8,7 @@ pub(crate) mod fixtures;
 mod follower;
 mod lines;
 mod objects;
+mod reports;
 mod session;
 mod settings;
 
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 use self::follower::{Follower, Outgoing};
 use self::objects::GatewayObjects;
+use self::reports::Stored;
 pub use self::settings::{StreamEvent, StreamSettings};
 use super::Load;
 use crate::key_requests::KeyRequests;
@@ -37,7 +39,7 @@ impl StreamProvider {
     }
 
     /// Publishes the Gateway's objects and their changes, and reports to the controller which state
-    /// is in service, and which key sets lack keys of tokens. Ends when the receiver is dropped.
+    /// is in service and stays so after a restart, and which key sets lack keys of tokens. Ends when the receiver is dropped.
     pub async fn watch(
         self,
         loads: watch::Sender<Arc<Load>>,
@@ -45,26 +47,32 @@ impl StreamProvider {
         notify: impl FnMut(StreamEvent<'_>),
     ) {
         let Self { settings } = self;
-        let outgoing = Outgoing {
-            reports,
-            key_requests,
-        };
         let dir = settings.state_dir.clone();
         let initial = dir.as_ref().and_then(|dir| {
             copy::warn_unless_in_memory(dir);
             copy::read(dir, &settings.gateway)
         });
+        let stored = dir
+            .as_ref()
+            .map_or(Stored::Nothing, |dir| copy::stored(dir, initial.as_ref()));
+        let (store, stored) = watch::channel(stored);
+        let (confirmed, confirmations) = watch::channel(None);
+        let outgoing = Outgoing {
+            reports: confirmations,
+            key_requests,
+        };
         let (states, copied) = watch::channel(GatewayObjects::default());
         let follower = Follower::new(settings, loads, outgoing, states, notify);
         let copies = async {
             match dir {
-                Some(dir) => copy::write_all(dir, copied).await,
+                Some(dir) => copy::write_all(dir, copied, store).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             () = follower.run(initial) => {}
             () = copies => {}
+            never = reports::pass_on(reports, stored, confirmed) => match never {},
         }
     }
 }

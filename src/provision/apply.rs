@@ -17,7 +17,7 @@ use super::managed_fields::{take_over, take_over_fields};
 use super::ownership::{is_applied_by_us, is_owned_by, owner};
 use super::plan::{Applied, AppliedObjects, Delete, Step, Write};
 use super::response::{Response, failure, is_taken, refusal, unreachable};
-use crate::cluster::api_server::{FIELD_MANAGER, request};
+use crate::cluster::api_server::{field_manager, request};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
 
@@ -164,7 +164,7 @@ impl Job {
             message: format!("cannot write {key}: {error}"),
         })?;
         let params = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
+            field_manager: Some(field_manager().to_owned()),
             ..PostParams::default()
         };
         let mut created = request(api.create(&params, &body)).await;
@@ -351,7 +351,7 @@ async fn send(
 ) -> Result<DynamicObject, Failure> {
     let key = ChildKey::of(child);
     // Forced: this controller owns its fields, and takes them back from other managers.
-    let forced = PatchParams::apply(FIELD_MANAGER).force();
+    let forced = PatchParams::apply(field_manager()).force();
     let patch = Patch::Apply(object);
     let sent = request(api.patch(&child.name, &forced, &patch)).await;
     if !has_foreign_ports(child, &sent) {
@@ -363,7 +363,7 @@ async fn send(
         "spec": {"ports": child.object["spec"]["ports"]},
     });
     let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
+        field_manager: Some(field_manager().to_owned()),
         ..PatchParams::default()
     };
     let merged = request(api.patch(&child.name, &params, &Patch::Merge(&ports))).await;

@@ -17,7 +17,7 @@ use super::ownership::{is_applied_by_us, owner};
 use super::partial::{PartialSpec, PartialStatus};
 use super::rollout::Record;
 use super::{MANAGED_BY, MANAGED_BY_LABEL};
-use crate::cluster::api_server::{FIELD_MANAGER, describe};
+use crate::cluster::api_server::{describe, field_manager};
 use crate::ir::{ObjectRef, fingerprint};
 
 /// Timeout of a watch in seconds (`timeoutSeconds`).
@@ -136,7 +136,7 @@ fn hash_of(metadata: &ObjectMeta, spec: Option<&PartialSpec>) -> u64 {
 fn has_updated_fields(metadata: &ObjectMeta) -> bool {
     let mut entries = metadata.managed_fields.iter().flatten();
     entries.any(|entry| {
-        entry.manager.as_deref() == Some(FIELD_MANAGER)
+        entry.manager.as_deref() == Some(field_manager())
             && entry.operation.as_deref() == Some("Update")
     })
 }
@@ -339,11 +339,13 @@ pub(super) fn resource(kind: ChildKind) -> ApiResource {
 }
 
 /// Returns the watch events of all kinds.
-pub(super) fn follow(client: &Client) -> BoxStream<'static, (ChildKind, Event<PartialObject>)> {
-    select_all(ChildKind::ALL.map(|kind| follow_kind(client, kind))).boxed()
+pub(super) fn watch_children(
+    client: &Client,
+) -> BoxStream<'static, (ChildKind, Event<PartialObject>)> {
+    select_all(ChildKind::ALL.map(|kind| watch_kind(client, kind))).boxed()
 }
 
-fn follow_kind(
+fn watch_kind(
     client: &Client,
     kind: ChildKind,
 ) -> BoxStream<'static, (ChildKind, Event<PartialObject>)> {
@@ -370,6 +372,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::api_server::FIELD_MANAGER;
 
     /// Returns a Service of Gateway `web`.
     fn service(uid: &str, version: u64, change: impl FnOnce(&mut Value)) -> PartialObject {

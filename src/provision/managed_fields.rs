@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::desired::Failure;
 use super::inventory::ChildKey;
 use super::response::{refusal, unreachable};
-use crate::cluster::api_server::{FIELD_MANAGER, request};
+use crate::cluster::api_server::{field_manager, request};
 
 /// Maximum number of attempts while other clients write the same object.
 const TAKE_OVER_ATTEMPTS: u32 = 5;
@@ -41,7 +41,7 @@ pub(super) async fn take_over(
         let patch = patch.map_err(|error| unreachable(format!("cannot write {key}: {error}")))?;
         let patch = Patch::<Value>::Json(patch);
         let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
+            field_manager: Some(field_manager().to_owned()),
             ..PatchParams::default()
         };
         match request(api.patch_metadata(&key.name, &params, &patch)).await {
@@ -66,7 +66,7 @@ fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
     let of = |operation: &'static str| {
         let is_ours =
             move |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
-                entry.manager.as_deref() == Some(FIELD_MANAGER)
+                entry.manager.as_deref() == Some(field_manager())
                     && entry.operation.as_deref() == Some(operation)
                     && entry.subresource.as_deref().unwrap_or_default().is_empty()
             };
@@ -82,7 +82,7 @@ fn field_patch(metadata: &ObjectMeta) -> Option<Value> {
     };
     Some(json!([
         {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
-        {"op": "test", "path": format!("{path}/manager"), "value": FIELD_MANAGER},
+        {"op": "test", "path": format!("{path}/manager"), "value": field_manager()},
         {"op": "test", "path": format!("{path}/operation"), "value": "Update"},
         change,
     ]))

@@ -41,7 +41,7 @@ pub use desired::{
     DesiredChange, DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions,
 };
 pub use metadata::{GATEWAY_CLASS_LABEL, GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
-pub use nodes::follow_nodes;
+pub use nodes::watch_nodes;
 pub use ownership::is_owned_by;
 pub use reconcile::reconcile;
 pub use revision::Revision;

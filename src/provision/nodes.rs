@@ -26,7 +26,7 @@ struct Addresses {
 
 /// Publishes the addresses of all ready nodes while polled and `wanted`: the external ones, or the
 /// internal ones if no node has an external one.
-pub async fn follow_nodes(
+pub async fn watch_nodes(
     client: &Client,
     mut wanted: watch::Receiver<bool>,
     addresses: &watch::Sender<BTreeSet<IpAddr>>,
@@ -37,12 +37,12 @@ pub async fn follow_nodes(
         }
         tokio::select! {
             _ = wanted.wait_for(|wanted| !wanted) => {}
-            () = follow(client, addresses) => {}
+            () = publish_addresses(client, addresses) => {}
         }
     }
 }
 
-async fn follow(client: &Client, addresses: &watch::Sender<BTreeSet<IpAddr>>) {
+async fn publish_addresses(client: &Client, addresses: &watch::Sender<BTreeSet<IpAddr>>) {
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
     let events = watcher::watcher(Api::<Node>::all(client.clone()), config).default_backoff();
     let mut events = pin!(events);

@@ -3,7 +3,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::cluster::api_server::FIELD_MANAGER;
+use crate::cluster::api_server::field_manager;
 use crate::ir::object_ref::{GATEWAY_GROUP, group_and_version};
 
 /// Returns the Gateway in the controller owner reference.
@@ -18,7 +18,7 @@ pub(super) fn owner(metadata: &ObjectMeta) -> Option<&OwnerReference> {
 /// Reports whether managedFields has an entry of this controller.
 pub(super) fn is_applied_by_us(metadata: &ObjectMeta) -> bool {
     let mut entries = metadata.managed_fields.iter().flatten();
-    entries.any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER))
+    entries.any(|entry| entry.manager.as_deref() == Some(field_manager()))
 }
 
 /// Reports whether this controller created the object for the Gateway with this UID.
@@ -33,6 +33,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::api_server::FIELD_MANAGER;
 
     fn metadata(change: impl FnOnce(&mut Value)) -> ObjectMeta {
         let mut metadata = json!({

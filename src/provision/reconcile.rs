@@ -21,7 +21,7 @@ use super::desired::{
     DesiredChange, DesiredState, Failure, FailureReason, Failures, Inputs, RolloutOptions,
 };
 use super::failure_reporter::FailureReporter;
-use super::inventory::{ChildKey, Existing, Inventory, PartialObject, follow};
+use super::inventory::{ChildKey, Existing, Inventory, PartialObject, watch_children};
 use super::plan::{AppliedObjects, Plan, plan};
 use super::queue::{Queue, Reconciled};
 use super::rollout::{Permission, RolloutEnd, Rollouts, WorkloadState};
@@ -60,7 +60,7 @@ pub async fn reconcile(
         mut serving,
     } = inputs;
     let mut state = State::new(client.clone(), events.clone(), options);
-    let mut changes = follow(client);
+    let mut changes = watch_children(client);
     let mut work = Work::new();
     let mut is_serving_known = true;
     desired.mark_changed();

@@ -17,8 +17,8 @@ use crate::ir::sharing::Text;
 
 /// Annotation of workloads with a [`Record`].
 const ANNOTATION: &str = "portcullis.dev/rollout";
-/// Number of namespaces with overdue rollouts that stop all further ones, if none has succeeded: then the new version is
-/// the likely cause, and not the owner of a namespace.
+/// Number of namespaces with overdue rollouts from which on others follow one at a time, each for the time of a deadline, if
+/// none has succeeded: then the new version is the likely cause. It may be the owner of these namespaces too.
 const MAX_OVERDUE_NAMESPACES: usize = 3;
 
 /// Rollout state stored in a workload, for a controller that restarts.
@@ -237,18 +237,19 @@ impl Rollouts {
         !self.rolling.is_empty() || !self.waiting.is_empty()
     }
 
-    /// Starts rollouts up to the limit. Returns their Gateways. An overdue rollout frees its place for other namespaces,
-    /// unless too many are overdue.
+    /// Starts rollouts up to the limit. Returns their Gateways. An overdue rollout frees its place for other namespaces. If many
+    /// are overdue, there is one place.
     pub(super) fn start(&mut self, now: Timestamp) -> Vec<ObjectRef> {
         let overdue = self.rolling.iter().filter(|(_, one)| one.is_overdue);
         let stalled: BTreeSet<_> = overdue
             .map(|(gateway, _)| gateway.namespace.clone())
             .collect();
-        if !self.has_succeeded && stalled.len() >= MAX_OVERDUE_NAMESPACES {
-            return Vec::new();
-        }
+        let concurrent = match !self.has_succeeded && stalled.len() >= MAX_OVERDUE_NAMESPACES {
+            true => 1,
+            false => self.options.concurrent,
+        };
         let mut started = Vec::new();
-        while self.in_progress() < self.options.concurrent {
+        while self.in_progress() < concurrent {
             let may_start = |gateway: &ObjectRef| !stalled.contains(&gateway.namespace);
             let waiting = self.waiting.iter().enumerate();
             let next = waiting
@@ -508,10 +509,38 @@ mod tests {
             let order: Vec<_> = order.iter().map(|one| &*one.namespace).collect();
             let expected: &[&str] = match has_good {
                 true => &["bad", "worse", "good", "worst", "last"],
-                // The new version is the likely cause.
-                false => &["bad", "worse", "worst"],
+                false => &["bad", "worse", "worst", "last"],
             };
             assert_eq!(order, expected);
+        }
+    }
+
+    #[test]
+    fn stalled_namespaces_that_come_first_delay_others_and_do_not_stop_them() {
+        let options = RolloutOptions {
+            concurrent: 2,
+            progress_deadline: Duration::from_secs(600),
+        };
+        let mut rollouts = Rollouts::new(options);
+        let namespaces = ["a", "b", "c", "d", "e", "good", "f", "g"];
+        let gateways = namespaces.map(|name| ObjectRef::gateway_api("Gateway", name, "web"));
+        for gateway in &gateways {
+            rollouts.enqueue(gateway, &revision("1", "1"));
+        }
+        rollouts.set_serving(gateways.into_iter().collect());
+        let state = |gateway: &ObjectRef| match &*gateway.namespace {
+            "good" => WorkloadState::Complete,
+            _ => WorkloadState::InProgress,
+        };
+        let mut now = Timestamp::now();
+        // The new version may be the cause, until it has succeeded once.
+        for expected in [&["a", "b"][..], &["c", "d"], &["e"], &["good"], &["f", "g"]] {
+            let started = rollouts.start(now);
+            let started: Vec<_> = started.iter().map(|one| &*one.namespace).collect();
+            assert_eq!(started, expected);
+            assert_eq!(rollouts.start(now), [], "{expected:?} have their time");
+            now += Duration::from_secs(600);
+            rollouts.evaluate(now, state);
         }
     }
 

@@ -1,6 +1,11 @@
 //! What a connection or stream waits for, and its deadlines. Each step of a request only moves a
 //! deadline; the task that drives the connection or stream ends it when the deadline passes.
 
+mod bodies;
+#[cfg(test)]
+mod tests;
+mod writes;
+
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -82,6 +87,8 @@ pub(crate) struct Activity {
     last_read: Cell<u64>,
     /// Whether the client has sent anything.
     has_read: Cell<bool>,
+    /// Bytes of the head that arrives, or has arrived last.
+    head: Cell<usize>,
     pace: Cell<BodyPace>,
     body_open: Cell<bool>,
     is_body_too_large: Cell<bool>,
@@ -116,6 +123,7 @@ impl Activity {
             received: Cell::new(0),
             last_read: Cell::new(clock.now()),
             has_read: Cell::new(false),
+            head: Cell::new(0),
             pace: Cell::new(BodyPace::Steady),
             body_open: Cell::new(false),
             is_body_too_large: Cell::new(false),
@@ -245,32 +253,6 @@ impl Activity {
         self.restart();
     }
 
-    /// Begins the last try of a write, if its timeout has passed. It fills the buffer of the socket to the last byte, so that
-    /// there is room at the next time only if the client has read. Returns false if a last try has found no room.
-    pub(crate) fn begin_last_write(&self, passed: Phase) -> bool {
-        passed == Phase::Write && !self.is_last_write.replace(true)
-    }
-
-    /// Reports whether writes belong to the last try, which ends when one is blocked.
-    pub(crate) fn is_last_write(&self) -> bool {
-        self.is_last_write.get()
-    }
-
-    /// Reports whether written bytes are waiting for the client to read them.
-    pub(crate) fn is_write_blocked(&self) -> bool {
-        self.phase.get() == Phase::Write
-    }
-
-    /// Reports whether a write was blocked at any time of the last write timeout.
-    pub(crate) fn was_write_blocked(&self) -> bool {
-        let recently = self
-            .deadline
-            .clock()
-            .now()
-            .saturating_sub(self.limits.write_timeout.as_millis() as u64);
-        self.is_write_blocked() || self.unblocked_at.get().is_some_and(|time| time >= recently)
-    }
-
     /// Waits for a backend again, even if a deadline has passed, and no longer limits the exchange as a whole.
     pub(crate) fn await_backend(&self) {
         self.expire_at(None);
@@ -289,64 +271,26 @@ impl Activity {
         Duration::from_millis(now.saturating_sub(self.last_read.get()))
     }
 
-    /// Records that bytes arrived from the client.
-    pub(crate) fn on_read(&self) {
+    /// Records that this many bytes arrived from the client.
+    pub(crate) fn on_read(&self, bytes: usize) {
         self.last_read.set(self.deadline.clock().now());
         self.has_read.set(true);
         match self.phase.get() {
-            Phase::Idle if !self.multiplexed => self.enter(Phase::Head),
+            Phase::Head => self.head.set(self.head.get() + bytes),
+            Phase::Idle if !self.multiplexed => {
+                self.head.set(bytes);
+                self.enter(Phase::Head);
+            }
             Phase::Backend | Phase::RequestBody => self.restart(),
-            Phase::Head
-            | Phase::Idle
-            | Phase::Write
-            | Phase::Tunnel
-            | Phase::Exchange
-            | Phase::Evicted => {}
+            Phase::Idle | Phase::Write | Phase::Tunnel | Phase::Exchange | Phase::Evicted => {}
         }
     }
 
-    /// Records that the client read bytes.
-    pub(crate) fn on_written(&self) {
+    /// Returns the bytes of a head that is not complete.
+    pub(crate) fn unfinished_head(&self) -> usize {
         match self.phase.get() {
-            Phase::Write => self.end_write(),
-            Phase::Backend => self.restart(),
-            Phase::Head
-            | Phase::Idle
-            | Phase::RequestBody
-            | Phase::Tunnel
-            | Phase::Exchange
-            | Phase::Evicted => {}
-        }
-    }
-
-    /// Records that the client read all written bytes.
-    pub(crate) fn on_flushed(&self) {
-        self.unwritten.clear();
-        if self.phase.get() == Phase::Write {
-            self.end_write();
-        }
-        if self.requests.get() == 0 && self.expiry.borrow().is_some() {
-            self.expire_at(None);
-        }
-    }
-
-    fn end_write(&self) {
-        if self.is_last_write.get() {
-            self.ended_by.set(None);
-        }
-        self.unblocked_at.set(Some(self.deadline.clock().now()));
-        self.enter(if self.requests.get() == 0 {
-            Phase::Idle
-        } else {
-            Phase::Backend
-        });
-    }
-
-    /// Records that the client's window or socket buffer is full.
-    pub(crate) fn on_write_blocked(&self) {
-        if !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
-            self.is_last_write.set(false);
-            self.enter(Phase::Write);
+            Phase::Head => self.head.get(),
+            _ => 0,
         }
     }
 
@@ -370,73 +314,6 @@ impl Activity {
         self.requests.set(self.requests.get().saturating_sub(1));
         if self.requests.get() == 0 && !matches!(self.phase.get(), Phase::Write | Phase::Exchange) {
             self.enter(Phase::Idle);
-        }
-    }
-
-    /// Records that the proxy waits for the request body.
-    pub(crate) fn on_body_awaited(&self) {
-        if self.phase.get() == Phase::Backend && self.pace.get() != BodyPace::Any {
-            self.enter(Phase::RequestBody);
-        }
-    }
-
-    /// Returns the number of bytes received of the current request body.
-    pub(crate) fn received(&self) -> u64 {
-        self.received.get()
-    }
-
-    /// Records that the request has a body that the client has not sent yet.
-    pub(crate) fn on_body_begin(&self) {
-        self.body_open.set(true);
-        self.is_body_too_large.set(false);
-    }
-
-    /// Records that the request body exceeds the limit of its route. The client may still be sending it.
-    pub(crate) fn on_body_too_large(&self) {
-        self.is_body_too_large.set(true);
-    }
-
-    /// Reports whether the last request body exceeds the limit of its route.
-    pub(crate) fn is_body_too_large(&self) -> bool {
-        self.is_body_too_large.get()
-    }
-
-    /// Records that the request body has ended, complete or not.
-    pub(crate) fn on_body_end(&self) {
-        self.body_open.set(false);
-        self.on_body(0);
-    }
-
-    /// Reports whether the client may still be sending the last request body.
-    pub(crate) fn is_body_open(&self) -> bool {
-        self.body_open.get()
-    }
-
-    /// Records that a part of the request body arrived.
-    pub(crate) fn on_body(&self, bytes: usize) {
-        self.received.set(self.received.get() + bytes as u64);
-        if self.phase.get() == Phase::RequestBody {
-            self.enter(Phase::Backend);
-        }
-    }
-
-    /// Records that a part of the response is ready for the client. A connection observes when the
-    /// client reads it. A stream observes only that h2 asks for more.
-    pub(crate) fn on_response(&self) {
-        if self.pace.get() == BodyPace::SteadyUntilResponse {
-            self.pace.set(BodyPace::Any);
-        }
-        self.enter(if self.multiplexed {
-            Phase::Write
-        } else {
-            Phase::Backend
-        });
-    }
-
-    /// Records that the client's side asks for more of the response.
-    pub(crate) fn on_response_awaited(&self) {
-        if self.multiplexed && self.phase.get() == Phase::Write {
-            self.enter(Phase::Backend);
         }
     }
 
@@ -492,136 +369,5 @@ impl Phase {
             Self::Tunnel => Some(TimeoutKind::TunnelIdle),
             Self::Exchange => Some(TimeoutKind::Request),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn connection(multiplexed: bool) -> Rc<Activity> {
-        Activity::connection(&Clock::new(), &Rc::default(), multiplexed)
-    }
-
-    fn stream(pace: BodyPace) -> Rc<Activity> {
-        let stream = Activity::stream(&Clock::new(), &Rc::default(), pace);
-        stream.on_request();
-        stream
-    }
-
-    #[test]
-    fn alternates_between_head_and_idle() {
-        let connection = connection(false);
-        assert_eq!(connection.phase.get(), Phase::Head);
-        connection.on_read();
-        assert_eq!(connection.phase.get(), Phase::Head);
-        connection.on_request();
-        connection.on_body_awaited();
-        assert_eq!(connection.phase.get(), Phase::RequestBody);
-        connection.on_body(1);
-        connection.on_response();
-        assert_eq!(connection.phase.get(), Phase::Backend);
-        connection.on_request_end();
-        assert_eq!(connection.phase.get(), Phase::Idle);
-        connection.on_read();
-        assert_eq!(connection.phase.get(), Phase::Head);
-    }
-
-    #[test]
-    fn blocked_write_outlasts_the_request() {
-        let connection = connection(false);
-        connection.on_request();
-        connection.on_write_blocked();
-        connection.on_request_end();
-        assert_eq!(connection.phase.get(), Phase::Write);
-        connection.on_written();
-        assert_eq!(connection.phase.get(), Phase::Idle);
-    }
-
-    #[test]
-    fn flush_ends_a_blocked_write() {
-        let connection = connection(false);
-        connection.on_request();
-        connection.on_write_blocked();
-        connection.on_flushed();
-        assert_eq!(connection.phase.get(), Phase::Backend);
-        connection.on_request_end();
-        connection.on_write_blocked();
-        connection.on_flushed();
-        assert_eq!(connection.phase.get(), Phase::Idle);
-    }
-
-    #[test]
-    fn last_try_lasts_until_a_write_is_blocked() {
-        let connection = connection(false);
-        connection.on_request();
-        assert!(!connection.begin_last_write(Phase::Backend));
-        connection.on_write_blocked();
-        assert!(connection.begin_last_write(Phase::Write));
-        connection.on_written();
-        connection.on_flushed();
-        assert!(connection.is_last_write(), "there may be more to write");
-        connection.on_write_blocked();
-        assert!(!connection.is_last_write());
-        assert!(connection.begin_last_write(Phase::Write));
-        connection.on_write_blocked();
-        assert!(!connection.begin_last_write(Phase::Write), "no room");
-    }
-
-    #[test]
-    fn last_try_that_writes_takes_back_the_timeout() {
-        let clock = Clock::new();
-        let connection = Activity::connection(&clock, &Rc::default(), false);
-        connection.on_request();
-        connection.on_write_blocked();
-        clock.advance(Limits::default().write_timeout.as_millis() as u64);
-        let cx = &mut Context::from_waker(std::task::Waker::noop());
-        assert_eq!(connection.poll_due(cx), Poll::Ready(Phase::Write));
-        assert_eq!(connection.ended_by(), Some(TimeoutKind::Write));
-        assert!(connection.begin_last_write(Phase::Write));
-        connection.on_written();
-        assert_eq!(connection.ended_by(), None);
-    }
-
-    #[test]
-    fn stream_waits_for_the_client_between_response_parts() {
-        let stream = stream(BodyPace::Steady);
-        stream.on_response();
-        assert_eq!(stream.phase.get(), Phase::Write);
-        stream.on_response_awaited();
-        assert_eq!(stream.phase.get(), Phase::Backend);
-    }
-
-    #[test]
-    fn stalled_request_body_times_out_by_its_pace() {
-        let paces = [
-            (BodyPace::Steady, [Phase::RequestBody, Phase::RequestBody]),
-            (
-                BodyPace::SteadyUntilResponse,
-                [Phase::RequestBody, Phase::Backend],
-            ),
-            (BodyPace::Any, [Phase::Backend, Phase::Backend]),
-        ];
-        for (pace, [before, behind]) in paces {
-            let stream = stream(pace);
-            stream.on_body_awaited();
-            assert_eq!(stream.phase.get(), before, "{pace:?}");
-            stream.on_response();
-            stream.on_response_awaited();
-            stream.on_body_awaited();
-            assert_eq!(stream.phase.get(), behind, "{pace:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn exchange_deadline_is_never_extended() {
-        let stream = stream(BodyPace::Steady);
-        stream.expire_at(Some(Instant::now()));
-        let due = std::future::poll_fn(|cx| {
-            stream.on_response();
-            stream.poll_due(cx)
-        });
-        assert_eq!(due.await, Phase::Exchange);
-        assert_eq!(stream.ended_by(), Some(TimeoutKind::Request));
     }
 }

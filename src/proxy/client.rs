@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -27,7 +28,7 @@ use super::client::injection::Injection;
 use super::client::lifetime::Lifetime;
 use super::error::Error;
 use super::worker_state::OpenConnection;
-use super::worker_state::budget::Share;
+use super::worker_state::budget::{Held, Share};
 use super::worker_state::port::PortState;
 use crate::filter::Scheme;
 use crate::ir::client::{
@@ -36,6 +37,10 @@ use crate::ir::client::{
 use crate::ir::policy::Enforced;
 use crate::settings::Limits;
 use crate::table::{Listener, Port};
+
+/// Heads that are not complete count if they are longer. Thus no client with usual heads loses its connection for what others
+/// leave unfinished behind the same address.
+pub(crate) const USUAL_HEAD: usize = 8 * 1024;
 
 /// A client connection.
 pub(crate) struct Client {
@@ -63,6 +68,8 @@ pub(crate) struct Client {
     pub(crate) injection: Rc<Injection>,
     /// Share of the worker's memory for request bodies that are kept.
     pub(crate) kept_bytes: Rc<Share>,
+    /// What it holds of a head that is not complete.
+    unfinished: RefCell<Option<Held>>,
 }
 
 /// TLS server name in lower case.
@@ -107,6 +114,7 @@ impl Client {
         let peer = SocketAddr::new(address, peer.port());
         Rc::new(Self {
             kept_bytes: worker.kept_bytes.share(address),
+            unfinished: RefCell::default(),
             limits: worker.limits_of(&port),
             lifetime: settings
                 .and_then(|settings| Lifetime::new(settings, &worker.clock))
@@ -192,6 +200,30 @@ impl Client {
     /// Reports whether the connection must end after its current requests.
     pub(crate) fn is_draining(&self) -> bool {
         self.worker.draining.get() || self.port.is_closed() || self.is_spent()
+    }
+
+    /// Counts what is allocated for a head that is not complete, 0 if there is none. Returns false if the heads and handshakes
+    /// of the client hold too much, so that the connection has to end.
+    #[inline]
+    pub(crate) fn hold_unfinished(&self, bytes: usize) -> bool {
+        if bytes > 0 {
+            return self.resize_unfinished(bytes);
+        }
+        self.unfinished.take();
+        true
+    }
+
+    #[cold]
+    fn resize_unfinished(&self, bytes: usize) -> bool {
+        let mut unfinished = self.unfinished.borrow_mut();
+        let budget = &self.worker.unfinished;
+        let new = || Held::none(&budget.share(self.peer.ip()));
+        let is_held = unfinished.get_or_insert_with(new).resize_first(bytes);
+        if !is_held {
+            self.worker.stats.bad_requests.fetch_add(1, Relaxed);
+            tracing::debug!(client = %self.peer, "closed a connection: heads and handshakes of its client that are not complete hold too much memory");
+        }
+        is_held
     }
 
     /// Counts a request.

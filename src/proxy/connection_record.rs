@@ -1,5 +1,5 @@
-//! The record of one connection or session that is forwarded as it is, from its begin to its end. Writes its line of the
-//! access log when it ends. Empty, and without memory of its own, if nothing logs it.
+//! The record of one connection or session that is forwarded as it is, from its begin to its end. Counts it among those of its
+//! rule, and writes its line of the access log when it ends. Without memory of its own if nothing logs it.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -7,10 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::ir::{BackendId, GatewayLog, ListenerKey, PortProtocol, RuleId, Tracing};
+use crate::ir::{
+    BackendId, GatewayLog, ListenerKey, PortProtocol, RouteKind, RuleId, Tracing, Transport,
+};
 use crate::proxy::worker_state::Worker;
 use crate::proxy::worker_state::port::PortState;
-use crate::table::{Backend, Listener, Port, Rule, Table};
+use crate::runtime::per_worker::WorkerId;
+use crate::table::{Backend, Listener, Port, Rule, RuleState, Table};
 use crate::telemetry::access_log::{Connection, ConnectionEnd};
 use crate::telemetry::trace::{Item, LogRecord};
 
@@ -23,6 +26,17 @@ pub(super) struct ConnectionRecord {
     pub(super) sent: Cell<u64>,
     /// What its line needs; `None` if there is no line, or it is written already.
     open: RefCell<Option<Box<Open>>>,
+    /// Where it is counted, from when its rule is known to its end.
+    counted: RefCell<Option<Counted>>,
+}
+
+/// A connection or session among those of its rule.
+struct Counted {
+    rule: Arc<RuleState>,
+    worker: WorkerId,
+    transport: Transport,
+    /// The bytes that its rule has counted: those of the client, and those that the client was sent.
+    moved: (u64, u64),
 }
 
 /// What a line needs beside the counts of bytes.
@@ -68,10 +82,11 @@ impl ConnectionRecord {
             received: Cell::default(),
             sent: Cell::default(),
             open: RefCell::new(open),
+            counted: RefCell::default(),
         }
     }
 
-    /// Records the address of the client, if another one than that of the connection is told.
+    /// Records the address of the client, if it is not that of the connection.
     pub(super) fn comes_from(&self, client: SocketAddr) {
         self.note(|open| open.client = canonical(client));
     }
@@ -88,9 +103,26 @@ impl ConnectionRecord {
         });
     }
 
-    /// Records the rule.
-    pub(super) fn matched(&self, rule: &Rule) {
+    /// Records the rule, and counts the connection or session among those of the rule.
+    pub(super) fn matched(&self, rule: &Rule, worker: WorkerId) {
         self.note(|open| open.rule = Some(rule.ir.id.clone()));
+        rule.state.forwarded.enter(worker);
+        self.counted.replace(Some(Counted {
+            rule: rule.state.clone(),
+            worker,
+            transport: match rule.kind() {
+                RouteKind::Udp => Transport::Udp,
+                _ => Transport::Tcp,
+            },
+            moved: (0, 0),
+        }));
+    }
+
+    /// Counts the bytes that have moved since the last call among those of the rule.
+    pub(super) fn on_moved(&self) {
+        if let Some(counted) = &mut *self.counted.borrow_mut() {
+            counted.on_moved((self.received.get(), self.sent.get()));
+        }
     }
 
     /// Records the selected backend.
@@ -103,7 +135,7 @@ impl ConnectionRecord {
         self.note(|open| open.upstream = endpoint);
     }
 
-    /// Takes the record to another place, before bytes are counted.
+    /// Takes the record to another place, before its rule is recorded.
     pub(super) fn take(&self) -> Self {
         Self::of(self.open.take())
     }
@@ -115,8 +147,12 @@ impl ConnectionRecord {
 
     /// Records the end, of which the first one counts.
     pub(super) fn end(&self, end: ConnectionEnd) {
+        let moved = (self.received.get(), self.sent.get());
+        if let Some(counted) = self.counted.take() {
+            counted.end(moved, end);
+        }
         if let Some(open) = self.open.take() {
-            open.write((self.received.get(), self.sent.get()), end);
+            open.write(moved, end);
         }
     }
 
@@ -131,6 +167,25 @@ impl Drop for ConnectionRecord {
     /// Tasks are dropped only with their worker.
     fn drop(&mut self) {
         self.end(ConnectionEnd::Drain);
+    }
+}
+
+impl Counted {
+    fn on_moved(&mut self, (received, sent): (u64, u64)) {
+        let before = std::mem::replace(&mut self.moved, (received, sent));
+        let (received, sent) = (
+            received.saturating_sub(before.0),
+            sent.saturating_sub(before.1),
+        );
+        self.rule.forwarded.moved(self.worker, received, sent);
+    }
+
+    fn end(mut self, moved: (u64, u64), end: ConnectionEnd) {
+        self.on_moved(moved);
+        if end.error(self.transport).is_some() {
+            self.rule.forwarded.failed(self.worker);
+        }
+        self.rule.forwarded.leave(self.worker);
     }
 }
 

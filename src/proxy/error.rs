@@ -53,6 +53,8 @@ pub(crate) enum Error {
     BodyTooLarge,
     /// The client may not keep another request body for an ExternalAuth filter or a policy.
     KeptBytes,
+    /// The endpoint picker of the backend cannot be reached.
+    PickerUnavailable,
     /// The authorization server failed or cannot be reached.
     AuthorizationUnavailable,
     /// The authorization server did not respond in time.
@@ -98,6 +100,7 @@ impl Error {
             Self::RequestTimeout
             | Self::BackendIdle
             | Self::RetryBudget
+            | Self::PickerUnavailable
             | Self::AuthorizationUnavailable
             | Self::AuthorizationTimeout
             | Self::Send(SendError::Backend(..)) => ErrorSource::Upstream,
@@ -140,6 +143,7 @@ impl Error {
             Self::RetryBudget
             | Self::KeptBytes
             | Self::PasswordsWait
+            | Self::PickerUnavailable
             | Self::AuthorizationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Send(SendError::Backend(fault, _)) => match fault {
@@ -202,6 +206,7 @@ impl Error {
             Self::BackendIdle => "timed out waiting for the backend",
             Self::BodyTooLarge => "the request body is larger than the route permits",
             Self::KeptBytes => "too many request bodies of this client are kept",
+            Self::PickerUnavailable => "the endpoint picker of the backend is not available",
             Self::AuthorizationUnavailable => "the authorization server is not available",
             Self::AuthorizationTimeout => "the authorization server did not respond in time",
             Self::Send(SendError::RequestBody) => "the request body failed",
@@ -255,6 +260,7 @@ mod tests {
             (Error::InvalidRule, GrpcStatus::Unavailable),
             (Error::NoBackend, GrpcStatus::Unavailable),
             (Error::RetryBudget, GrpcStatus::Unavailable),
+            (Error::PickerUnavailable, GrpcStatus::Unavailable),
             (Error::RequestTimeout, GrpcStatus::DeadlineExceeded),
             (Error::BackendIdle, GrpcStatus::DeadlineExceeded),
             (backend(UpstreamFault::NoEndpoint), GrpcStatus::Unavailable),

@@ -4,23 +4,21 @@
 use std::cell::Cell;
 use std::fmt::Display;
 use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, request};
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 
 use super::body::buffered::Buffered;
 use super::request::subrequest::{self, Subrequest};
 use crate::ir::telemetry::OtlpProtocol;
 use crate::ir::{Endpoints, Tracing};
+use crate::runtime::background::Background;
 use crate::runtime::clock::{Clock, TICK};
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
@@ -55,22 +53,8 @@ pub(super) struct Shared {
 }
 
 /// Starts the thread, which ends when the queue is closed.
-///
-/// # Errors
-/// When the thread or its runtime cannot be created.
-pub(super) fn start(shared: Shared) -> io::Result<JoinHandle<()>> {
-    let run = move || {
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .build_local(LocalOptions::default());
-        match runtime {
-            Ok(runtime) => runtime.block_on(run(shared)),
-            Err(error) => tracing::error!("cannot start the exporter of traces: {error}"),
-        }
-    };
-    std::thread::Builder::new()
-        .name("exporter".to_owned())
-        .spawn(run)
+pub(super) fn start(shared: Shared) -> Option<Background> {
+    Background::start("exporter", "the exporter of traces", move || run(shared))
 }
 
 /// The exporter.

@@ -10,6 +10,7 @@ mod error;
 mod error_source;
 mod exporter;
 mod grpc;
+mod grpc_frame;
 mod grpc_web;
 mod passwords;
 mod prober;
@@ -36,6 +37,7 @@ use self::worker::SharedState;
 use self::worker_state::Command;
 use crate::ir::client::AddressSource;
 use crate::ir::{Bind, BindReport, PortProtocol};
+use crate::runtime::background::Background;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::shutdown::Shutdown;
 use crate::settings::session_key::SessionKey;
@@ -57,7 +59,7 @@ pub struct Proxy {
     queues: Arc<[mpsc::UnboundedSender<Command>]>,
     workers: Vec<JoinHandle<()>>,
     /// The exporter of traces, once something is traced, and what it needs.
-    exporter: Option<JoinHandle<()>>,
+    exporter: Option<Background>,
     traces: Traces,
     /// The thread of health checks, once a backend has some.
     prober: Option<Prober>,
@@ -177,10 +179,7 @@ impl Proxy {
             descriptors,
             ..
         } = &self.traces;
-        match Prober::start(table.clone(), limits.clone(), descriptors.clone()) {
-            Ok(prober) => self.prober = Some(prober),
-            Err(error) => tracing::error!("cannot start health checks: {error}"),
-        }
+        self.prober = Prober::start(table.clone(), limits.clone(), descriptors.clone());
     }
 
     fn start_exporter(&mut self) {
@@ -192,10 +191,7 @@ impl Proxy {
             descriptors: traces.descriptors.clone(),
             id: worker::exporter_id(self.queues.len()),
         };
-        match exporter::start(shared) {
-            Ok(thread) => self.exporter = Some(thread),
-            Err(error) => tracing::error!("cannot start the exporter of traces: {error}"),
-        }
+        self.exporter = exporter::start(shared);
     }
 
     /// Waits until all workers have ended, and the spans of their requests are sent or dropped.
@@ -209,8 +205,8 @@ impl Proxy {
             prober.join();
         }
         self.traces.queue.close();
-        if self.exporter.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the exporter of traces panicked");
+        if let Some(exporter) = self.exporter {
+            exporter.join();
         }
     }
 }

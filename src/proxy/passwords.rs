@@ -9,6 +9,7 @@ use std::{panic, thread};
 
 use rustc_hash::FxHashMap;
 
+use crate::ir::cidr::client_network;
 use crate::ir::sharing::Text;
 
 /// Passwords of a namespace that wait.
@@ -102,7 +103,7 @@ impl PasswordThreads {
 
 impl Queues {
     fn add(&mut self, namespace: &Text, client: IpAddr, job: Job) -> Result<(), Busy> {
-        let client = network(client);
+        let client = client_network(client);
         let queue = self.by_namespace.entry(namespace.clone()).or_default();
         let of_client = queue.waiting.iter().filter(|(of, _)| *of == client);
         if queue.waiting.len() >= MAX_WAITING || of_client.count() >= MAX_WAITING_OF_CLIENT {
@@ -157,14 +158,6 @@ fn lower_priority() {
 /// Elsewhere, the priority is that of the process.
 #[cfg(not(target_os = "linux"))]
 fn lower_priority() {}
-
-/// Returns the address that stands for a client: an IPv6 client has a /64 at least.
-fn network(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
-        address => address,
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -243,13 +236,5 @@ mod tests {
             drop(sender);
             assert_eq!(receiver.iter().count(), 8);
         }
-    }
-
-    #[test]
-    fn clients_of_ipv6_are_networks() {
-        let one = network("2001:db8::1".parse().unwrap());
-        assert_eq!(one, network("2001:db8::ffff:1".parse::<IpAddr>().unwrap()));
-        assert_ne!(one, network("2001:db8:0:1::1".parse::<IpAddr>().unwrap()));
-        assert_eq!(network("::ffff:192.0.2.1".parse().unwrap()), client(1));
     }
 }

@@ -6,16 +6,13 @@ mod probe;
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rand::RngExt;
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
@@ -23,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use self::probe::Outcome;
 use crate::ir::backend_policy::{ActiveCheck, Probe};
 use crate::ir::{ObjectRef, UpstreamProtocol};
+use crate::runtime::background::Background;
 use crate::runtime::clock::Clock;
 use crate::runtime::descriptors::Descriptors;
 use crate::runtime::per_worker::WorkerId;
@@ -42,33 +40,20 @@ const SPREAD: Duration = Duration::from_millis(500);
 /// The thread of health checks.
 pub(super) struct Prober {
     changed: mpsc::UnboundedSender<()>,
-    thread: JoinHandle<()>,
+    thread: Background,
 }
 
 impl Prober {
     /// Starts the thread, which ends with [`Self::join`].
-    ///
-    /// # Errors
-    /// When the thread cannot be created.
     pub(super) fn start(
         table: Arc<ArcSwap<Table>>,
         limits: Limits,
         descriptors: Arc<Descriptors>,
-    ) -> io::Result<Self> {
+    ) -> Option<Self> {
         let (changed, changes) = mpsc::unbounded_channel();
-        let run = move || {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .build_local(LocalOptions::default());
-            match runtime {
-                Ok(runtime) => runtime.block_on(run(table, &limits, &descriptors, changes)),
-                Err(error) => tracing::error!("cannot start health checks: {error}"),
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("health".to_owned())
-            .spawn(run)?;
-        Ok(Self { changed, thread })
+        let checks = move || run(table, limits, descriptors, changes);
+        let thread = Background::start("health", "the thread of health checks", checks)?;
+        Some(Self { changed, thread })
     }
 
     /// Follows a new table.
@@ -80,21 +65,19 @@ impl Prober {
     /// Ends the checks.
     pub(super) fn join(self) {
         drop(self.changed);
-        if self.thread.join().is_err() {
-            tracing::error!("the thread of health checks panicked");
-        }
+        self.thread.join();
     }
 }
 
 /// An endpoint of a port of an object. Two uses of the port, such as with HTTP and with gRPC, have the same endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Target {
+struct ProbeTarget {
     object: ObjectRef,
     port: u16,
     address: SocketAddr,
 }
 
-impl Target {
+impl ProbeTarget {
     /// Calls `with` with each node of the endpoint in the present table.
     fn endpoints(&self, table: &Table, with: impl Fn(&Endpoint)) {
         for backend in table.backends_of(&self.object, self.port) {
@@ -122,7 +105,7 @@ struct Running {
 struct Checks {
     table: Arc<ArcSwap<Table>>,
     upstream: Rc<Upstream>,
-    running: HashMap<Target, Running>,
+    running: HashMap<ProbeTarget, Running>,
     /// Permits for checks at the same time, of objects and of namespaces.
     permits: HashMap<ObjectRef, Weak<Semaphore>>,
     /// What `running` was made from: the generation of the table, and the versions of endpoints.
@@ -131,13 +114,13 @@ struct Checks {
 
 async fn run(
     table: Arc<ArcSwap<Table>>,
-    limits: &Limits,
-    descriptors: &Arc<Descriptors>,
+    limits: Limits,
+    descriptors: Arc<Descriptors>,
     mut changes: mpsc::UnboundedReceiver<()>,
 ) {
     let clock = Clock::new();
     // No worker has the backends of checks.
-    let upstream = Upstream::new(WorkerId::ONLY, &clock, limits, descriptors);
+    let upstream = Upstream::new(WorkerId::ONLY, &clock, &limits, &descriptors);
     spawn_local(async move { clock.run().await });
     let mut checks = Checks {
         table,
@@ -172,10 +155,10 @@ impl Checks {
         if std::mem::replace(&mut self.followed, now) == now {
             return;
         }
-        let mut wanted: HashMap<Target, &Arc<Backend>> = HashMap::new();
+        let mut wanted: HashMap<ProbeTarget, &Arc<Backend>> = HashMap::new();
         for backend in checked().filter(|it| it.protocol != UpstreamProtocol::Udp) {
             for endpoint in backend.endpoints().iter() {
-                let target = Target {
+                let target = ProbeTarget {
                     object: backend.id.object.clone(),
                     port: backend.id.port,
                     address: endpoint.address,
@@ -218,7 +201,7 @@ impl Checks {
         })
     }
 
-    fn start(&mut self, target: Target, backend: &Arc<Backend>) {
+    fn start(&mut self, target: ProbeTarget, backend: &Arc<Backend>) {
         let Some(check) = backend.active_check().cloned() else {
             return;
         };
@@ -268,7 +251,7 @@ struct Checked {
     check: Arc<ActiveCheck>,
     upstream: Rc<Upstream>,
     table: Arc<ArcSwap<Table>>,
-    target: Target,
+    target: ProbeTarget,
     /// Of the object and of its namespace.
     permits: [Rc<Semaphore>; 2],
     has_failed: Cell<bool>,

@@ -22,7 +22,7 @@ use super::connection_record::ConnectionRecord;
 use super::worker_state::Worker;
 use crate::datagrams::{DatagramIo, Datagrams, Outbox, join_received, with_local_address};
 use crate::ir::Bind;
-use crate::table::{BackendTarget, Port, Rule, Table};
+use crate::table::{Backend, BackendTarget, Port, Rule, Table};
 use crate::telemetry::access_log::ConnectionEnd;
 use crate::upstream::UdpFlow;
 
@@ -198,26 +198,36 @@ impl UdpPort {
         Some((port, port.only_rule(client.ip()).ok()?))
     }
 
-    /// Opens a flow to a backend by weight, and its record. If no descriptor is left, an idle session ends.
+    /// Opens a flow for a client, and its record, or counts that there is none.
     fn open(&self, table: &Table, client: SocketAddr) -> Option<(UdpFlow, ConnectionRecord)> {
         let (port, rule) = self.rule(table, client)?;
+        let worker = self.worker.id;
+        let Some((backend, flow)) = self.open_flow(rule, client) else {
+            rule.state.forwarded.failed(worker);
+            return None;
+        };
+        let record = ConnectionRecord::on_port(&self.worker, table, port, client);
+        record.matched(rule, worker);
+        record.selected(backend);
+        record.reached(Some(flow.endpoint()));
+        Some((flow, record))
+    }
+
+    /// Opens a flow to a backend by weight. If no descriptor is left, an idle session ends.
+    fn open_flow<'a>(
+        &self,
+        rule: &'a Rule,
+        client: SocketAddr,
+    ) -> Option<(&'a Arc<Backend>, UdpFlow)> {
         let backend = rule.draw_backend()?;
         if self.sessions.are_full() && !self.sessions.evict() {
             return None;
         }
-        let flow = self
-            .worker
-            .upstream
-            .open_flow(backend, client.ip())
-            .inspect_err(|error| {
-                tracing::debug!(%error, backend = %backend.id, "cannot forward datagrams");
-            })
-            .ok()?;
-        let record = ConnectionRecord::on_port(&self.worker, table, port, client);
-        record.matched(rule);
-        record.selected(backend);
-        record.reached(Some(flow.endpoint()));
-        Some((flow, record))
+        let opened = self.worker.upstream.open_flow(backend, client.ip());
+        let opened = opened.inspect_err(|error| {
+            tracing::debug!(%error, backend = %backend.id, "cannot forward datagrams");
+        });
+        Some((backend, opened.ok()?))
     }
 
     /// Takes what an endpoint has answered. Returns whether there may be more.

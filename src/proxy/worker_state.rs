@@ -78,6 +78,8 @@ pub(crate) struct Worker {
     pub(super) kept_bytes: Rc<Budget>,
     /// Memory for encoders of responses.
     pub(super) encoders: Rc<Budget>,
+    /// Memory for heads of requests and handshakes that are not complete.
+    pub(super) unfinished: Rc<Budget>,
     /// Error pages that are being fetched.
     pub(super) page_slots: PageSlots,
     /// TLS handshakes in progress.

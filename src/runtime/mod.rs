@@ -2,6 +2,7 @@
 //! know the API of Kubernetes or HTTP.
 
 pub mod after_work;
+pub mod background;
 pub mod backoff;
 pub mod clock;
 pub mod descriptors;

@@ -1,6 +1,6 @@
 //! The key of session tokens (GEP-1619), which seal the endpoint of a session and the time when it
 //! began, and of sessions of signed-in users, which seal any content. All replicas of a proxy need the same key. If none is configured, each process generates
-//! its own.
+//! its own. While keys are rotated, a second one opens what it has sealed.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -22,7 +22,17 @@ const TOKEN: usize = NONCE_LEN + CONTENT + 16;
 const CONTENT: usize = 8 + 16 + 2;
 
 /// Seals and opens session tokens.
-pub struct SessionKey(ArcSwap<Keys>);
+pub struct SessionKey(ArcSwap<Ring>);
+
+/// The keys that open what they have sealed.
+struct Ring {
+    /// Those that seal.
+    current: Keys,
+    /// Those before, or the next ones.
+    accepted: Option<Keys>,
+    /// Tells these keys from others.
+    id: [u8; 8],
+}
 
 /// The keys that are derived from one secret.
 struct Keys {
@@ -37,6 +47,15 @@ struct Keys {
 /// What the key of contents is derived for.
 const CONTENTS: &[u8] = b"portcullis sealed contents v1";
 const ID: &[u8] = b"portcullis identity of the key v1";
+
+/// Content that was sealed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OpenedContent {
+    /// The content.
+    pub content: Vec<u8>,
+    /// Whether it is sealed with the key of new content.
+    pub is_current: bool,
+}
 
 /// The content of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,22 +78,29 @@ impl Default for SessionKey {
     fn default() -> Self {
         let mut secret = [0; 32];
         rand::rng().fill_bytes(&mut secret);
-        Self(ArcSwap::from_pointee(Keys::of(&secret)))
+        Self(ArcSwap::from_pointee(Ring::new(&secret, None)))
     }
 }
 
 impl SessionKey {
     /// Derives a key from a secret text. Fails if the text is shorter than [`MIN_SECRET`].
     pub fn from_secret(secret: &[u8]) -> Result<Self, String> {
-        if secret.len() < MIN_SECRET {
+        Self::from_secrets(secret, None)
+    }
+
+    /// Derives a key from a secret text, which also opens what the key of another text has sealed. Fails if one is shorter than
+    /// [`MIN_SECRET`].
+    pub fn from_secrets(secret: &[u8], accepted: Option<&[u8]>) -> Result<Self, String> {
+        let mut all = std::iter::once(secret).chain(accepted);
+        if all.any(|secret| secret.len() < MIN_SECRET) {
             return Err(format!(
                 "a session key must have at least {MIN_SECRET} bytes; make one with `openssl rand -base64 48`"
             ));
         }
-        Ok(Self(ArcSwap::from_pointee(Keys::of(secret))))
+        Ok(Self(ArcSwap::from_pointee(Ring::new(secret, accepted))))
     }
 
-    /// Replaces the key. Sessions of the previous key end.
+    /// Replaces the key. Sessions of the previous key end, unless the new one accepts them.
     pub fn replace(&self, other: Self) {
         self.0.store(other.0.into_inner());
     }
@@ -93,8 +119,9 @@ impl SessionKey {
         let nonce = Nonce::try_assume_unique_for_key(nonce);
         let key = self.0.load();
         let tag = nonce.and_then(|nonce| {
-            key.tokens
-                .seal_in_place_separate_tag(nonce, Aad::from(scope.as_bytes()), content)
+            let aad = Aad::from(scope.as_bytes());
+            let key = &key.current.tokens;
+            key.seal_in_place_separate_tag(nonce, aad, content)
         });
         match tag {
             Ok(tag) => token.extend(tag.as_ref()),
@@ -104,29 +131,19 @@ impl SessionKey {
         URL_SAFE_NO_PAD.encode(token)
     }
 
-    /// Returns the session of a token; `None` if this key did not seal the token for `scope`.
+    /// Returns the session of a token; `None` if no accepted key sealed the token for `scope`.
     pub fn open(&self, token: &[u8], scope: &str) -> Option<Session> {
         let mut bytes = [0; TOKEN];
         let length = URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).ok()?;
         if length != TOKEN {
             return None;
         }
-        let (nonce, sealed) = bytes.split_at_mut(NONCE_LEN);
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let key = self.0.load();
-        let aad = Aad::from(scope.as_bytes());
-        let content = key.tokens.open_in_place(nonce, aad, sealed).ok()?;
-        let (began, rest) = content.split_first_chunk::<8>()?;
-        let (address, port) = rest.split_first_chunk::<16>()?;
-        let address = Ipv6Addr::from(*address).to_canonical();
-        let port = u16::from_be_bytes(*port.first_chunk()?);
-        Some(Session {
-            endpoint: SocketAddr::new(address, port),
-            began: Duration::from_secs(u64::from_be_bytes(*began)),
-        })
+        let open = |keys: &Keys| keys.open_token(bytes, scope);
+        let (session, _) = self.0.load().open(open)?;
+        Some(session)
     }
 
-    /// Returns what tells keys of contents apart. Reveals nothing of a key.
+    /// Returns what tells the accepted keys from others. Reveals nothing of a key.
     pub fn id(&self) -> [u8; 8] {
         self.0.load().id
     }
@@ -141,7 +158,7 @@ impl SessionKey {
         let (nonce, content) = sealed.split_at_mut(NONCE_LEN);
         // Random nonces are safe to use here: AES-GCM-SIV tolerates a repeated nonce.
         let nonce = Nonce::try_assume_unique_for_key(nonce);
-        let key = &self.0.load().contents;
+        let key = &self.0.load().current.contents;
         let aad = Aad::from(scope);
         let tag = nonce.and_then(|nonce| key.seal_in_place_separate_tag(nonce, aad, content));
         match tag {
@@ -152,19 +169,41 @@ impl SessionKey {
         URL_SAFE_NO_PAD.encode(sealed)
     }
 
-    /// Returns the content of a sealed text; `None` if this key did not seal it for `scope`.
-    pub fn open_content(&self, text: &[u8], scope: &[u8]) -> Option<Vec<u8>> {
-        let mut bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let key = &self.0.load().contents;
-        let length = key
-            .open_in_place(nonce, Aad::from(scope), sealed)
-            .ok()?
-            .len();
-        bytes.drain(..NONCE_LEN);
-        bytes.truncate(length);
-        Some(bytes)
+    /// Returns the content of a sealed text; `None` if no accepted key sealed it for `scope`.
+    pub fn open_content(&self, text: &[u8], scope: &[u8]) -> Option<OpenedContent> {
+        let open = |keys: &Keys| keys.open_content(text, scope);
+        let (content, is_current) = self.0.load().open(open)?;
+        Some(OpenedContent {
+            content,
+            is_current,
+        })
+    }
+}
+
+impl Ring {
+    fn new(secret: &[u8], accepted: Option<&[u8]>) -> Self {
+        let current = Keys::of(secret);
+        let accepted = accepted.map(Keys::of);
+        let mut id = current.id;
+        if let Some(accepted) = &accepted {
+            // Other than that of the same keys the other way round.
+            let bytes = id.iter_mut().zip(accepted.id);
+            bytes.for_each(|(byte, other)| *byte = byte.rotate_left(1) ^ other);
+        }
+        Self {
+            current,
+            accepted,
+            id,
+        }
+    }
+
+    /// Returns what keys open, and whether they are those that seal.
+    fn open<T>(&self, open: impl Fn(&Keys) -> Option<T>) -> Option<(T, bool)> {
+        if let Some(opened) = open(&self.current) {
+            return Some((opened, true));
+        }
+        let opened = open(self.accepted.as_ref()?)?;
+        Some((opened, false))
     }
 }
 
@@ -178,6 +217,35 @@ impl Keys {
             tokens: key(secret),
             contents: key(hmac::sign(&master, CONTENTS).as_ref()),
         }
+    }
+
+    fn open_token(&self, mut token: [u8; TOKEN], scope: &str) -> Option<Session> {
+        let (nonce, sealed) = token.split_at_mut(NONCE_LEN);
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let aad = Aad::from(scope.as_bytes());
+        let content = self.tokens.open_in_place(nonce, aad, sealed).ok()?;
+        let (began, rest) = content.split_first_chunk::<8>()?;
+        let (address, port) = rest.split_first_chunk::<16>()?;
+        let address = Ipv6Addr::from(*address).to_canonical();
+        let port = u16::from_be_bytes(*port.first_chunk()?);
+        Some(Session {
+            endpoint: SocketAddr::new(address, port),
+            began: Duration::from_secs(u64::from_be_bytes(*began)),
+        })
+    }
+
+    fn open_content(&self, text: &[u8], scope: &[u8]) -> Option<Vec<u8>> {
+        let mut bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let key = &self.contents;
+        let length = key
+            .open_in_place(nonce, Aad::from(scope), sealed)
+            .ok()?
+            .len();
+        bytes.drain(..NONCE_LEN);
+        bytes.truncate(length);
+        Some(bytes)
     }
 }
 
@@ -264,6 +332,43 @@ mod tests {
     }
 
     #[test]
+    fn accepted_key_opens_what_it_has_sealed() {
+        let key = |secret: u8, accepted: Option<u8>| {
+            let accepted = accepted.map(|it| [it; 40]);
+            let accepted = accepted.as_ref().map(<[u8; 40]>::as_slice);
+            SessionKey::from_secrets(&[secret; 40], accepted).unwrap()
+        };
+        let before = key(1, None);
+        let token = before.seal(session("10.0.0.1:80"), "a");
+        let text = before.seal_content(b"content", b"a");
+        // The next key is accepted, takes the place of this one, and then this one is no longer accepted.
+        for (rotated, is_accepted, is_current) in [
+            (key(1, Some(2)), true, true),
+            (key(2, Some(1)), true, false),
+            (key(2, None), false, false),
+            (key(3, Some(2)), false, false),
+        ] {
+            let opened = rotated.open(token.as_bytes(), "a");
+            assert_eq!(opened.is_some(), is_accepted);
+            assert_eq!(rotated.open(token.as_bytes(), "b"), None);
+            let opened = rotated.open_content(text.as_bytes(), b"a");
+            let expected = is_accepted.then(|| OpenedContent {
+                content: b"content".to_vec(),
+                is_current,
+            });
+            assert_eq!(opened, expected);
+            assert_eq!(rotated.open_content(text.as_bytes(), b"b"), None);
+        }
+        let new = key(2, Some(1)).seal_content(b"content", b"a");
+        assert_eq!(before.open_content(new.as_bytes(), b"a"), None);
+        assert!(key(2, None).open_content(new.as_bytes(), b"a").is_some());
+        let ids = [key(1, None), key(1, Some(2)), key(2, Some(1)), key(2, None)];
+        let ids: std::collections::BTreeSet<_> = ids.iter().map(SessionKey::id).collect();
+        assert_eq!(ids.len(), 4);
+        assert!(SessionKey::from_secrets(&[1; 40], Some(&[2; 31])).is_err());
+    }
+
+    #[test]
     fn derived_secrets_are_keys_and_differ_by_purpose() {
         let derived = |purpose| derived_secret("master", purpose);
         assert_eq!(derived("a"), derived("a"));
@@ -293,8 +398,8 @@ mod tests {
         let [one, other] = [(); 2].map(|()| SessionKey::from_secret(&[7; 40]).unwrap());
         for content in [&b""[..], b"a", &[7; 20_000]] {
             let text = one.seal_content(content, b"a");
-            let opened = other.open_content(text.as_bytes(), b"a");
-            assert_eq!(opened.as_deref(), Some(content));
+            let opened = other.open_content(text.as_bytes(), b"a").unwrap();
+            assert_eq!((&*opened.content, opened.is_current), (content, true));
             assert_eq!(one.open_content(text.as_bytes(), b"b"), None);
             assert_eq!(one.open_content(&text.as_bytes()[1..], b"a"), None);
             let unrelated = SessionKey::default();

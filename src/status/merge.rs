@@ -12,7 +12,7 @@ use crate::api::reference::ParentRef;
 
 /// Maximum length of a condition's message (`maxLength` 32768 in the CRDs).
 const MAX_MESSAGE: usize = 32_768;
-/// Maximum number of parents in the status of a route or an XBackend (`maxItems` in the CRDs).
+/// Maximum number of parents in the status of a route or a backend (`maxItems` in the CRDs).
 const MAX_PARENTS: usize = 32;
 /// Maximum number of ancestors in a policy's status (`maxItems` in the CRDs).
 pub const MAX_ANCESTORS: usize = 16;
@@ -48,7 +48,7 @@ pub enum DesiredStatus<'a> {
     ListenerSet(&'a ListenerSetStatus),
     /// An XListenerSet, whose listeners have ports in their status.
     ExperimentalListenerSet(&'a ListenerSetStatus),
-    /// A route or an XBackend: the entries of the named controller; may be empty.
+    /// A route or a backend: the entries of the named controller; may be empty.
     Parents(&'a str, &'a [ParentStatus]),
     /// A policy: the entries of the named controller; may be empty.
     Policy(&'a str, &'a [AncestorStatus]),
@@ -417,6 +417,17 @@ mod tests {
             route(&status, &[]).unwrap()["parents"],
             json!([other("a"), other("c")])
         );
+    }
+
+    #[test]
+    fn keeps_entries_of_a_pool_that_name_no_controller() {
+        let mut unnamed = entry("", "a", 1);
+        unnamed
+            .as_object_mut()
+            .and_then(|it| it.remove("controllerName"));
+        let status = json!({"parents": [unnamed, entry(OURS, "a", 1)]});
+        assert_eq!(route(&status, &[parent("a", 1)]), None);
+        assert_eq!(route(&status, &[]).unwrap()["parents"], json!([unnamed]));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub use features::SUPPORTED_FEATURES;
 pub use held::{Held, HeldStatuses};
 pub use late::{LateRoutes, Unconfirmed};
 pub use merge::merge;
-pub use placed::{Place, PlacedConditions};
+pub use placed::{PlacedConditions, StatusPart};
 pub use problems::ReportedProblem;
 pub use release_backend::{Percent, ReleaseBackendStatus, ReleaseBackendStatuses, ReleaseStatus};
 pub use report::binds::BoundReport;

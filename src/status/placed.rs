@@ -22,14 +22,14 @@ pub struct PlacedConditions<'a> {
     /// The object.
     pub object: &'a ObjectRef,
     /// The part of its status.
-    pub place: Place<'a>,
+    pub place: StatusPart<'a>,
     /// The conditions.
     pub conditions: &'a [Condition],
 }
 
 /// A part of an object's status that has conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum StatusPart<'a> {
     /// The object itself; shown as an empty text.
     Object,
     /// A listener of a Gateway or ListenerSet.
@@ -124,7 +124,7 @@ impl<'a> PlacedConditions<'a> {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for StatusPart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Object => Ok(()),
@@ -134,7 +134,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-impl Serialize for Place<'_> {
+impl Serialize for StatusPart<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -143,58 +143,58 @@ impl Serialize for Place<'_> {
 /// A status with conditions.
 trait Status {
     /// Returns the conditions of each place, those of the object first.
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])>;
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])>;
 }
 
 impl Status for [Condition] {
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
-        vec![(Place::Object, self)]
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])> {
+        vec![(StatusPart::Object, self)]
     }
 }
 
 impl Status for GatewayStatus {
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])> {
         with_listeners(&self.conditions, &self.listeners)
     }
 }
 
 impl Status for ListenerSetStatus {
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])> {
         with_listeners(&self.conditions, &self.listeners)
     }
 }
 
 impl Status for Vec<ParentStatus> {
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])> {
         let places = self.iter();
         places
-            .map(|it| (Place::Parent(&it.parent_ref), &*it.conditions))
+            .map(|it| (StatusPart::Parent(&it.parent_ref), &*it.conditions))
             .collect()
     }
 }
 
 impl Status for [AncestorStatus] {
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])> {
         let places = self.iter();
         places
-            .map(|it| (Place::Parent(&it.ancestor_ref), &*it.conditions))
+            .map(|it| (StatusPart::Parent(&it.ancestor_ref), &*it.conditions))
             .collect()
     }
 }
 
 impl Status for ReleaseBackendStatus {
-    fn places(&self) -> Vec<(Place<'_>, &[Condition])> {
-        vec![(Place::Object, &self.conditions)]
+    fn places(&self) -> Vec<(StatusPart<'_>, &[Condition])> {
+        vec![(StatusPart::Object, &self.conditions)]
     }
 }
 
 fn with_listeners<'a>(
     own: &'a [Condition],
     listeners: &'a [ListenerStatus],
-) -> Vec<(Place<'a>, &'a [Condition])> {
+) -> Vec<(StatusPart<'a>, &'a [Condition])> {
     let listeners = listeners.iter();
-    let listeners = listeners.map(|it| (Place::Listener(it), &**it.conditions));
-    [(Place::Object, own)]
+    let listeners = listeners.map(|it| (StatusPart::Listener(it), &**it.conditions));
+    [(StatusPart::Object, own)]
         .into_iter()
         .chain(listeners)
         .collect()
@@ -391,7 +391,7 @@ mod tests {
         let name = name("Gateway");
         let placed = PlacedConditions {
             object: &name,
-            place: Place::Object,
+            place: StatusPart::Object,
             conditions: &conditions,
         };
         assert_eq!(placed.problems(), [&conditions[0]]);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::condition::{Condition, ConditionType, Reason};
-use super::placed::Place;
+use super::placed::StatusPart;
 use super::remedy;
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
@@ -115,7 +115,7 @@ enum Depth {
 }
 
 impl Depth {
-    fn of(place: Place<'_>, condition: &Condition) -> Self {
+    fn of(place: StatusPart<'_>, condition: &Condition) -> Self {
         let is_sum = match condition.reason {
             Reason::ListenersNotValid => true,
             Reason::Invalid => condition.kind == ConditionType::Programmed,
@@ -123,8 +123,8 @@ impl Depth {
         };
         match place {
             _ if !is_sum => Self::Cause,
-            Place::Listener(_) => Self::Listener,
-            Place::Object | Place::Parent(_) => Self::Sum,
+            StatusPart::Listener(_) => Self::Listener,
+            StatusPart::Object | StatusPart::Parent(_) => Self::Sum,
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct StatusReport {
     pub routes: RouteStatuses,
     /// Policies of all kinds: one entry per Gateway that the policy applies to.
     pub policies: StatusMap<[AncestorStatus]>,
-    /// XBackends: one entry per Gateway that sends requests to it.
+    /// XBackends and InferencePools: one entry per Gateway that sends requests to it.
     pub backends: StatusMap<Vec<ParentStatus>>,
     /// ReleaseBackends.
     pub release_backends: ReleaseBackendStatuses,
@@ -132,12 +132,11 @@ pub struct RouteKind {
     pub kind: Text,
 }
 
-/// Status of a route for one of its parents, or of an XBackend for one of the Gateways that send
-/// requests to it.
+/// Status of a route for one of its parents, or of a backend for one of the Gateways that send requests to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentStatus {
-    /// The parentRef, exactly as in the route. For an XBackend: the Gateway.
+    /// The parentRef, exactly as in the route. For a backend: the Gateway.
     pub parent_ref: ParentRef,
     /// Name of the controller that owns the entry.
     pub controller_name: Arc<str>,
@@ -221,6 +220,35 @@ impl fmt::Display for Address {
         match self {
             Self::IPAddress(ip) => ip.fmt(f),
             Self::Hostname(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_1_of_the_gateway_api_is_supported() {
+        let class = ObjectRef::gateway_api("GatewayClass", "", "portcullis");
+        let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 3);
+        let report = StatusReport {
+            gateway_classes: StatusMap::unit(class.clone(), [accepted].into()),
+            ..StatusReport::default()
+        };
+        for (version, expected) in [
+            (None, None),
+            (Some("v1.0.0"), Some(ConditionStatus::True)),
+            (Some("1.6.1"), Some(ConditionStatus::True)),
+            (Some("v1.12.0-rc.1"), Some(ConditionStatus::True)),
+            (Some("v0.8.1"), Some(ConditionStatus::False)),
+            (Some("v2.0.0"), Some(ConditionStatus::False)),
+            (Some("v11.0.0"), Some(ConditionStatus::False)),
+        ] {
+            let report = report.clone().with_bundle_version(version);
+            let added = report.gateway_classes[&class].get(1);
+            assert_eq!(added.map(|it| it.status), expected, "{version:?}");
+            assert!(added.is_none_or(|it| it.observed_generation == 3));
         }
     }
 }

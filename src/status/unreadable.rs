@@ -33,8 +33,12 @@ impl StatusReport {
                 refuse(&mut ancestor.conditions, Reason::Invalid, why);
             }
         } else if let Some(parents) = self.backends.get_mut(object) {
+            let reason = match &*object.kind == "InferencePool" {
+                true => Reason::NotSupportedByParent,
+                false => Reason::Invalid,
+            };
             for parent in Arc::make_mut(parents) {
-                refuse(&mut parent.conditions, Reason::Invalid, why);
+                refuse(&mut parent.conditions, reason, why);
             }
         }
     }

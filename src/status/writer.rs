@@ -15,14 +15,16 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use super::condition::{Condition, ConditionStatus, ConditionType};
 use super::held::Held;
 use super::merge::{DesiredStatus, merge};
+use super::release_backend::ReleaseBackendStatus;
 use super::report::StatusReport;
 use super::stored::{Stored, StoredStatus};
 use super::transitions::transitions;
 use crate::api::Kind;
 use crate::api::kind::StatusShape;
-use crate::cluster::api_server::{FIELD_MANAGER, describe, is_status_ours, request, retry_after};
+use crate::cluster::api_server::{describe, field_manager, is_status_ours, request, retry_after};
 use crate::cluster::events::{Events, Notice};
 use crate::cluster::work_queue::{Limits, WorkQueue};
 use crate::ir::ObjectRef;
@@ -211,6 +213,11 @@ impl Writer {
         let stored = self.stored.get(object)?;
         let desired = self.desired(object, &statuses.report);
         let desired = desired.or_else(|| released(object, &stored, &statuses.report))?;
+        if let DesiredStatus::ReleaseBackend(status) = desired
+            && !is_to_write(&stored, status)
+        {
+            return None;
+        }
         let now = jiff::Timestamp::now()
             .strftime("%Y-%m-%dT%H:%M:%SZ")
             .to_string();
@@ -361,6 +368,23 @@ fn released<'a>(
     gateway.or_else(|| set.map(|it| DesiredStatus::ListenerSet(it)))
 }
 
+/// Reports whether the one status of a ReleaseBackend is to be written by this controller. Of several, the one writes it whose
+/// Gateways send requests to it; of several such, the first.
+fn is_to_write(stored: &StoredStatus, desired: &ReleaseBackendStatus) -> bool {
+    if stored.is_ours {
+        return true;
+    }
+    let value = stored.value();
+    let conditions = value["conditions"].as_array().into_iter().flatten();
+    let mut programmed = conditions.filter(|it| it["type"] == "Programmed");
+    // Without the condition, no controller has written it yet.
+    let is_true =
+        |it: &Condition| it.kind == ConditionType::Programmed && it.status == ConditionStatus::True;
+    // Two that both say why it is not programmed would replace each other's reasons forever.
+    let is_used = !desired.gateways.is_empty() && desired.conditions.iter().any(is_true);
+    programmed.all(|it| it["status"] != "True" && is_used)
+}
+
 /// Completes when an object may be processed and the rate limit allows a write.
 async fn turn(queue: &WorkQueue, spacing: &mut Interval) {
     queue.ready().await;
@@ -375,7 +399,7 @@ async fn patch(api: &Api<DynamicObject>, write: &Write) -> Outcome {
         "status": write.status,
     });
     let params = PatchParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
+        field_manager: Some(field_manager().to_owned()),
         ..PatchParams::default()
     };
     let name = &*write.object.name;
@@ -480,5 +504,17 @@ mod tests {
         assert_eq!(queue.pop(), Some(route("released")));
         assert_eq!(queue.pop(), None);
         assert_eq!(deferred, HashSet::from([route("held")]));
+    }
+
+    #[tokio::test]
+    async fn changes_that_nobody_needs_do_not_accumulate() {
+        let (changed, mut changes) = mpsc::unbounded_channel();
+        for number in 0..1000 {
+            let route = ObjectRef::gateway_api("HTTPRoute", "shop", &number.to_string());
+            changed.send(route).unwrap();
+        }
+        drop(changed);
+        discard(&mut changes).await;
+        assert!(changes.is_empty());
     }
 }

@@ -18,7 +18,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::settings::session_key::random_secret;
+use crate::settings::session_key::{MIN_SECRET, random_secret};
+use crate::wire::SessionSecrets;
 
 /// Secret key with all trusted CA certificates.
 const BUNDLE: &str = "ca.crt";
@@ -26,6 +27,8 @@ const SIGNER: (&str, &str) = ("tls.crt", "tls.key");
 const NEXT: (&str, &str) = ("next.crt", "next.key");
 /// Secret key with the master secret of session tokens.
 const SESSION: &str = "session.key";
+/// Secret key with another master secret, whose session tokens are accepted. Only operators write it.
+const ACCEPTED: &str = "session.accepted.key";
 
 /// Validity of a CA in days.
 const CA_DAYS: i64 = 365;
@@ -50,6 +53,8 @@ pub(super) struct Authority {
     previous: Vec<String>,
     /// Master secret of session tokens, which outlives the CAs.
     session: Option<String>,
+    /// Another one, whose session tokens are accepted.
+    accepted: Option<String>,
 }
 
 /// Never prints a private key.
@@ -74,6 +79,7 @@ impl Authority {
             next: None,
             previous: Vec::new(),
             session: Some(random_secret()),
+            accepted: None,
         })
     }
 
@@ -102,12 +108,23 @@ impl Authority {
         };
         let mut previous = certificates(&text(BUNDLE)?);
         previous.retain(|one| !is_known(one));
-        let session = data.contains_key(SESSION).then(|| text(SESSION));
+        // Operators write these. One that cannot be used must not cost the CA, and others can guess what a short one derives.
+        let secret = |key: &str| {
+            let text = std::str::from_utf8(data.get(key)?).ok();
+            let text = text.filter(|text| text.trim_ascii().len() >= MIN_SECRET);
+            if text.is_none() {
+                tracing::error!(
+                    "{key} is no text of at least {MIN_SECRET} bytes and is ignored: no session uses it"
+                );
+            }
+            text.map(str::to_owned)
+        };
         Ok(Self {
             signer,
             next,
             previous,
-            session: session.transpose()?,
+            session: secret(SESSION),
+            accepted: secret(ACCEPTED),
         })
     }
 
@@ -119,15 +136,20 @@ impl Authority {
             data.insert(keys.0.to_owned(), one.certificate.clone().into_bytes());
             data.insert(keys.1.to_owned(), one.key.clone().into_bytes());
         }
-        if let Some(session) = &self.session {
-            data.insert(SESSION.to_owned(), session.clone().into_bytes());
+        for (key, secret) in [(SESSION, &self.session), (ACCEPTED, &self.accepted)] {
+            if let Some(secret) = secret {
+                data.insert(key.to_owned(), secret.clone().into_bytes());
+            }
         }
         data
     }
 
-    /// Returns the master secret of session tokens.
-    pub(super) fn session_secret(&self) -> Option<&str> {
-        self.session.as_deref()
+    /// Returns the master secrets of session tokens.
+    pub(super) fn session_secrets(&self) -> Option<SessionSecrets> {
+        Some(SessionSecrets {
+            secret: self.session.clone()?,
+            accepted: self.accepted.clone(),
+        })
     }
 
     /// Returns all trusted CA certificates as PEM.
@@ -301,6 +323,34 @@ mod tests {
             );
         }
         assert_eq!(authority.previous.len(), 1);
+    }
+
+    #[test]
+    fn renewal_keeps_the_secrets_of_sessions() {
+        let mut data = Authority::new(FIRST).unwrap().data();
+        let first = Authority::from_data(&data).unwrap().session_secrets();
+        assert_eq!(first.unwrap().accepted, None);
+        for key in [SESSION, ACCEPTED] {
+            data.insert(key.to_owned(), key.repeat(4).into());
+        }
+        let renewed = Authority::from_data(&data).unwrap();
+        let renewed = renewed.renewed(after(CA_DAYS)).unwrap().unwrap();
+        let read = Authority::from_data(&renewed.data()).unwrap();
+        let expected = SessionSecrets {
+            secret: SESSION.repeat(4),
+            accepted: Some(ACCEPTED.repeat(4)),
+        };
+        assert_eq!(read.session_secrets(), Some(expected));
+    }
+
+    #[test]
+    fn secrets_that_cannot_be_used_are_ignored() {
+        let mut data = Authority::new(FIRST).unwrap().data();
+        for wrong in [&b""[..], b"short", &[0xff; 40]] {
+            data.insert(ACCEPTED.to_owned(), wrong.to_vec());
+            let read = Authority::from_data(&data).unwrap();
+            assert_eq!(read.session_secrets().unwrap().accepted, None);
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct PodReport {
     pub unbound: BTreeMap<u16, String>,
     /// Problems with received objects.
     pub problems: Vec<String>,
+    /// Why the revision stays an earlier one than that in service, if that is not only for the moment.
+    pub behind: Option<String>,
 }
 
 impl PodReport {
@@ -57,6 +59,7 @@ impl PodReport {
             revision: None,
             unbound: BTreeMap::new(),
             problems: Vec::new(),
+            behind: None,
         }
     }
 }
@@ -273,6 +276,7 @@ impl Hub {
             revision: (instance == self.instance).then_some(revision),
             unbound: serves.unbound,
             problems: serves.problems,
+            behind: serves.behind,
         };
         self.reports.send_if_modified(|reports| {
             let known = reports.get(&session.gateway);

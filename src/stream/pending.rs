@@ -34,7 +34,7 @@ struct Connection {
 }
 
 /// Place of a connection, until it is dropped or its pod is authenticated.
-pub(super) struct Place {
+pub(super) struct PendingConnection {
     pending: Arc<Pending>,
     connection: Arc<Connection>,
     address: IpAddr,
@@ -51,7 +51,7 @@ impl Pending {
     }
 
     /// Gives a new connection a place. Evicts another one if there are too many.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Place {
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> PendingConnection {
         let mut connections = self.connections();
         let of_address = connections.by_address.get(&address);
         if of_address.is_some_and(|those| those.len() >= MAX_PER_ADDRESS) {
@@ -69,7 +69,7 @@ impl Pending {
         let connection = Arc::<Connection>::default();
         let of_address = connections.by_address.entry(address).or_default();
         of_address.insert(number, connection.clone());
-        Place {
+        PendingConnection {
             pending: self.clone(),
             connection,
             address,
@@ -107,7 +107,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl PendingConnection {
     /// Returns the address of the connection.
     pub(super) fn address(&self) -> IpAddr {
         self.address
@@ -131,7 +131,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.authenticated();
     }
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    fn is_evicted(place: &Place) -> bool {
+    fn is_evicted(place: &PendingConnection) -> bool {
         place.evicted().now_or_never().is_some()
     }
 

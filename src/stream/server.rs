@@ -28,14 +28,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::authentication::{Authenticator, Identity, Refusal, no_gateway};
 use super::hub::{Connected, Hub, Session};
-use super::pending::{Pending, Place};
+use super::pending::{Pending, PendingConnection};
 use super::reviews;
 use super::session::{self, SessionInputs};
 use crate::ir::ObjectRef;
 use crate::settings::session_key::derived_secret;
 use crate::status::lease::Leadership;
 use crate::telemetry::metrics::SessionStats;
-use crate::wire::{KeySetName, POSITION, Position, Report};
+use crate::wire::{KeySetName, POSITION, Position, Report, SessionSecrets};
 
 /// Timeout of the TLS and HTTP/2 handshake, and maximum time of a connection without a session.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,19 +67,22 @@ pub(super) struct Shared {
     pub(super) hub: Arc<Hub>,
     pub(super) authenticator: Authenticator,
     pub(super) leadership: watch::Receiver<Leadership>,
-    pub(super) session_secret: watch::Receiver<Option<Arc<str>>>,
+    pub(super) session_secret: watch::Receiver<Option<Arc<SessionSecrets>>>,
     pub(super) stats: Arc<SessionStats>,
     pub(super) refusals: Refusals,
 }
 
-/// Derives the secret of a Gateway's session tokens. Its pods cannot infer the secret of another
+/// Derives the secrets of a Gateway's session tokens. Its pods cannot infer those of another
 /// Gateway.
-fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<String> {
-    let master = shared.session_secret.borrow();
+fn session_secret(shared: &Shared, gateway: &ObjectRef) -> Option<SessionSecrets> {
+    let masters = shared.session_secret.borrow();
     let purpose = format!("sessions of {gateway}");
-    master
-        .as_deref()
-        .map(|master| derived_secret(master, &purpose))
+    let derived = |master: &String| derived_secret(master, &purpose);
+    let masters = masters.as_deref()?;
+    Some(SessionSecrets {
+        secret: derived(&masters.secret),
+        accepted: masters.accepted.as_ref().map(derived),
+    })
 }
 
 /// Logged refusals. Each is logged once, since a rejected client keeps retrying.
@@ -140,7 +143,7 @@ pub(super) async fn serve(
 /// The client of a connection.
 struct Client {
     shared: Arc<Shared>,
-    place: Place,
+    place: PendingConnection,
     address: IpAddr,
     /// Number of sessions on the connection.
     sessions: watch::Sender<usize>,
@@ -420,5 +423,16 @@ mod tests {
             }
             assert_eq!(refusals.0.lock().unwrap().len(), lines);
         }
+    }
+
+    #[test]
+    fn refusals_that_were_logged_are_bounded() {
+        let refusals = Refusals::default();
+        for number in 0..=Refusals::MAX {
+            let name = number.to_string();
+            let gateway = ObjectRef::gateway_api("Gateway", "infra", &name);
+            refusals.log(&gateway, true, "why");
+        }
+        assert_eq!(refusals.0.lock().unwrap().len(), 1);
     }
 }

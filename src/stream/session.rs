@@ -12,7 +12,7 @@ use super::encode;
 use super::hub::{Hub, Next, Session};
 use super::ready::Pods;
 use crate::status::lease::Leadership;
-use crate::wire::{ReadyPods, Update};
+use crate::wire::{ReadyPods, SessionSecrets, Update};
 
 /// How long a pod may not read while there is something to send. It keeps what it was sent, and resumes from there.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,8 +29,8 @@ pub(super) struct SessionInputs {
     pub(super) pods: watch::Receiver<Arc<Pods>>,
     /// Current leader.
     pub(super) leadership: watch::Receiver<Leadership>,
-    /// Secret of the Gateway's session tokens.
-    pub(super) session_secret: Option<String>,
+    /// Secrets of the Gateway's session tokens.
+    pub(super) session_secret: Option<SessionSecrets>,
 }
 
 /// The session has ended: the receiver is dropped, the pod does not read, or the Gateway is deleted.
@@ -57,7 +57,7 @@ pub(super) async fn run(
 struct Sender<'a> {
     hub: &'a Arc<Hub>,
     session: &'a Session,
-    session_secret: Option<String>,
+    session_secret: Option<SessionSecrets>,
     lines: mpsc::Sender<Bytes>,
 }
 
@@ -122,7 +122,7 @@ impl Sender<'_> {
         let instance = self.hub.instance().to_owned();
         self.send_update(&Update::Begin { instance, base }).await?;
         match self.session_secret.clone() {
-            Some(secret) => self.send_update(&Update::SessionSecret { secret }).await,
+            Some(secrets) => self.send_update(&Update::SessionSecret(secrets)).await,
             None => Ok(()),
         }
     }

@@ -20,8 +20,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::authority::Authority;
-use crate::cluster::api_server::{FIELD_MANAGER, describe, request};
+use crate::cluster::api_server::{describe, field_manager, request};
 use crate::runtime::backoff::Backoff;
+use crate::wire::SessionSecrets;
 
 /// Name of the Secret in the controller's namespace.
 pub const SECRET: &str = "portcullis-controller-ca";
@@ -40,8 +41,8 @@ pub struct Trust {
     pub tls: watch::Sender<Option<Arc<ServerConfig>>>,
     /// CA bundle for pods, as PEM.
     pub bundle: watch::Sender<Option<Arc<str>>>,
-    /// Master secret of session tokens.
-    pub session_secret: watch::Sender<Option<Arc<str>>>,
+    /// Master secrets of session tokens.
+    pub session_secret: watch::Sender<Option<Arc<SessionSecrets>>>,
 }
 
 /// Creates and renews the Secret while polled. Runs on the leader only.
@@ -76,7 +77,7 @@ pub async fn maintain(client: &Client, namespace: &str) {
 /// Creates the Secret, or renews its CA if that is due.
 async fn renew(secrets: &Api<Secret>, today: Date) -> Result<(), String> {
     let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
+        field_manager: Some(field_manager().to_owned()),
         ..PostParams::default()
     };
     let found = request(secrets.get_opt(SECRET)).await?;
@@ -126,7 +127,7 @@ pub async fn follow(client: &Client, namespace: &str, host: &str, trust: &Trust)
             Some(event) = events.next() => match event {
                 Ok(Some(secret)) => match Authority::from_data(&data(&secret)) {
                     Ok(read) if authority.as_ref() != Some(&read) => {
-                        let secret = read.session_secret().map(Arc::from);
+                        let secret = read.session_secrets().map(Arc::new);
                         trust.session_secret.send_replace(secret);
                         trust.bundle.send_replace(Some(read.bundle().into()));
                         (authority, issued) = (Some(read), None);

@@ -1,6 +1,7 @@
 //! Credentials at run time: which are valid, and which passwords were verified lately. Survives configuration changes that
 //! keep them. Must not know where requests have credentials, or threads.
 
+mod apr1;
 mod claims;
 mod keyed;
 mod oidc;

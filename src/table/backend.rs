@@ -13,6 +13,7 @@ use super::backend_settings::BackendSettings;
 use super::default_retry_budget::DefaultRetryBudget;
 use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
+use super::optional_cell::OptionalCell;
 use super::staleness;
 use super::stats::BackendStats;
 use super::traffic::{Traffic, TrafficCell};
@@ -38,6 +39,7 @@ pub struct Backend {
     /// Slow-start window in milliseconds; 0 is none.
     slow_start: AtomicU64,
     traffic: TrafficCell,
+    picker: OptionalCell<Picker>,
     /// What answers while the endpoints are out of date.
     fallback: ArcSwap<Vec<Arc<Endpoint>>>,
     /// Number of the loss in which its use was logged.
@@ -45,6 +47,15 @@ pub struct Backend {
     /// Only of backends of which an attempt has failed.
     default_budget: OnceLock<Box<DefaultRetryBudget>>,
     endpoints: ArcSwap<Endpoints>,
+}
+
+/// The endpoint picker of a backend.
+#[derive(Debug)]
+pub struct Picker {
+    /// What the configuration says of it.
+    pub ir: Arc<ir::PickerRef>,
+    /// The server; `None` if it cannot be reached.
+    pub server: Option<Arc<Backend>>,
 }
 
 /// The name of HTTP/1.1 in ALPN (RFC 7301, 6).
@@ -155,6 +166,7 @@ impl Backend {
             fallback_logged: AtomicU64::new(0),
             slow_start: AtomicU64::new(milliseconds(ir.slow_start)),
             traffic: TrafficCell::new(ir.traffic.as_ref(), None),
+            picker: OptionalCell::default(),
             default_budget: OnceLock::new(),
             stats,
         }
@@ -180,6 +192,7 @@ impl Backend {
             let endpoints = match old.endpoints == ir.endpoints
                 && known.releases.is_none()
                 && known.near().is_none()
+                && known.unready.is_empty()
             {
                 true => Endpoints::of(known.all.clone(), hashes),
                 false => known.configured(&ir.endpoints, &self.stats, hashes),
@@ -201,6 +214,7 @@ impl Backend {
             settings: self.settings.as_ref().map(|it| Arc::new(it.for_checks())),
             slow_start: AtomicU64::new(0),
             traffic: TrafficCell::default(),
+            picker: OptionalCell::default(),
             fallback: ArcSwap::default(),
             fallback_logged: AtomicU64::new(0),
             default_budget: OnceLock::new(),
@@ -239,6 +253,23 @@ impl Backend {
     /// Replaces the traffic policy. Only one thread at a time may call this.
     pub fn set_traffic(&self, policy: Option<&Arc<ir::traffic::TrafficPolicy>>) {
         self.traffic.set(policy);
+    }
+
+    /// Reports whether a picker chooses the endpoints.
+    #[inline]
+    pub fn has_picker(&self) -> bool {
+        self.picker.is_set()
+    }
+
+    /// Returns the picker that chooses the endpoints; `None` if they are balanced.
+    #[inline]
+    pub fn picker(&self) -> Option<Arc<Picker>> {
+        self.picker.get()
+    }
+
+    /// Replaces the picker. Only one thread at a time may call this.
+    pub fn set_picker(&self, picker: Option<Picker>) {
+        self.picker.set(picker.map(Arc::new));
     }
 
     /// Replaces what answers while the endpoints are out of date.
@@ -418,6 +449,28 @@ mod tests {
         backend.set_endpoints(&[]);
         backend.set_endpoints(&[address(1), address(2)]);
         assert!(backend.endpoints().iter().all(|it| it.added_at.is_none()));
+    }
+
+    #[test]
+    fn only_pickers_find_endpoints_that_are_not_ready() {
+        let endpoints = |ready: &[u16], unready: &[u16]| ir::Endpoints::Unready {
+            addresses: ready.iter().copied().map(address).collect(),
+            unready: unready.iter().copied().map(address).collect(),
+        };
+        let ir = ir::Backend::plain(endpoints(&[1], &[2]));
+        let backend = Backend::new(&ir, Transport::Plain, Arc::default());
+        let before = backend.endpoints();
+        assert_eq!(before.len(), 1);
+        assert!(before.find_picked(address(1)).is_some());
+        assert!(before.find(address(2)).is_none());
+        assert!(before.find_picked(address(3)).is_none());
+        let waiting = before.find_picked(address(2)).unwrap().clone();
+
+        backend.configure_endpoints(&endpoints(&[1, 2], &[]));
+        assert!(Arc::ptr_eq(&backend.endpoints()[1], &waiting));
+        backend.configure_endpoints(&endpoints(&[1], &[2]));
+        let after = backend.endpoints().find_picked(address(2)).cloned();
+        assert!(Arc::ptr_eq(&after.unwrap(), &waiting));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::backend::{Backend, Transport};
+use super::backend::{Backend, Picker, Transport};
 use crate::ir;
 use crate::ir::{BackendId, Ir};
 
@@ -86,7 +86,31 @@ impl Backends {
             .gone
             .extend(previous.map(|(_, node)| Arc::as_ptr(node)));
         backends.nodes = nodes.into();
+        backends.set_pickers(ir);
         backends
+    }
+
+    /// Sets the pickers of all backends: after all nodes exist, since the server of a picker is one of them.
+    fn set_pickers(&self, ir: &Ir) {
+        for (ir, node) in ir.backends.iter().zip(&*self.nodes) {
+            let Some(picker) = ir.choice.picker() else {
+                if node.has_picker() {
+                    node.set_picker(None);
+                }
+                continue;
+            };
+            let server = picker.server.backend().and_then(|id| self.get(id));
+            let is_known = node.picker().is_some_and(|known| {
+                known.ir == *picker
+                    && known.server.as_ref().map(Arc::as_ptr) == server.map(Arc::as_ptr)
+            });
+            if !is_known {
+                node.set_picker(Some(Picker {
+                    ir: picker.clone(),
+                    server: server.cloned(),
+                }));
+            }
+        }
     }
 
     /// Returns the backend of this identity.
@@ -116,5 +140,67 @@ fn compare_ids(old: &Arc<ir::Backend>, new: &Arc<ir::Backend>) -> Ordering {
         Ordering::Equal
     } else {
         old.id.cmp(&new.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::backend_policy::BackendPolicy;
+    use crate::ir::route::BackendTarget;
+    use crate::ir::{Choice, FailureMode, ObjectRef, PickerRef, PickerTimeouts};
+
+    fn backend(name: &str) -> ir::Backend {
+        let mut backend = ir::Backend::plain(vec![([127, 0, 0, 1], 1).into()].into());
+        backend.id.object = ObjectRef::core("Service", "ns", name);
+        backend
+    }
+
+    fn configuration(server: ir::Backend, choice: Choice) -> Ir {
+        let pool = ir::Backend {
+            choice,
+            ..backend("pool")
+        };
+        Ir {
+            backends: [server, pool].map(Arc::new).into(),
+            ..Ir::default()
+        }
+    }
+
+    /// Reports whether a node is the server of the picker of a pool.
+    fn is_asked(server: &Arc<Backend>, pool: &Backend) -> bool {
+        let picker = pool.picker();
+        let asked = picker.as_ref().and_then(|picker| picker.server.as_ref());
+        asked.is_some_and(|asked| Arc::ptr_eq(asked, server))
+    }
+
+    #[test]
+    fn picker_changes_without_another_node_of_its_pool() {
+        let asked = Choice::Picker(Arc::new(PickerRef {
+            server: BackendTarget::Backend(backend("picker").id),
+            failure_mode: FailureMode::Close,
+            timeouts: PickerTimeouts::default(),
+        }));
+        let before = configuration(backend("picker"), asked.clone());
+        let first = Backends::new(&before, &Ir::default(), &Backends::default().nodes);
+        let [server, pool] = &*first.nodes else {
+            panic!("{:?}", first.nodes)
+        };
+        assert!(is_asked(server, pool) && !server.has_picker());
+
+        // Another policy makes another node of the server.
+        let policy = BackendPolicy::without_settings(ObjectRef::core("Policy", "ns", "one"));
+        let other = ir::Backend {
+            policy: Some(Arc::new(policy)),
+            ..backend("picker")
+        };
+        let after = configuration(other, asked);
+        let second = Backends::new(&after, &before, &first.nodes);
+        assert!(Arc::ptr_eq(&second.nodes[1], pool));
+        assert!(is_asked(&second.nodes[0], pool) && !is_asked(server, pool));
+
+        let balanced = configuration(backend("picker"), Choice::Balance);
+        let third = Backends::new(&balanced, &after, &second.nodes);
+        assert!(Arc::ptr_eq(&third.nodes[1], pool) && !pool.has_picker());
     }
 }

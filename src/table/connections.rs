@@ -1,15 +1,13 @@
 //! Open connections of a port, in total and by client. Shared by the workers and by consecutive tables. Only connections
 //! that a policy limits are counted.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::ir::cidr::client_network;
 use crate::ir::keyed::KeyedMap;
-
-/// Length of the prefix of an IPv6 client: it has that many addresses at least.
-const V6_PREFIX: u32 = 64;
 
 /// The open connections of a port.
 #[derive(Debug, Default)]
@@ -50,7 +48,7 @@ impl Connections {
             return None;
         }
         if let Some(maximum) = limits.per_client {
-            let client = network(client);
+            let client = client_network(client);
             let mut by_client = self.by_client();
             let open = by_client.get(&client).copied().unwrap_or(0);
             if open >= maximum {
@@ -82,17 +80,6 @@ impl Drop for CountedConnection {
                 by_client.remove(&client);
             }
         }
-    }
-}
-
-/// Returns what counts as one client: an IPv4 address, or a network of IPv6.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let mask = u128::MAX << (128 - V6_PREFIX);
-            Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
-        address => address,
     }
 }
 

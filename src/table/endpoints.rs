@@ -23,6 +23,8 @@ pub struct Endpoints {
     ring: Option<Box<Ring>>,
     /// Those in the zone of the process, if they take precedence.
     near: Option<Box<[Arc<Endpoint>]>>,
+    /// Those that only a picker may choose, in order of address.
+    pub(super) unready: Box<[Arc<Endpoint>]>,
 }
 
 /// Identifies the endpoints of a backend at one time.
@@ -53,11 +55,13 @@ impl Endpoints {
                 });
                 Self {
                     near,
+                    unready: self.at(ir.unready()),
                     ..Self::of(all, hashes)
                 }
             }
             Some(ir) => Self {
                 near: None,
+                unready: Box::default(),
                 releases: Some(Box::new(Releases::new(ir, &all, stats, hashes))),
                 ring: None,
                 version: Version::default(),
@@ -73,6 +77,7 @@ impl Endpoints {
             version: Version::default(),
             releases: None,
             near: None,
+            unready: Box::default(),
             all,
         }
     }
@@ -86,6 +91,7 @@ impl Endpoints {
     pub(super) fn at(&self, addresses: &[SocketAddr]) -> Box<[Arc<Endpoint>]> {
         let known = |address: &SocketAddr| {
             self.iter()
+                .chain(&*self.unready)
                 .find(|endpoint| endpoint.address == *address)
                 .cloned()
         };
@@ -127,6 +133,14 @@ impl Endpoints {
             let index = at(&release.endpoints)?;
             Some((&release.endpoints[index], Some(release)))
         })
+    }
+
+    /// Returns the endpoint at this address, which a picker has chosen; `None` if the backend does not have it. Need not be
+    /// ready: the picker decides about that.
+    pub fn find_picked(&self, address: SocketAddr) -> Option<&Arc<Endpoint>> {
+        let at = |all: &[Arc<Endpoint>]| all.binary_search_by_key(&address, |it| it.address).ok();
+        let unready = || at(&self.unready).map(|index| &self.unready[index]);
+        at(self).map(|index| &self[index]).or_else(unready)
     }
 
     /// Returns the endpoints among which `endpoint` is selected: those of its release, or all. Empty if it was removed.

@@ -27,7 +27,7 @@ use self::group::Owner;
 pub use self::group::{Group, LeaseCounts, Pod, View};
 pub use self::key::{ClientIdentity, LimitedRequest, TokenIdentity};
 use self::leases::Leases;
-use self::memory::{Budget, LimitMemory};
+use self::memory::{LimitMemory, NamespaceBudget, ProcessBudget};
 use self::pace::{Pace, capacity, divided_burst, nanos, reserve};
 use self::parts::ANY;
 use self::slots::{Slots, give_slot, take_slot};
@@ -45,6 +45,7 @@ const MAX_DEBT: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limiters {
     known: Arc<Mutex<Known>>,
+    memory: Arc<ProcessBudget>,
     pub(super) group: Arc<Group>,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct Limiters {
 #[derive(Debug, Default)]
 struct Known {
     limiters: FxHashMap<LimitId, Weak<Limiter>>,
-    budgets: FxHashMap<Text, Weak<Budget>>,
+    budgets: FxHashMap<Text, Weak<NamespaceBudget>>,
 }
 
 /// The policy and the name of a limit.
@@ -196,11 +197,24 @@ impl Limiters {
         let limiter = Arc::new(Limiter::new(
             policy.clone(),
             limit.clone(),
-            LimitMemory::new(known.budget(&policy.namespace)),
+            LimitMemory::new(known.budget(&policy.namespace, &self.memory)),
             shared,
         ));
         known.limiters.insert(id, Arc::downgrade(&limiter));
         limiter
+    }
+
+    /// Gives back memory of keys that are not in use, and that of others if limits lack their shares.
+    pub(super) fn sweep(&self) {
+        self.sweep_at(monotonic::nanos());
+    }
+
+    fn sweep_at(&self, now: u64) {
+        let all = self.all();
+        all.iter().for_each(|limiter| limiter.sweep_at(now));
+        if self.memory.take_shortage() {
+            all.iter().for_each(|limiter| limiter.shed_at(now));
+        }
     }
 
     /// Returns the limits in service, in order of policies and names.
@@ -221,10 +235,10 @@ impl Known {
     }
 
     /// Returns the budget of a namespace.
-    fn budget(&mut self, namespace: &Text) -> Arc<Budget> {
+    fn budget(&mut self, namespace: &Text, memory: &Arc<ProcessBudget>) -> Arc<NamespaceBudget> {
         let known = self.budgets.entry(namespace.clone()).or_default();
         known.upgrade().unwrap_or_else(|| {
-            let budget = Arc::default();
+            let budget = Arc::new(NamespaceBudget::new(memory));
             *known = Arc::downgrade(&budget);
             budget
         })
@@ -273,17 +287,25 @@ impl Limiter {
     }
 
     /// Gives back memory of keys that are not in use.
-    pub fn sweep(&self) {
-        self.sweep_at(monotonic::nanos());
-    }
-
     fn sweep_at(&self, now: u64) {
         self.arrivals.sweep(now);
         self.in_progress.sweep(ANY);
-        let shared = self.shared.as_ref();
-        if let Some(leases) = shared.and_then(|shared| shared.leases.as_ref()) {
+        if let Some(leases) = self.leases() {
             leases.sweep();
         }
+    }
+
+    /// Gives back memory beyond its share, with keys in use.
+    fn shed_at(&self, now: u64) {
+        self.arrivals.shed(now);
+        self.in_progress.shed(ANY);
+        if let Some(leases) = self.leases() {
+            leases.shed();
+        }
+    }
+
+    fn leases(&self) -> Option<&Leases> {
+        self.shared.as_ref()?.leases.as_ref()
     }
 
     fn key(&self, request: &LimitedRequest<'_>, identity: &ClientIdentity<'_>) -> u64 {

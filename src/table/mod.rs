@@ -19,12 +19,14 @@ mod endpoints;
 mod exemplar;
 mod fault;
 mod filter;
+mod forward_stats;
 mod hostname;
 mod labelled_durations;
 mod limits;
 mod listener;
 mod matcher;
 mod node;
+mod optional_cell;
 mod outcomes;
 mod path_map;
 mod policies;
@@ -52,7 +54,7 @@ pub use authentication::{
     TokenEndpoint, TokenFault, TokenOutcome, Tokens, Users, VerifiedToken,
 };
 pub use authorization::AuthorizedRequest;
-pub use backend::{Backend, ClientTls, TlsIdentity, Transport};
+pub use backend::{Backend, ClientTls, Picker, TlsIdentity, Transport};
 pub use backend_counts::{BackendCounts, ConnectionSlot, Overloaded, PendingSlot, RequestSlot};
 pub use backend_settings::BackendSettings;
 pub use class_counts::ClassCounts;
@@ -64,6 +66,7 @@ pub use endpoints::Endpoints;
 pub use exemplar::Exemplar;
 pub use fault::UpstreamFault;
 pub use filter::{Filters, draw};
+pub use forward_stats::{ForwardStats, ForwardTotals};
 pub use limits::{
     Ask, BodySizes, ClientIdentity, CountedRequest, Grant, Group, KeyUsage, LeaseCounts,
     LimitIndex, LimitPhase, LimitedRequest, Limiter, OverLimit, PendingAsk, Pod, Remaining,
@@ -78,7 +81,7 @@ pub use request_stats::{ReleaseStats, RuleStats};
 pub use ring::{KnownLoad, Ring};
 pub use rule::{Draw, Rule, RuleState, WeightedBackend};
 pub use staleness::set_stale;
-pub use stats::{AuthResult, BackendStats, MirrorResult, PageResult, TlsFailure};
+pub use stats::{AuthResult, BackendStats, MirrorResult, PageResult, PickResult, TlsFailure};
 pub use target::BackendTarget;
 pub use traffic::Traffic;
 
@@ -156,6 +159,11 @@ impl Table {
     /// Returns the limits in service, in order of policies and names.
     pub fn limiters(&self) -> Vec<Arc<Limiter>> {
         self.routes.policies.limiters.all()
+    }
+
+    /// Gives back memory of keys of limits. All tables of a process have the same.
+    pub fn sweep_limits(&self) {
+        self.routes.policies.limiters.sweep();
     }
 
     /// Returns the pods that share limits. All tables of a process have the same.

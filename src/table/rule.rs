@@ -9,6 +9,7 @@ use thin_vec::ThinVec;
 use super::backend::Backend;
 use super::backends::Backends;
 use super::filter::{Filters, Targets};
+use super::forward_stats::ForwardStats;
 use super::matcher::RequestView;
 use super::policies::{Policies, PolicyStates};
 use super::protected;
@@ -45,6 +46,8 @@ pub struct Rule {
 pub struct RuleState {
     /// Its counters.
     pub stats: RuleStats,
+    /// Counters of what it forwards as it is.
+    pub forwarded: ForwardStats,
 }
 
 /// The backends, those of weight 0 included. Most rules have one, which is selected without a draw.
@@ -195,6 +198,14 @@ impl Rule {
     #[inline]
     pub fn kind(&self) -> RouteKind {
         self.kind
+    }
+
+    /// Reports whether it forwards connections or datagrams as they are, instead of requests.
+    pub fn forwards_bytes(&self) -> bool {
+        match self.kind {
+            RouteKind::Http | RouteKind::Grpc => false,
+            RouteKind::Tls | RouteKind::Tcp | RouteKind::Udp => true,
+        }
     }
 
     /// Priority of its route.

@@ -10,60 +10,35 @@ use super::exemplar::{Exemplar, LastSampled};
 use super::fault::UpstreamFault;
 use super::outcomes::{Outcome, Outcomes};
 use super::request_stats::ReleaseStats;
+use crate::ir::named::named;
 use crate::runtime::per_worker::{PerWorker, WorkerId};
 
-/// Why TLS to an endpoint failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TlsFailure {
-    /// The certificate has none of the names.
-    Name,
-    /// The certificate has expired.
-    Expired,
-    /// The certificate is not valid yet.
-    NotYetValid,
-    /// The issuer of the certificate is not trusted.
-    UnknownAuthority,
-    /// The key of the certificate is none of the pinned ones.
-    Pin,
-    /// The certificate is invalid for another reason.
-    Certificate,
-    /// The endpoint refused the handshake, for example because it requires a client certificate.
-    Refused,
-    /// The endpoint does not speak TLS, or supports no common version or cipher suite.
-    Protocol,
-    /// The connection closed during the handshake.
-    Ended,
+named! {
+    /// Why TLS to an endpoint failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum TlsFailure {
+        /// The certificate has none of the names.
+        Name = "name",
+        /// The certificate has expired.
+        Expired = "expired",
+        /// The certificate is not valid yet.
+        NotYetValid = "not_yet_valid",
+        /// The issuer of the certificate is not trusted.
+        UnknownAuthority = "unknown_authority",
+        /// The key of the certificate is none of the pinned ones.
+        Pin = "pin",
+        /// The certificate is invalid for another reason.
+        Certificate = "certificate",
+        /// The endpoint refused the handshake, for example because it requires a client certificate.
+        Refused = "refused",
+        /// The endpoint does not speak TLS, or supports no common version or cipher suite.
+        Protocol = "protocol",
+        /// The connection closed during the handshake.
+        Ended = "ended",
+    }
 }
 
 impl TlsFailure {
-    /// Every failure, in the order of their counters.
-    pub const ALL: [Self; 9] = [
-        Self::Name,
-        Self::Expired,
-        Self::NotYetValid,
-        Self::UnknownAuthority,
-        Self::Pin,
-        Self::Certificate,
-        Self::Refused,
-        Self::Protocol,
-        Self::Ended,
-    ];
-
-    /// Its name in metrics and logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Expired => "expired",
-            Self::NotYetValid => "not_yet_valid",
-            Self::UnknownAuthority => "unknown_authority",
-            Self::Pin => "pin",
-            Self::Certificate => "certificate",
-            Self::Refused => "refused",
-            Self::Protocol => "protocol",
-            Self::Ended => "ended",
-        }
-    }
-
     /// What is wrong, for people.
     pub fn cause(self) -> &'static str {
         match self {
@@ -84,106 +59,69 @@ impl TlsFailure {
     }
 }
 
-/// Result of a copy of a request that a mirror sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MirrorResult {
-    /// The response was read.
-    Completed,
-    /// The copy could not be sent, or its response broke off.
-    Failed,
-    /// The backend reads more slowly than the client sends, or there are too many copies.
-    Dropped,
-    /// The response did not come in time.
-    Timeout,
-    /// The body of the client's request was not read to its end.
-    Aborted,
-}
-
-impl MirrorResult {
-    /// Every result, in the order of their counters.
-    pub const ALL: [Self; 5] = [
-        Self::Completed,
-        Self::Failed,
-        Self::Dropped,
-        Self::Timeout,
-        Self::Aborted,
-    ];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Dropped => "dropped",
-            Self::Timeout => "timeout",
-            Self::Aborted => "aborted",
-        }
+named! {
+    /// Result of a copy of a request that a mirror sends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum MirrorResult {
+        /// The response was read.
+        Completed = "completed",
+        /// The copy could not be sent, or its response broke off.
+        Failed = "failed",
+        /// The backend reads more slowly than the client sends, or there are too many copies.
+        Dropped = "dropped",
+        /// The response did not come in time.
+        Timeout = "timeout",
+        /// The body of the client's request was not read to its end.
+        Aborted = "aborted",
     }
 }
 
-/// Result of a call to an authorization server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AuthResult {
-    /// The request is forwarded.
-    Allowed,
-    /// The request is refused.
-    Denied,
-    /// There was no valid response in time: the request is refused.
-    Failed,
-}
-
-impl AuthResult {
-    /// Every result, in the order of their counters.
-    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Failed];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Failed => "failed",
-        }
+named! {
+    /// Result of a call to an authorization server.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum AuthResult {
+        /// The request is forwarded.
+        Allowed = "allowed",
+        /// The request is refused.
+        Denied = "denied",
+        /// There was no valid response in time: the request is refused.
+        Failed = "failed",
     }
 }
 
-/// Result of a request for an error page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageResult {
-    /// The client gets the page.
-    Fetched,
-    /// There was no response, or it broke off.
-    Failed,
-    /// The response is no page.
-    Unusable,
-    /// The response did not come in time.
-    Timeout,
-    /// The page is too large.
-    TooLarge,
-    /// The policy has too many requests for pages.
-    Dropped,
+named! {
+    /// Result of a question to an endpoint picker.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum PickResult {
+        /// It has chosen an endpoint.
+        Picked = "picked",
+        /// It responds to the client itself.
+        Responded = "responded",
+        /// It has ended its call without a word: the request is balanced.
+        Passed = "passed",
+        /// It has failed, and the request is balanced.
+        FailedOpen = "failed_open",
+        /// It has failed, and the request is refused.
+        Refused = "refused",
+    }
 }
 
-impl PageResult {
-    /// Every result, in the order of their counters.
-    pub const ALL: [Self; 6] = [
-        Self::Fetched,
-        Self::Failed,
-        Self::Unusable,
-        Self::Timeout,
-        Self::TooLarge,
-        Self::Dropped,
-    ];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fetched => "fetched",
-            Self::Failed => "failed",
-            Self::Unusable => "unusable",
-            Self::Timeout => "timeout",
-            Self::TooLarge => "too_large",
-            Self::Dropped => "dropped",
-        }
+named! {
+    /// Result of a request for an error page.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum PageResult {
+        /// The client gets the page.
+        Fetched = "fetched",
+        /// There was no response, or it broke off.
+        Failed = "failed",
+        /// The response is no page.
+        Unusable = "unusable",
+        /// The response did not come in time.
+        Timeout = "timeout",
+        /// The page is too large.
+        TooLarge = "too_large",
+        /// The policy has too many requests for pages.
+        Dropped = "dropped",
     }
 }
 
@@ -224,6 +162,7 @@ struct Results {
     mirrored: [AtomicU64; MirrorResult::ALL.len()],
     authorized: [AtomicU64; AuthResult::ALL.len()],
     pages: [AtomicU64; PageResult::ALL.len()],
+    picked: [AtomicU64; PickResult::ALL.len()],
 }
 
 impl BackendStats {
@@ -402,6 +341,16 @@ impl BackendStats {
     /// Returns the number of requests for error pages with this result.
     pub fn pages(&self, result: PageResult) -> u64 {
         self.result(|results| &results.pages[result as usize])
+    }
+
+    /// Counts a question to the picker of the backend.
+    pub fn picked(&self, result: PickResult) {
+        self.results().picked[result as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of questions to the picker of the backend with this result.
+    pub fn picks(&self, result: PickResult) -> u64 {
+        self.result(|results| &results.picked[result as usize])
     }
 
     /// Connections established so far.

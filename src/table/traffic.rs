@@ -1,10 +1,8 @@
-//! The traffic policy of a backend at run time. It has its own `ArcSwap`, so that a policy changes without a new table.
+//! The traffic policy of a backend at run time. It has its own cell, so that a policy changes without a new table.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use arc_swap::ArcSwapOption;
-
+use super::optional_cell::OptionalCell;
 use super::retry_budget::RetryBudget;
 use crate::ir::session::SessionPersistence;
 use crate::ir::traffic::TrafficPolicy;
@@ -42,19 +40,16 @@ impl Traffic {
     }
 }
 
-/// The present policy. Without one, reading costs one relaxed load.
+/// The present policy.
 #[derive(Debug, Default)]
-pub(super) struct TrafficCell {
-    is_set: AtomicBool,
-    policy: ArcSwapOption<Traffic>,
-}
+pub(super) struct TrafficCell(OptionalCell<Traffic>);
 
 impl TrafficCell {
     /// Creates the cell of a backend that replaces one with the cell `previous`.
     pub(super) fn new(ir: Option<&Arc<TrafficPolicy>>, previous: Option<&Self>) -> Self {
         let cell = Self::default();
         if let Some(previous) = previous {
-            cell.policy.store(previous.policy.load_full());
+            cell.0.set(previous.get());
         }
         cell.set(ir);
         cell
@@ -63,35 +58,30 @@ impl TrafficCell {
     /// Replaces the policy. The budget keeps its counts if the intervals are the same. Only one thread at a time may
     /// call this.
     pub(super) fn set(&self, ir: Option<&Arc<TrafficPolicy>>) {
-        let previous = self.policy.load();
-        if previous.as_ref().map(|previous| &previous.ir) != ir {
-            let previous = previous
-                .as_ref()
-                .and_then(|previous| previous.budget.as_ref());
-            let traffic = |ir: &Arc<TrafficPolicy>| {
-                let limits = ir.retry_budget;
-                Arc::new(Traffic {
-                    ir: ir.clone(),
-                    budget: limits.map(|limits| RetryBudget::new(limits, previous)),
-                })
-            };
-            self.policy.store(ir.map(traffic));
+        let previous = self.get();
+        let previous = previous.as_deref();
+        if previous.map(|previous| &previous.ir) == ir {
+            return;
         }
-        // The two stores need no order: a reader between them sees the previous policy or none.
-        self.is_set.store(ir.is_some(), Relaxed);
+        let previous = previous.and_then(|previous| previous.budget.as_ref());
+        let traffic = |ir: &Arc<TrafficPolicy>| {
+            let limits = ir.retry_budget;
+            Arc::new(Traffic {
+                ir: ir.clone(),
+                budget: limits.map(|limits| RetryBudget::new(limits, previous)),
+            })
+        };
+        self.0.set(ir.map(traffic));
     }
 
     #[inline]
     pub(super) fn is_set(&self) -> bool {
-        self.is_set.load(Relaxed)
+        self.0.is_set()
     }
 
     #[inline]
     pub(super) fn get(&self) -> Option<Arc<Traffic>> {
-        if !self.is_set() {
-            return None;
-        }
-        self.policy.load_full()
+        self.0.get()
     }
 }
 

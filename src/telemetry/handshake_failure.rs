@@ -4,75 +4,45 @@ use std::io;
 
 use rustls::AlertDescription;
 
+use crate::ir::named::named;
 use crate::table::Unrouted;
 
-/// Why a TLS handshake with a client failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandshakeFailure {
-    /// The client closed the connection.
-    Closed,
-    /// It took longer than `--handshake-timeout`.
-    Timeout,
-    /// A newer handshake or connection got its place.
-    Evicted,
-    /// What the client sent is not TLS.
-    NotTls,
-    /// No listener in service and no route has the server name, or the client sent none.
-    ServerName,
-    /// Policies do not permit the address of the client.
-    Policy,
-    /// The certificate of the listener of the server name cannot be used.
-    NoCertificate,
-    /// Client and listener have no version, cipher or group in common.
-    Incompatible,
-    /// The client refused the certificate of the listener.
-    Refused,
-    /// The client sent another alert.
-    Alert,
-    /// The certificate of the client is missing or not valid.
-    ClientCertificate,
-    /// The client violated the protocol.
-    Protocol,
-}
-
-impl HandshakeFailure {
-    /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 12] = [
-        Self::Closed,
-        Self::Timeout,
-        Self::Evicted,
-        Self::NotTls,
-        Self::ServerName,
-        Self::Policy,
-        Self::NoCertificate,
-        Self::Incompatible,
-        Self::Refused,
-        Self::Alert,
-        Self::ClientCertificate,
-        Self::Protocol,
-    ];
-
-    /// Its name in metrics and logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Timeout => "timeout",
-            Self::Evicted => "evicted",
-            Self::NotTls => "not_tls",
-            Self::ServerName => "server_name",
-            Self::Policy => "policy",
-            Self::NoCertificate => "no_certificate",
-            Self::Incompatible => "incompatible",
-            Self::Refused => "refused",
-            Self::Alert => "alert",
-            Self::ClientCertificate => "client_certificate",
-            Self::Protocol => "protocol",
-        }
+named! {
+    /// Why a TLS handshake with a client failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum HandshakeFailure {
+        /// The client closed the connection.
+        Closed = "closed",
+        /// It took longer than `--handshake-timeout`.
+        Timeout = "timeout",
+        /// A newer handshake or connection got its place, or heads and handshakes of the client held too much memory.
+        Evicted = "evicted",
+        /// What the client sent is not TLS.
+        NotTls = "not_tls",
+        /// No listener in service and no route has the server name, or the client sent none.
+        ServerName = "server_name",
+        /// Policies do not permit the address of the client.
+        Policy = "policy",
+        /// The certificate of the listener of the server name cannot be used.
+        NoCertificate = "no_certificate",
+        /// Client and listener have no version, cipher or group in common.
+        Incompatible = "incompatible",
+        /// The client refused the certificate of the listener.
+        Refused = "refused",
+        /// The client sent another alert.
+        Alert = "alert",
+        /// The certificate of the client is missing or not valid.
+        ClientCertificate = "client_certificate",
+        /// The client violated the protocol.
+        Protocol = "protocol",
     }
 }
 
 impl From<&io::Error> for HandshakeFailure {
     fn from(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::OutOfMemory {
+            return Self::Evicted;
+        }
         let source = error.get_ref();
         let source = source.and_then(|it| it.downcast_ref::<rustls::Error>());
         source.map_or(Self::Closed, Self::from)

@@ -21,6 +21,7 @@ pub use usage::MemoryUse;
 pub use super::handshake_failure::HandshakeFailure;
 use super::tap::Taps;
 use super::trace::TraceQueue;
+use crate::ir::named::named;
 use crate::runtime::per_worker::PerWorker;
 use crate::table::Outcomes;
 
@@ -63,47 +64,24 @@ pub struct ConnectionStats {
     handshake_failures: [AtomicU64; HandshakeFailure::ALL.len()],
 }
 
-/// The timeout that ended a client connection or stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeoutKind {
-    /// Request head.
-    Header,
-    /// Request body.
-    Body,
-    /// Write to the client.
-    Write,
-    /// TLS handshake.
-    Handshake,
-    /// Idle time while a response is awaited or streamed.
-    StreamIdle,
-    /// Idle time of an upgraded connection.
-    TunnelIdle,
-    /// Request timeout of the route.
-    Request,
-}
-
-impl TimeoutKind {
-    const ALL: [Self; 7] = [
-        Self::Header,
-        Self::Body,
-        Self::Write,
-        Self::Handshake,
-        Self::StreamIdle,
-        Self::TunnelIdle,
-        Self::Request,
-    ];
-
-    /// Label value in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Header => "header",
-            Self::Body => "body",
-            Self::Write => "write",
-            Self::Handshake => "handshake",
-            Self::StreamIdle => "stream_idle",
-            Self::TunnelIdle => "tunnel_idle",
-            Self::Request => "request",
-        }
+named! {
+    /// The timeout that ended a client connection or stream.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TimeoutKind {
+        /// Request head.
+        Header = "header",
+        /// Request body.
+        Body = "body",
+        /// Write to the client.
+        Write = "write",
+        /// TLS handshake.
+        Handshake = "handshake",
+        /// Idle time while a response is awaited or streamed.
+        StreamIdle = "stream_idle",
+        /// Idle time of an upgraded connection.
+        TunnelIdle = "tunnel_idle",
+        /// Request timeout of the route.
+        Request = "request",
     }
 }
 
@@ -148,6 +126,8 @@ pub struct ConfigStats {
     /// Time of the API server's last response in milliseconds since the Unix epoch; 0 if there was
     /// none.
     contact: AtomicU64,
+    /// Number of objects that wait for policies.
+    waiting: AtomicU64,
 }
 
 impl ConfigStats {
@@ -183,6 +163,16 @@ impl ConfigStats {
     pub fn contact(&self) -> Option<Duration> {
         let contact = self.contact.load(Ordering::Relaxed);
         (contact > 0).then(|| Duration::from_millis(contact))
+    }
+
+    /// Records how many objects of the API server wait for policies.
+    pub fn waits(&self, objects: usize) {
+        self.waiting.store(objects as u64, Ordering::Relaxed);
+    }
+
+    /// Number of objects of the API server that wait for policies.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -261,38 +251,20 @@ pub struct ControllerStats {
     writes: [AtomicU64; WriteResult::ALL.len()],
 }
 
-/// Result of a status write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteResult {
-    /// It is written.
-    Written,
-    /// Conflict with another writer.
-    Overtaken,
-    /// The object is deleted.
-    Gone,
-    /// Rejected by the API server; a retry cannot succeed.
-    Refused,
-    /// Failed; is retried.
-    Failed,
-}
-
-impl WriteResult {
-    const ALL: [Self; 5] = [
-        Self::Written,
-        Self::Overtaken,
-        Self::Gone,
-        Self::Refused,
-        Self::Failed,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Written => "written",
-            Self::Overtaken => "conflict",
-            Self::Gone => "not_found",
-            Self::Refused => "rejected",
-            Self::Failed => "failed",
-        }
+named! {
+    /// Result of a status write.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum WriteResult {
+        /// It is written.
+        Written = "written",
+        /// Conflict with another writer.
+        Overtaken = "conflict",
+        /// The object is deleted.
+        Gone = "not_found",
+        /// Rejected by the API server; a retry cannot succeed.
+        Refused = "rejected",
+        /// Failed; is retried.
+        Failed = "failed",
     }
 }
 

@@ -1,11 +1,12 @@
 //! How many requests to providers run: bounded for each client, each namespace and in total, so that none takes the place of
 //! others.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
+use crate::ir::cidr::client_network;
 use crate::ir::sharing::Text;
 
 /// Requests of a client, of a namespace, and of all.
@@ -27,7 +28,7 @@ pub(super) struct Entered {
 impl Room {
     /// Takes a place for a request of a client; `None` if there is none.
     pub(super) fn enter(self: &Arc<Self>, namespace: &Text, client: IpAddr) -> Option<Entered> {
-        let client = network(client);
+        let client = client_network(client);
         let mut room = self.lock();
         let total: usize = room.values().map(Vec::len).sum();
         let running = room.entry(namespace.clone()).or_default();
@@ -59,17 +60,6 @@ impl Drop for Entered {
                 room.remove(&self.namespace);
             }
         }
-    }
-}
-
-/// Returns the network that a client has for itself: its IPv4 address, or its IPv6 prefix of 64 bits.
-fn network(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(address) => {
-            let prefix = address.to_bits() & !u128::from(u64::MAX);
-            Ipv6Addr::from_bits(prefix).into()
-        }
-        address => address,
     }
 }
 

@@ -245,3 +245,16 @@ fn memory_of_a_namespace_is_bounded() {
     let second = join(&mut refreshes, "1", 8 * 1024, 0);
     assert!(matches!(second, Some(Joined::Known(_))));
 }
+
+#[tokio::test]
+async fn policies_with_a_message_are_bounded() {
+    let lookup = SystemLookup::new(Vec::new());
+    let client = TokenClient::new(lookup, AllowedAddresses::default());
+    for number in 0..2 * MAX_MESSAGES {
+        let name = number.to_string();
+        let policy = ObjectRef::new("portcullis.dev", "AccessPolicy", "ns", &name);
+        client.0.report(&policy, "https://a.example", "it is away");
+    }
+    let messages = client.0.messages.lock().unwrap();
+    assert_eq!(messages.len(), MAX_MESSAGES);
+}

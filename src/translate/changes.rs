@@ -10,6 +10,7 @@ use crate::api::access_policy::AccessPolicy;
 use crate::api::backend_tls_override::BackendTlsOverride;
 use crate::api::core::{EndpointSlice, Service};
 use crate::api::gateway::{Gateway, GatewayClass, ReferenceGrant};
+use crate::api::inference_pool::InferencePool;
 use crate::api::pod::Pod;
 use crate::api::policy::BackendTlsPolicy;
 use crate::ir::ObjectRef;
@@ -23,6 +24,7 @@ const READ_AS_WHOLE: &[(&str, &str)] = &[
     (Service::GROUP, Service::KIND),
     (EndpointSlice::GROUP, EndpointSlice::KIND),
     (Pod::GROUP, Pod::KIND),
+    (InferencePool::GROUP, InferencePool::KIND),
     (AccessPolicy::GROUP, AccessPolicy::KIND),
     (BackendTlsPolicy::GROUP, BackendTlsPolicy::KIND),
     (BackendTlsOverride::GROUP, BackendTlsOverride::KIND),

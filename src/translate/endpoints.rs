@@ -28,13 +28,11 @@ pub(in crate::translate) enum EndpointState {
 /// Returns the state of an endpoint of an EndpointSlice; `None` if it may get no requests.
 pub(in crate::translate) fn state(endpoint: &SliceEndpoint) -> Option<EndpointState> {
     let conditions = &endpoint.conditions;
-    let is_ready = conditions.ready.unwrap_or(true);
-    let is_serving = conditions.serving.unwrap_or(is_ready);
-    match conditions.terminating.unwrap_or(false) {
-        _ if is_ready => Some(EndpointState::Ready),
-        true if is_serving => Some(EndpointState::Draining),
-        _ => None,
-    }
+    let state = match conditions.is_ready() {
+        true => EndpointState::Ready,
+        false => EndpointState::Draining,
+    };
+    conditions.may_get_requests().then_some(state)
 }
 
 /// Returns the endpoints of a port in any state.

@@ -9,15 +9,13 @@ use crate::api::core::ServicePort;
 use crate::api::gateway::ReferenceGrant;
 use crate::api::pod::Pod;
 use crate::ir::{Ir, ObjectRef};
+pub use crate::settings::controller_name::CONTROLLER_NAME;
 use crate::settings::location::Location;
 use crate::settings::permissions::{BackendKinds, InfrastructurePermissions, Permissions};
 use crate::snapshot::{Listed, Snapshot};
 use crate::translate::protocol::Protocol;
 use crate::translate::served::ServedCertificates;
 use crate::translate::source::Source;
-
-/// The controllerName of our GatewayClasses.
-pub const CONTROLLER_NAME: &str = "portcullis.dev/gateway-controller";
 
 /// The inputs of a translation apart from objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +68,7 @@ pub enum Mode {
 }
 
 /// What steps ask about the kinds of routes and backends, which are registered above them.
-pub(super) trait Kinds {
+pub(super) trait KindQueries {
     /// Returns the kinds of routes that can attach to a listener of this protocol.
     fn of_routes(&self, protocol: Protocol) -> Vec<&'static str>;
 
@@ -94,7 +92,7 @@ pub(super) struct Input<'a> {
     snapshot: &'a Snapshot,
     pub(super) served: ServedCertificates<'a>,
     pub(super) options: &'a Options,
-    pub(super) kinds: &'a dyn Kinds,
+    pub(super) kinds: &'a dyn KindQueries,
     /// What the present output has read; `None` outside of [`Self::reading`].
     reads: RefCell<Option<Vec<Source>>>,
 }
@@ -104,7 +102,7 @@ impl<'a> Input<'a> {
         snapshot: &'a Snapshot,
         previous: Option<&'a Ir>,
         options: &'a Options,
-        kinds: &'a dyn Kinds,
+        kinds: &'a dyn KindQueries,
     ) -> Self {
         Self {
             snapshot,

@@ -2,9 +2,8 @@
 
 use crate::api::Resource;
 use crate::api::gateway::NamespacesFrom;
-use crate::api::parameters::{GROUP, GatewayParameters};
 use crate::api::policy::BackendTlsValidation;
-use crate::api::reference::{ObjectReference, SecretRef};
+use crate::api::reference::{Purpose, ReferenceField, Role, SecretRef};
 use crate::ir::ObjectRef;
 use crate::translate::input::Input;
 use crate::translate::reference_grant;
@@ -31,21 +30,6 @@ pub(super) struct Reference {
     pub(super) purpose: Option<Purpose>,
 }
 
-/// What a Secret or a ConfigMap is used for, apart from credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Purpose {
-    /// A certificate with its key.
-    Certificate,
-    /// Certificates of authorities.
-    Authority,
-    /// Texts that responses are made of.
-    Texts,
-}
-
-impl Purpose {
-    pub(super) const ALL: [Self; 3] = [Self::Certificate, Self::Authority, Self::Texts];
-}
-
 /// Collects the links of one object.
 pub(super) struct Collector<'a> {
     pub(super) input: &'a Input<'a>,
@@ -65,76 +49,28 @@ impl<'a> Collector<'a> {
 
     /// Collects the ConfigMaps with the authorities of a validation.
     pub(super) fn config_maps(&mut self, validation: &BackendTlsValidation) {
-        for authority in &validation.ca_certificate_refs {
-            if authority.group.is_empty() && authority.kind == "ConfigMap" {
-                let namespace = &self.name.namespace;
-                let name = ObjectRef::core("ConfigMap", namespace, &authority.name);
-                let purpose = Some(Purpose::Authority);
-                self.links.refers_to.push(Reference { name, purpose });
-            }
-        }
+        validation.references(&mut |field| self.contents(field, &["ConfigMap"]));
     }
 
-    /// Collects a ConfigMap of the own namespace with texts of responses.
-    pub(super) fn texts(&mut self, name: &str) {
-        let name = ObjectRef::core("ConfigMap", &self.name.namespace, name);
-        let purpose = Some(Purpose::Texts);
-        self.links.refers_to.push(Reference { name, purpose });
-    }
-
-    /// Collects a Secret with a certificate and its key. In another namespace it needs a ReferenceGrant.
+    /// Collects a Secret with a certificate and its key.
     pub(super) fn certificate(&mut self, reference: &SecretRef) {
-        let SecretRef {
-            group,
-            kind,
-            name,
-            namespace,
-        } = reference;
-        if group.is_empty() && kind == "Secret" {
-            let purpose = Some(Purpose::Certificate);
-            self.refers_to_granted(group, kind, namespace.as_deref(), name, purpose);
-        }
+        let role = Role::Contents(Purpose::Certificate);
+        self.contents(reference.in_role(role), &["Secret"]);
     }
 
-    /// Collects an object with certificate authorities for client certificates.
-    pub(super) fn authority(&mut self, reference: &ObjectReference) {
-        let ObjectReference {
-            group,
-            kind,
-            name,
-            namespace,
-        } = reference;
-        if let ("", "ConfigMap" | "Secret") = (group.as_str(), kind.as_str()) {
-            let purpose = Some(Purpose::Authority);
-            self.refers_to_granted(group, kind, namespace.as_deref(), name, purpose);
-        }
-    }
-
-    pub(super) fn refers_to_parameters(
-        &mut self,
-        group: &str,
-        kind: &str,
-        namespace: &str,
-        name: &str,
-    ) {
-        if (group, kind) == (GROUP, GatewayParameters::KIND) {
-            self.refers_to(ObjectRef::new(group, kind, namespace, name));
+    /// Collects a Secret or a ConfigMap with contents that are used, if it is of one of these kinds.
+    pub(super) fn contents(&mut self, field: ReferenceField<'_>, kinds: &[&str]) {
+        if let Role::Contents(purpose) = field.role
+            && kinds.iter().any(|kind| field.is_core(kind))
+        {
+            self.refers_to_granted(field.object_ref(&self.name.namespace), Some(purpose));
         }
     }
 
     /// Collects an object. In another namespace it counts only with the ReferenceGrants that permit the reference.
-    pub(super) fn refers_to_granted(
-        &mut self,
-        group: &str,
-        kind: &str,
-        namespace: Option<&str>,
-        name: &str,
-        purpose: Option<Purpose>,
-    ) {
-        let namespace = namespace.unwrap_or(&self.name.namespace);
-        let name = ObjectRef::new(group, kind, namespace, name);
-        if namespace != &*self.name.namespace {
-            self.depends_on(Source::grants_of(namespace));
+    pub(super) fn refers_to_granted(&mut self, name: ObjectRef, purpose: Option<Purpose>) {
+        if name.namespace != self.name.namespace {
+            self.depends_on(Source::grants_of(&name.namespace));
             let grants = reference_grant::permitting(self.input, self.name, &name);
             let grants: Vec<_> = grants.map(Resource::object_ref).collect();
             if grants.is_empty() {

@@ -178,6 +178,7 @@ impl Translator {
         };
         let servers = &mut self.policy_servers;
         servers.step(input, changes, policies, (requests, parents), backends);
+        backends.appoint(input, changes);
         let server_faults =
             |policy: &ObjectRef, gateway: &ObjectRef| servers.faults(input, policy, gateway);
         self.tls_statuses

@@ -5,14 +5,14 @@ use crate::ir::ObjectRef;
 use crate::settings::permissions::BackendKinds;
 
 use super::backend;
-use super::input::{Input, Kinds};
+use super::input::{Input, KindQueries};
 use super::protocol::Protocol;
 use super::route::routes;
 
 /// All kinds.
 pub(super) struct Registry;
 
-impl Kinds for Registry {
+impl KindQueries for Registry {
     fn of_routes(&self, protocol: Protocol) -> Vec<&'static str> {
         routes::kinds_of(protocol)
     }

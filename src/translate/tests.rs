@@ -1,6 +1,7 @@
 //! Translations that goldens cannot cover: certificates of the previous IR, values that no API server would store, and
 //! inputs that are too large to write down.
 
+mod bodies;
 mod listener_names;
 mod listener_sets;
 mod unknown_fields;

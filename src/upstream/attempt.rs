@@ -179,18 +179,23 @@ impl<'a, B: Replay> State<'a, B> {
                 let exchange = http1::Exchange::new(connection, request, body, limits);
                 Self::Exchanging(Exchange::Http1(exchange), in_flight)
             }
-            Ready::Http2(slot) => match http2::Exchange::new(slot, request, body, limits) {
-                Ok(exchange) => Self::Exchanging(Exchange::Http2(Box::new(exchange)), in_flight),
-                Err((cause, body)) => {
-                    let error = cause.into();
-                    let tried = attempts.on_failure(error);
-                    let (body, resend) = match cause {
-                        ExchangeError::NotProcessed => (Some(body), tried.resend_unprocessed()),
-                        _ => (None, Resend::Never),
-                    };
-                    Self::Failed(finish((backend, attempts), request, error, body, resend))
+            Ready::Http2(slot) => {
+                let slot = (slot, attempts.client);
+                match http2::Exchange::new(slot, request, body, limits) {
+                    Ok(exchange) => {
+                        Self::Exchanging(Exchange::Http2(Box::new(exchange)), in_flight)
+                    }
+                    Err((cause, body)) => {
+                        let error = cause.into();
+                        let tried = attempts.on_failure(error);
+                        let (body, resend) = match cause {
+                            ExchangeError::NotProcessed => (Some(body), tried.resend_unprocessed()),
+                            _ => (None, Resend::Never),
+                        };
+                        Self::Failed(finish((backend, attempts), request, error, body, resend))
+                    }
                 }
-            },
+            }
         }
     }
 }
@@ -237,10 +242,10 @@ impl<B: Replay> Attempt<'_, B> {
                 State::begin(self.pool, backend, attempts, self.request, connected, body)
             }
             Err(failure) => {
-                let tried = attempts.on_failure(failure.error);
-                tried.add_unreachable(failure.endpoints);
+                attempts.on_failure(failure.error);
+                let may_connect = attempts.on_unreachable(failure.endpoints);
                 let is_full = failure.error == SendError::OVERLOADED;
-                let resend = match tried.may_connect() && !is_full {
+                let resend = match may_connect && !is_full {
                     true => Resend::AtOnce,
                     false => Resend::Never,
                 };

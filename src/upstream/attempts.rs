@@ -2,13 +2,14 @@
 //! allowed.
 
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 
 use super::balance::{self, Choice};
+use super::chosen::Chosen;
 use super::connector::Connector;
 use super::ejections::Ejections;
 use super::health;
@@ -19,13 +20,11 @@ use super::release::{self, SelectedRelease, candidates};
 use super::restrictions::{Avoid, Restrictions};
 use super::room::Room;
 use super::send_error::SendError;
+use super::totals::{Suspect, Totals};
 use crate::table::{Backend, Endpoint, Endpoints, Release, ReleaseStats, UpstreamFault};
 use crate::table::{Overloaded, RequestSlot};
 use crate::upstream::restrictions::{EXCLUDED, MAX_ENDPOINTS};
 
-/// Maximum number of times that one request is sent again because an HTTP/2 backend refused its stream, or because a
-/// reused connection closed, over all retries.
-const MAX_RESENDS: u8 = 3;
 /// Maximum number of times that one request is sent again at once because a GOAWAY left it unprocessed, over all
 /// retries. A backend that closes connections after few requests leaves many unprocessed.
 const MAX_UNPROCESSED_RESENDS: u8 = 12;
@@ -51,6 +50,8 @@ pub enum Resend {
 /// Attempts of a request so far, on one backend or several.
 #[derive(Default)]
 pub struct Attempts {
+    /// The client whose request it is, an address or a network; `None` for requests of the process.
+    pub(crate) client: Option<IpAddr>,
     pub(super) endpoint: Option<SocketAddr>,
     /// Whether the last attempt has found an endpoint.
     is_selected: bool,
@@ -64,6 +65,8 @@ pub struct Attempts {
     response_time: Option<Duration>,
     /// Endpoint of the request's session.
     preferred: Option<SocketAddr>,
+    /// Endpoints that were chosen for the request, if some were.
+    chosen: Option<Box<Chosen>>,
     pub(super) failed: Option<Box<FailedAttempts>>,
     pub(super) ejections: Ejections,
     /// Counts the request for its backend, if they are limited.
@@ -82,31 +85,6 @@ pub(super) struct FailedAttempts {
     pub(super) last: Option<SendError>,
     /// What holds over all retries.
     pub(super) total: Totals,
-}
-
-/// Counts over all attempts of a request.
-#[derive(Default)]
-pub(super) struct Totals {
-    resends: u8,
-    unprocessed: u8,
-    /// Whether the request was sent again because a reused connection closed.
-    was_stale: bool,
-    /// Whether the request was sent again because its method is safe.
-    is_repeated: bool,
-    /// Retries that count for the default retry budget of the backend.
-    charged: u8,
-    suspect: Suspect,
-}
-
-/// The endpoint whose failure may be caused by the endpoint or by the request.
-#[derive(Default)]
-enum Suspect {
-    #[default]
-    None,
-    /// The request has failed at this endpoint only.
-    Endpoint(Arc<Endpoint>),
-    /// The request has failed at several endpoints, so that it is the likely cause.
-    Request,
 }
 
 impl Attempts {
@@ -142,9 +120,10 @@ impl Attempts {
         self.response_time
     }
 
-    /// Attempts of a request that has just arrived: the first one begins `now`, which saves a look at the clock.
-    pub fn starting(now: Instant) -> Self {
+    /// Attempts of a request that has just arrived from a client: the first one begins `now`, which saves a look at the clock.
+    pub fn starting(now: Instant, client: IpAddr) -> Self {
         Self {
+            client: Some(client),
             begin: Some(now),
             ..Self::default()
         }
@@ -178,6 +157,11 @@ impl Attempts {
         self.preferred = Some(endpoint);
     }
 
+    /// Makes attempts use these endpoints of their backend in turn, ready or not. Without any, endpoints are balanced.
+    pub fn choose(&mut self, endpoints: Option<Box<Chosen>>) {
+        self.chosen = endpoints;
+    }
+
     /// Returns the release of the last attempt, if its backend has releases. It may have no endpoints.
     pub fn release(&self) -> Option<&ReleaseStats> {
         self.selected_release().map(|release| &*release.stats)
@@ -196,6 +180,9 @@ impl Attempts {
     /// Starts over after a delay, as the rule's `retry` allows. The attempt avoids the endpoint that failed last, and
     /// `endpoint` if given, while there is another one.
     pub fn begin_retry(&mut self, endpoint: Option<u64>) {
+        if let Some(chosen) = &mut self.chosen {
+            chosen.begin_retry();
+        }
         let failed = self.failed.get_or_insert_default();
         let unreachable = failed.unreachable.into_iter().rev().find(|id| *id != 0);
         **failed = FailedAttempts {
@@ -274,6 +261,7 @@ impl Attempts {
             excluded: self.excluded(),
             avoid: self.avoid(),
             upgrades,
+            is_chosen: self.chosen().is_some(),
         }
     }
 
@@ -285,6 +273,12 @@ impl Attempts {
         request: &Outgoing<'_>,
     ) -> Option<InFlight> {
         let (worker, endpoints) = (&pool.endpoints, backend.endpoints());
+        if self.chosen().is_some() {
+            let selected = self.select_chosen(pool, &endpoints);
+            if self.chosen().is_some() {
+                return selected;
+            }
+        }
         let upgrades = request.upgrade.is_some();
         let has_open = |it: &Endpoint| pool.has_open(Connector::key_of(backend, it, upgrades));
         let room = backend.settings.as_deref();
@@ -308,7 +302,13 @@ impl Attempts {
         let ring = release::ring(&endpoints, release);
         let choice = Choice::of(backend, worker.worker(), ring, affinity).with_open(&has_open);
         let choice = choice.with_near(endpoints.near());
-        let select = |excluded: &[u64]| balance::select(worker, candidates, excluded, choice);
+        let select = |excluded: &[u64]| match &self.chosen {
+            None => balance::select(worker, candidates, excluded, choice),
+            Some(chosen) => {
+                let excluded = chosen.with_unreachable(excluded);
+                balance::select(worker, candidates, &excluded, choice)
+            }
+        };
         let selected = match &self.failed {
             None => select(&[]),
             Some(failed) => {
@@ -327,6 +327,9 @@ impl Attempts {
 
     /// Reports whether no endpoint was selected because all that are left have as much as the policy permits.
     pub(super) fn are_endpoints_full(&self, backend: &Backend) -> bool {
+        if self.chosen.is_some() {
+            return false;
+        }
         let endpoints = backend.endpoints();
         let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
         balance::are_full(backend, candidates, &self.excluded())
@@ -368,11 +371,37 @@ impl Attempts {
         Some(begun)
     }
 
+    /// Returns the endpoints that were chosen, unless requests are balanced because none of them is left.
+    fn chosen(&self) -> Option<&Chosen> {
+        self.chosen.as_deref().filter(|chosen| !chosen.is_over())
+    }
+
+    fn select_chosen(&mut self, pool: &Pool, endpoints: &Endpoints) -> Option<InFlight> {
+        let refused = self.failed.as_ref().and_then(|failed| failed.refused);
+        let next = self.chosen.as_mut()?.next(endpoints, refused)?;
+        let selected = pool.endpoints.begin(next);
+        self.release = None;
+        (self.endpoint, self.is_selected) = (Some(selected.endpoint().address), true);
+        Some(selected)
+    }
+
     /// Records a failed attempt.
     pub(super) fn on_failure(&mut self, error: SendError) -> &mut FailedAttempts {
         let failed = self.failed.get_or_insert_default();
         failed.last = Some(error);
         failed
+    }
+
+    /// Records endpoints that could not be connected to, the selected one last; 0 is none. Returns whether the request may
+    /// try to connect to another one.
+    pub(super) fn on_unreachable(&mut self, endpoints: [u64; 2]) -> bool {
+        if let Some(chosen) = self.chosen.as_mut().filter(|chosen| !chosen.is_over()) {
+            let [_, selected] = endpoints;
+            return chosen.on_unreachable(selected);
+        }
+        let failed = self.failed.get_or_insert_default();
+        failed.add_unreachable(endpoints);
+        failed.may_connect()
     }
 
     /// Returns the ids of endpoints that must not be connected to.
@@ -385,6 +414,9 @@ impl Attempts {
     pub(super) fn has_other_endpoint(&self, backend: &Backend, in_flight: &InFlight) -> bool {
         let excluded = self.excluded();
         let endpoints = backend.endpoints();
+        if let Some(chosen) = self.chosen() {
+            return chosen.has_other(&endpoints, in_flight.endpoint().id);
+        }
         let candidates = candidates(&endpoints, self.selected_release().map(|it| &**it));
         let mut ids = candidates.iter().map(|one| one.id);
         ids.any(|id| id != in_flight.endpoint().id && !excluded.contains(&id))
@@ -410,11 +442,11 @@ impl FailedAttempts {
     }
 
     /// Reports whether the request may try to connect to another endpoint.
-    pub(super) fn may_connect(&self) -> bool {
+    fn may_connect(&self) -> bool {
         self.unreachable.last() == Some(&0)
     }
 
-    pub(super) fn add_unreachable(&mut self, endpoints: [u64; 2]) {
+    fn add_unreachable(&mut self, endpoints: [u64; 2]) {
         for id in endpoints.into_iter().filter(|id| *id != 0) {
             if let Some(free) = self.unreachable.iter_mut().find(|id| **id == 0) {
                 *free = id;
@@ -425,40 +457,5 @@ impl FailedAttempts {
     fn excluded(&self, refused: Option<u64>) -> [u64; EXCLUDED] {
         let [first, second, third] = self.unreachable;
         [first, second, third, refused.unwrap_or(0)]
-    }
-}
-
-impl Totals {
-    /// Counts a request that is sent again at once, if that is allowed. Returns whether it is.
-    pub(super) fn try_resend(&mut self) -> bool {
-        let may_resend = self.resends < MAX_RESENDS;
-        self.resends += u8::from(may_resend);
-        may_resend
-    }
-
-    /// Counts a request that is sent again at once because a reused connection closed. Only the first time: the next
-    /// connection must be a new one, or the backend closes connections for another reason than their age.
-    pub(super) fn try_stale_resend(&mut self) -> bool {
-        !mem::replace(&mut self.was_stale, true) && self.try_resend()
-    }
-
-    /// Counts a retry for the default retry budget of the backend in any case.
-    pub(super) fn charge(&mut self, backend: &Backend) {
-        backend.count_default_retry();
-        self.charged += 1;
-    }
-
-    /// Records that the request is sent again because its method is safe. Returns whether it is the first time.
-    pub(super) fn try_repeat(&mut self) -> bool {
-        !mem::replace(&mut self.is_repeated, true)
-    }
-
-    /// Records that the request has failed at `endpoint`.
-    pub(super) fn suspect(&mut self, endpoint: &Arc<Endpoint>) {
-        self.suspect = match mem::take(&mut self.suspect) {
-            Suspect::None => Suspect::Endpoint(endpoint.clone()),
-            Suspect::Endpoint(former) if former.id == endpoint.id => Suspect::Endpoint(former),
-            Suspect::Endpoint(_) | Suspect::Request => Suspect::Request,
-        };
     }
 }

@@ -53,11 +53,16 @@ async fn first_connection(
         excluded,
         avoid,
         upgrades,
+        is_chosen,
     } = restrictions;
     let release = release.as_deref();
     let delay = hedge_delay(&backend.stats);
     let connector = Connector::for_requests(backend, selected.endpoint(), upgrades);
     let mut first = pin!(pool.ready(&connector, avoid));
+    if is_chosen {
+        let outcome = first.await;
+        return finish((backend, ejections), selected, outcome, 0);
+    }
     // Endpoints that are out of date may all have ended, so that a slow one is hedged with what answers for them.
     let fallback = release.is_none().then(|| backend.fallback()).flatten();
     if fallback.is_some() || candidates(&backend.endpoints(), release).len() > 1 {
@@ -74,17 +79,11 @@ async fn first_connection(
     let endpoints = backend.endpoints();
     let choice = Choice::of(backend, pool.worker, None, None).with_open(&has_open);
     let choice = choice.with_near(endpoints.near());
-    let hedge = match &fallback {
-        Some(fallback) => {
-            balance::select(&pool.endpoints, fallback, &excluded, Choice::by_load(None))
-        }
-        None => balance::select(
-            &pool.endpoints,
-            candidates(&endpoints, release),
-            &excluded,
-            choice,
-        ),
+    let (others, choice) = match &fallback {
+        Some(fallback) => (&fallback[..], Choice::by_load(None)),
+        None => (candidates(&endpoints, release), choice),
     };
+    let hedge = balance::select(&pool.endpoints, others, &excluded, choice);
     let Some(hedge) = hedge else {
         let outcome = first.await;
         return finish((backend, ejections), selected, outcome, 0);

@@ -1,13 +1,13 @@
 //! The byte stream of a connection to a backend, plain or TLS.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -15,6 +15,7 @@ use crate::ir::backend_policy::Connection;
 use crate::ir::http2::Http2Windows;
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::{BackendCounts, ConnectionSlot};
+use crate::upstream::byte_stream::byte_stream_by_variant;
 use crate::upstream::peer_watch::{Reads, expect_acknowledgements};
 #[cfg(target_os = "linux")]
 use crate::upstream::sock_diag;
@@ -206,60 +207,4 @@ impl Io {
     }
 }
 
-impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
-            Stream::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Stream::Tls(io) => Pin::new(io).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
-            Stream::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Stream::Tls(io) => Pin::new(io).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
-            Stream::Plain(io) => Pin::new(io).poll_write_vectored(cx, slices),
-            Stream::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match &self.stream {
-            Stream::Plain(io) => io.is_write_vectored(),
-            Stream::Tls(io) => io.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
-            Stream::Plain(io) => Pin::new(io).poll_flush(cx),
-            Stream::Tls(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
-            Stream::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Stream::Tls(io) => Pin::new(io).poll_shutdown(cx),
-        }
-    }
-}
+byte_stream_by_variant!(Io, this => this.stream, Stream::Plain, Stream::Tls);

@@ -4,6 +4,8 @@
 mod attempt;
 mod attempts;
 mod balance;
+mod byte_stream;
+mod chosen;
 mod connect;
 mod connector;
 mod ejections;
@@ -28,6 +30,7 @@ mod slow_start;
 #[cfg(target_os = "linux")]
 mod sock_diag;
 mod tcp;
+mod totals;
 mod udp;
 mod unanswered;
 mod upgraded;
@@ -38,6 +41,8 @@ use std::sync::Arc;
 
 pub use self::attempt::FailedAttempt;
 pub use self::attempts::{Attempts, Resend};
+pub(crate) use self::byte_stream::byte_stream_by_variant;
+pub use self::chosen::Chosen;
 pub use self::exchange_error::ExchangeError;
 pub use self::io::Io;
 pub use self::outgoing::{BoxError, HeadLimits, Informational, Outgoing, Replay, Semantics};

@@ -1,4 +1,4 @@
-//! How the host finds out that the machine of an endpoint is gone, without traffic that the endpoint sees: TCP keepalive while
+//! How the host finds out that the machine of an endpoint has vanished, without traffic that the endpoint sees: TCP keepalive while
 //! nothing is sent, and TCP_USER_TIMEOUT for what was sent. A socket that does not support it still works.
 
 use std::time::Duration;

@@ -20,6 +20,8 @@ pub(super) struct Restrictions {
     pub(super) avoid: Avoid,
     /// Whether the request upgrades its connection.
     pub(super) upgrades: bool,
+    /// Whether no other endpoint than the selected one may be used.
+    pub(super) is_chosen: bool,
 }
 
 /// Connections that a request must not use.

@@ -1,5 +1,5 @@
-//! Notices that the machine of a backend is gone when a tunnel sends to it, from which no other timeout may be expected. A backend
-//! that is there and does not read what it is sent acknowledges that it has no room for it: it may do so for as long as it likes.
+//! Notices that the machine of a backend has vanished when a tunnel sends to it, from which no other timeout may be expected. A
+//! backend that is there and does not read what it is sent acknowledges that it has no room for it: it may do so for as long as it likes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::runtime::clock::{Clock, Deadline};
 
 /// Time after something was sent, without a byte of the backend, before the kernel is asked, and between questions.
 const CHECK: Duration = Duration::from_secs(5);
-/// Time without any acknowledgement after which the machine is gone, from the first question that finds none, in milliseconds.
+/// Time without any acknowledgement after which the machine has vanished, from the first question that finds none, in milliseconds.
 const UNACKNOWLEDGED: u64 = 15_000;
 /// Number of times that the kernel has sent the same in vain. A single one may be under way.
 const IN_VAIN: u8 = 2;
@@ -24,7 +24,7 @@ pub struct Unacknowledged {
     pub retransmits: u8,
 }
 
-/// What is known of a tunnel.
+/// The acknowledgements of the backend of a tunnel.
 pub struct Unanswered {
     deadline: Deadline,
     is_set: Cell<bool>,
@@ -48,8 +48,8 @@ impl Unanswered {
         }
     }
 
-    /// Becomes ready when the machine of the backend is gone. `moved` are the bytes that were sent to it and came from it so far, and
-    /// `ask` says what is not acknowledged, if that can be known.
+    /// Becomes ready when the machine of the backend has vanished. `moved` are the bytes that were sent to it and came from it so
+    /// far, and `ask` says what is not acknowledged, if that can be known.
     pub fn poll(
         &self,
         cx: &Context<'_>,
@@ -106,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// Follows a tunnel for two minutes, in which it is polled each second. `moved` are the bytes at a second, and `ask` what is not
-    /// acknowledged then. Returns the second at which the machine is gone, and the number of questions.
+    /// Follows a tunnel for two minutes, in which it is polled each second. `moved` are the bytes at a second, and `ask` what is
+    /// not acknowledged then. Returns the second at which the machine has vanished, and the number of questions.
     fn follow(
         moved: impl Fn(u64) -> (u64, u64),
         ask: impl Fn(u64) -> Option<(u32, u8)>,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_that_acknowledges_nothing_is_gone() {
+    fn machine_that_acknowledges_nothing_has_vanished() {
         let retransmits = |second: u64| (second / 2).min(6) as u8;
         let all = |second: u64| Some((second.max(1) as u32, retransmits(second)));
         let (gone, _) = follow(|second| (second.max(1), 0), all);

@@ -1,14 +1,11 @@
 //! What an upgrade of a request opens to a backend: a whole connection of HTTP/1.1, or a stream of one of HTTP/2.
 
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::byte_stream::byte_stream_by_variant;
 use super::http2::Tunnel;
 use super::in_flight::InFlight;
 use super::io::Io;
@@ -65,42 +62,4 @@ impl UpgradedIo {
     }
 }
 
-impl AsyncRead for UpgradedIo {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            Carrier::Connection(io) => Pin::new(io).poll_read(cx, buffer),
-            Carrier::Stream(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for UpgradedIo {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().0 {
-            Carrier::Connection(io) => Pin::new(io).poll_write(cx, bytes),
-            Carrier::Stream(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            Carrier::Connection(io) => Pin::new(io).poll_flush(cx),
-            Carrier::Stream(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            Carrier::Connection(io) => Pin::new(io).poll_shutdown(cx),
-            Carrier::Stream(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}
+byte_stream_by_variant!(UpgradedIo, this => this.0, Carrier::Connection, Carrier::Stream);

@@ -90,6 +90,12 @@ pub(super) const KINDS: &[Kind] = &[
         true,
     ),
     kind(
+        "inference.networking.k8s.io/v1",
+        "InferencePool",
+        "inferencepools",
+        true,
+    ),
+    kind(
         "multicluster.x-k8s.io/v1alpha1",
         "ServiceImport",
         "serviceimports",

@@ -131,6 +131,12 @@ impl Api {
         api
     }
 
+    /// Returns the plural of a kind that the server serves.
+    pub(crate) fn plural(kind: &str) -> Option<&'static str> {
+        let found = KINDS.iter().find(|served| served.name == kind);
+        found.map(|served| served.plural)
+    }
+
     /// URL of the server.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.1)

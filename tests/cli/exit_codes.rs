@@ -1,6 +1,220 @@
-//! How commands end that cannot look, or that nobody reads.
+//! How commands end: the exit codes of all of them, and the forms of their output.
 
-use crate::{output, portcullis, ports};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis::cli;
+use serde_json::Value;
+
+use crate::explain::{BROKEN, Served};
+use crate::{Running, TEST_TIMEOUT, get, output, portcullis, ports, stdout};
+
+const FORMS: &[&str] = &["text", "json"];
+/// Every command, with its exit codes and the forms of its output.
+const COMMANDS: [(&str, &[i32], &[&str]); 15] = [
+    ("quickstart", &[0, 1, 2], &[]),
+    ("run", &[0, 1, 2], &[]),
+    ("controller", &[0, 1, 2], &[]),
+    ("check", &[0, 1, 2, 3], FORMS),
+    ("explain", &[0, 1, 2, 3], FORMS),
+    ("migrate", &[0, 1, 2], &[]),
+    ("status", &[0, 1, 2, 3], FORMS),
+    ("config", &[0, 2, 3], FORMS),
+    ("top", &[0, 2, 3], FORMS),
+    ("tap", &[0, 2, 3], FORMS),
+    ("log-level", &[0, 2, 3], FORMS),
+    ("shift", &[0, 1, 2, 3], FORMS),
+    ("echo", &[0, 1, 2], &[]),
+    ("completions", &[0, 2], &[]),
+    ("man", &[0, 1, 2], &[]),
+];
+/// Codes that are seen where something has to be there first: a cluster, Ingresses, or a signal.
+const ELSEWHERE: [(&str, i32); 12] = [
+    ("quickstart", 0),
+    ("quickstart", 1),
+    ("run", 0),
+    ("controller", 0),
+    ("controller", 1),
+    ("migrate", 0),
+    ("migrate", 1),
+    ("tap", 0),
+    ("shift", 0),
+    ("shift", 1),
+    ("shift", 3),
+    ("echo", 0),
+];
+
+/// A route to a Service without endpoints, of which `check` warns.
+const WARNED: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: idle}
+spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: app, port: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec: {ports: [{port: 80}]}
+";
+
+#[test]
+fn help_has_the_exit_codes_and_forms_of_every_command() {
+    let commands = cli::command();
+    let listed: Vec<_> = commands
+        .get_subcommands()
+        .map(|one| {
+            let help = one.get_after_help().expect("a text").to_string();
+            let (_, codes) = help.rsplit_once("Exit codes: ").expect("exit codes");
+            let codes = codes.split_whitespace().filter_map(|it| it.parse().ok());
+            let mut flags = one.get_arguments();
+            let output = flags.find(|it| it.get_long() == Some("output"));
+            let forms = output.map_or(Vec::new(), |it| it.get_possible_values());
+            let forms = forms.iter().map(|it| it.get_name().to_owned());
+            let codes: Vec<i32> = codes.collect();
+            (one.get_name().to_owned(), codes, forms.collect::<Vec<_>>())
+        })
+        .collect();
+    let expected = COMMANDS.map(|(name, codes, forms)| {
+        let forms = forms.iter().map(|&it| it.to_owned());
+        (name.to_owned(), codes.to_vec(), forms.collect::<Vec<_>>())
+    });
+    assert_eq!(listed, expected);
+}
+
+/// Waits until the ports of a proxy are open.
+fn until_ready(admin: &str) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    let asked = || output(&["status", "--readiness", "--admin", admin]);
+    while asked().status.code() != Some(0) {
+        assert!(Instant::now() < end, "not ready");
+        // Nothing tells readiness.
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn every_exit_code_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("broken.yaml");
+    std::fs::write(&file, BROKEN.replace("PORT", "80")).unwrap();
+    let warned = folder.path().join("warned.yaml");
+    std::fs::write(&warned, WARNED).unwrap();
+    let (file, warned) = (file.to_str().unwrap(), warned.to_str().unwrap());
+    let folder = folder.path().to_str().unwrap();
+    let absent = format!("{folder}/absent");
+    let [port, closed] = ports::free_ports().map(|port: u16| port.to_string());
+    let served = Served::new(&BROKEN.replace("PORT", &port));
+    until_ready(served.admin());
+    let closed = format!("127.0.0.1:{closed}");
+    let (admin, closed) = (served.admin(), &*closed);
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let demo = "http://demo.example.com:8080/hello";
+    let mut runs: Vec<(Vec<&str>, i32)> = vec![
+        (vec!["run", "--admin", "off", "--config-dir", &absent], 1),
+        (vec!["check", "config/quickstart"], 0),
+        (vec!["check", file], 1),
+        (vec!["check", warned], 0),
+        (vec!["check", "--quiet", "--fail-on", "warning", warned], 1),
+        (vec!["check", &absent], 3),
+        (vec!["explain", "config/quickstart", demo], 0),
+        (vec!["explain", "config/quickstart", "http://a/"], 1),
+        (vec!["explain", &absent, demo], 3),
+        (vec!["status", "--readiness", "--admin", admin], 0),
+        (vec!["status", "--admin", admin], 1),
+        (vec!["config", "routes", "--admin", admin], 0),
+        (vec!["top", "--once", "--admin", admin], 0),
+        (vec!["log-level", "--admin", admin], 0),
+        (vec!["echo", "--listen", &taken], 1),
+        (vec!["completions", "bash"], 0),
+        (vec!["man", folder], 0),
+        (vec!["man", &absent], 1),
+        (vec!["status", "--admin", closed], 3),
+        (vec!["config", "routes", "--admin", closed], 3),
+        (vec!["top", "--once", "--admin", closed], 3),
+        (vec!["tap", "--admin", closed], 3),
+        (vec!["log-level", "--admin", closed], 3),
+    ];
+    runs.extend(COMMANDS.map(|(name, ..)| (vec![name, "--wrong"], 2)));
+    for (arguments, code) in &runs {
+        let output = output(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(*code),
+            "{arguments:?}: {output:?}"
+        );
+    }
+    let seen = |name: &str, code: i32| {
+        let mut runs = runs.iter();
+        runs.any(|it| (it.0[0], it.1) == (name, code))
+    };
+    let codes = COMMANDS.iter();
+    let codes = codes.flat_map(|(name, codes, _)| codes.iter().map(move |code| (*name, *code)));
+    let unseen: Vec<_> = codes.filter(|&(name, code)| !seen(name, code)).collect();
+    assert_eq!(unseen, ELSEWHERE);
+}
+
+#[test]
+fn each_form_of_output_is_printed() {
+    let [port] = ports::free_ports::<1>();
+    let served = Served::new(&BROKEN.replace("PORT", &port.to_string()));
+    let admin = served.admin();
+    until_ready(admin);
+    let demo = "http://demo.example.com:8080/hello";
+    let is_json = |text: &str| serde_json::from_str::<Value>(text).is_ok();
+    for form in FORMS.iter().copied() {
+        for command in [
+            &["check", "config/quickstart"][..],
+            &["explain", "config/quickstart", demo],
+            &["explain", "--admin", admin, demo],
+            &["status", "--admin", admin],
+            &["config", "ports", "--admin", admin],
+            &["config", "routes", "--admin", admin],
+            &["config", "backends", "--admin", admin],
+            &["config", "certificates", "--admin", admin],
+            &["config", "policies", "--admin", admin],
+            &["top", "--once", "--admin", admin],
+            &["log-level", "--admin", admin],
+        ] {
+            let printed = stdout(&output(&[command, &["-o", form]].concat()));
+            assert_eq!(is_json(&printed), form == "json", "{command:?}: {printed}");
+        }
+        let line = tapped(form, admin, (Ipv4Addr::LOCALHOST, port).into());
+        assert_eq!(is_json(&line), form == "json", "tap: {line}");
+    }
+}
+
+/// Returns the first line of a tap, for requests to a proxy.
+fn tapped(form: &str, admin: &str, proxy: SocketAddr) -> String {
+    let mut tap = Running::start(&["tap", "-o", form, "--admin", admin]);
+    let lines = BufReader::new(tap.0.stdout.take().unwrap()).lines();
+    let (sender, first) = mpsc::channel();
+    // Ignored: the test may have ended.
+    thread::spawn(move || {
+        lines
+            .map(Result::unwrap)
+            .for_each(|line| drop(sender.send(line)))
+    });
+    let end = Instant::now() + TEST_TIMEOUT;
+    loop {
+        assert!(Instant::now() < end, "no line of a tap in {form}");
+        get(proxy, "/", "");
+        // A request from before the tap is open is not shown.
+        if let Ok(line) = first.recv_timeout(Duration::from_millis(100)) {
+            return line;
+        }
+    }
+}
 
 /// As before `head -1`, which ends once it has a line.
 #[test]
@@ -30,6 +244,7 @@ fn commands_exit_with_3_if_the_proxy_cannot_be_reached() {
     let address = format!("127.0.0.1:{port}");
     for command in [
         &["status"][..],
+        &["status", "--readiness"],
         &["config", "routes"],
         &["top", "--once"],
         &["tap"],

@@ -80,6 +80,11 @@ impl Served {
         }
     }
 
+    /// The admin address of the proxy.
+    pub(crate) fn admin(&self) -> &str {
+        &self.admin
+    }
+
     /// Explains a request by the folder and by the proxy.
     pub(crate) fn explain(&self, request: &[&str]) -> [Explained; 2] {
         [
@@ -94,7 +99,7 @@ fn name(path: &Path) -> &str {
 }
 
 /// Routes to `/NAME` of which each has one fault.
-const BROKEN: &str = r#"
+pub(crate) const BROKEN: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: web}

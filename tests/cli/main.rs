@@ -1,14 +1,18 @@
-//! The command line: help, exit codes, messages, and the examples of the documentation. Runs the real
+//! The command line: help, exit codes, messages, and the command lines of the documentation. Runs the real
 //! program; `UPDATE_DOCS=1` rewrites `docs/settings.md` from the flags.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod check;
+mod documented;
 mod exit_codes;
 mod explain;
 mod explain_connections;
+mod ingresses;
+mod man;
 #[path = "../harness/ports.rs"]
 mod ports;
+mod readiness;
 mod responses;
 mod wrong_values;
 
@@ -16,7 +20,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -53,7 +57,7 @@ fn subcommands() -> Vec<String> {
 
 #[test]
 fn every_command_has_help_with_an_example_and_exit_codes() {
-    let names = "quickstart run controller check explain migrate status config top tap log-level shift echo completions";
+    let names = "quickstart run controller check explain migrate status config top tap log-level shift echo completions man";
     assert_eq!(subcommands().join(" "), names);
     for name in subcommands() {
         let help = stdout(&output(&[&name, "--help"]));
@@ -221,67 +225,6 @@ fn explain_says_how_the_proxy_refuses_a_request() {
     }
 }
 
-/// Lines of the console blocks of a document.
-fn examples(document: &Path) -> Vec<String> {
-    let text = fs::read_to_string(document).unwrap();
-    let mut inside = false;
-    let mut lines = Vec::new();
-    for line in text.lines() {
-        if let Some(language) = line.strip_prefix("```") {
-            inside = language == "sh";
-        } else if inside {
-            lines.push(line.to_owned());
-        }
-    }
-    lines
-}
-
-fn documents() -> Vec<PathBuf> {
-    let docs = fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
-    let mut documents: Vec<PathBuf> = docs.map(|entry| entry.unwrap().path()).collect();
-    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    documents.push(Path::new(ROOT).join("README.md"));
-    documents
-}
-
-#[test]
-fn examples_in_documentation_work() {
-    let mut tried = 0;
-    for document in documents() {
-        for line in examples(&document) {
-            let program = line
-                .strip_prefix("portcullis ")
-                .or(line.strip_prefix("cargo run -- "));
-            let Some(arguments) = program else { continue };
-            let is_explanation = arguments.starts_with("explain ");
-            let quick =
-                arguments.starts_with("check ") || is_explanation && !arguments.contains("--admin");
-            let script = format!(
-                "portcullis {arguments}{}",
-                if quick { "" } else { " --help" }
-            );
-            let bin = Path::new(env!("CARGO_BIN_EXE_portcullis"))
-                .parent()
-                .unwrap()
-                .display();
-            let shell = format!("PATH={bin}:$PATH; {script}");
-            let output = Command::new("sh")
-                .args(["-c", &shell])
-                .current_dir(ROOT)
-                .output()
-                .unwrap();
-            assert!(
-                output.status.success(),
-                "{}: {line}\n{}",
-                document.display(),
-                stdout(&output)
-            );
-            tried += 1;
-        }
-    }
-    assert!(tried >= 5, "only {tried} examples were found");
-}
-
 #[test]
 fn settings_reference_matches_flags() {
     let path = Path::new(ROOT).join("docs/settings.md");
@@ -443,6 +386,9 @@ fn commands_that_quickstart_prints_work() {
     assert!(get(http, "/old/page", "").contains("/new/page"));
     let admin = address.parse().unwrap();
     assert!(get(admin, "/readyz", "").starts_with("HTTP/1.1 200"));
+    let ready = output(&["status", "--readiness", "--admin", &address]);
+    assert_eq!(ready.status.code(), Some(0), "{ready:?}");
+    assert_eq!(stdout(&ready), "ready\n");
     assert!(get(admin, "/metrics", "").contains(
         "portcullis_requests_total{namespace=\"default\",route=\"demo\",kind=\"HTTPRoute\""
     ));

@@ -10,6 +10,7 @@ pub(crate) fn api_version(kind: &str) -> &'static str {
         | "RateLimitPolicy" | "ReleaseBackend" | "RouteFilter" | "RoutePolicy"
         | "TelemetryPolicy" => "portcullis.dev/v1alpha1",
         "XBackend" | "XBackendTrafficPolicy" => "gateway.networking.x-k8s.io/v1alpha1",
+        "InferencePool" => "inference.networking.k8s.io/v1",
         "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
         _ => GATEWAY_API,
     }

@@ -36,7 +36,12 @@ pub(crate) fn backend() -> impl Strategy<Value = Value> {
         let group = "portcullis.dev";
         json!({"group": group, "kind": "ReleaseBackend", "name": name, "namespace": namespace, "port": port})
     });
-    prop_oneof![3 => of_cluster, 1 => external, 1 => import, 2 => releases]
+    let pool = (named("ip"), other_namespace(), of(select(vec![80, 81])));
+    let pool = pool.prop_map(|(name, namespace, port)| {
+        let group = "inference.networking.k8s.io";
+        json!({"group": group, "kind": "InferencePool", "name": name, "namespace": namespace, "port": port})
+    });
+    prop_oneof![3 => of_cluster, 1 => external, 1 => import, 2 => releases, 2 => pool]
 }
 
 pub(crate) fn xbackend() -> impl Strategy<Value = Value> {
@@ -157,6 +162,44 @@ pub(crate) fn release_backend() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A pool, mostly with a picker that is a Service.
+pub(crate) fn inference_pool() -> impl Strategy<Value = Value> {
+    let labels = select(vec![
+        json!({}),
+        json!({"app": "a"}),
+        json!({"app": "a", "release": "r0"}),
+    ]);
+    let ports = select(vec![
+        json!([]),
+        json!([{"number": 8080}]),
+        json!([{"number": 8080}, {"number": 8081}]),
+    ]);
+    let kind = prop_oneof![6 => Just("Service"), 1 => Just("ConfigMap")];
+    let mode = of(select(vec!["FailOpen", "FailClose"]));
+    let picker = (kind, named("v"), of(select(vec![80, 81, 82])), mode);
+    let picker = picker.prop_map(|(kind, name, port, mode)| {
+        let port = port.map(|number| json!({"number": number}));
+        json!({"kind": kind, "name": name, "port": port, "failureMode": mode})
+    });
+    let protocol = of(select(vec!["http", "kubernetes.io/h2c", "other"]));
+    let parts = (
+        metadata("ip"),
+        labels,
+        ports,
+        weighted(0.8, picker),
+        protocol,
+    );
+    parts.prop_map(|(metadata, labels, ports, picker, protocol)| {
+        json!({
+            "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": metadata,
+            "spec": {
+                "selector": {"matchLabels": labels}, "targetPorts": ports, "appProtocol": protocol,
+                "endpointPickerRef": picker,
+            },
+        })
+    })
+}
+
 pub(crate) fn pod() -> impl Strategy<Value = Value> {
     let labels = (of(select(vec!["a", "b"])), of(named("r")));
     let state = (
@@ -165,7 +208,12 @@ pub(crate) fn pod() -> impl Strategy<Value = Value> {
         weighted(0.2, Just("2026-01-01T00:00:00Z")),
     );
     let port = of(select(vec!["web", "other"]));
-    (metadata("pod"), labels, state, port).prop_map(|(mut metadata, labels, state, port)| {
+    let active = weighted(0.2, select(vec!["8080", "8081, x", ""]));
+    let parts = (metadata("pod"), labels, state, port, active);
+    parts.prop_map(|(mut metadata, labels, state, port, active)| {
+        if let Some(ports) = active {
+            metadata["annotations"] = json!({"inference.networking.k8s.io/active-ports": ports});
+        }
         let (host, is_ready, deleted) = state;
         metadata["labels"] = json!({});
         for (key, value) in [("app", labels.0.map(str::to_owned)), ("release", labels.1)] {

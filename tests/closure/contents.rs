@@ -78,6 +78,7 @@ pub(crate) fn grant(namespace: &str, from: (&str, &str), to: &str) -> Value {
     let group = |kind: &str| match kind {
         "XBackend" => "gateway.networking.x-k8s.io",
         "ServiceImport" => "multicluster.x-k8s.io",
+        "InferencePool" => "inference.networking.k8s.io",
         "AccessPolicy" | "RoutePolicy" => "portcullis.dev",
         "HTTPRoute" | "Gateway" => "gateway.networking.k8s.io",
         _ => "",

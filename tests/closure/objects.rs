@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::backends::{backend, pod, release_backend, service, service_import, slice, xbackend};
+use crate::backends::{
+    backend, inference_pool, pod, release_backend, service, service_import, slice, xbackend,
+};
 use crate::filters::referring_filters;
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io/v1";
@@ -49,6 +51,7 @@ pub(crate) fn object() -> impl Strategy<Value = Value> {
         2 => crate::filters::route_filter(),
         3 => xbackend(),
         4 => release_backend(),
+        4 => inference_pool(),
         6 => pod(),
         2 => service_import(),
         3 => secret(),
@@ -320,6 +323,7 @@ fn grant() -> impl Strategy<Value = Value> {
         of(named("v")).prop_map(|name| ("", "Service", name)),
         of(named("v")).prop_map(|name| ("multicluster.x-k8s.io", "ServiceImport", name)),
         of(named("rb")).prop_map(|name| ("portcullis.dev", "ReleaseBackend", name)),
+        of(named("ip")).prop_map(|name| ("inference.networking.k8s.io", "InferencePool", name)),
         of(named("cm")).prop_map(|name| ("", "ConfigMap", name)),
     ];
     let to = to.prop_map(|(group, kind, name)| json!({"group": group, "kind": kind, "name": name}));

@@ -1,8 +1,9 @@
-//! ReleaseBackends: the pods in a closure.
+//! ReleaseBackends and InferencePools: the pods in a closure.
 
 use std::collections::BTreeMap;
 
 use portcullis::api::core::Service;
+use portcullis::api::inference_pool::InferencePoolSpec;
 use portcullis::api::pod::Pod;
 use portcullis::api::release_backend::ReleaseBackend;
 use portcullis::snapshot::Snapshot;
@@ -10,13 +11,15 @@ use serde_json::{Value, json};
 
 use crate::contents::{Followed, class, http, object, route, slice};
 
-/// Checks that every pod of a closure is an endpoint of one of its ReleaseBackends: its labels are selected, or an
-/// EndpointSlice names it.
+/// Checks that every pod of a closure is an endpoint of one of its ReleaseBackends or InferencePools: its labels are selected,
+/// or an EndpointSlice names it.
 pub(crate) fn check_pods(closure: &Snapshot) {
     for pod in closure.pods.iter() {
         let namespace = &pod.metadata.namespace;
         let mut backends = closure.release_backends.in_namespace(namespace);
-        let is_endpoint = backends.any(|backend| has_endpoint(closure, backend, pod));
+        let mut pools = closure.inference_pools.in_namespace(namespace);
+        let is_endpoint = backends.any(|backend| has_endpoint(closure, backend, pod))
+            || pools.any(|pool| is_selected(&pool.spec, pod));
         assert!(
             is_endpoint,
             "{namespace}/{} is no endpoint",
@@ -38,9 +41,7 @@ fn has_endpoint(closure: &Snapshot, backend: &ReleaseBackend, pod: &Pod) -> bool
         .filter(|it| is_meant(it));
     services.any(
         |service| match selector(configured.unwrap_or(&Value::Null), service) {
-            Some(labels) => labels
-                .iter()
-                .all(|(key, value)| pod.metadata.labels.get(key) == Some(value)),
+            Some(labels) => selects(&labels, pod),
             None => {
                 let slices = closure.endpoint_slices.in_namespace(namespace);
                 let owner = |labels: &BTreeMap<String, String>| {
@@ -56,6 +57,18 @@ fn has_endpoint(closure: &Snapshot, backend: &ReleaseBackend, pod: &Pod) -> bool
             }
         },
     )
+}
+
+fn is_selected(pool: &InferencePoolSpec, pod: &Pod) -> bool {
+    let labels = &pool.selector.match_labels;
+    !labels.is_empty() && selects(labels, pod)
+}
+
+fn selects(labels: &BTreeMap<String, String>, pod: &Pod) -> bool {
+    let own = &pod.metadata.labels;
+    labels
+        .iter()
+        .all(|(key, value)| own.get(key) == Some(value))
 }
 
 /// Returns the labels of the pods that a configuration selects.
@@ -185,4 +198,50 @@ fn closure_includes_all_labelled_services_without_a_configuration() {
     // With two labelled Services, none is used. A data plane needs both to report that.
     let changes = followed.put(&service("other", mark()));
     assert_eq!(changes, ["one: -Pod apps/a +Service apps/other"]);
+}
+
+/// A pool of the pods of `shop`, with a picker, that Gateway `one` sends requests to.
+fn pool_scene() -> Followed {
+    let reference =
+        json!({"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "llm"});
+    let pool = json!({
+        "selector": {"matchLabels": {"app": "shop"}}, "targetPorts": [{"number": 8000}],
+        "endpointPickerRef": {"name": "epp", "port": {"number": 80}},
+    });
+    let mut without_address = pod("d", "shop");
+    without_address["status"] = json!({});
+    Followed::new([
+        class(),
+        http("one"),
+        http("two"),
+        route("apps", "r", "one", reference),
+        object("InferencePool", "apps", "llm", pool),
+        service("epp", json!({})),
+        slice("apps", "epp", "10.0.1.1"),
+        pod("a", "shop"),
+        pod("c", "other"),
+        without_address,
+    ])
+}
+
+#[test]
+fn closure_includes_pods_and_picker_of_a_pool() {
+    let mut followed = pool_scene();
+    let expected = [
+        "EndpointSlice apps/epp-x",
+        "HTTPRoute apps/r",
+        "InferencePool apps/llm",
+        "Pod apps/a",
+        "Service apps/epp",
+    ];
+    assert_eq!(followed.of("one"), expected);
+    assert!(followed.of("two").is_empty());
+    assert_eq!(followed.put(&pod("c", "shop")), ["one: +Pod apps/c"]);
+    assert_eq!(followed.put(&pod("d", "shop")), ["one: +Pod apps/d"]);
+    assert_eq!(followed.put(&pod("a", "other")), ["one: -Pod apps/a"]);
+    let validation = json!({"hostname": "h", "wellKnownCACertificates": "System"});
+    let targets = json!([{"group": "", "kind": "Service", "name": "epp"}]);
+    let policy = json!({"targetRefs": targets, "validation": validation});
+    let policy = object("BackendTLSPolicy", "apps", "p", policy);
+    assert_eq!(followed.put(&policy), ["one: +BackendTLSPolicy apps/p"]);
 }

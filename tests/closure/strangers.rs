@@ -91,6 +91,10 @@ fn stranger(kind: &str) -> Value {
         "ReleaseBackend" => {
             json!({"loadBalancer": {"v1.Service": {"name": "app"}}, "splitBy": "release", "releases": []})
         }
+        "InferencePool" => json!({
+            "selector": {"matchLabels": {"app": "app"}}, "targetPorts": [{"number": 80}],
+            "endpointPickerRef": {"name": "app", "port": {"number": 80}},
+        }),
         "AccessPolicy" => json!({
             "targetRefs": targets,
             "basic": {"secretRef": {"name": "x"}},

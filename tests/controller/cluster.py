@@ -52,7 +52,7 @@ class Cluster:
 
         return wait_for(f"Gateway {namespace}/{gateway} has {count} ready pods", look, seconds)
 
-    def is_rolled_out(self, namespace: str, name: str) -> dict:
+    def is_rolled_out(self, namespace: str, name: str, seconds: float = 60) -> dict:
         """Waits until a Deployment's rollout is complete: all replicas are updated and ready, and there are no others; returns the Deployment."""
 
         def look():
@@ -62,7 +62,7 @@ class Cluster:
             is_seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
             return is_seen and all(count == wanted for count in counts) and deployment
 
-        return wait_for(f"Deployment {namespace}/{name} is rolled out", look, 60)
+        return wait_for(f"Deployment {namespace}/{name} is rolled out", look, seconds)
 
     def address(self, namespace: str, gateway: str) -> str:
         """Address of a Gateway for clients."""

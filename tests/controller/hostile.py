@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A namespace that costs others as much as it can, with the rights of an application team: `hostile.py NAMESPACE VICTIM`.
+"""A namespace that costs others as much as it can, with the rights of an application team: `hostile.py NAMESPACE VICTIM ROUTES ATTACK`.
 
 Creates and changes objects until standard input ends: routes full of regular expressions, references to Secrets that do not
-exist, thousands of routes, Gateways that cannot be programmed, and conditions that change all the time. A separate process,
-so that its own work is not counted as a delay of others.
+exist, thousands of routes, Gateways that cannot be programmed, conditions that change all the time, and large credentials. ATTACK
+is a part of the names of attacks, or empty. A separate process, so that its own work is not counted as a delay of others.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 import threading
 
 from api import Api, Refused
-from objects import GATEWAY_API, gateway, parameters, parameters_ref, redirect
+from objects import GATEWAY_API, access_policy, gateway, listener_set, parameters, parameters_ref, redirect
 
 # Limits of the CRDs: rules of a route, matches of all its rules, listeners of a Gateway, certificates of a listener.
 RULES, MATCHES_OF_RULE, LISTENERS, CERTIFICATES = 16, 8, 64, 64
@@ -20,19 +20,22 @@ HEADERS = QUERY_PARAMS = 16
 PATTERN = r"\w{{6}}-{0}"
 RENAMED_EVERY_SECONDS = 1.5
 UNPROGRAMMABLE = 10
+# Objects with large values, and the length of these: a Secret has 1 MiB at most.
+LARGE_OBJECTS, LARGE = 4, 900_000
 
 
 class Hostile:
-    def __init__(self, namespace: str, victim: str, routes: int):
-        self._namespace, self._victim, self._routes = namespace, victim, routes
+    def __init__(self, namespace: str, victim: str, routes: int, only: str):
+        self._namespace, self._victim, self._routes, self._only = namespace, victim, routes, only
         self._api = Api()
         self._ends = threading.Event()
         self._writes, self._refused = 0, 0
 
     def run(self) -> None:
-        """Runs all attacks until standard input ends."""
-        attacks = [self._patterns, self._references, self._unprogrammable, self._status_churn, self._many_routes]
-        threads = [threading.Thread(target=self._repeat, args=(attack,), daemon=True) for attack in attacks]
+        """Runs the attacks until standard input ends."""
+        attacks = [self._patterns, self._references, self._unprogrammable, self._status_churn, self._many_routes, self._credentials]
+        chosen = (attack for attack in attacks if self._only in attack.__name__)
+        threads = [threading.Thread(target=self._repeat, args=(attack,), daemon=True) for attack in chosen]
         for thread in threads:
             thread.start()
         sys.stdin.read()
@@ -106,6 +109,27 @@ class Hostile:
         for one in range(self._routes):
             self._apply(redirect(self._namespace, f"many-{one}", ["own"], f"round-{number}.test", f"/{one}"))
 
+    def _credentials(self, number: int) -> None:
+        """Large Secrets and ConfigMaps, policies that name them, and what these are on: a route and a ListenerSet at the victim's
+        Gateway, which does not admit them. The ListenerSet comes last."""
+        own, names = self._namespace, [f"large-{one}" for one in range(LARGE_OBJECTS)]
+        text = f"{number}:" + "x" * LARGE
+        metadata = [{"namespace": own, "name": name} for name in names]
+        secrets = [{"apiVersion": "v1", "kind": "Secret", "metadata": one, "type": "Opaque", "stringData": {"auth": text}} for one in metadata]
+        maps = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": one, "data": {"ca.crt": text}} for one in metadata]
+        kinds = (("ListenerSet", "stranger"), ("HTTPRoute", "stranger"))
+        targets = [{"group": "gateway.networking.k8s.io", "kind": kind, "name": name} for kind, name in kinds]
+        policies = [access_policy(own, name, "edge", targetRefs=targets, basic={"secretRef": {"name": name}}) for name in names]
+        route = redirect(own, "stranger", [], f"round-{number}.test")
+        route["spec"]["parentRefs"] = [
+            {"namespace": self._victim, "name": "edge"},
+            {"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": "stranger"},
+        ]
+        refused = listener_set(own, "stranger", "edge", 9000 + number)
+        refused["spec"]["parentRef"]["namespace"] = self._victim
+        self._apply(*secrets, *maps, *policies, route, refused)
+        self._ends.wait(10)
+
 
 def _patterns_of(namespace: str, name: str, parents: list[str], mark: str) -> dict:
     """A route with the largest number of regular expressions that the CRD permits, all different."""
@@ -129,5 +153,5 @@ def _patterns_of(namespace: str, name: str, parents: list[str], mark: str) -> di
 if __name__ == "__main__":
     # Its own work must not take the processor from those that are measured.
     os.nice(10)
-    _, own, victim, count = sys.argv
-    Hostile(own, victim, int(count)).run()
+    _, own, victim, count, only = sys.argv
+    Hostile(own, victim, int(count), only).run()

@@ -10,11 +10,23 @@ import tempfile
 import time
 from pathlib import Path
 
-from api import condition
+from api import condition, wait_for
+from cluster import CONTROLLER_PODS, SYSTEM
 
 ISSUER = "https://login.example.com"
+CONTROLLER = "portcullis-controller"
+PERMISSION = "--allow-jwks-address=10.0.0.0/8"
+# Serves with a Handler.
+SERVE = """
+server = http.server.ThreadingHTTPServer(("", 8443), Handler)
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+tls.load_cert_chain("/keys/tls.crt", "/keys/tls.key")
+server.socket = tls.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
 # Sends the file /keys/jwks to each client.
-SERVER = """
+SERVER = (
+    """
 import http.server, ssl
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -23,12 +35,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-server = http.server.ThreadingHTTPServer(("", 8443), Handler)
-tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-tls.load_cert_chain("/keys/tls.crt", "/keys/tls.key")
-server.socket = tls.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
 """
+    + SERVE
+)
 
 
 class Key:
@@ -73,8 +82,11 @@ def certificate(host: str) -> tuple[str, str]:
 class Issuer:
     """The issuer in a namespace: a Deployment, a Service and a ConfigMap of the name `issuer`."""
 
-    def __init__(self, cluster, namespace: str, host: str):
+    def __init__(self, cluster, namespace: str, host: str, server: str = SERVER, *arguments: str):
         self._cluster, self._namespace = cluster, namespace
+        self._command = [sys.executable, "-c", server, *arguments]
+        # What its ConfigMap has besides keys and certificate.
+        self._more: dict[str, str] = {}
         self._certificate, self._key = certificate(host)
         self._metadata = {"namespace": namespace, "name": "issuer"}
 
@@ -83,7 +95,7 @@ class Issuer:
         container = {
             "name": "issuer",
             "image": "host",
-            "command": [sys.executable, "-c", SERVER],
+            "command": self._command,
             "volumeMounts": [{"name": "keys", "mountPath": "/keys"}],
             "readinessProbe": {"tcpSocket": {"port": 8443}, "periodSeconds": 1},
         }
@@ -100,7 +112,7 @@ class Issuer:
     def publish(self, *keys: Key) -> None:
         """Sets the keys that the issuer sends. Their ConfigMap also has the authority of its certificate."""
         published = json.dumps({"keys": [key.jwk() for key in keys]})
-        data = {"jwks": published, "tls.crt": self._certificate, "tls.key": self._key, "ca.crt": self._certificate}
+        data = {"jwks": published, "tls.crt": self._certificate, "tls.key": self._key, "ca.crt": self._certificate, **self._more}
         self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._metadata, "data": data})
 
     def sends(self, *keys: Key) -> bool:
@@ -129,3 +141,29 @@ def resolved(cluster, namespace: str, kind: str, name: str) -> dict:
     """The condition ResolvedRefs of a policy."""
     ancestors = cluster.api.get(kind, name, namespace).get("status", {}).get("ancestors", [])
     return condition(ancestors[0]["conditions"], "ResolvedRefs") if ancestors else {}
+
+
+def permit(cluster, namespace: str, is_permitted: bool) -> None:
+    """Has controllers, and the pods of the Gateway `edge`, that may ask addresses of the cluster, or may not. Restarts them unless it is so."""
+    before = {pod["metadata"]["uid"] for pod in cluster.controllers()}
+    containers = cluster.api.get("Deployment", CONTROLLER, SYSTEM)["spec"]["template"]["spec"]["containers"]
+    arguments = [argument for argument in containers[0]["args"] if argument != PERMISSION] + [PERMISSION] * is_permitted
+    if arguments != containers[0]["args"]:
+        containers[0]["args"] = arguments
+        cluster.api.patch("Deployment", CONTROLLER, SYSTEM, {"spec": {"template": {"spec": {"containers": containers}}}})
+        _replaced(cluster, before)
+
+    # The pods of the Gateway have the permission, too, and a new one has no keys before a controller has fetched them.
+    def have_it():
+        containers = cluster.is_rolled_out(namespace, "edge-portcullis")["spec"]["template"]["spec"]["containers"]
+        return (PERMISSION in containers[0]["args"]) == is_permitted
+
+    wait_for("the pods of the Gateway are new", have_it, 60)
+
+
+def _replaced(cluster, before: set[str]) -> None:
+    def are_new():
+        pods = cluster.api.list("Pod", SYSTEM, CONTROLLER_PODS)
+        return len(pods) == len(cluster.controllers()) == 2 and not before & {pod["metadata"]["uid"] for pod in pods}
+
+    wait_for("two new controllers are ready", are_new, 90)

@@ -5,14 +5,12 @@ import time
 import issuer
 from api import wait_for
 from checks import check
-from cluster import CONTROLLER_PODS, SYSTEM
+from cluster import SYSTEM
 from issuer import ISSUER, Issuer, Key
 from objects import access_policy, gateway, namespace, redirect
 
 NS = "login"
-CONTROLLER = "portcullis-controller"
 HOST = f"issuer.{NS}.svc.cluster.local"
-PERMISSION = "--allow-jwks-address=10.0.0.0/8"
 
 
 def prepare(cluster):
@@ -37,37 +35,12 @@ def resolved(cluster) -> dict:
     return issuer.resolved(cluster, NS, "AccessPolicy", "tokens")
 
 
-def permit(cluster, is_permitted: bool) -> None:
-    """Restarts the controllers with or without permission for addresses of the cluster."""
-    before = {pod["metadata"]["uid"] for pod in cluster.controllers()}
-    containers = cluster.api.get("Deployment", CONTROLLER, SYSTEM)["spec"]["template"]["spec"]["containers"]
-    arguments = [argument for argument in containers[0]["args"] if argument != PERMISSION]
-    containers[0]["args"] = arguments + [PERMISSION] * is_permitted
-    cluster.api.patch("Deployment", CONTROLLER, SYSTEM, {"spec": {"template": {"spec": {"containers": containers}}}})
-    replaced(cluster, before)
-
-    # The pods of the Gateway have the permission, too, and a new one has no keys before a controller has fetched them.
-    def have_it():
-        containers = cluster.is_rolled_out(NS, "edge-portcullis")["spec"]["template"]["spec"]["containers"]
-        return (PERMISSION in containers[0]["args"]) == is_permitted
-
-    wait_for("the pods of the Gateway are new", have_it, 60)
-
-
-def replaced(cluster, before: set[str]) -> None:
-    def are_new():
-        pods = cluster.api.list("Pod", SYSTEM, CONTROLLER_PODS)
-        return len(pods) == len(cluster.controllers()) == 2 and not before & {pod["metadata"]["uid"] for pod in pods}
-
-    wait_for("two new controllers are ready", are_new, 90)
-
-
 @check("controllers fetch keys from addresses of the cluster only if the operator permits it")
 def needs_permission(cluster):
     refused = wait_for("the policy says it", lambda: resolved(cluster).get("reason") == "KeySetNotFetched" and resolved(cluster), 30)
     assert "--allow-jwks-address" in refused["message"], refused
     assert (status(cluster, None), status(cluster, cluster.old)) == (401, 500)
-    permit(cluster, True)
+    issuer.permit(cluster, NS, True)
     wait_for("its tokens are valid", lambda: status(cluster, cluster.old) == 302, 30)
     wait_for("the policy says it", lambda: resolved(cluster).get("status") == "True", 30)
     assert status(cluster, cluster.new) == 401
@@ -109,4 +82,3 @@ def rotates(cluster):
     cluster.issuer.publish(cluster.new)
     wait_for("tokens of the old key are not valid", lambda: status(cluster, cluster.old) == 401, 30)
     assert status(cluster, cluster.new) == 302
-    permit(cluster, False)

@@ -1,5 +1,5 @@
-"""A hostile namespace beside another: the other's changes are live at once, its statuses are written soon, and the lease never
-lapses."""
+"""A hostile namespace beside another: what the Gateway does not admit does not reach its pod, the other's changes are live at once,
+its statuses are written soon, and the lease never lapses."""
 
 import http.client
 import os
@@ -25,6 +25,8 @@ ROUTES = scaled(1000)
 # share the cores with all others. What waits for the work of the hostile namespace is late by many seconds.
 LIVE_FACTOR, LIVE_FLOOR = 5, 1000
 CHANGE_EVERY_SECONDS = 0.1
+# How much memory of the pod may move by what its Gateway does not admit. That is more than what a few changes of routes leave behind.
+MOVED = 2 << 20
 PROGRAM = Path(__file__).with_name("hostile.py")
 
 
@@ -36,9 +38,9 @@ def prepare(cluster):
 
 
 @contextmanager
-def hostile_namespace():
-    """Runs the hostile program meanwhile."""
-    command = [sys.executable, str(PROGRAM), HOSTILE, NS, str(ROUTES)]
+def hostile_namespace(attack: str = ""):
+    """Runs the hostile program meanwhile, with all attacks or with one."""
+    command = [sys.executable, str(PROGRAM), HOSTILE, NS, str(ROUTES), attack]
     program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         yield
@@ -170,6 +172,36 @@ def resident(cluster) -> str:
     peak = lambda pod: int(Path(f"/proc/{process(pod)}/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024  # noqa: E731
     controllers = "+".join(str(peak(pod)) for pod in cluster.controllers())
     return f"controllers {controllers} MiB, pod {peak(cluster.replicas(NS, 'edge', 1)[0])} MiB"
+
+
+def held(pod: dict) -> int:
+    """The least anonymous memory of a pod's process in a while, in bytes: it gives back what is free every two seconds."""
+    status, readings = Path(f"/proc/{process(pod)}/status"), []
+    for _ in range(10):
+        readings.append(int(status.read_text().partition("RssAnon:")[2].split()[0]) << 10)
+        time.sleep(0.25)
+    return min(readings)
+
+
+@check(f"what a hostile namespace writes that the Gateway does not admit moves its pod by at most {MOVED >> 20} MiB")
+def unmoved(cluster):
+    # The first changes make the pod allocate what later ones use again.
+    changes(cluster, 1, "warm")
+    pod = cluster.replicas(NS, "edge", 1)[0]
+    before = held(pod)
+
+    def is_refused():
+        stranger = cluster.api.get("ListenerSet", "stranger", HOSTILE)
+        return stranger and has(stranger.get("status", {}).get("conditions", []), "Accepted", "False", stranger["metadata"]["generation"])
+
+    with hostile_namespace("credentials"):
+        wait_for("its ListenerSet is not accepted", is_refused, 60)
+    # The pod has a change that is younger.
+    cluster.apply(redirect(NS, "page", ["edge"], "younger.test"))
+    Client(cluster.address(NS, "edge")).wait_for("younger.test")
+    moved = held(pod) - before
+    assert moved <= MOVED, f"{moved / (1 << 20):.1f} MiB of {before >> 20} MiB"
+    return f"{moved / (1 << 20):.1f} MiB of {before >> 20} MiB"
 
 
 @check(

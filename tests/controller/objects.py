@@ -50,6 +50,18 @@ def to_backend(namespace: str, name: str, parents: list[str], service: str, kind
     return _route(kind, namespace, name, parents, [{"backendRefs": [{"name": service, "port": port}]}])
 
 
+def on_path(route: dict, name: str) -> dict:
+    """The route, for paths below /NAME only."""
+    route["spec"]["rules"][0]["matches"] = [{"path": {"type": "PathPrefix", "value": f"/{name}"}}]
+    return route
+
+
+def htpasswd(namespace: str, name: str) -> dict:
+    """A Secret with the user `a`, whose password is `a`."""
+    data = {"auth": "a:{SHA}hvfkN/qlp/zhXR3cuerq6jd2Z7g="}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": namespace, "name": name}, "type": "Opaque", "stringData": data}
+
+
 def listener_set(namespace: str, name: str, parent: str, port: int) -> dict:
     spec = {
         "parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": parent},

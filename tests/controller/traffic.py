@@ -21,10 +21,21 @@ def status_of(address: str, port: int) -> int:
 
 
 class Load:
-    """Sends `rate` requests a second to `address` while entered, with these methods in turn."""
+    """Sends `rate` requests a second to `address` while entered, with these methods in turn, for paths below `prefix`."""
 
-    def __init__(self, address: str, port: int, rate: int = 300, kept: int = 8, fresh: int = 2, methods: tuple[str, ...] = ("GET", "POST")):
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        rate: int = 300,
+        kept: int = 8,
+        fresh: int = 2,
+        methods: tuple[str, ...] = ("GET", "POST"),
+        prefix: str = "",
+        headers: dict[str, str] | None = None,
+    ):
         self._address, self._port = address, port
+        self._prefix, self._headers = prefix, headers or {}
         self._pause = (kept + fresh) / rate
         self._methods = methods
         self._ends = threading.Event()
@@ -66,7 +77,7 @@ class Load:
             had = count if connection.sock else 0
             began = time.monotonic()
             try:
-                backend, is_last = self._exchange(connection, method, f"/{number}/{count}")
+                backend, is_last = self._exchange(connection, method, f"{self._prefix}/{number}/{count}")
                 self._note(backend, time.monotonic() - began)
             except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
                 kind = "kept" if had else "new"
@@ -84,10 +95,9 @@ class Load:
             self.connections += 1
         return http.client.HTTPConnection(self._address, self._port, timeout=TIMEOUT)
 
-    @staticmethod
-    def _exchange(connection: http.client.HTTPConnection, method: str, path: str) -> tuple[str, bool]:
+    def _exchange(self, connection: http.client.HTTPConnection, method: str, path: str) -> tuple[str, bool]:
         """The pod that responded, and whether the connection closes."""
-        connection.request(method, path, BODY if method == "POST" else None)
+        connection.request(method, path, BODY if method == "POST" else None, self._headers)
         answer = connection.getresponse()
         body = answer.read()
         if answer.status != 200:

@@ -1,10 +1,11 @@
-//! What docs/install.md says about the manifests and the controller: CRDs, the rights of the controller with the comments
-//! of its role, and Events. The manifests name kinds as they are and as they were before their release.
+//! What docs/install.md says about the manifests and the controller: CRDs, values for its flags, its rights with the
+//! comments of its role, and Events. The manifests name kinds as they are and as they were before their release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use portcullis::api::Kind;
+use portcullis::cli;
 use serde_json::Value;
 
 use crate::{files, generated, read, variants};
@@ -32,6 +33,56 @@ fn page_lists_the_crds() {
         .unwrap();
     }
     generated::check("docs/install.md", "crds", &table);
+}
+
+/// Names of the values in a line of a template.
+fn values(line: &str) -> impl Iterator<Item = &str> {
+    line.split(".Values.").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '.'));
+        &rest[..end.unwrap_or(rest.len())]
+    })
+}
+
+/// A flag that is new in the program needs a value, or a place in the template.
+#[test]
+fn page_lists_the_values_for_flags_of_the_controller() {
+    let template = read("deploy/helm/portcullis/templates/controller.yaml");
+    let lines: Vec<&str> = template.lines().map(str::trim).collect();
+    let defaults: Value =
+        serde_saphyr::from_str(&read("deploy/helm/portcullis/values.yaml")).unwrap();
+    let command = cli::command();
+    let controller = command.find_subcommand("controller").unwrap();
+    let mut table = "| flag | value |\n|---|---|\n".to_owned();
+    for argument in controller.get_arguments() {
+        let flag = format!("--{}", argument.get_long().unwrap());
+        let variable = argument.get_env().map(|it| it.to_str().unwrap());
+        let variable = variable.map(|name| format!("- name: {name}"));
+        let sets = |line: &&str| {
+            let is_flag = line.contains(&format!("{flag}=")) || line.ends_with(&flag);
+            is_flag || variable.as_deref() == Some(*line)
+        };
+        let index = lines.iter().position(sets);
+        let index = index.unwrap_or_else(|| panic!("the chart does not set {flag}"));
+        let (above, line, below) = (lines[index - 1], lines[index], lines[index + 1]);
+        let mut names: BTreeSet<&str> = values(line).collect();
+        if above.starts_with("{{- if ") || above.starts_with("{{- with ") {
+            names.extend(values(above));
+        }
+        if line.starts_with("- name: ") {
+            names.extend(values(below));
+        }
+        for name in &names {
+            let pointer = format!("/{}", name.replace('.', "/"));
+            assert!(defaults.pointer(&pointer).is_some(), "{flag}: {name}");
+        }
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let value = match names.is_empty() {
+            true => "set by the chart".to_owned(),
+            false => names.join(", "),
+        };
+        writeln!(table, "| `{flag}` | {value} |").unwrap();
+    }
+    generated::check("docs/install.md", "flags", &table);
 }
 
 /// The rules of a role, each with the comment above it or above the previous ones.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod alerts;
 mod conditions;
 mod errors;
 #[path = "../harness/generated.rs"]
@@ -10,10 +11,12 @@ mod generated;
 #[path = "../golden/healthy.rs"]
 mod healthy;
 mod installed;
+mod kept;
 mod links;
 mod names;
 mod places;
 mod security;
+mod versions;
 
 use std::fs;
 use std::path::{Path, PathBuf};

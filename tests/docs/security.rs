@@ -1,11 +1,12 @@
-//! The tables of docs/security.md: the tests that prove their rows exist, and so do the constants and settings of bounds.
+//! The tables of docs/security.md and docs/versions.md: the tests that prove their rows exist, and so do the constants and
+//! settings of bounds.
 
 use std::collections::BTreeSet;
 
 use crate::{files_below, read, root};
 
 /// Returns the cells of the rows of the tables whose header ends with these columns.
-fn rows<'a>(page: &'a str, columns: &str) -> Vec<Vec<&'a str>> {
+pub(crate) fn rows<'a>(page: &'a str, columns: &str) -> Vec<Vec<&'a str>> {
     let tables = page.split(columns).skip(1);
     let lines = tables.flat_map(|table| {
         let lines = table.lines().skip(2);
@@ -28,10 +29,11 @@ fn has_test(code: &str, name: &str) -> bool {
 }
 
 #[test]
-fn page_names_tests_that_exist() {
-    let page = read("docs/security.md");
+fn pages_name_tests_that_exist() {
+    let pages = ["docs/security.md", "docs/versions.md"].map(read);
+    let rows = pages.iter().flat_map(|page| rows(page, "| proof |"));
     let mut count = 0;
-    for row in rows(&page, "| proof |") {
+    for row in rows {
         let proofs: Vec<_> = quoted(row[row.len() - 1]).collect();
         assert!(!proofs.is_empty() || row.ends_with(&["none"]), "{row:?}");
         for proof in proofs {

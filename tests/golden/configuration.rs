@@ -29,6 +29,7 @@ static DEFAULTS: LazyLock<Value> = LazyLock::new(|| {
         "ResponseHeaders": changes,
         "backend": {"protocol": "Http1"},
         "tls": {"min_version": "Tls12"},
+        "Picker": {"timeouts": {"answer": {"nanos": 0, "secs": 300}, "connect": {"nanos": 0, "secs": 1}}},
         "client_certificate": certificate,
     })
 });

@@ -1,7 +1,7 @@
-//! Compares docs/gateway-api.md with the schemas of the API: every field has a row, every row has a field, and the
-//! goldens and tests that a row names exist.
+//! Compares docs/gateway-api.md and docs/policies.md with the schemas of the API: every field has a row, every row has a field,
+//! and the goldens and tests that a row names exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,15 @@ const KINDS: [&str; 8] = [
     "XBackendTrafficPolicy",
     "ReferenceGrant",
 ];
+
+/// Kinds that have a table in docs/policies.md, with the fields below `spec`.
+const POLICIES: [&str; 4] = [
+    "AccessPolicy",
+    "ClientPolicy",
+    "RateLimitPolicy",
+    "RoutePolicy",
+];
+const HEADER_OF_POLICIES: &str = "| field | meaning | example | test |";
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -84,6 +93,70 @@ fn rows() -> BTreeMap<String, Vec<Row>> {
     rows
 }
 
+/// A row of a policy.
+struct PolicyRow {
+    paths: Vec<String>,
+    /// Words of its texts in backquotes.
+    words: BTreeSet<String>,
+    /// The goldens and tests that cover it.
+    proofs: Vec<String>,
+}
+
+impl PolicyRow {
+    /// Reports whether it is about a field: it has its path, or one above it and the names below that.
+    fn is_about(&self, field: &str) -> bool {
+        let mut rests = self.paths.iter().filter_map(|path| {
+            let rest = field.strip_prefix(path.as_str())?;
+            (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
+        });
+        rests.any(|rest| {
+            let mut names = rest.split(['.', '[', ']']).filter(|it| !it.is_empty());
+            names.all(|name| self.words.contains(name))
+        })
+    }
+}
+
+/// Returns the rows of the tables of policies by kind.
+fn policy_rows() -> BTreeMap<String, Vec<PolicyRow>> {
+    let text = fs::read_to_string(root("docs/policies.md")).expect("the page");
+    let mut rows: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    let (mut kind, mut is_table) = ("", false);
+    for line in text.lines() {
+        kind = line.strip_prefix("## ").unwrap_or(kind);
+        is_table = line == HEADER_OF_POLICIES || (is_table && line.starts_with('|'));
+        if !is_table || !line.starts_with("| `") {
+            continue;
+        }
+        let cells: Vec<&str> = line.split(" | ").collect();
+        assert_eq!(cells.len(), 4, "{line}");
+        // Rows of one field say "with" or "without" what they are.
+        let field = cells[0].split(" with").next().unwrap_or_default();
+        let quoted_words = quoted(line);
+        let words = quoted_words
+            .iter()
+            .flat_map(|it| it.split(|letter: char| !letter.is_alphanumeric()));
+        rows.entry(kind.to_owned()).or_default().push(PolicyRow {
+            paths: quoted(field),
+            words: words.map(str::to_owned).collect(),
+            proofs: quoted(cells[3]),
+        });
+    }
+    rows
+}
+
+/// Returns the field that has a row: of the name and kind of another object, the reference.
+fn documented(field: &str) -> &str {
+    let Some((above, member)) = field.rsplit_once('.') else {
+        return field;
+    };
+    let reference = above.trim_end_matches("[]");
+    let is_member = ["group", "kind", "name", "namespace", "port"].contains(&member);
+    match is_member && (reference.ends_with("Ref") || reference.ends_with("Refs")) {
+        true => reference,
+        false => field,
+    }
+}
+
 /// Returns the texts in backquotes.
 fn quoted(cell: &str) -> Vec<String> {
     let parts = cell.split('`').skip(1).step_by(2);
@@ -131,8 +204,36 @@ fn page_has_a_row_for_every_field() {
 }
 
 #[test]
-fn page_names_goldens_and_tests_that_exist() {
-    for (paths, proofs) in rows().into_values().flatten() {
+fn page_of_policies_has_a_row_for_every_field() {
+    let rows = policy_rows();
+    let mut missing = Vec::new();
+    for kind in POLICIES {
+        let fields = fields(kind);
+        let rows = &rows[kind];
+        for (field, _) in fields.iter().filter(|(_, is_leaf)| **is_leaf) {
+            // Targets are those of all kinds, which have a section of their own.
+            let own = field.strip_prefix("spec.").map(documented);
+            let own = own.filter(|field| !field.starts_with("targetRefs"));
+            if own.is_some_and(|field| !rows.iter().any(|row| row.is_about(field))) {
+                missing.push(format!("{kind} {field}: add a row, or name it in one"));
+            }
+        }
+        let paths = rows.iter().flat_map(|row| &row.paths);
+        let unknown = paths.filter(|path| !fields.contains_key(&format!("spec.{path}")));
+        missing.extend(unknown.map(|path| format!("{kind} {path}: no such field, remove the row")));
+    }
+    assert!(
+        missing.is_empty(),
+        "docs/policies.md:\n{}",
+        missing.join("\n")
+    );
+}
+
+#[test]
+fn pages_name_goldens_and_tests_that_exist() {
+    let of_policies = policy_rows().into_values().flatten();
+    let of_policies = of_policies.map(|row| (row.paths, row.proofs));
+    for (paths, proofs) in rows().into_values().flatten().chain(of_policies) {
         for proof in proofs {
             let golden = root("tests/golden").join(format!("{proof}.yaml"));
             let test = root("tests").join(format!("{proof}.rs"));

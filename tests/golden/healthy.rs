@@ -37,7 +37,10 @@ pub(crate) static HEALTHY: LazyLock<Value> = LazyLock::new(|| {
             "TelemetryPolicy": of_controller(&["Accepted", "ResolvedRefs"]),
             "XBackendTrafficPolicy": of_controller(&["Accepted"]),
         },
-        "backends": {"XBackend": of_controller(&["Accepted", "ResolvedRefs"])},
+        "backends": {
+            "InferencePool": of_controller(&["Accepted", "ResolvedRefs"]),
+            "XBackend": of_controller(&["Accepted", "ResolvedRefs"]),
+        },
         "releaseBackends": {"ReleaseBackend": {
             "conditions": ["Accepted", "ResolvedRefs", "Programmed"],
             "releases": [],

@@ -2,6 +2,7 @@
 //! that tests can inspect it.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -34,6 +35,16 @@ impl Certificate {
     pub(crate) fn early(names: &[&str]) -> Self {
         Self::made(names, &rcgen::PKCS_ECDSA_P256_SHA256, |params| {
             params.not_before = rcgen::date_time_ymd(4000, 1, 1);
+        })
+    }
+
+    /// Returns a certificate that expires in some days.
+    pub(crate) fn ending(names: &[&str]) -> Self {
+        let days = Duration::from_secs(4 * 24 * 3600);
+        let now = UNIX_EPOCH.elapsed().expect("after 1970");
+        Self::made(names, &rcgen::PKCS_ECDSA_P256_SHA256, |params| {
+            params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now + days;
         })
     }
 

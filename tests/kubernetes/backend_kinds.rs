@@ -104,3 +104,43 @@ fn serves_a_service_import_once_its_crd_is_installed() {
     api.delete("EndpointSlice", "default", "shop-1");
     plane.wait_for("a.example", "503");
 }
+
+fn pool(origin: &Origin) -> String {
+    let port = origin.address.port();
+    format!(
+        "
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {{name: llm, namespace: default}}
+spec: {{selector: {{matchLabels: {{app: llm}}}}, targetPorts: [{{number: {port}}}]}}
+"
+    )
+}
+
+fn pod(ready: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: llm-a, namespace: default, labels: {{app: llm}}}}
+status: {{phase: Running, podIP: 127.0.0.1, conditions: [{{type: Ready, status: '{ready}'}}]}}
+"
+    )
+}
+
+#[test]
+fn serves_a_pool_and_its_pods_once_its_crd_is_installed() {
+    let api = Api::start();
+    let origin = Origin::hello();
+    api.set_served("InferencePool", false);
+    let backend = "{group: inference.networking.k8s.io, kind: InferencePool, name: llm}";
+    api.apply(&route_with("a", &format!("{{backendRefs: [{backend}]}}")));
+    api.apply(&pod("True"));
+    let plane = DataPlane::start(&api);
+    plane.wait_for("a.example", "500");
+    api.set_served("InferencePool", true);
+    api.apply(&pool(&origin));
+    plane.wait_for("a.example", "200");
+    api.apply(&pod("False"));
+    plane.wait_for("a.example", "503");
+}

@@ -23,6 +23,7 @@
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
 //! | the Pods of a ReleaseBackend cannot be listed | `pods` |
 //! | kinds that are not served or forbidden, and pages that expire, for commands that list once | `once` |
+//! | pods of a Gateway that are stale or do not run, for `portcullis status` | `fleet` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -33,6 +34,7 @@ mod credentials;
 mod events;
 mod experimental;
 mod faults;
+mod fleet;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod invalid;

@@ -1,5 +1,6 @@
 //! A cluster that `check` and `explain` read once: what is listed, what is absent, and what fails.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use kube::Config;
@@ -30,7 +31,7 @@ apiVersion: v1
 kind: Secret
 metadata: {name: tls, namespace: default}
 type: kubernetes.io/tls
-data: {}
+data: {tls.crt: '', tls.key: ''}
 ---
 apiVersion: v1
 kind: Secret
@@ -53,11 +54,17 @@ fn list(
     })
 }
 
+/// Writes a kubeconfig for the test API server.
+pub(crate) fn kubeconfig(api: &Api, folder: &Path) -> PathBuf {
+    let file = folder.join("kubeconfig");
+    std::fs::write(&file, api.kubeconfig(&json!({"token": "test"}))).unwrap();
+    file
+}
+
 /// Runs the program on the test API server.
-fn run(api: &Api, arguments: &[&str]) -> Output {
+pub(crate) fn run(api: &Api, arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
-    let kubeconfig = folder.path().join("kubeconfig");
-    std::fs::write(&kubeconfig, api.kubeconfig(&json!({"token": "test"}))).unwrap();
+    let kubeconfig = kubeconfig(api, folder.path());
     Command::new(env!("CARGO_BIN_EXE_portcullis"))
         .args(arguments)
         .arg("--kubeconfig")
@@ -66,7 +73,7 @@ fn run(api: &Api, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
@@ -235,6 +242,108 @@ fn explain_names_the_rule_of_the_cluster() {
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{out}");
     assert!(!out.contains("default/edge"), "{out}");
+}
+
+/// A Service with an endpoint, and one without.
+const SERVICES: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: default}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: app, namespace: default, labels: {kubernetes.io/service-name: app}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.1]}]
+ports: [{port: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: empty, namespace: default}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: portcullis.dev/v1alpha1
+kind: AccessPolicy
+metadata: {name: guarded, namespace: default}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: guarded}]
+  ipRules: {deny: [10.0.0]}
+";
+
+#[test]
+fn explain_says_of_a_cluster_what_it_says_of_a_folder() {
+    let filter = "{type: ExtensionRef, extensionRef: {group: portcullis.dev, kind: RouteFilter, name: missing}}";
+    let filtered = format!("{{filters: [{filter}], backendRefs: [{{name: app, port: 80}}]}}");
+    let rules = [
+        ("well", "{backendRefs: [{name: app, port: 80}]}", None),
+        (
+            "missing",
+            "{backendRefs: [{name: ap, port: 80}]}",
+            Some(500),
+        ),
+        ("port", "{backendRefs: [{name: app, port: 81}]}", Some(500)),
+        (
+            "kind",
+            "{backendRefs: [{kind: Pod, name: app, port: 80}]}",
+            Some(500),
+        ),
+        (
+            "foreign",
+            "{backendRefs: [{name: app, namespace: data, port: 80}]}",
+            Some(500),
+        ),
+        (
+            "zero",
+            "{backendRefs: [{name: app, port: 80, weight: 0}]}",
+            Some(500),
+        ),
+        ("filter", &*filtered, Some(500)),
+        (
+            "empty",
+            "{backendRefs: [{name: empty, port: 80}]}",
+            Some(503),
+        ),
+        (
+            "guarded",
+            "{backendRefs: [{name: app, port: 80}]}",
+            Some(500),
+        ),
+    ];
+    let mut documents = vec![EDGE.to_owned(), SERVICES.to_owned()];
+    documents.extend(rules.iter().map(|(host, rule, _)| route_with(host, rule)));
+    let (api, folder) = (Api::start(), tempfile::tempdir().unwrap());
+    documents.iter().for_each(|document| api.apply(document));
+    let file = folder.path().join("objects.yaml");
+    std::fs::write(&file, documents.join("\n---\n")).unwrap();
+    let hosts = rules.iter().map(|(host, _, status)| (*host, *status));
+    let requests = hosts.map(|(host, status)| (format!("http://{host}.example/"), status));
+    let refused = [
+        ("http://nobody.example/".to_owned(), Some(404)),
+        // No certificate can be used.
+        ("https://well.example/".to_owned(), None),
+    ];
+    for (url, status) in requests.chain(refused) {
+        let of_cluster = run(&api, &["explain", "--kubernetes", "-o", "json", &url]);
+        let of_folder = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+            .args(["explain", "-o", "json"])
+            .arg(&file)
+            .arg(&url)
+            .output()
+            .unwrap();
+        let outcome = |output: &Output| {
+            let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+            document["ports"][0]["outcome"].clone()
+        };
+        let (explained, expected) = (outcome(&of_cluster), outcome(&of_folder));
+        assert_eq!(explained, expected, "{url}");
+        assert_eq!(explained["status"], json!(status), "{url}: {explained}");
+        assert_eq!(
+            of_cluster.status.code(),
+            of_folder.status.code(),
+            "{url}: {explained}"
+        );
+    }
 }
 
 #[test]

@@ -102,10 +102,18 @@ spec:
 
     /// Returns time of the API server's last response, from the metrics.
     pub(crate) fn contact(&self) -> Option<String> {
+        self.metric("portcullis_api_server_contact_timestamp_seconds")
+    }
+
+    /// Returns the value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> Option<String> {
         let metrics = request(self.admin, "/metrics", "localhost")?;
-        let name = "portcullis_api_server_contact_timestamp_seconds ";
-        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::to_owned)
+        let value = |line: &str| {
+            line.strip_prefix(name)?
+                .strip_prefix(' ')
+                .map(str::to_owned)
+        };
+        metrics.lines().find_map(value)
     }
 
     pub(crate) fn is_alive(&self) -> bool {

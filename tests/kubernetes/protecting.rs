@@ -332,6 +332,41 @@ spec:
     wait_for_first(port, "a.example", "403");
 }
 
+/// A Service that had no endpoints gets some after a policy was written, whose event arrives last.
+#[test]
+fn first_endpoints_get_no_request_before_a_policy_that_is_older() {
+    for kind in ["AccessPolicy", "BackendTLSPolicy"] {
+        let (api, origin) = (Api::start(), Origin::hello());
+        api.apply("{apiVersion: v1, kind: Service, metadata: {name: a, namespace: default}, spec: {ports: [{port: 80}]}}");
+        api.apply(&route_with("a", "{backendRefs: [{name: a, port: 80}]}"));
+        let plane = DataPlane::start(&api);
+        plane.wait_for("a.example", "503");
+        api.delay(kind, true);
+        api.apply(&match kind {
+            "AccessPolicy" => access("policy", "a", "ipRules: {allow: [192.0.2.1]}"),
+            _ => tls("policy", "missing"),
+        });
+        serve(&api, &origin);
+        eventually(
+            || {
+                assert_eq!(plane.answer("a.example").as_deref(), Some("503"), "{kind}");
+                plane.log("EndpointSlice default/a-1: is new").len()
+            },
+            |lines| *lines > 0,
+        );
+        let waiting = || plane.metric("portcullis_waiting_objects");
+        eventually(waiting, |count| count.as_deref() == Some("1"));
+        api.delay(kind, false);
+        let refused = match kind {
+            "AccessPolicy" => "403",
+            _ => "500",
+        };
+        plane.wait_for("a.example", refused);
+        eventually(waiting, |count| count.as_deref() == Some("0"));
+        assert!(origin.requests().is_empty(), "{kind}");
+    }
+}
+
 /// The watch of the kind has found that the API server does not serve it, and asks again only now and then.
 #[test]
 fn new_route_is_not_served_before_a_policy_whose_kind_is_new() {

@@ -71,7 +71,7 @@ impl Watching {
             runtime.block_on(async {
                 tokio::select! {
                     () = record => {}
-                    () = provider.watch(sender, || {}) => {}
+                    () = provider.watch(sender, || {}, |_| {}) => {}
                     _ = ended => {}
                 }
             });

@@ -8,16 +8,10 @@ use super::{Source, expand};
 pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// Circles between files that are accepted, by their first file, with the reason.
-pub(crate) const ACCEPTED: &[(&str, &str)] = &[
-    (
-        "api/schema/cel",
-        "a node holds its compiled rules, and a rule compiles against its node",
-    ),
-    (
-        "http2/bodies",
-        "a body reports what it holds to the list of the worker, which fails bodies",
-    ),
-];
+pub(crate) const ACCEPTED: &[(&str, &str)] = &[(
+    "http2/bodies",
+    "a body reports what it holds to the list of the worker, which fails bodies",
+)];
 
 /// Returns the imports between files.
 pub(crate) fn between_files(sources: &[Source]) -> Imports {

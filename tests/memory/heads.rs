@@ -1,15 +1,16 @@
-//! A hundred connections with requests that no backend answers: their heads and trailers take a limited amount of memory,
-//! and those of others are not refused.
+//! A hundred connections with requests that no backend answers, and many with heads that are not complete: their heads and
+//! trailers take a limited amount of memory, and those of others are not refused.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::hostile::{
-    CONNECTIONS, FIELD, Idle, STREAMS, connect, open, origin, read_preface, request_head,
+    CONNECTIONS, FIELD, Idle, STREAMS, connect, connect_from_elsewhere, open, origin,
+    raise_descriptors, read_preface, read_request, request_head,
 };
-use super::{DATA, HEADERS, HTTP2, PING, PREFACE, SETTINGS, frame, next};
+use super::{DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, SETTINGS, TEST_TIMEOUT, frame, next};
 
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
@@ -121,4 +122,79 @@ fn short_heads_of_requests_that_wait_do_not_keep_their_read_buffers() {
         [section(1, stream, &head, 0), rest.clone()].concat()
     });
     assert_eq!(reset, 0, "short heads take little");
+}
+
+/// Reports whether the proxy keeps a connection, which does not block.
+fn is_open(client: &mut TcpStream) -> bool {
+    match client.read(&mut [0; 1024]) {
+        Ok(count) => count > 0,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// Leaves a head unfinished on each of many connections of one client, where it counts with `held` bytes. Checks that the client
+/// keeps its share alone, that all of it takes less than `limit` bytes, and that another client is served.
+fn leave_unfinished(begin: &[u8], held: usize, limit: u64) {
+    const CLIENTS: usize = 900;
+    // Half of what the workers have for all.
+    const SHARE: usize = 16 * 1024 * 1024;
+    raise_descriptors();
+    let (route, _) = origin(HTTP1, |socket, _| {
+        read_request(socket)?;
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        socket.write_all(response).ok()
+    });
+    let mut idle = Idle::start(&route);
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = connect(idle.port);
+        // Fails if the proxy has closed the connection.
+        let _ = client.write_all(begin);
+        client.set_nonblocking(true).unwrap();
+        idle.add(&client);
+        clients.push(client);
+        idle.measure();
+    }
+    idle.until(|| {
+        clients.retain_mut(is_open);
+        clients.len() <= SHARE / held
+    });
+    let mut polite = connect_from_elsewhere(idle.port);
+    polite.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let head = [unfinished_head().as_slice(), b"\r\n\r\n"].concat();
+    for part in head.chunks(head.len() / 2) {
+        polite.write_all(part).unwrap();
+    }
+    let mut status = [0; 12];
+    polite.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    idle.check_below(limit);
+}
+
+/// Returns a head of 56 KiB without its end.
+fn unfinished_head() -> Vec<u8> {
+    let begin = "GET / HTTP/1.1\r\nHost: a\r\nX: ".to_owned();
+    (begin + &"x".repeat(56 * 1024)).into_bytes()
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unfinished_heads_of_many_connections() {
+    let head = unfinished_head();
+    leave_unfinished(&head, 2 * head.len(), 30 * MIB);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unfinished_header_blocks_of_many_connections() {
+    // The beginning of a field with a value of 65,535 bytes (RFC 7541, 5.1). h2 permits 5 frames without an end.
+    const LONG_FIELD: [u8; 7] = [0, 1, b'x', 127, 0x80, 0xff, 3];
+    let part = [b'x'; 16 * 1024];
+    let begin = [&request_head("GET")[..], &LONG_FIELD].concat();
+    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    bytes.extend(frame(HEADERS, 0, 1, &begin));
+    for _ in 0..3 {
+        bytes.extend(frame(CONTINUATION, 0, 1, &part));
+    }
+    leave_unfinished(&bytes, 2 * 3 * part.len(), 48 * MIB);
 }

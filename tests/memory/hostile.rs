@@ -4,10 +4,14 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::iter;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 
 use super::{
     DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, Running, SETTINGS, TEST_TIMEOUT,
@@ -26,6 +30,7 @@ const SMALL: usize = 100;
 const LIMIT: u64 = 128 * MIB;
 /// What may stay after they have left.
 const REST: u64 = 32 * MIB;
+const RST_STREAM: u8 = 3;
 /// Window for responses that no body fills.
 pub(super) const OPEN: u32 = 0x7fff_0000;
 
@@ -197,6 +202,25 @@ pub(super) fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).unwrap()
 }
 
+/// Connects from another address of loopback.
+pub(super) fn connect_from_elsewhere(port: u16) -> TcpStream {
+    let [from, to] = [([127, 0, 0, 2], 0), ([127, 0, 0, 1], port)].map(SocketAddr::from);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+/// Makes room for both ends of many clients, in each of the tests that run at once.
+pub(super) fn raise_descriptors() {
+    let descriptors = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: descriptors.maximum,
+        ..descriptors
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+}
+
 /// Encodes the head of a request.
 pub(super) fn request_head(method: &str) -> Vec<u8> {
     let fields = [
@@ -227,18 +251,61 @@ pub(super) fn streams() -> impl Iterator<Item = u32> {
     (0..STREAMS as u32).map(|index| 2 * index + 1)
 }
 
-#[test]
-#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
-fn unread_streams_of_a_hundred_connections() {
-    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, usize::MAX));
-    let mut idle = Idle::start(&route);
+/// Opens streams whose responses are not read, and waits until the proxy has got `responses` of them and of others.
+fn leave_streams_unread(idle: &mut Idle, read: &AtomicUsize, responses: usize) {
     for _ in 0..CONNECTIONS {
         let client = connect(idle.port);
         open(&client, "GET", 5, 0);
         idle.add(&client);
         keep_open(client);
     }
-    idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
+    idle.until(|| read.load(Relaxed) == responses);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn unread_streams_of_a_hundred_connections() {
+    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, usize::MAX));
+    let mut idle = Idle::start(&route);
+    leave_streams_unread(&mut idle, &read, CONNECTIONS * STREAMS);
+    idle.check();
+}
+
+/// Counts the bytes that a client gets, and its streams that are reset.
+fn count_responses(client: &mut TcpStream, [bytes, resets]: &[Arc<AtomicUsize>; 2]) -> Option<()> {
+    loop {
+        match next(client)? {
+            (DATA, _, _, payload) => drop(bytes.fetch_add(payload.len(), Relaxed)),
+            (RST_STREAM, ..) => drop(resets.fetch_add(1, Relaxed)),
+            (PING, 0, _, payload) => client.write_all(&frame(PING, 1, 0, &payload)).ok()?,
+            _ => {}
+        }
+    }
+}
+
+/// Each hostile connection holds less than the polite one, whose streams share connections to the backend with theirs and have
+/// waited longest there.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn slow_downloads_go_on_beside_unread_streams_of_another_client() {
+    const PART: usize = 60_000;
+    let (route, read) = origin(HTTP2, |socket, read| respond(socket, read, usize::MAX));
+    let mut idle = Idle::start(&route);
+    let mut polite = connect_from_elsewhere(idle.port);
+    open(&polite, "GET", 5, 0);
+    idle.add(&polite);
+    let counts = [(); 2].map(|()| Arc::<AtomicUsize>::default());
+    let [bytes, resets] = counts.clone();
+    let mut reader = polite.try_clone().unwrap();
+    std::thread::spawn(move || count_responses(&mut reader, &counts));
+    idle.until(|| read.load(Relaxed) == STREAMS);
+    leave_streams_unread(&mut idle, &read, STREAMS + CONNECTIONS * STREAMS);
+    for stream in iter::once(0).chain(streams()) {
+        let window = frame(WINDOW_UPDATE, 0, stream, &OPEN.to_be_bytes());
+        polite.write_all(&window).unwrap();
+    }
+    idle.until(|| bytes.load(Relaxed) >= STREAMS * PART || resets.load(Relaxed) > 0);
+    assert_eq!(resets.load(Relaxed), 0, "downloads of a polite client");
     idle.check();
 }
 

@@ -6,10 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-use super::hostile::{Idle, origin, read_request};
+use super::hostile::{Idle, origin, raise_descriptors, read_request};
 use super::{HTTP1, MIB, TEST_TIMEOUT};
 
 /// Enough for the limits of all workers.
@@ -57,13 +56,7 @@ fn leave_unread(
     (headers, policy): (&str, &str),
     limit: u64,
 ) {
-    // Both ends of all clients, in each of the tests that run at once.
-    let descriptors = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: descriptors.maximum,
-        ..descriptors
-    };
-    setrlimit(Resource::Nofile, raised).unwrap();
+    raise_descriptors();
     let (route, begun) = origin(HTTP1, move |socket, begun| {
         respond(socket, begun, (head, &part), pace)
     });

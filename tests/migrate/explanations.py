@@ -33,6 +33,9 @@ STATUSES = [
            " or proxy-body-size"),
     Reason(to_slash, "", "ingress2gateway does not redirect from a path to that with a slash at its end, as nginx does"),
     Reason(status(301), "(permanent-redirect|from-to-www-redirect): RequestRedirect", "ingress2gateway ignores permanent-redirect"),
+    Reason(status(308), "permanent-redirect: RequestRedirect", "ingress2gateway ignores permanent-redirect"),
+    Reason(status(307), "temporal-redirect: RequestRedirect", "ingress2gateway ignores temporal-redirect"),
+    Reason(status(503), "limit-rpm: RateLimitPolicy", "ingress2gateway ignores limits"),
     Reason(status(302), "(temporal-redirect: RequestRedirect|app-root:)", "ingress2gateway ignores temporal-redirect and app-root"),
     Reason(status(401), "auth-type: AccessPolicy basic", "ingress2gateway ignores auth-type and auth-secret: its routes are open"),
     Reason(status(403), "(whitelist-source-range|allowlist-source-range|denylist-source-range): AccessPolicy", "ingress2gateway ignores lists of addresses: its"
@@ -63,6 +66,7 @@ PARTS = {
 }
 CANARY = Reason(lambda *_: True, "canary-weight:", "the canary of a weight gets requests by chance")
 BY_HEADER = Reason(lambda request, *_: "x-canary" in request.headers, "canary-by-header:", "ingress2gateway converts one way to select a canary alone")
+OTHER_CANARY = Reason(lambda *_: True, "canary-by-(cookie|header-pattern|header-value):", "ingress2gateway gives a canary without a weight a share of all requests")
 # What it makes that an API server refuses.
 REFUSED = "ingress2gateway makes an HTTPS listener without certificateRefs, which the API refuses: the controller has a default certificate"
 
@@ -82,7 +86,7 @@ def explain(application: object, report: list, request: object, ours: dict, thei
         return next((reason.because for reason in STATUSES if applies(reason, report, differing)), "")
     found = set()
     for part in sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
-        reasons = [BY_HEADER, CANARY] if part == "backend" else [PARTS[part]] if part in PARTS else []
+        reasons = [BY_HEADER, CANARY, OTHER_CANARY] if part == "backend" else [PARTS[part]] if part in PARTS else []
         because = next((reason.because for reason in reasons if applies(reason, report, differing)), "")
         if not because:
             return ""

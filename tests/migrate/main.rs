@@ -1,5 +1,6 @@
 //! Migration from ingress-nginx. Each folder of `cases` has the objects of an application (`input.yaml`), what they become
-//! (`output.yaml`) and the report (`report.txt`). `UPDATE_GOLDEN=1` rewrites the results.
+//! (`output.yaml`) and the report (`report.txt`), which `UPDATE_GOLDEN=1` rewrites, and a table of requests with the answers of
+//! ingress-nginx (`answers.txt`).
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 #![allow(
@@ -21,17 +22,16 @@ mod requests;
 #[allow(unused_imports, reason = "it re-exports what tests of the proxy need")]
 #[path = "../proxy/scene.rs"]
 mod scene;
+mod served;
+mod surroundings;
+mod table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use portcullis::migrate::annotations::ANNOTATIONS;
 use portcullis::migrate::{Migration, Name, Outcome, Settings, migrate};
 use portcullis::provider::file::written;
-
-/// The part of the cases that need no hand.
-const MIN_WITHOUT_HAND: f64 = 0.8;
-/// Number of the cases.
-const MIN_CASES: usize = 40;
 
 pub(crate) fn name(text: &str) -> Name {
     let (namespace, name) = text.split_once('/').unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 /// Settings of a case, from comments such as `# parent: infra/web` at its beginning.
-fn settings_of(text: &str) -> Settings {
+pub(crate) fn settings_of(text: &str) -> Settings {
     let mut settings = settings();
     for line in text.lines().take_while(|line| line.starts_with('#')) {
         let Some((key, value)) = line.trim_start_matches("# ").split_once(": ") else {
@@ -77,7 +77,7 @@ pub(crate) fn migrated(text: &str, settings: &Settings) -> Migration {
     migrate(&objects, settings).unwrap_or_else(|problems| panic!("{problems:#?}"))
 }
 
-fn cases() -> Vec<PathBuf> {
+pub(crate) fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/migrate/cases");
     let entries = fs::read_dir(folder).unwrap();
     let mut cases: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -85,7 +85,7 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
-fn run(case: &Path) -> Migration {
+pub(crate) fn run(case: &Path) -> Migration {
     let text = fs::read_to_string(case.join("input.yaml")).unwrap();
     assert!(
         text.starts_with("# "),
@@ -128,20 +128,34 @@ fn goldens() {
 }
 
 #[test]
-fn most_applications_need_no_hand() {
-    let cases = cases();
-    let with_hand: Vec<_> = cases
-        .iter()
-        .filter(|case| run(case).report.needs_hand())
+fn every_annotation_is_in_a_case() {
+    let inputs = cases().into_iter().map(|case| case.join("input.yaml"));
+    let inputs: String = inputs
+        .map(|path| fs::read_to_string(path).unwrap())
         .collect();
-    let without = cases.len() - with_hand.len();
-    assert!(cases.len() >= MIN_CASES, "{} cases", cases.len());
-    let part = without as f64 / cases.len() as f64;
-    assert!(
-        part >= MIN_WITHOUT_HAND,
-        "{without} of {}: {with_hand:#?}",
-        cases.len()
-    );
+    let is_missing =
+        |name: &&str| !inputs.contains(&format!("nginx.ingress.kubernetes.io/{name}: "));
+    let names = ANNOTATIONS.iter().map(|row| row.name);
+    let missing: Vec<_> = names.filter(is_missing).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn users_with_hashes_that_do_not_count_need_a_hand() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/migrate/cases/search/input.yaml");
+    let text = fs::read_to_string(case).unwrap();
+    let bcrypt = "$2y$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu";
+    assert!(text.contains(bcrypt));
+    for (hash, expected) in [
+        ("$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00", false),
+        ("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", false),
+        // Of `htpasswd -d`.
+        ("rqXexS6ZhobKA", true),
+    ] {
+        let text = text.replace(bcrypt, hash);
+        let report = migrated(&text, &settings_of(&text)).report;
+        assert_eq!(report.needs_hand(), expected, "{}", report.text());
+    }
 }
 
 #[test]

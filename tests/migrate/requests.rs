@@ -1,11 +1,11 @@
 //! Requests through migrated configuration, with a real backend behind it.
 
-use http::Method;
+use http::{Method, Response};
 
 use crate::client::Client;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
-use crate::origin::{Origin, full};
+use crate::origin::{Origin, empty, full};
 use crate::scene::Scene;
 use crate::{migrated, settings};
 
@@ -37,6 +37,11 @@ fn set(name: &str, value: &str) -> String {
 /// Serves what these Ingresses become.
 async fn serve(ingresses: &[String]) -> (Scene, Origin) {
     let origin = Origin::echo("origin").await;
+    (serve_to(&origin, ingresses), origin)
+}
+
+/// Serves what these Ingresses become, with this backend.
+fn serve_to(origin: &Origin, ingresses: &[String]) -> Scene {
     let migration = migrated(&ingresses.join("---\n"), &settings());
     assert_eq!(migration.report.faults, Vec::<String>::new());
     let files = migration.output.files().expect("YAML");
@@ -50,7 +55,7 @@ async fn serve(ingresses: &[String]) -> (Scene, Origin) {
         text.push_str(&document);
     }
     let write = |folder: &std::path::Path| crate::scene::write(folder, "objects.yaml", &text);
-    (Scene::prepared(write, |_| {}), origin)
+    Scene::prepared(write, |_| {})
 }
 
 async fn path(client: &mut Client, path: &str) -> String {
@@ -227,4 +232,41 @@ async fn headers_of_snippets_reach_clients_and_backends() {
     let received = answer.received();
     assert_eq!(received["headers"]["x-service"], "origin");
     assert_eq!(received["headers"]["x-real-ip"], "127.0.0.1");
+}
+
+/// nginx sends no POST again without `non_idempotent`, and here a status is retried for every method.
+#[tokio::test]
+async fn statuses_are_retried_only_where_nginx_repeats_every_method() {
+    let origin = Origin::new(|_| async {
+        let response = Response::builder().status(502).body(empty());
+        response.expect("a response")
+    })
+    .await;
+    let conditions = |text| set("proxy-next-upstream", text);
+    let usual = conditions("error timeout http_502");
+    let all = conditions("error timeout http_502 non_idempotent");
+    let without_connections = conditions("http_502 non_idempotent");
+    let scene = serve_to(
+        &origin,
+        &[
+            ingress("usual", &usual, &[("/", "Prefix")], false),
+            ingress("all", &all, &[("/all", "Prefix")], false),
+            ingress("some", &without_connections, &[("/some", "Prefix")], false),
+        ],
+    );
+    for (method, path, expected) in [
+        (Method::POST, "/", 1),
+        (Method::PATCH, "/", 1),
+        (Method::GET, "/", 1),
+        (Method::POST, "/some", 1),
+        (Method::POST, "/all", 3),
+    ] {
+        let mut client = Client::http1(scene.at(80)).await;
+        let before = origin.requests();
+        let request = client.request(method.clone(), "a.example.com", path);
+        let request = request.body(empty()).expect("a request");
+        assert_eq!(client.fetch(request).await.status, 502);
+        let requests = origin.requests() - before;
+        assert_eq!(requests, expected, "{method} {path}");
+    }
 }

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -42,6 +43,10 @@ STREAMS = 95
 # How long an attack takes if all come together.
 ROUND = 20
 HELLO = PREFACE + http2.settings()
+# Long beginnings without an end: of a head, of a header block, and of a ClientHello of 65,280 bytes in records of 15 KiB.
+HEAD = b"GET /one/x HTTP/1.1\r\nHost: hostile.test\r\nX: " + b"x" * 56_000
+BLOCK = HELLO + frame(HEADERS, 0, 1, GET) + frame(http2.CONTINUATION, 0, 1, b"\0\1x\x7f\x80\xff\3" + b"x" * 16_000) + frame(http2.CONTINUATION, 0, 1, b"x" * 16_000)
+HANDSHAKE = struct.pack(">BHHI", 22, 0x0301, 15 << 10, 0x0100FF00) + bytes((15 << 10) - 4) + (struct.pack(">BHH", 22, 0x0301, 15 << 10) + bytes(15 << 10)) * 3
 BAD_FRAMES = [
     PREFACE + b"GET / HTTP/1.1\r\n\r\n",
     HELLO + frame(DATA, 0, 0, b"x"),
@@ -66,10 +71,10 @@ BAD_FRAMES = [
 class Attack:
     """The connections of an attack, which are closed at its end."""
 
-    def __init__(self, port: int):
-        self.port, self.sockets, self.tasks = port, [], []
+    def __init__(self, port: int, tls_port: int):
+        self.port, self.tls_port, self.sockets, self.writers, self.tasks = port, tls_port, [], [], []
 
-    async def connect(self, data: bytes = b"", reads: bool = False) -> socket.socket:
+    async def connect(self, data: bytes = b"", reads: bool = False, port: int | None = None) -> socket.socket:
         """Opens a connection that sends `data`. If it does not read, little is received."""
         client = socket.socket()
         client.setblocking(False)
@@ -78,7 +83,7 @@ class Attack:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sockets.append(client)
         client.bind((ADDRESS, 0))
-        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port or self.port))
         SENT["connections"] += 1
         if data:
             await self.send(client, data)
@@ -116,6 +121,8 @@ class Attack:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for client in self.sockets:
             client.close()
+        for writer in self.writers:
+            writer.transport.abort()
 
 
 async def repeat(per_second: float, call) -> None:
@@ -366,20 +373,45 @@ async def unread_websockets(attack: Attack) -> None:
 
 
 async def idle_connections(attack: Attack) -> None:
-    """A hundred connections on which nothing happens."""
-    for _ in range(100):
-        await attack.connect()
+    """A hundred connections on which nothing happens, of each port."""
+    for at in range(200):
+        await attack.connect(port=(attack.port, attack.tls_port)[at % 2])
+
+
+async def unfinished_heads(attack: Attack) -> None:
+    """Long heads and header blocks without an end."""
+    for at in range(200):
+        await attack.connect((HEAD, BLOCK)[at % 2])
+
+
+async def unfinished_handshakes(attack: Attack) -> None:
+    """Long handshakes without an end."""
+    for _ in range(200):
+        await attack.connect(HANDSHAKE, port=attack.tls_port)
+
+
+async def unread_tls(attack: Attack) -> None:
+    """Large responses over TLS that are not read."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    for at in range(30):
+        # Beyond its limit, a reader reads no more.
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", attack.tls_port, ssl=tls, server_hostname=HOST, local_addr=(ADDRESS, 0), limit=1024)
+            attack.writers.append(writer)
+            SENT["connections"] += 1
+            writer.write(http1(f"/{('one', 'two')[at % 2]}/large"))
 
 
 ATTACKS = [
     unread_streams, small_frames, bad_requests, unread_events, cancelled_calls, slow_uploads, many_events, failing_backends, unread_responses,
     single_bytes, bad_frames, unread_websockets, idle_connections, floods, unread_uploads, long_heads, informational_responses, compressed_responses,
-    limited_requests, long_lines,
+    limited_requests, long_lines, unfinished_heads, unfinished_handshakes, unread_tls,
 ]  # fmt: skip
 
 
-async def carry_out(attack_of, port: int, seconds: float) -> None:
-    attack = Attack(port)
+async def carry_out(attack_of, ports: tuple[int, int], seconds: float) -> None:
+    attack = Attack(*ports)
     try:
         async with asyncio.timeout(seconds):
             with contextlib.suppress(ConnectionError):
@@ -391,32 +423,32 @@ async def carry_out(attack_of, port: int, seconds: float) -> None:
         await attack.end()
 
 
-async def in_turns(attacks: list, port: int, seconds: float) -> None:
+async def in_turns(attacks: list, ports: tuple[int, int], seconds: float) -> None:
     slot = max(1, min(5, seconds / len(attacks)))
     until, running, at = time.monotonic() + seconds, [], 0
     while (left := until - time.monotonic()) > 0.1:
         attack = attacks[at % len(attacks)]
         print("next: " + attack.__name__.replace("_", " "), flush=True)
-        running.append(asyncio.create_task(carry_out(attack, port, min(2 * slot, left))))
+        running.append(asyncio.create_task(carry_out(attack, ports, min(2 * slot, left))))
         at += 1
         await asyncio.sleep(min(slot, left))
     await asyncio.gather(*running)
 
 
-async def together(attacks: list, port: int, seconds: float) -> None:
+async def together(attacks: list, ports: tuple[int, int], seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0.1:
         print(f"next: all {len(attacks)} attacks", flush=True)
-        await asyncio.gather(*(carry_out(attack, port, min(ROUND, left)) for attack in attacks))
+        await asyncio.gather(*(carry_out(attack, ports, min(ROUND, left)) for attack in attacks))
 
 
-async def main(port: int, seconds: float, only: str, order: str) -> None:
+async def main(ports: tuple[int, int], seconds: float, only: str, order: str) -> None:
     # Warns of data that is sent on a connection that the peer has closed, as is usual here.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     os.nice(5)
     attacks = [attack for attack in ATTACKS if only in attack.__name__]
-    await (together if order == "together" else in_turns)(attacks, port, seconds)
+    await (together if order == "together" else in_turns)(attacks, ports, seconds)
     print(json.dumps(SENT), flush=True)
 
 
-asyncio.run(main(int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:]))
+asyncio.run(main((int(sys.argv[1]), int(sys.argv[2])), float(sys.argv[3]), *sys.argv[4:]))

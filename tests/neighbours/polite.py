@@ -1,8 +1,9 @@
-"""The polite clients: 200 calls per second over HTTP/1.1, HTTP/2, gRPC and WebSocket. A line per second says which calls ended, as JSON."""
+"""The polite clients: 200 calls per second over HTTP/1.1 in plain text and TLS, HTTP/2, gRPC and WebSocket. A line per second says which calls ended, as JSON."""
 
 import asyncio
 import json
 import os
+import ssl
 import struct
 import sys
 import time
@@ -13,7 +14,9 @@ from http2 import END_HEADERS, END_STREAM, HEADERS, frame
 RATE, TIMEOUT = 200, 10
 HOST, GRPC_HOST = "polite.test", "grpc.test"
 # Turns of the protocols: of 10 calls.
-TURNS = ["HTTP/1.1", "HTTP/2", "gRPC", "HTTP/1.1", "WebSocket", "HTTP/2", "HTTP/1.1", "gRPC", "HTTP/2", "WebSocket"]
+TURNS = ["HTTP/1.1", "HTTP/2", "gRPC", "HTTP/1.1", "WebSocket", "HTTP/2", "HTTPS", "gRPC", "HTTP/2", "WebSocket"]
+# Calls of a TLS connection: each further one needs a handshake.
+CALLS_PER_TLS = 5
 HTTP2_CONNECTIONS, WEBSOCKETS, CALLS_PER_WEBSOCKET = 4, 8, 50
 
 
@@ -34,13 +37,14 @@ def body(number: int) -> bytes:
 
 
 class Http1:
-    def __init__(self, port: int):
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None):
         self.port, self.idle = port, []
+        self.tls = {"ssl": tls, "server_hostname": HOST} if tls else {}
 
     async def call(self, number: int) -> None:
         while self.idle and self.idle[-1][0].at_eof():
             self.idle.pop()[1].close()
-        reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer, calls = self.idle.pop() if self.idle else (*await asyncio.open_connection("127.0.0.1", self.port, **self.tls), 1)
         try:
             content = body(number)
             path = f"/{('one', 'two')[number // 2 % 2]}/call"
@@ -53,7 +57,10 @@ class Http1:
         except BaseException:
             writer.close()
             raise
-        self.idle.append((reader, writer))
+        if self.tls and calls == CALLS_PER_TLS:
+            writer.close()
+        else:
+            self.idle.append((reader, writer, calls + 1))
 
     async def read(self, head: str, reader) -> bytes:
         if "content-length: " in head:
@@ -176,9 +183,11 @@ class WebSockets:
 
 
 class Load:
-    def __init__(self, port: int):
-        second = Http2(port)
-        self.protocols = {"HTTP/1.1": Http1(port).call, "HTTP/2": second.call, "gRPC": second.grpc, "WebSocket": WebSockets(port).call}
+    def __init__(self, port: int, tls_port: int):
+        second, tls = Http2(port), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # The certificate is the proxy's own.
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        self.protocols = {"HTTP/1.1": Http1(port).call, "HTTPS": Http1(tls_port, tls).call, "HTTP/2": second.call, "gRPC": second.grpc, "WebSocket": WebSockets(port).call}
         self.ended, self.running = [], set()
 
     async def call(self, protocol: str, number: int) -> None:
@@ -212,4 +221,4 @@ class Load:
         self.ended = []
 
 
-asyncio.run(Load(int(sys.argv[1])).run(time.monotonic() + float(sys.argv[2])))
+asyncio.run(Load(int(sys.argv[1]), int(sys.argv[2])).run(time.monotonic() + float(sys.argv[3])))

@@ -1,16 +1,16 @@
-// An OpenID provider for tests/oidc/run: oidc-provider with its own pages. Arguments: port, lifetime of access tokens in seconds, redirect URI, post-logout redirect
-// URI, and a file with its keys. Prints a line for each request for tokens.
+// An OpenID provider for tests/oidc/run: oidc-provider with its own pages. Arguments: port, lifetime of access tokens in seconds, redirect URIs and post-logout
+// redirect URIs, each with commas between them, and a file with its keys. Prints a line for each request for tokens.
 import { readFileSync } from "node:fs";
 import Provider from "oidc-provider";
 
-const [port, seconds, callback, logout, keys] = process.argv.slice(2);
+const [port, seconds, callbacks, logouts, keys] = process.argv.slice(2);
 const provider = new Provider(`http://localhost:${port}`, {
   clients: [
     {
       client_id: "web",
       client_secret: "canary-of-the-client-web-0123456789",
-      redirect_uris: [callback],
-      post_logout_redirect_uris: [logout],
+      redirect_uris: callbacks.split(","),
+      post_logout_redirect_uris: logouts.split(","),
       grant_types: ["authorization_code", "refresh_token"],
       response_types: ["code"],
     },

@@ -55,6 +55,7 @@ def faults(ports: dict[str, int], backends: dict[str, int], certificates: dict[s
 
     listeners = [
         {"name": "http", "port": ports["http"], "protocol": "HTTP"},
+        {"name": "database", "port": ports["tcp"], "protocol": "TCP"},
         *[{"name": "taken", "port": ports["taken"], "protocol": "HTTP"} for _ in range("taken" in ports)],
         listener("old", ports["https"], "old.example.com", "old"),
         listener("soon", ports["https"], HOST, "soon"),
@@ -86,6 +87,7 @@ def faults(ports: dict[str, int], backends: dict[str, int], certificates: dict[s
         route("web-copy", [rule("/cart", "next")]),
         route("secure", [rule("/secure", "secure")]),
         route("limited", [rule("/limited", "app")]),
+        document("TCPRoute", "database", {"parentRefs": [{"name": "edge"}], "rules": [{"backendRefs": [{"name": "next", "port": 80}]}]}),
         policy("RateLimitPolicy", "visitors", ("HTTPRoute", "limited"), {"rules": [{"name": "hourly", "limit": {"requests": 1, "per": "Hour"}}]}),
         policy("AccessPolicy", "office", ("Gateway", "edge"), {"ipRules": {"allow": ["127.0.0.0/9", "127.128.0.0/9"]}}),
         policy("AccessPolicy", "anyone", ("HTTPRoute", "web"), {"ipRules": {"allow": ["127.0.0.0/8", "192.0.2.0/24"]}}),

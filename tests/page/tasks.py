@@ -67,6 +67,7 @@ TASKS = [
     Task("Which file cannot be read, and where?", [], ["typo.yaml", "matchs"]),
     Task("Which backend has no endpoint?", [], ["Service default/empty:80", "has no ready endpoint"]),
     Task("Where do the requests of a route go, by weight?", [("part", "routes"), ("click", row("name=HTTPRoute+default%2Fweb"))], ["90 %", "10 %", "Service default/next:80"]),
+    Task("How many connections of a TCPRoute are open, and where do they go?", [("part", "routes"), ("click", row("name=TCPRoute+default%2Fdatabase"))], ["connections are open", "Service default/next:80 for TCP"]),
     Task("Which policies apply to a route?", [("write", SEARCH, "private"), ("click", row("name=HTTPRoute+default%2Fprivate"))], ["Credentials", "AccessPolicy default/staff"]),
     Task("Which policy permits more than another one?", [("part", "policies"), ("write", "#filter", "Loosens")], ["AccessPolicy default/anyone", "LoosensInherited"]),
     Task("Which limit refuses requests?", [("part", "limits")], ["hourly", "RateLimitPolicy default/visitors"]),

@@ -91,6 +91,36 @@ fn handshakes_beyond_the_limit_do_not_affect_others() {
 }
 
 #[test]
+fn large_handshakes_of_one_client_are_bounded_and_do_not_affect_others() {
+    const RECORD: u16 = 15 * 1024;
+    const RECORDS: usize = 4;
+    // Half of what a worker has for all, twice the bytes of each.
+    const MOST: u64 = 16 * 1024 * 1024 / 2 / (RECORDS as u64 * RECORD as u64);
+    let fixture = Fixture::with(Origin::hello(), |settings| settings.workers = 1);
+    // Each record has the type and the version, its length, and a part of a ClientHello of 65,280 bytes, which does not end.
+    let [high, low] = RECORD.to_be_bytes();
+    let mut record = vec![22, 3, 1, high, low];
+    record.resize(5 + usize::from(RECORD), 0);
+    let mut bytes = record.repeat(RECORDS);
+    bytes[5..9].copy_from_slice(&[1, 0, 0xff, 0]);
+    let begin = |_| {
+        let mut socket = socket(fixture.https());
+        // Fails if the proxy has ended the connection.
+        let _ = socket.write_all(&bytes);
+        socket
+    };
+    let stalled: Vec<_> = (0..MOST + 40).map(begin).collect();
+    let stats = &fixture.server.state().stats.connections;
+    fixture
+        .server
+        .until("the share of a client", |_| stats.open() <= MOST);
+    // A handshake of the usual size takes nothing of it.
+    assert_new_clients_are_served(&fixture);
+    drop(stalled);
+    fixture.is_healthy(20);
+}
+
+#[test]
 fn invalid_handshake_closes_at_once() {
     // The timeout of a handshake is an hour.
     let fixture = Fixture::new(Origin::hello());

@@ -125,22 +125,11 @@ fn every_crd_field_has_a_description() {
 
 #[test]
 fn chart_contains_the_crds() {
-    let chart = "deploy/helm/portcullis/crds";
-    assert_eq!(
-        names("deploy/crds"),
-        names(chart),
-        "deploy/render copies them"
-    );
-    for file in names(chart) {
-        let (one, two) = (
-            read(&format!("deploy/crds/{file}")),
-            read(&format!("{chart}/{file}")),
-        );
-        assert!(
-            one == two,
-            "{chart}/{file} differs: deploy/render copies it"
-        );
-    }
+    let folder = |name: &str| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        root.join(name).canonicalize().unwrap()
+    };
+    assert_eq!(folder("deploy/helm/portcullis/crds"), folder("deploy/crds"));
 }
 
 #[test]

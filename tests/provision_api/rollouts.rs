@@ -187,10 +187,10 @@ async fn skips_broken_gateway_after_the_deadline() {
     server
         .until("an event", |state| {
             let mut events = state.objects.iter().filter(|(key, _)| key.0 == "events");
-            let is_told = |event: &serde_json::Value| {
+            let is_reported = |event: &serde_json::Value| {
                 event["reason"] == "RolloutStalled" && event["regarding"]["name"] == "a"
             };
-            events.any(|(_, event)| is_told(event)).then_some(())
+            events.any(|(_, event)| is_reported(event)).then_some(())
         })
         .await;
 }

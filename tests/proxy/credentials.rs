@@ -24,6 +24,8 @@ pub(crate) const BCRYPT: &str = "$2y$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1
 /// `password`.
 pub(crate) const SHA_CRYPT: &str = "$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ5";
 /// `secret`.
+const APR1: &str = "$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0";
+/// `secret`.
 const SHA: &str = "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=";
 
 /// A Secret with these values.
@@ -81,7 +83,12 @@ async fn clients(address: SocketAddr) -> [Client; 2] {
 #[tokio::test]
 async fn requests_need_user_and_password() {
     let origin = Origin::echo("origin").await;
-    let all = [("alice", BCRYPT), ("bob", SHA_CRYPT), ("carol", SHA)];
+    let all = [
+        ("alice", BCRYPT),
+        ("bob", SHA_CRYPT),
+        ("carol", SHA),
+        ("erin", APR1),
+    ];
     let objects = before(&origin, &[users(&all), access("a", &gateway(), &basic())]);
     let scene = Scene::start(&objects);
     for mut client in clients(scene.at(80)).await {
@@ -91,6 +98,7 @@ async fn requests_need_user_and_password() {
             ("", "password"),
             ("dave", "password"),
             ("carol", "password"),
+            ("erin", "password"),
         ] {
             let answer = login(&mut client, user, password).await;
             assert_eq!(answer.status, 401, "{user}:{password}");
@@ -107,6 +115,7 @@ async fn requests_need_user_and_password() {
             ("alice", "password"),
             ("bob", "password"),
             ("carol", "secret"),
+            ("erin", "secret"),
         ] {
             // The second time, the password is remembered.
             for _ in 0..2 {
@@ -119,7 +128,7 @@ async fn requests_need_user_and_password() {
             assert_eq!(other.status, 401, "a remembered user");
         }
     }
-    assert_eq!(origin.requests(), 12);
+    assert_eq!(origin.requests(), 16);
 }
 
 #[tokio::test]

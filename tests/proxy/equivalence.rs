@@ -14,18 +14,20 @@ use bytes::Bytes;
 use http::Request;
 use serde_json::Value;
 
-use self::configuration::Configuration;
+use self::configuration::{Configuration, Origins};
 use self::dice::Dice;
 use self::meaning::{Meaning, Tokens};
-use self::spelling::{PROTECTED, Spelled};
+use self::spelling::{PROTECTED, Spelled, escaped_host};
 use crate::client::header_map;
 use crate::explain::comparison::canonical;
 use crate::harness::client::{self, Client};
 use crate::harness::h2::{self as peer, block_on};
-use crate::harness::origin::{self, Origin};
+use crate::harness::origin;
+use crate::harness::scale::scaled;
 use crate::scene::Scene;
 
-const SEEDS: std::ops::Range<u64> = 0..30;
+/// Number of configurations.
+const SEEDS: u32 = 30;
 /// Requests for each configuration, and how often each is spelled otherwise.
 const MEANINGS: usize = 7;
 const SPELLINGS: u32 = 4;
@@ -49,6 +51,9 @@ struct Decision {
     limits: String,
     location: Option<(String, Pairs)>,
     seen: Option<Seen>,
+    mirrored: Option<Seen>,
+    /// What the authorization server was asked.
+    asked: Option<Seen>,
 }
 
 type Pairs = Vec<(String, String)>;
@@ -110,21 +115,32 @@ impl Seen {
 /// A configuration in service.
 struct Served {
     scene: Scene,
-    origin: Origin,
+    origins: Origins,
+    mirrored: BTreeSet<String>,
 }
 
 impl Served {
     /// Returns the decision about a request, and what is left of the limit.
     async fn decide(&self, meaning: &Meaning, spelled: &Spelled) -> (Decision, Option<u32>) {
-        let before = self.origin.requests().len();
+        let Origins {
+            backend,
+            mirror,
+            server,
+        } = &self.origins;
+        let before = [backend, mirror, server].map(|it| it.requests().len());
         let answer = self.send(meaning, spelled).await;
         let header = |name: &str| answer.headers.get(name).cloned().unwrap_or_default();
-        let received = self.origin.requests().len() - before;
-        let seen = (received > 0).then(|| {
-            self.origin
-                .until("the body", |origin| origin.last().body.complete);
-            Seen::of(&self.origin.last())
+        let seen = (backend.requests().len() > before[0]).then(|| {
+            backend.until("the body", |origin| origin.last().body.complete);
+            Seen::of(&backend.last())
         });
+        let is_mirrored = seen.is_some() && self.mirrored.contains(&header("x-rule"));
+        let mirrored = is_mirrored.then(|| {
+            mirror.until("the copy", |it| it.requests().len() > before[1]);
+            Seen::of(&mirror.last())
+        });
+        let is_asked = server.requests().len() > before[2];
+        let asked = is_asked.then(|| Seen::of(&server.last()));
         let location = answer.headers.get("location").map(|location| {
             let path = location
                 .strip_prefix("/.")
@@ -139,6 +155,8 @@ impl Served {
             limits: header("ratelimit-policy"),
             location,
             seen,
+            mirrored,
+            asked,
         };
         (decision, left.map(|it| it.parse().expect("a number")))
     }
@@ -230,26 +248,39 @@ impl Served {
         explained
     }
 
-    /// Returns what the backend got in other spellings of headers that the proxy says or decides by, and in trailers with them.
-    fn aliases(&self, said: &[&str]) -> Pairs {
-        let request = self.origin.last();
-        let folded = |name: &str| -> String {
-            let symbol = |it: char| if it.is_ascii_alphanumeric() { it } else { '-' };
-            name.to_lowercase().chars().map(symbol).collect()
-        };
-        let is_said = |name: &str| said.contains(&&*folded(name));
-        let is_alias = |(name, _): &&(String, String)| is_said(name) && folded(name) != *name;
-        let is_credential = |name: &str| ["authorization", "cookie"].contains(&name);
-        let is_trailer = |(name, _): &&(String, String)| is_said(name) || is_credential(name);
-        let lower = |(name, value): &(String, String)| (name.to_lowercase(), value.clone());
-        let fields: Pairs = request.fields.0.iter().map(lower).collect();
-        let trailers: Pairs = request.body.trailers.0.iter().map(lower).collect();
-        let fields = fields.iter().filter(is_alias);
-        fields
-            .chain(trailers.iter().filter(is_trailer))
-            .cloned()
-            .collect()
+    /// Returns what backend and mirror got in other spellings of headers that the proxy says or decides by, and in trailers with
+    /// them.
+    fn aliases(&self, decision: &Decision, said: &[&str]) -> Pairs {
+        let Origins {
+            backend, mirror, ..
+        } = &self.origins;
+        let got = [
+            decision.seen.as_ref().map(|_| backend.last()),
+            decision.mirrored.as_ref().map(|_| mirror.last()),
+        ];
+        let got = got.iter().flatten();
+        got.flat_map(|request| aliases_in(request, said)).collect()
     }
+}
+
+/// Returns what a request says in other spellings of these headers, and in trailers with them.
+fn aliases_in(request: &origin::Request, said: &[&str]) -> Pairs {
+    let folded = |name: &str| -> String {
+        let symbol = |it: char| if it.is_ascii_alphanumeric() { it } else { '-' };
+        name.to_lowercase().chars().map(symbol).collect()
+    };
+    let is_said = |name: &str| said.contains(&&*folded(name));
+    let is_alias = |(name, _): &&(String, String)| is_said(name) && folded(name) != *name;
+    let is_credential = |name: &str| ["authorization", "cookie"].contains(&name);
+    let is_trailer = |(name, _): &&(String, String)| is_said(name) || is_credential(name);
+    let lower = |(name, value): &(String, String)| (name.to_lowercase(), value.clone());
+    let fields: Pairs = request.fields.0.iter().map(lower).collect();
+    let trailers: Pairs = request.body.trailers.0.iter().map(lower).collect();
+    let fields = fields.iter().filter(is_alias);
+    fields
+        .chain(trailers.iter().filter(is_trailer))
+        .cloned()
+        .collect()
 }
 
 /// Returns the headers that the policies of a request name, as far as its explanation shows them.
@@ -291,6 +322,8 @@ struct Met {
     statuses: BTreeMap<u16, usize>,
     limited: usize,
     identified: usize,
+    mirrored: usize,
+    asked: usize,
 }
 
 impl Met {
@@ -299,16 +332,22 @@ impl Met {
         self.limited += usize::from(!decision.limits.is_empty());
         let is_identified = |seen: &Seen| PROTECTED[..IDENTITY].iter().any(|name| seen.has(name));
         self.identified += usize::from(decision.seen.as_ref().is_some_and(is_identified));
+        self.mirrored += usize::from(decision.mirrored.is_some());
+        self.asked += usize::from(decision.asked.is_some());
     }
 }
 
 /// Adds what differs between the decisions about requests that mean the same.
 async fn check(seed: u64, tokens: &Tokens, met: &mut Met, differences: &mut Vec<String>) {
     let mut dice = Dice::of_seed(seed);
-    let origin = Origin::hello();
-    let configuration = Configuration::new(&mut dice, &origin, &tokens.key);
-    let scene = Scene::start(&configuration.objects);
-    let served = Served { scene, origin };
+    let mut more = Dice::of_seed(u64::MAX - seed);
+    let origins = Origins::new();
+    let configuration = Configuration::new([&mut dice, &mut more], &origins, &tokens.key);
+    let served = Served {
+        scene: Scene::start(&configuration.objects),
+        origins,
+        mirrored: configuration.mirrored,
+    };
     for number in 0..MEANINGS {
         let meaning = Meaning::new(&mut dice, tokens);
         let same = configuration.same_paths[usize::from(meaning.is_tls)];
@@ -344,10 +383,18 @@ async fn check(seed: u64, tokens: &Tokens, met: &mut Met, differences: &mut Vec<
             if other != explained {
                 differ("the explanation", &other, &spelled);
             }
-            let aliases = found.seen.as_ref().map(|_| served.aliases(&protected));
-            if aliases.as_ref().is_some_and(|aliases| !aliases.is_empty()) {
+            let aliases = served.aliases(&found, &protected);
+            if !aliases.is_empty() {
                 differ("other spellings", &aliases, &spelled);
             }
+        }
+        let escaped = Spelled {
+            host: escaped_host(meaning.host),
+            ..plain.clone()
+        };
+        let (found, _) = served.decide(&meaning, &escaped).await;
+        if found.status != 400 || found.seen.is_some() {
+            differ("the decision about an escaped host", &found, &escaped);
         }
     }
 }
@@ -356,8 +403,8 @@ async fn check(seed: u64, tokens: &Tokens, met: &mut Met, differences: &mut Vec<
 fn requests_that_mean_the_same_get_the_same_decision() {
     block_on(async {
         let (tokens, mut met, mut differences) = (Tokens::new(), Met::default(), Vec::new());
-        for seed in SEEDS {
-            check(seed, &tokens, &mut met, &mut differences).await;
+        for seed in 0..scaled(SEEDS) {
+            check(seed.into(), &tokens, &mut met, &mut differences).await;
         }
         assert!(
             differences.is_empty(),
@@ -371,6 +418,7 @@ fn requests_that_mean_the_same_get_the_same_decision() {
             is_met && met.limited >= 20 && met.identified >= 10,
             "{met:?}"
         );
+        assert!(met.mirrored > 0 && met.asked > 0, "{met:?}");
         assert!(
             count(307) > 0 && count(400) > 0 && count(404) > 0,
             "{met:?}"

@@ -16,16 +16,20 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use self::sent::{Connections, Sent, log};
+use crate::access_policy::access;
 use crate::admin::{metric, service_labels};
 use crate::client::{Client, get};
+use crate::harness::scale::scaled;
 use crate::harness::tls::Certificate;
 use crate::harness::yaml;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret};
 
-/// Requests for each configuration.
+/// Configurations, and requests for each of them.
+const CONFIGURATIONS: u32 = 6;
 const REQUESTS: usize = 500;
-const SEEDS: [u64; 4] = [1, 2, 3, 4];
+/// Requests for each configuration that are also explained from its folder.
+const FROM_FOLDER: usize = 5;
 
 const HOSTS: [&str; 7] = [
     "a.example.com",
@@ -103,45 +107,89 @@ impl Dice {
         let matches: Vec<_> = (0..self.0.random_range(1..4))
             .map(|_| self.condition())
             .collect();
-        let backends = (0..self.0.random_range(1..4)).map(|_| {
-            let name = self.one(&["one", "one", "two", "two", "missing"]);
-            json!({"name": name, "port": 80, "weight": self.0.random_range(0..2)})
-        });
-        let backends: Vec<_> = backends.collect();
-        json!({"matches": matches, "backendRefs": backends})
+        let backends: Vec<_> = (0..self.0.random_range(1..4))
+            .map(|_| self.backend())
+            .collect();
+        let mut rule = json!({"matches": matches, "backendRefs": backends});
+        if self.chance(8) {
+            let missing =
+                json!({"group": "portcullis.dev", "kind": "RouteFilter", "name": "missing"});
+            rule["filters"] = json!([{"type": "ExtensionRef", "extensionRef": missing}]);
+        }
+        rule
+    }
+
+    /// A backend, which may be missing, without endpoints or wrong.
+    fn backend(&mut self) -> Value {
+        let names = ["one", "one", "one", "two", "two", "two", "missing", "empty"];
+        let mut backend =
+            json!({"name": self.one(&names), "port": 80, "weight": self.0.random_range(0..2)});
+        match self.0.random_range(0..25) {
+            0 => backend["port"] = json!(81),
+            1 => backend["kind"] = json!("Pod"),
+            2 => backend["namespace"] = json!("data"),
+            _ => {}
+        }
+        backend
+    }
+
+    /// A policy of a route that is broken.
+    fn policy(&mut self, route: &str) -> String {
+        let spec = match self.chance(50) {
+            true => json!({"basic": {"secretRef": {"name": "missing"}}}),
+            false => json!({"ipRules": {"deny": ["nonsense"]}}),
+        };
+        access(route, &json!({"kind": "HTTPRoute", "name": route}), &spec)
+    }
+
+    /// The parent of a route: the Gateway or a listener of it, one of which may be missing.
+    fn parent(&mut self, listener: &str) -> String {
+        match self.0.random_range(0..20) {
+            0 => "other".to_owned(),
+            1 => "gateway/missing".to_owned(),
+            2..10 => "gateway".to_owned(),
+            _ => format!("gateway/{listener}"),
+        }
+    }
+
+    /// The Secret of a listener, which may be missing.
+    fn certificate(&mut self, index: usize) -> &'static str {
+        // With one of them, the port is open.
+        match index > 0 && self.chance(30) {
+            true => "missing",
+            false => "certificate",
+        }
     }
 
     fn objects(&mut self, fixed: &Objects) -> Objects {
-        let named = |name: &str, port, hostname: &str| match port {
-            443 => https(name, port, hostname, &["certificate"]),
-            _ => http(name, port, hostname),
-        };
-        let mut listeners = Vec::new();
+        let (mut listeners, mut texts) = (Vec::new(), Vec::new());
         for port in [80, 81, 443] {
             let mut hostnames = self.some(&HOSTNAMES, 4);
             if hostnames.is_empty() || self.chance(50) {
                 hostnames.push("");
             }
-            let names = hostnames.into_iter().enumerate();
-            listeners.extend(names.map(|(at, host)| (format!("l{port}-{at}"), port, host)));
+            for (index, hostname) in hostnames.into_iter().enumerate() {
+                let name = format!("l{port}-{index}");
+                texts.push(match port {
+                    443 => https(&name, port, hostname, &[self.certificate(index)]),
+                    _ => http(&name, port, hostname),
+                });
+                listeners.push(name);
+            }
         }
-        let texts: Vec<_> = listeners
-            .iter()
-            .map(|(name, port, hostname)| named(name, *port, hostname))
-            .collect();
         let mut objects = fixed.clone().with(yaml::gateway("gateway", &texts));
         for number in 0..self.0.random_range(5..25) {
-            let (listener, ..) = &listeners[self.0.random_range(0..listeners.len())];
-            let parent = match self.chance(50) {
-                true => "gateway".to_owned(),
-                false => format!("gateway/{listener}"),
-            };
+            let listener = &listeners[self.0.random_range(0..listeners.len())];
+            let parent = self.parent(listener);
             let hostnames = self.some(&HOSTNAMES, 2);
             let rules: Vec<_> = (0..self.0.random_range(1..4))
                 .map(|_| self.rule())
                 .collect();
             let (name, rules) = (format!("r{number}"), Value::from(rules).to_string());
             objects = objects.with(yaml::route(&name, &parent, &hostnames, &rules));
+            if self.chance(12) {
+                objects = objects.with(self.policy(&name));
+            }
         }
         objects
     }
@@ -198,6 +246,8 @@ fn compare(exchanged: &Exchanged, line: Option<&Value>, about: &str) {
     assert_eq!(ports.len(), 1, "{about}");
     let outcome = &ports[0]["outcome"];
     let Some((status, backend)) = done else {
+        let reason = outcome["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains("the handshake is refused"), "{about}");
         assert_eq!(outcome["route"], Value::Null, "{about}");
         return assert_eq!(outcome["status"], Value::Null, "{about}");
     };
@@ -214,11 +264,15 @@ fn compare(exchanged: &Exchanged, line: Option<&Value>, about: &str) {
         let listener = ports[0]["listener"][0].as_str().expect("a line");
         assert!(listener.contains("for the handshake, but"), "{about}");
     }
+    let error = logged("error");
     if outcome["route"].is_null() {
+        // That of the response.
+        assert_eq!(outcome["reason"], error, "{about}");
         return assert_eq!(outcome["status"], json!(status), "{about}");
     }
     if !outcome["status"].is_null() {
         assert_eq!(outcome["status"], json!(status), "{about}");
+        return assert_eq!(error, expected_error(outcome), "{about}");
     }
     let backends = ports[0]["backends"].as_array().expect("backends");
     let backends: Vec<_> = backends.iter().filter_map(Value::as_str).collect();
@@ -226,10 +280,65 @@ fn compare(exchanged: &Exchanged, line: Option<&Value>, about: &str) {
         let mut weighted = backends.iter().filter(|it| !it.starts_with("0.0 %"));
         weighted.any(|line| line.contains(part))
     };
-    match status {
-        200 => assert!(used(&format!("Service default/{backend}:80")), "{about}"),
-        500 => assert!(used("500"), "{about}"),
+    // Chance has chosen the backend.
+    let (part, expected) = match status {
+        200 => (format!("Service default/{backend}:80"), Value::Null),
+        500 => ("%  500: ".to_owned(), INVALID.into()),
+        503 => (" has no ready endpoint: 503".to_owned(), NO_ENDPOINT.into()),
         _ => panic!("{about}"),
+    };
+    assert!(used(&part), "{about}");
+    assert_eq!(error, expected, "{about}");
+}
+
+/// Errors of the access log.
+const INVALID: &str = "the route cannot be served as configured";
+const NO_ENDPOINT: &str = "the backend has no ready endpoint";
+
+/// Returns the error of the access log for what is explained to be broken.
+fn expected_error(outcome: &Value) -> &'static str {
+    let reason = outcome["reason"].as_str().expect("a reason");
+    match reason {
+        _ if reason.contains("AccessPolicy default/") => {
+            "a policy that protects the route is broken"
+        }
+        _ if reason.contains(" has no ready endpoint") => NO_ENDPOINT,
+        _ if reason.starts_with("all weights of ") => "the route has no backend",
+        _ => INVALID,
+    }
+}
+
+/// Sends requests at random, each after its explanation.
+async fn exchange(scene: &Scene, dice: &mut Dice, seed: u64) -> Vec<(Sent, Exchanged)> {
+    let mut connections = Connections::of(scene);
+    let mut all = Vec::new();
+    for number in 0..REQUESTS {
+        let sent = dice.request(format!("{seed}/{number}"));
+        let explained = connections.explain(&sent).await;
+        let done = connections.send(&sent).await;
+        let done = done.map(|answer| (answer.status, answer.name()));
+        all.push((sent, Exchanged { explained, done }));
+    }
+    all
+}
+
+/// Asserts that the command says of the folder what the proxy has said.
+fn compare_with_folder(scene: &Scene, all: &[(Sent, Exchanged)]) {
+    for (sent, exchanged) in all.iter().step_by(REQUESTS / FROM_FOLDER) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["explain", "-o", "json"]).arg(scene.folder());
+        command.arg(sent.described());
+        for header in sent.described_headers() {
+            command.args(["-H", &header]);
+        }
+        let explained: Value =
+            serde_json::from_str(&text(&command.output().expect("run"))).expect("JSON");
+        let outcome = |explained: &Value| explained["ports"][0]["outcome"].clone();
+        assert_eq!(
+            outcome(&explained),
+            outcome(&exchanged.explained),
+            "{sent:?}"
+        );
     }
 }
 
@@ -239,33 +348,41 @@ async fn says_what_the_proxy_does_for_random_requests() {
     let fixed = Objects::default()
         .service("one", &[one.address])
         .service("two", &[two.address])
+        .service("empty", &[])
         .with(secret("certificate", &Certificate::new(&["a.example.com"])));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("access.log");
-    let mut outcomes = BTreeMap::new();
     let mut sent_and_done = Vec::new();
-    for seed in SEEDS {
+    for seed in 1..=u64::from(scaled(CONFIGURATIONS)) {
         let mut dice = Dice(StdRng::seed_from_u64(seed));
         let scene = Scene::with(&dice.objects(&fixed), |settings| {
             settings.access_log.target = AccessLogTarget::File(file.clone());
         });
-        let mut connections = Connections::of(&scene);
-        for number in 0..REQUESTS {
-            let sent = dice.request(format!("{seed}/{number}"));
-            let explained = connections.explain(&sent).await;
-            let done = connections.send(&sent).await;
-            let done = done.map(|answer| (answer.status, answer.name()));
-            let status = done.as_ref().map_or(0, |(status, _)| *status);
-            *outcomes.entry(status).or_insert(0) += 1;
-            sent_and_done.push((sent, Exchanged { explained, done }));
-        }
+        let all = exchange(&scene, &mut dice, seed).await;
+        compare_with_folder(&scene, &all);
+        sent_and_done.extend(all);
     }
     let logged = sent_and_done.iter().filter(|(_, it)| it.done.is_some());
     let lines = log(&file, logged.count());
+    let (mut outcomes, mut errors) = (BTreeMap::new(), BTreeMap::new());
     for (sent, exchanged) in &sent_and_done {
-        compare(exchanged, lines.get(&sent.id), &format!("{sent:?}"));
+        let line = lines.get(&sent.id);
+        compare(exchanged, line, &format!("{sent:?}"));
+        let status = exchanged.done.as_ref().map_or(0, |(status, _)| *status);
+        *outcomes.entry(status).or_insert(0) += 1;
+        let error = line.and_then(|line| line["error"].as_str());
+        *errors.entry(error.unwrap_or_default()).or_insert(0) += 1;
     }
-    for status in [0, 200, 400, 404, 405, 421, 500] {
+    for error in [
+        INVALID,
+        NO_ENDPOINT,
+        "the route has no backend",
+        "a policy that protects the route is broken",
+    ] {
+        let count = errors.get(error).copied().unwrap_or(0);
+        assert!(count >= 20, "too few of {error}: {errors:?}");
+    }
+    for status in [0, 200, 400, 404, 405, 421, 500, 503] {
         let count = outcomes.get(&status).copied().unwrap_or(0);
         assert!(count >= 20, "too few of {status}: {outcomes:?}");
     }

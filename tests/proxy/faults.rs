@@ -11,9 +11,10 @@ use portcullis::settings::Ports;
 use serde_json::{Value, json};
 
 use crate::access_policy::access;
-use crate::api::{document, has_problems};
+use crate::api::{document, has_problems, portcullis_at, stdout};
 use crate::client::{Client, get};
 use crate::first_problem::{Problem, is_first, is_gone};
+use crate::harness::scale::scaled;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
 use crate::origin::Origin;
@@ -147,14 +148,58 @@ async fn busy_process_has_no_problem() {
     let echo = Origin::echo("echo").await;
     let text = Configuration::healthy(&echo).text();
     let scene = start(&text);
-    for number in 0..300 {
-        let mut client = match number % 10 {
-            0 => Client::tls(scene.at(443), "a.com", &tls::client(&["http/1.1"])).await,
-            _ => Client::http1(scene.at(80)).await,
-        };
-        assert_eq!(client.get("a.com", "/").await.status, 200);
+    let none: [&str; 0] = [];
+    for _ in 0..scaled(10) {
+        let mut kept = [
+            Client::http1(scene.at(80)).await,
+            Client::http2(scene.at(80)).await,
+            Client::tls(scene.at(443), "a.com", &tls::client(&["h2"])).await,
+        ];
+        for number in 0..300 {
+            let status = match kept.get_mut(number % 4) {
+                Some(client) => client.get("a.com", "/").await.status,
+                None => get(scene.at(80), "a.com", "/").await.status,
+            };
+            assert_eq!(status, 200);
+        }
+        // What is recent is all since the start.
+        has_problems(&scene, &none).await;
     }
     is_gone(&scene).await;
+}
+
+#[tokio::test]
+async fn problem_is_known_since_it_was_seen_first() {
+    let echo = Origin::echo("echo").await;
+    let mut scene = start(&Configuration::healthy(&echo).text());
+    let broken = |hosts| {
+        let mut configuration = Configuration::healthy(&echo);
+        configuration.backend()["name"] = json!("ap");
+        configuration.hosts = hosts;
+        configuration.text()
+    };
+    let mut known = None;
+    for hosts in [&[][..], &["a.com"]] {
+        scene
+            .change(|folder| write(folder, "objects.yaml", &broken(hosts)))
+            .await;
+        let problem = Problem {
+            kind: "object",
+            object: ROUTE,
+            texts: &["Service default/ap does not exist"],
+        };
+        is_first(&scene, &problem).await;
+        let problems = document(&scene, "problems").await;
+        let since = problems["problems"][0]["since"].as_str().expect("a time");
+        let since = since.to_owned();
+        let status = portcullis_at(scene.admin_address(), &["status"]).await;
+        let printed = stdout(&status);
+        assert!(
+            printed.contains(&format!(" (since {since})\n")),
+            "{printed}"
+        );
+        assert_eq!(*known.get_or_insert_with(|| since.clone()), since);
+    }
 }
 
 #[tokio::test]

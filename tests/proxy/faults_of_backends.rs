@@ -27,6 +27,7 @@ use crate::health_checks::{self, Checked, OK, until_failed};
 use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, Scene, to};
 use crate::tls_origin::{Authority, TlsOrigin};
+use crate::traces;
 
 const APP: &str = "Service default/app:80";
 const RULE: &str = "HTTPRoute default/route rule 0";
@@ -360,6 +361,33 @@ async fn limit_of_a_backend_is_the_first_problem() {
     is_first(&scene, &problem).await;
     gate.add_permits(1);
     sent.join_all().await;
+    is_gone(&scene).await;
+}
+
+#[tokio::test]
+async fn spans_that_a_collector_refuses_are_the_first_problem() {
+    // A status after which a message is not sent again.
+    let collector = Origin::new(|_| async {
+        let mut response = Response::new(empty());
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        response
+    });
+    let (collector, echo) = (collector.await, Origin::echo("echo").await);
+    let traced = objects(&[&echo], &to("app"))
+        .service("collector", &[collector.address])
+        .with(traces::policy(traces::ALL));
+    let mut scene = Scene::start(&traced);
+    requests(&scene, 1).await;
+    let problem = Problem {
+        kind: "telemetry",
+        object: "telemetry",
+        texts: &[
+            " spans and records of the access log were dropped in the last minute: their collector is away, too slow or refuses them",
+            "check it, or send it less by a TelemetryPolicy",
+        ],
+    };
+    is_first(&scene, &problem).await;
+    scene.replace(&objects(&[&echo], &to("app"))).await;
     is_gone(&scene).await;
 }
 

@@ -1,13 +1,14 @@
-//! Faults that clients notice before a request has a backend, and those of identity providers: each is the first problem while
-//! it lasts, with cause, object and remedy, and is gone after the repair.
+//! Faults that clients notice before a request has a backend, and those of identity providers and of other pods: each is the
+//! first problem while it lasts, with cause, object and remedy, and is gone after the repair.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use jsonwebtoken::Algorithm;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::access_policy::before;
+use crate::access_policy::{before, gateway};
 use crate::backend_limits::{gated, send};
 use crate::client::{connect, handshake, read_all};
 use crate::first_problem::{Problem, is_first, is_gone};
@@ -16,6 +17,7 @@ use crate::issuer::{Issuer, claims};
 use crate::jwks::{Answer, Published, change, until};
 use crate::origin::Origin;
 use crate::provider::{Browser, Provider};
+use crate::rate_limit_policy::{limits, per_hour};
 use crate::scene::{Objects, Scene, https, secret};
 
 #[tokio::test]
@@ -110,24 +112,62 @@ async fn issuer_of_tokens_that_is_away_is_the_first_problem() {
     is_gone(&scene).await;
 }
 
-#[tokio::test]
-async fn provider_that_refuses_the_client_of_a_policy_is_the_first_problem() {
+/// Signs a browser in at a provider that responds so, and removes the policy.
+async fn provider_is_first(failure: (u16, &'static str), status: u16, texts: &[&str]) {
     let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
     let mut scene = provider.scene(&origin, &json!({})).await;
-    provider.state().failure = Some((401, "{\"error\": \"invalid_client\"}"));
+    provider.state().failure = Some(failure);
     let mut browser = Browser::new(scene.at(80), "a.com").await;
     let location = browser.begin("/").await;
     let answer = browser.get(&provider.authorize(&location)).await;
-    assert_eq!(answer.status, 502);
+    assert_eq!(answer.status, status);
     let problem = Problem {
         kind: "signIn",
         object: "AccessPolicy default/",
+        texts,
+    };
+    is_first(&scene, &problem).await;
+    scene.replace(&before(&origin, &[])).await;
+    is_gone(&scene).await;
+}
+
+#[tokio::test]
+async fn provider_that_refuses_the_client_of_a_policy_or_is_away_is_the_first_problem() {
+    let texts = [
+        "1 of 1 requests for tokens failed in the last minute: the provider does not accept clientID or the client secret",
+        "compare them with the provider",
+    ];
+    provider_is_first((401, "{\"error\": \"invalid_client\"}"), 502, &texts).await;
+    let texts = [
+        "1 of 1 requests for tokens failed in the last minute: the provider is away or too slow",
+        "check it, and that this pod may connect to its token endpoint",
+    ];
+    provider_is_first((503, "{}"), 503, &texts).await;
+}
+
+#[tokio::test]
+async fn pod_that_shares_limits_and_is_away_is_the_first_problem() {
+    let origin = Origin::echo("origin").await;
+    let mut scene = Scene::start(&before(&origin, &[]));
+    let group = scene.state().table.load().limit_group().clone();
+    let pod = |name| (name, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    group.open();
+    group.set_pods("edge-0", ["edge-0", "edge-1"].map(pod));
+    let mut limit = per_hour("one", 2);
+    limit["scope"] = json!("Gateway");
+    limit["key"] = json!([{"type": "ClientIP"}]);
+    let policy = limits("a", &gateway(), &json!([limit]), None);
+    scene.replace(&before(&origin, &[policy])).await;
+    let problem = Problem {
+        kind: "peer",
+        object: "Pod edge-1",
         texts: &[
-            "1 of 1 requests for tokens failed in the last minute: the provider does not accept clientID or the client secret",
-            "compare them with the provider",
+            "does not respond to this pod: each admits its own part of the limits with scope Gateway",
+            "check that network policies permit connections between the pods to the port of --peers",
         ],
     };
     is_first(&scene, &problem).await;
+    group.set_pods("edge-0", ["edge-0"].map(pod));
     scene.replace(&before(&origin, &[])).await;
     is_gone(&scene).await;
 }

@@ -1,5 +1,6 @@
 //! Sign-in at an OpenID provider: browsers sign in, stay signed in while their tokens are refreshed, and sign out.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::Method;
@@ -41,7 +42,8 @@ async fn browser_signs_in_and_returns_to_its_page() {
     assert_eq!(answer.status, 302);
     assert_eq!(answer.header("location"), "http://a.com/page?a=b%20c&d");
     assert_eq!(answer.header("cache-control"), "no-store");
-    assert_eq!(browser.cookies.len(), 1, "{:?}", browser.cookies);
+    // One tells the browser from others.
+    assert_eq!(browser.cookies.len(), 2, "{:?}", browser.cookies);
     assert_eq!(origin.requests(), 0);
     let received = browser.get("/page").await.received();
     let header = |name: &str| {
@@ -68,6 +70,28 @@ async fn browser_signs_in_and_returns_to_its_page() {
     assert_eq!(provider.asked("authorization_code"), 1);
     let form = provider.state().asked[0].clone();
     assert!(!form.contains_key("client_secret"));
+}
+
+/// A browser that restores its tabs sends the requests of all before it has a cookie.
+#[tokio::test]
+async fn sign_ins_that_begin_at_one_moment_all_end() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let scene = provider.scene(&origin, &json!({})).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let (mut kept, mut locations) = (BTreeMap::new(), BTreeMap::new());
+    for _ in 0..20 {
+        let location = browser.begin("/").await;
+        // Of those in one slot, the last one stays.
+        locations.insert(browser.cookies[0].name.clone(), location);
+        let new = browser.cookies.drain(..);
+        kept.extend(new.map(|it| (it.name.clone(), it)));
+    }
+    assert!(locations.len() > 1, "{locations:?}");
+    browser.cookies = kept.into_values().collect();
+    for location in locations.values() {
+        let answer = browser.get(&provider.authorize(location)).await;
+        assert_eq!(answer.status, 302, "{location}: {answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -176,6 +200,45 @@ async fn sessions_end_with_their_tokens_or_their_time() {
 }
 
 #[tokio::test]
+async fn sessions_go_on_while_keys_are_rotated() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let objects = provider.objects(&origin, &json!({}));
+    let keys = tempfile::tempdir().expect("a folder");
+    let file = |key: &str| {
+        let file = keys.path().join(key);
+        std::fs::write(&file, key.repeat(40)).expect("written");
+        file
+    };
+    let serve = async |key: &str, accepted: Option<&str>| {
+        let scene = Scene::with(&objects, |settings| {
+            permitted(settings);
+            settings.session_key_file = Some(file(key));
+            settings.accepted_session_key_file = accepted.map(&file);
+        });
+        until_discovered(&scene, ("a.com", "/")).await;
+        scene
+    };
+    let before = serve("1", None).await;
+    let mut browser = Browser::new(before.at(80), "a.com").await;
+    browser.sign_in(&provider, "/").await;
+    let old = browser.cookies.clone();
+    let rotated = serve("2", Some("1")).await;
+    browser.client = Client::http1(rotated.at(80)).await;
+    let answer = browser.send(Method::GET, "/", &[JSON]).await;
+    assert!(answer.headers.contains_key("set-cookie"));
+    assert_eq!(answer.received()["headers"]["x-user"], SUBJECT);
+    let answer = browser.send(Method::GET, "/", &[JSON]).await;
+    assert!(!answer.headers.contains_key("set-cookie"));
+    // The session has the new key, and that before is no longer accepted.
+    let after = serve("2", None).await;
+    browser.client = Client::http1(after.at(80)).await;
+    browser.send(Method::GET, "/", &[JSON]).await.received();
+    browser.cookies = old;
+    assert_eq!(browser.send(Method::GET, "/", &[JSON]).await.status, 401);
+    assert_eq!(provider.asked("authorization_code"), 1);
+}
+
+#[tokio::test]
 async fn sessions_go_on_while_the_provider_is_away() {
     let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
     let scene = provider.scene(&origin, &json!({})).await;
@@ -197,7 +260,8 @@ async fn sessions_go_on_while_the_provider_is_away() {
         answer.text().trim(),
         "the identity provider is not available"
     );
-    assert!(other.session().is_none() && other.cookies.is_empty());
+    let mut left = other.cookies.iter();
+    assert!(left.all(|it| it.name.contains("-browser-")));
     drop(provider);
     let mut other = Browser::new(scene.at(80), "a.com").await;
     other.begin("/").await;
@@ -335,7 +399,7 @@ async fn large_tokens_need_several_cookies_and_backends_get_none() {
     provider.state().claims = json!({"note": "x".repeat(6000)});
     let mut browser = Browser::new(scene.at(80), "a.com").await;
     browser.sign_in(&provider, "/").await;
-    assert!(browser.cookies.len() >= 3, "{}", browser.cookies.len());
+    assert!(browser.cookies.len() >= 4, "{}", browser.cookies.len());
     assert!(
         browser
             .cookies

@@ -17,7 +17,8 @@ use crate::scene::Scene;
 fn begins_session(answer: &Answer) -> bool {
     let cookies = answer.headers.get_all("set-cookie").iter();
     let mut cookies = cookies.map(|it| it.to_str().expect("text"));
-    cookies.any(|it| !it.contains("-login-") && !it.contains("Max-Age=0"))
+    let others = ["-login-", "-browser-", "Max-Age=0"];
+    cookies.any(|it| !others.iter().any(|other| it.contains(other)))
 }
 
 type Parameters = Vec<(String, String)>;
@@ -129,26 +130,23 @@ async fn sign_ins_belong_to_the_browser_that_has_begun_them() {
     let answer = victim.get(&format!("{path}?{}", form(&parameters))).await;
     assert_eq!((answer.status, begins_session(&answer)), (400, false));
     // The cookie of one login under the name of another.
+    victim.cookies.clear();
     let first = victim.begin("/").await;
     let callback = provider.authorize(&first);
     let mut swapped = Browser::new(scene.at(80), "a.com").await;
     swapped.begin("/").await;
-    let name = victim.cookies[0].name.clone();
-    swapped.cookies[0].name = name;
+    swapped.take_slot_of(&victim);
     assert_eq!(swapped.get(&callback).await.status, 400);
     // A cookie that was changed.
-    let cookie = victim.cookies[0].clone();
-    for index in [0, 20, cookie.value.len() - 1] {
-        let mut changed = cookie.value.clone().into_bytes();
+    let good = victim.cookies.clone();
+    for index in [0, 20, good[0].value.len() - 1] {
+        let mut changed = good[0].value.clone().into_bytes();
         changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
-        let value = String::from_utf8(changed).expect("text");
-        victim.cookies = vec![Cookie {
-            value,
-            ..cookie.clone()
-        }];
+        victim.cookies.clone_from(&good);
+        victim.cookies[0].value = String::from_utf8(changed).expect("text");
         assert_eq!(victim.get(&callback).await.status, 400, "{index}");
     }
-    victim.cookies = vec![cookie];
+    victim.cookies = good;
     assert_eq!(victim.get(&callback).await.status, 302);
     assert_eq!(origin.requests(), 0);
 }
@@ -177,10 +175,8 @@ async fn sign_ins_end_once() {
         ..session.clone()
     }];
     assert_eq!(browser.send(Method::GET, "/", &[]).await.status, 401);
-    browser.cookies = vec![Cookie {
-        value: session.value[2..].to_owned(),
-        ..login[0].clone()
-    }];
+    browser.cookies.clone_from(&login);
+    browser.cookies[0].value = session.value[2..].to_owned();
     assert_eq!(browser.get(&callback).await.status, 400);
     let long = format!("{callback}&x={}", "a".repeat(8 * 1024));
     browser.cookies = login;
@@ -336,6 +332,9 @@ async fn sessions_that_were_changed_or_mixed_are_none() {
     let mut two = Browser::new(scene.at(80), "a.com").await;
     one.sign_in(&provider, "/").await;
     two.sign_in(&provider, "/").await;
+    for browser in [&mut one, &mut two] {
+        browser.cookies.retain(|it| !it.name.contains("-browser-"));
+    }
     let good = one.cookies.clone();
     assert!(good.len() >= 2 && good.len() == two.cookies.len());
     let changed = |index: usize, change: &dyn Fn(&mut String)| {
@@ -401,11 +400,33 @@ async fn browsers_return_to_the_host_that_they_come_from() {
         "/@evil.example/",
         "/?rd=https://evil.example",
         "/https://evil.example",
+        "/;//evil.example",
+        "/%2F%2Fevil.example",
+        "/%5C%5Cevil.example",
+        "/\\evil.example",
+        "/%09/evil.example",
+        "/%0d%0aLocation:%20https://evil.example",
     ] {
         let mut browser = Browser::new(scene.at(80), "a.com").await;
         let location = browser.sign_in(&provider, target).await;
         assert!(location.starts_with("http://a.com/"), "{location}");
     }
+    for host in [
+        "a.com@evil.example",
+        "evil.example/a.com",
+        "evil.example\\a.com",
+    ] {
+        let mut browser = Browser::new(scene.at(80), host).await;
+        assert_eq!(browser.get("/").await.status, 400, "{host}");
+    }
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    browser.sign_in(&provider, "/").await;
+    let logout =
+        "/oauth2/logout?rd=https://evil.example&post_logout_redirect_uri=https://evil.example";
+    let answer = browser.get(logout).await;
+    assert_eq!(answer.status, 302);
+    let location = answer.header("location");
+    assert!(!location.contains("evil"), "{location}");
     let mut browser = Browser::new(scene.at(80), "a.com").await;
     let long = format!("/page?{}", "a".repeat(4000));
     assert_eq!(browser.sign_in(&provider, &long).await, "http://a.com/page");
@@ -424,7 +445,7 @@ async fn browsers_return_to_the_host_that_they_come_from() {
 }
 
 #[tokio::test]
-async fn many_sign_ins_take_eight_cookies() {
+async fn many_sign_ins_take_sixteen_cookies() {
     let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
     let scene = provider.scene(&origin, &json!({})).await;
     let mut browser = Browser::new(scene.at(80), "a.com").await;
@@ -432,7 +453,8 @@ async fn many_sign_ins_take_eight_cookies() {
     for number in 0..60 {
         last = browser.begin(&format!("/{number}")).await;
     }
-    assert!(browser.cookies.len() <= 8, "{}", browser.cookies.len());
+    // Each of eight has one that tells the browser from others.
+    assert!(browser.cookies.len() <= 16, "{}", browser.cookies.len());
     let answer = browser.get(&provider.authorize(&last)).await;
     assert_eq!(answer.header("location"), "http://a.com/59");
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::access_policy::access;
 use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::Origin;
-use crate::provider::{Browser, Provider, client_secret, permitted, until_discovered};
+use crate::provider::{Browser, Provider, client_secret, form, permitted, until_discovered};
 use crate::scene::{Objects, Scene, http, prefix, to};
 
 /// Two Gateways with the same policy each; the first one has two listeners and two policies.
@@ -98,6 +98,66 @@ async fn hosts_of_a_domain_share_a_session_if_the_policy_says_so() {
         let mut other = Browser::new(scene.at(80), host).await;
         assert_eq!(other.get("/").await.status, 500, "{host}");
     }
+}
+
+/// A response of one provider is no response to a sign-in at another one, whoever has led the browser there: no provider gets a
+/// code of the other.
+#[tokio::test]
+async fn responses_of_one_provider_end_no_sign_in_at_another() {
+    let origin = Origin::echo("origin").await;
+    let (one, two) = (Provider::start().await, Provider::start().await);
+    let section = two.section(&json!({
+        "redirectPath": "/other/callback", "logoutPath": "/other/logout", "cookie": {"name": "s"},
+    }));
+    let target = json!({"kind": "HTTPRoute", "name": "other"});
+    let objects = one
+        .objects(&origin, &json!({"cookie": {"name": "s"}}))
+        .route("other", &[prefix("/other", "origin")])
+        .with(access("b", &target, &json!({"oidc": section})));
+    let scene = one.serve(&objects).await;
+    until_discovered(&scene, ("a.com", "/other")).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    let at_one = browser.begin("/").await;
+    let (of_one, path_of_one) = one.approve(&at_one);
+    let mut other = Browser::new(scene.at(80), "a.com").await;
+    let at_two = other.begin("/other").await;
+    let (of_two, path_of_two) = two.approve(&at_two);
+    assert_eq!(
+        (&*path_of_one, &*path_of_two),
+        ("/oauth2/callback", "/other/callback")
+    );
+    for (browser, own, path, foreign, other_path) in [
+        (&browser, &of_one, &path_of_one, &of_two, &path_of_two),
+        (&other, &of_two, &path_of_two, &of_one, &path_of_one),
+    ] {
+        let mut confused = Browser::new(scene.at(80), "a.com").await;
+        confused.cookies.clone_from(&browser.cookies);
+        for cookie in &mut confused.cookies {
+            // As if browsers did not mind paths.
+            cookie.path = "/".to_owned();
+        }
+        let mut mixed = foreign.clone();
+        mixed.retain(|(name, _)| name != "state");
+        mixed.extend(own.iter().find(|(name, _)| name == "state").cloned());
+        for target in [
+            format!("{other_path}?{}", form(own)),
+            format!("{other_path}?{}", form(&mixed)),
+            format!("{path}?{}", form(foreign)),
+        ] {
+            assert_eq!(confused.get(&target).await.status, 400, "{target}");
+        }
+        for issuer in [one.issuer(), two.issuer()] {
+            let with_issuer = [&own[..], &[("iss".to_owned(), issuer)]].concat();
+            let target = format!("{other_path}?{}", form(&with_issuer));
+            assert_eq!(confused.get(&target).await.status, 400, "{target}");
+        }
+    }
+    let asked = [&one, &two].map(|it| it.asked("authorization_code"));
+    assert_eq!(asked, [0, 0]);
+    let at_own = format!("{path_of_one}?{}", form(&of_one));
+    assert_eq!(browser.get(&at_own).await.status, 302);
+    let at_own = format!("{path_of_two}?{}", form(&of_two));
+    assert_eq!(other.get(&at_own).await.status, 302);
 }
 
 /// Clients that sign in at a provider that does not respond take neither the time of others nor all places of their policy.

@@ -170,11 +170,8 @@ impl Provider {
     /// Returns how often a grant was asked for.
     pub(crate) fn asked(&self, grant: &str) -> usize {
         let state = self.state();
-        state
-            .asked
-            .iter()
-            .filter(|it| it["grant_type"] == grant)
-            .count()
+        let asked = state.asked.iter();
+        asked.filter(|it| it["grant_type"] == grant).count()
     }
 
     /// A section with changes.
@@ -410,9 +407,13 @@ impl Browser {
         }
     }
 
-    /// Asks for a page.
+    /// Asks for a page, as if its user had typed the URL.
     pub(crate) async fn get(&mut self, target: &str) -> Answer {
-        let page = [("accept", "text/html,application/xhtml+xml;q=0.9")];
+        let page = [
+            ("accept", "text/html,application/xhtml+xml;q=0.9"),
+            ("sec-fetch-site", "none"),
+            ("sec-fetch-dest", "document"),
+        ];
         self.send(Method::GET, target, &page).await
     }
 
@@ -435,10 +436,8 @@ impl Browser {
         if !cookies.is_empty() {
             request = request.header("cookie", cookies);
         }
-        let answer = self
-            .client
-            .fetch(request.body(empty()).expect("a request"))
-            .await;
+        let request = request.body(empty()).expect("a request");
+        let answer = self.client.fetch(request).await;
         for value in answer.headers.get_all("set-cookie") {
             self.keep(value.to_str().expect("text"));
         }
@@ -447,11 +446,8 @@ impl Browser {
 
     fn keep(&mut self, text: &str) {
         let mut parts = text.split("; ");
-        let (name, value) = parts
-            .next()
-            .expect("a pair")
-            .split_once('=')
-            .expect("a pair");
+        let pair = parts.next().and_then(|it| it.split_once('='));
+        let (name, value) = pair.expect("a pair");
         let attributes: Vec<_> = parts.collect();
         let path = attributes.iter().find_map(|it| it.strip_prefix("Path="));
         let cookie = Cookie {
@@ -460,6 +456,11 @@ impl Browser {
             path: path.expect("a path").to_owned(),
         };
         assert!(attributes.contains(&"HttpOnly"), "{text}");
+        if name.starts_with("__Host-") {
+            // Browsers accept no others with such a name (RFC 6265bis, 4.1.3.2).
+            let is_of_host = text.contains("; Path=/; ") && text.ends_with("; Secure");
+            assert!(is_of_host && !text.contains("; Domain="), "{text}");
+        }
         self.cookies
             .retain(|it| (&it.name, &it.path) != (&cookie.name, &cookie.path));
         if !attributes.contains(&"Max-Age=0") {
@@ -482,9 +483,16 @@ impl Browser {
         answer.header("location").to_owned()
     }
 
-    /// Returns the name of the cookie of its session, if it has one.
+    /// Gives its cookies the names of those of another browser: both have begun one sign-in, as if in the same slot.
+    pub(crate) fn take_slot_of(&mut self, other: &Self) {
+        for (cookie, other) in self.cookies.iter_mut().zip(&other.cookies) {
+            cookie.name.clone_from(&other.name);
+        }
+    }
+
+    /// Returns the cookie of its session, if it has one.
     pub(crate) fn session(&self) -> Option<&Cookie> {
-        let names = ["-login-", "-logout"];
+        let names = ["-login-", "-logout", "-browser-"];
         let mut cookies = self.cookies.iter();
         cookies.find(|it| !names.iter().any(|name| it.name.contains(name)))
     }

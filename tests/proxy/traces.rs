@@ -17,14 +17,14 @@ use crate::scene::{Objects, Scene, prefix, to};
 use crate::upgrade::{REQUEST, SWITCH};
 
 /// Returns a policy with this content of `tracing`.
-fn policy(tracing: &str) -> String {
+pub(crate) fn policy(tracing: &str) -> String {
     format!(
         "apiVersion: portcullis.dev/v1alpha1\nkind: TelemetryPolicy\nmetadata: {{name: traces}}\nspec:\n  \
          targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: gateway}}]\n  tracing: {tracing}"
     )
 }
 
-const ALL: &str =
+pub(crate) const ALL: &str =
     "{provider: {backendRef: {name: collector, port: 80}}, samplingRate: {numerator: 100}}";
 
 pub(crate) fn traced(collector: &Collector) -> Objects {

@@ -9,6 +9,7 @@ mod api;
 mod events;
 mod experimental;
 mod lease;
+mod release_backend;
 mod writer;
 
 use std::fmt::Debug;

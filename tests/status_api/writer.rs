@@ -10,8 +10,8 @@ use portcullis::ir::ObjectRef;
 use portcullis::status::stored::{Stored, StoredStatus};
 use portcullis::status::writer::{Statuses, Writer};
 use portcullis::status::{
-    Condition, ConditionType, GatewayStatus, Held, ParentStatus, Percent, Reason,
-    ReleaseBackendStatus, ReleaseStatus, SUPPORTED_FEATURES, StatusReport,
+    Condition, ConditionType, GatewayStatus, Held, ParentStatus, Reason, SUPPORTED_FEATURES,
+    StatusReport,
 };
 use portcullis::telemetry::metrics::ControllerStats;
 use serde_json::{Value, json};
@@ -175,50 +175,6 @@ fn writes_each_difference_once() {
     running.wait_for("c", "first");
     running.wait_for_count("written", 3);
     assert_eq!(api.requests("/status").len(), 3);
-}
-
-#[test]
-fn writes_conditions_and_releases_of_release_backend() {
-    let api = Api::start();
-    let running = Running::start(&api);
-    api.put(json!({
-        "apiVersion": "portcullis.dev/v1alpha1", "kind": "ReleaseBackend",
-        "metadata": {"name": "shop", "namespace": "default", "generation": 1},
-    }));
-    let name = ObjectRef::new("portcullis.dev", "ReleaseBackend", "default", "shop");
-    let object = api.object("ReleaseBackend", "default", "shop");
-    let version = object["metadata"]["resourceVersion"].as_str().unwrap();
-    let status = StoredStatus::new(version, &object["status"]);
-    running.stored.observed(&name, status);
-    let want = |ready| {
-        let accepted = Condition::holds(ConditionType::Accepted, Reason::Accepted, 1);
-        let status = ReleaseBackendStatus {
-            conditions: vec![accepted],
-            releases: vec![ReleaseStatus {
-                value: "v1".into(),
-                ready,
-                weight: 1,
-                effective_percent: Percent::of(1, 3),
-            }],
-            gateways: Vec::new(),
-        };
-        let report = StatusReport {
-            release_backends: [(name.clone(), Arc::new(status))].into_iter().collect(),
-            ..StatusReport::default()
-        };
-        running.statuses.send_replace(Some(Statuses {
-            report: Arc::new(report),
-            held: Held::default(),
-        }));
-    };
-    for ready in [2, 3] {
-        want(ready);
-        let is_there = |it: &Value| it["status"]["releases"][0]["ready"] == ready;
-        let object = api.wait_for("ReleaseBackend", "default", "shop", is_there);
-        let status = &object["status"];
-        assert_eq!(status["conditions"][0]["reason"], "Accepted");
-        assert_eq!(status["releases"][0]["effectivePercent"], 33.33);
-    }
 }
 
 #[test]

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, Response};
-use portcullis::wire::{Deleted, KeySetName, POSITION, ReadyPods, Report, Serves, Update};
+use portcullis::wire::{
+    Deleted, KeySetName, POSITION, ReadyPods, Report, Serves, SessionSecrets, Update,
+};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
@@ -351,14 +353,19 @@ impl Stream {
         self
     }
 
-    /// Deletes a route.
-    pub(crate) fn delete_route(&self, name: &str) -> &Self {
+    /// Deletes an object.
+    pub(crate) fn delete(&self, group: &str, kind: &str, name: &str) -> &Self {
         self.write_text(&Update::Delete(Deleted {
-            group: "gateway.networking.k8s.io".to_owned(),
-            kind: "HTTPRoute".to_owned(),
+            group: group.to_owned(),
+            kind: kind.to_owned(),
             namespace: "default".to_owned(),
             name: name.to_owned(),
         }))
+    }
+
+    /// Deletes a route.
+    pub(crate) fn delete_route(&self, name: &str) -> &Self {
+        self.delete("gateway.networking.k8s.io", "HTTPRoute", name)
     }
 
     pub(crate) fn commit(&self, revision: u64) -> &Self {
@@ -367,8 +374,10 @@ impl Stream {
 
     /// Sends the secret of the Gateway.
     pub(crate) fn secret(&self, secret: &str) -> &Self {
-        let secret = secret.to_owned();
-        self.write_text(&Update::SessionSecret { secret })
+        self.write_text(&Update::SessionSecret(SessionSecrets {
+            secret: secret.to_owned(),
+            accepted: None,
+        }))
     }
 
     /// Sends the ready pods of the Gateway.

@@ -1,26 +1,27 @@
 //! Limits that several pods share: what the pods of a Gateway admit together, over the connections that they have between
 //! them.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::client::Client;
 use crate::controller::{Controller, Stream};
+use crate::eventually;
 use crate::objects::{object, route};
 use crate::pod::{Node, Pod};
 use crate::ports::free_ports;
-use crate::{TEST_TIMEOUT, eventually};
+use crate::scale::scaled;
 
-const SECRET: &str = "the secret of the Gateway, which all of its pods have";
+pub(crate) const SECRET: &str = "the secret of the Gateway, which all of its pods have";
 /// Requests in a second.
 const LIMIT: f64 = 100.0;
 const BURST: f64 = 50.0;
 
 /// The environments of the pods of a Gateway.
-fn nodes<const N: usize>() -> [Node; N] {
+pub(crate) fn nodes<const N: usize>() -> [Node; N] {
     let [port] = free_ports();
     let mut number = 0;
     [(); N].map(|()| {
@@ -32,7 +33,14 @@ fn nodes<const N: usize>() -> [Node; N] {
     })
 }
 
-fn policy(rule: &str) -> Value {
+/// A rule with the limit and more fields.
+fn one(rule: &str) -> String {
+    format!(
+        "{{name: one, limit: {{requests: {LIMIT}, per: Second, burst: {BURST}}}, scope: Gateway, {rule}}}"
+    )
+}
+
+fn policy(rules: &str) -> Value {
     object(&format!(
         "
 apiVersion: portcullis.dev/v1alpha1
@@ -40,32 +48,33 @@ kind: RateLimitPolicy
 metadata: {{name: shared, namespace: default}}
 spec:
   targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: edge}}]
-  rules:
-  - {{name: one, limit: {{requests: {LIMIT}, per: Second, burst: {BURST}}}, scope: Gateway, {rule}}}
+  rules: [{rules}]
 "
     ))
 }
 
 /// A pod with its controller and its stream.
-struct Running<'a> {
-    pod: Pod<'a>,
+pub(crate) struct Running<'a> {
+    pub(crate) pod: Pod<'a>,
     stream: Stream,
     name: String,
     address: IpAddr,
-    port: u16,
+    pub(crate) port: u16,
     _controller: Controller,
 }
 
-fn start<'a>(node: &'a Node, secret: &str, rule: &str) -> Running<'a> {
+/// Starts a pod with these rules of limits, if there are any.
+pub(crate) fn start<'a>(node: &'a Node, secret: &str, rules: &str) -> Running<'a> {
     let controller = node.controller();
     let pod = node.start();
     let stream = controller.accept();
+    let limits = (!rules.is_empty()).then(|| policy(rules));
     stream
         .begin("first", None)
         .secret(secret)
         .put_all(&node.objects())
         .put(route("a", "one"))
-        .put(policy(rule))
+        .put_all(limits.as_slice())
         .commit(1);
     stream.report_of("first/1");
     let address = node.peers.unwrap().ip();
@@ -80,7 +89,7 @@ fn start<'a>(node: &'a Node, secret: &str, rule: &str) -> Running<'a> {
 }
 
 /// Names the pods to each other.
-fn list(pods: &[Running<'_>], ready: &[usize]) {
+pub(crate) fn list(pods: &[Running<'_>], ready: &[usize]) {
     let ready = ready
         .iter()
         .map(|at| (pods[*at].name.clone(), pods[*at].address));
@@ -91,12 +100,18 @@ fn list(pods: &[Running<'_>], ready: &[usize]) {
 }
 
 /// Waits until a pod misses so many others.
-fn wait_until_away(pod: &Running<'_>, count: u64) {
+pub(crate) fn wait_until_away(pod: &Running<'_>, count: u64) {
     eventually(|| pod.pod.metric("limit_peers_away"), |away| *away == count);
 }
 
 fn started<'a>(nodes: &'a [Node], rule: &str) -> Vec<Running<'a>> {
-    let pods: Vec<_> = nodes.iter().map(|node| start(node, SECRET, rule)).collect();
+    started_with(nodes, &one(rule))
+}
+
+/// Starts pods with these rules, and waits until they know each other.
+pub(crate) fn started_with<'a>(nodes: &'a [Node], rules: &str) -> Vec<Running<'a>> {
+    let pods = nodes.iter().map(|node| start(node, SECRET, rules));
+    let pods: Vec<_> = pods.collect();
     let all: Vec<_> = (0..pods.len()).collect();
     list(&pods, &all);
     // Until the list has arrived, no pod is missed.
@@ -157,9 +172,7 @@ impl Sent {
 
 /// Sends requests over one connection at a rate for a time.
 fn send(port: u16, per_second: f64, time: Duration) -> Sent {
-    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    socket.set_nodelay(true).unwrap();
+    let mut client = Client::connect(port);
     let begun = Instant::now();
     let mut sent = Sent {
         times: Vec::new(),
@@ -173,39 +186,13 @@ fn send(port: u16, per_second: f64, time: Duration) -> Sent {
             continue;
         }
         sent.times.push(Instant::now());
-        socket
-            .write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
-            .unwrap();
-        match status(&mut socket) {
+        match client.status("a", "") {
             302 => sent.admitted += 1.0,
             429 => {}
             other => panic!("{other}"),
         }
     }
     sent
-}
-
-/// Reads a response and returns its status.
-fn status(socket: &mut TcpStream) -> u16 {
-    let mut response = Vec::new();
-    let end = loop {
-        let mut bytes = [0; 2048];
-        let read = socket.read(&mut bytes).unwrap();
-        assert!(read > 0, "the connection ended");
-        response.extend_from_slice(&bytes[..read]);
-        if let Some(end) = response.windows(4).position(|it| it == b"\r\n\r\n") {
-            break end + 4;
-        }
-    };
-    let head = String::from_utf8(response[..end].to_vec()).unwrap();
-    let header = |name: &str| {
-        let value = head.lines().find_map(|line| line.strip_prefix(name));
-        value.map(str::to_owned)
-    };
-    let length: usize = header("content-length: ").map_or(0, |it| it.parse().unwrap());
-    let mut rest = vec![0; length - (response.len() - end)];
-    socket.read_exact(&mut rest).unwrap();
-    head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 /// Sends requests to several pods at the same time.
@@ -232,24 +219,52 @@ const KEYED: &str = "key: [{type: ClientIP}]";
 
 #[test]
 fn one_connection_gets_the_limit_from_every_pod_and_all_together_no_more() {
+    let numbers = if scaled(1) > 1 { 1..=4 } else { 3..=3 };
+    for number in numbers {
+        let nodes = nodes::<4>();
+        let pods = started(&nodes[..number], KEYED);
+        for pod in &pods {
+            send_to(&[pod], 300.0, TIME).check(0.95, LIMIT);
+        }
+        let all: Vec<_> = pods.iter().collect();
+        send_to(&all, 150.0, TIME).check(0.9, LIMIT);
+        for pod in &pods {
+            assert_eq!(pod.pod.metric("limit_peer_faults_total"), 0);
+        }
+        let granting = pods.iter().filter(|pod| grants(pod)).count();
+        assert_eq!(granting, usize::from(number > 1), "one pod owns the key");
+    }
+}
+
+/// Reports whether a pod has granted tokens to others.
+fn grants(pod: &Running<'_>) -> bool {
+    let metrics = pod.pod.metrics();
+    metrics.lines().any(|line| {
+        line.starts_with("portcullis_limit_lease_tokens_total{what=\"granted\"}")
+            && !line.ends_with(" 0")
+    })
+}
+
+#[test]
+fn audited_limit_of_pods_refuses_nothing() {
     let nodes = nodes::<3>();
-    let pods = started(&nodes, KEYED);
-    for pod in &pods {
-        send_to(&[pod], 300.0, TIME).check(0.95, LIMIT);
-    }
+    let pods = started(&nodes, &format!("{KEYED}, mode: Audit"));
     let all: Vec<_> = pods.iter().collect();
-    send_to(&all, 150.0, TIME).check(0.9, LIMIT);
-    for pod in &pods {
-        assert_eq!(pod.pod.metric("limit_peer_faults_total"), 0);
-    }
-    let granted = pods.iter().map(|pod| pod.pod.metrics());
-    let granted = granted.filter(|it| {
-        it.lines().any(|line| {
-            line.starts_with("portcullis_limit_lease_tokens_total{what=\"granted\"}")
+    let exceeded = |pod: &Running<'_>| {
+        let metrics = pod.pod.metrics();
+        metrics.lines().any(|line| {
+            line.starts_with("portcullis_limit_exceeded_total{")
+                && line.contains("mode=\"Audit\"")
                 && !line.ends_with(" 0")
         })
-    });
-    assert_eq!(granted.count(), 1, "one pod owns the key");
+    };
+    // Until enough requests have arrived in a short time.
+    let count = || {
+        let sent = send_to(&all, 500.0, Duration::from_secs(1));
+        assert_eq!(sent.admitted, sent.times.len() as f64);
+        all.iter().filter(|pod| exceeded(pod)).count()
+    };
+    eventually(count, |pods| *pods == 3);
 }
 
 #[test]
@@ -279,13 +294,6 @@ fn pods_without_the_owner_admit_their_parts_until_it_leaves_the_list() {
         100.0,
         Duration::from_secs(1),
     );
-    let grants = |pod: &Running<'_>| {
-        let metrics = pod.pod.metrics();
-        metrics.lines().any(|line| {
-            line.starts_with("portcullis_limit_lease_tokens_total{what=\"granted\"}")
-                && !line.ends_with(" 0")
-        })
-    };
     let owner = pods.iter().position(grants).unwrap();
     let dead = pods.remove(owner);
     let (name, address) = (dead.name.clone(), dead.address);
@@ -309,11 +317,12 @@ fn pods_without_the_owner_admit_their_parts_until_it_leaves_the_list() {
 #[test]
 fn pod_of_another_gateway_is_refused() {
     let nodes = nodes::<2>();
-    let own = start(&nodes[0], SECRET, KEYED);
+    let rule = one(KEYED);
+    let own = start(&nodes[0], SECRET, &rule);
     let foreign = start(
         &nodes[1],
         "the secret of another Gateway, of 32 bytes",
-        KEYED,
+        &rule,
     );
     let pods = [own, foreign];
     list(&pods, &[0, 1]);

@@ -1,12 +1,15 @@
 //! A pod of a controller: the program, a scripted controller and a client of the pod. `serving`
 //! tests stream updates, `faults` failing controllers, `leader` moves between controllers, `trust`
-//! certificates and tokens, `copies` restarts, `limits` several pods that share limits, `key_sets` keys
-//! that the pod lacks.
+//! certificates and tokens, `copies` restarts, `limits`, `shared_keys` and `cost` several pods that share limits,
+//! `key_sets` keys that the pod lacks, `churn` policies that change under load.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod churn;
+mod client;
 mod controller;
 mod copies;
+mod cost;
 mod faults;
 mod key_sets;
 mod leader;
@@ -15,8 +18,11 @@ mod objects;
 mod pod;
 #[path = "../harness/ports.rs"]
 mod ports;
+#[path = "../harness/scale.rs"]
+mod scale;
 mod service;
 mod serving;
+mod shared_keys;
 mod trust;
 
 use std::fmt::Debug;

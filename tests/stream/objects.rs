@@ -5,7 +5,12 @@ use serde_json::Value;
 
 /// Returns the canonical JSON of an object.
 pub(crate) fn object(yaml: &str) -> Value {
-    let admission = admit(serde_saphyr::from_str(yaml).unwrap());
+    canonical(serde_saphyr::from_str(yaml).unwrap())
+}
+
+/// Returns the same for an object in JSON.
+pub(crate) fn canonical(object: Value) -> Value {
+    let admission = admit(object);
     let object = admission
         .object
         .unwrap_or_else(|| panic!("{:?}", admission.findings));

@@ -1,5 +1,6 @@
 //! The program as a pod of a controller, its environment, and a client of it.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) port: u16,
     /// Where other pods ask for their part of limits, if that is not everywhere.
     pub(crate) peers: Option<SocketAddr>,
+    /// The program of pods, with its first arguments.
+    pub(crate) program: Vec<OsString>,
 }
 
 impl Node {
@@ -37,6 +40,7 @@ impl Node {
             admin,
             port,
             peers: None,
+            program: vec![env!("CARGO_BIN_EXE_portcullis").into()],
         };
         node.write("ca.crt", &node.authority.pem);
         node.write("token", "first-token\n");
@@ -57,7 +61,8 @@ impl Node {
             .append(true)
             .open(self.path("log"))
             .unwrap();
-        let program = Command::new(env!("CARGO_BIN_EXE_portcullis"))
+        let program = Command::new(&self.program[0])
+            .args(&self.program[1..])
             .args(["run", "--gateway", "default/edge", "--provisioned", "host"])
             .arg(format!(
                 "--controller=https://localhost:{}",
@@ -139,6 +144,14 @@ impl Drop for Pod<'_> {
 }
 
 impl Pod<'_> {
+    /// Ends the program as a kubelet does, and waits for its end.
+    pub(crate) fn terminate(&mut self) {
+        let id = self.program.id().to_string();
+        let kill = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(kill.unwrap().success());
+        self.program.wait().unwrap();
+    }
+
     /// Target of the redirect for `host`.example, or the status of another response.
     pub(crate) fn answer(&self, host: &str) -> String {
         self.answer_with(host, "")

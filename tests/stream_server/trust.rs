@@ -53,3 +53,30 @@ fn uses_an_existing_ca_secret() {
         assert_eq!(status, StatusCode::OK);
     });
 }
+
+#[test]
+fn pods_get_the_session_secret_that_is_accepted_too() {
+    block_on(async {
+        let controller = Controller::start().await;
+        let secrets = async || {
+            let mut pod = controller.pod(None).await;
+            let lines = pod.change().await;
+            lines[1]["sessionSecret"].clone()
+        };
+        let before = secrets().await;
+        assert_eq!(before.get("accepted"), None);
+        let (kind, namespace, name) = SECRET;
+        let mut secret = controller.api.object(kind, namespace, name);
+        let data = secret["data"].as_object_mut().unwrap();
+        let previous = data.insert("session.key".to_owned(), json!("bmV4".repeat(11)));
+        data.insert("session.accepted.key".to_owned(), previous.unwrap());
+        controller.api.put(secret);
+        let mut followed = controller.outputs.trust.session_secret.subscribe();
+        let is_rotated =
+            followed.wait_for(|it| it.as_ref().is_some_and(|it| it.accepted.is_some()));
+        timeout(TEST_TIMEOUT, is_rotated).await.unwrap().unwrap();
+        let after = secrets().await;
+        assert_eq!(after["accepted"], before["secret"]);
+        assert_ne!(after["secret"], before["secret"]);
+    });
+}

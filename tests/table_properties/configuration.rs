@@ -14,8 +14,8 @@ use portcullis::ir::route::{
 };
 use portcullis::ir::time::Time;
 use portcullis::ir::{
-    AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
-    Pattern, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
+    AttachedRoute, Backend, BackendId, Choice, Filter, Hostname, Ir, Listener, ListenerKey,
+    ObjectRef, Pattern, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -296,6 +296,7 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                     traffic: None,
                     policy: hashes.then(|| Arc::new(by_address())),
                     fallback: None,
+                    choice: Choice::Balance,
                 })
             };
             Ir {

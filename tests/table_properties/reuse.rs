@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
-use portcullis::ir::{Backend, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
+use portcullis::ir::{Backend, Choice, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
 use portcullis::runtime::per_worker::WorkerId;
 use portcullis::table::{self, RequestView, Table};
 
@@ -40,6 +40,7 @@ fn pair() -> Ir {
             traffic: None,
             policy: None,
             fallback: None,
+            choice: Choice::Balance,
         })
     });
     Ir {

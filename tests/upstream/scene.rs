@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use portcullis::ir;
 use portcullis::ir::backend_policy::{BackendPolicy, LoadBalancing};
 use portcullis::ir::limit::KeyPart;
-use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
+use portcullis::ir::{BackendId, Choice, ObjectRef, UpstreamProtocol};
 use portcullis::runtime::clock::Clock;
 use portcullis::runtime::per_worker::WorkerId;
 use portcullis::settings::Limits;
@@ -300,6 +300,7 @@ fn backend_ir(protocol: UpstreamProtocol, endpoints: &[SocketAddr]) -> ir::Backe
         traffic: None,
         policy: None,
         fallback: None,
+        choice: Choice::Balance,
     }
 }
 

@@ -22,7 +22,7 @@ use super::problem::Problem;
 use super::problems;
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
-use crate::status::Place;
+use crate::status::StatusPart;
 use crate::table::{Endpoint, KeyUsage, Limiter, Listener, Port, Table};
 
 /// The path of all documents.
@@ -132,7 +132,7 @@ fn ports(state: &AdminState, table: &Table, query: &Query) -> Value {
     let report = state.report.load();
     let mut states: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for placed in report.conditions() {
-        if let Place::Listener(listener) = placed.place {
+        if let StatusPart::Listener(listener) = placed.place {
             let problems = placed.problems().into_iter().map(ToString::to_string);
             let key = (placed.object.to_string(), listener.name.to_string());
             states.entry(key).or_default().extend(problems);

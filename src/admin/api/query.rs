@@ -23,9 +23,9 @@ pub(super) enum Sort {
     /// By kind and name.
     #[default]
     Name,
-    /// Those with the most requests first.
+    /// Those with the most requests or connections first.
     Requests,
-    /// Those with the most responses of status 5xx first.
+    /// Those with the most responses of status 5xx, or failed connections, first.
     Errors,
 }
 

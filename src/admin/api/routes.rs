@@ -11,9 +11,9 @@ use super::conditions::conditions;
 use super::counters::{by_class, duration_bounds};
 use super::query::{Query, Sort};
 use crate::admin::state::AdminState;
-use crate::explain::{Configuration, Place, State, Values, describe_rule};
+use crate::explain::{Configuration, ListenerOnPort, State, Values, describe_rule};
 use crate::status::PlacedConditions;
-use crate::table::{BackendTarget, Listener, Port, Rule, Table};
+use crate::table::{BackendTarget, ForwardTotals, Listener, Port, Rule, Table};
 
 /// The rules of a route.
 type Rules<'a> = Vec<&'a Arc<Rule>>;
@@ -21,16 +21,10 @@ type Rules<'a> = Vec<&'a Arc<Rule>>;
 /// The list of routes.
 pub(super) fn list(table: &Table, query: &Query) -> Value {
     let mut all = by_route(table);
-    let responses = |route: &Rules<'_>, classes: std::ops::Range<usize>| -> u64 {
-        let counts = route.iter().map(|rule| rule.state.stats.classes());
-        counts
-            .map(|counts| counts[classes.clone()].iter().sum::<u64>())
-            .sum()
-    };
     match query.sort {
         Sort::Name => {}
-        Sort::Requests => all.sort_by_cached_key(|route| Reverse(responses(route, 0..5))),
-        Sort::Errors => all.sort_by_cached_key(|route| Reverse(responses(route, 4..5))),
+        Sort::Requests => all.sort_by_cached_key(|route| Reverse(sum(route, requests))),
+        Sort::Errors => all.sort_by_cached_key(|route| Reverse(sum(route, errors))),
     }
     let hostnames = Hostnames::of(table);
     let text = |route: &Rules<'_>| {
@@ -56,6 +50,26 @@ pub(super) fn list(table: &Table, query: &Query) -> Value {
     };
     let part = query.part(all.into_iter(), text, view);
     json!({"durationBounds": duration_bounds(), "total": part.total, "routes": part.items})
+}
+
+fn sum(route: &Rules<'_>, count: fn(&Rule) -> u64) -> u64 {
+    route.iter().map(|rule| count(rule)).sum()
+}
+
+/// Returns the number of requests of a rule, or of what it has forwarded.
+fn requests(rule: &Rule) -> u64 {
+    match rule.forwards_bytes() {
+        true => rule.state.forwarded.totals().total,
+        false => rule.state.stats.classes().iter().sum(),
+    }
+}
+
+/// Returns the number of those that failed.
+fn errors(rule: &Rule) -> u64 {
+    match rule.forwards_bytes() {
+        true => rule.state.forwarded.totals().failed,
+        false => rule.state.stats.classes()[4],
+    }
 }
 
 /// The route of the name that the query has, such as `HTTPRoute shop/web`; `None` if neither the table nor the report has it.
@@ -87,7 +101,7 @@ pub(super) fn one(state: &AdminState, table: &Table, query: &Query) -> Option<Va
     let detailed = |rule: &&Arc<Rule>| {
         let mut view = self::rule(rule);
         let details = places.first().map(|(port, listener, _)| {
-            describe_rule(configuration, Place { port, listener }, rule)
+            describe_rule(configuration, ListenerOnPort { port, listener }, rule)
         });
         view.insert("details".to_owned(), json!(details));
         let targets = rule.backends().iter().map(|it| match &it.target {
@@ -157,11 +171,33 @@ fn rule(rule: &Arc<Rule>) -> Map<String, Value> {
         ("retries", json!(stats.retries())),
         ("inFlight", json!(stats.in_flight())),
         ("durations", json!(stats.durations().buckets)),
+        (
+            "forwarded",
+            json!(rule.forwards_bytes().then(|| forwarded(rule))),
+        ),
     ];
     members
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
+}
+
+/// The connections of a rule, or the sessions of one of a UDPRoute.
+fn forwarded(rule: &Rule) -> Value {
+    let ForwardTotals {
+        open,
+        total,
+        failed,
+        received,
+        sent,
+    } = rule.state.forwarded.totals();
+    json!({
+        "open": open,
+        "total": total,
+        "failed": failed,
+        "bytesReceived": received,
+        "bytesSent": sent,
+    })
 }
 
 /// Returns the listeners that a route is attached to, with the hostnames that both permit.

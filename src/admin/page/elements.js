@@ -94,6 +94,13 @@ export function duration(seconds) {
   return seconds < 1 ? `${(seconds * 1000).toFixed(1)} ms` : `${seconds.toFixed(2)} s`;
 }
 
+/** A number of bytes in the largest unit of which there is one. */
+export function bytes(value) {
+  if (value === undefined) return "–";
+  const unit = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]].find(([, size]) => value >= size);
+  return unit ? `${(value / unit[1]).toFixed(1)} ${unit[0]}` : `${value.toFixed(0)} B`;
+}
+
 /** A number of seconds as days, hours or minutes. */
 export function span(seconds) {
   const units = [["days", 86400], ["hours", 3600], ["minutes", 60]];

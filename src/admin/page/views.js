@@ -1,6 +1,6 @@
 // The views of the page. Each gets its parameters and a function that gets documents, and returns its elements.
 
-import { at, badge, duration, facts, filter, h, number, object, pages, percent, quantile, span, table } from "./elements.js";
+import { at, badge, bytes, duration, facts, filter, h, number, object, pages, percent, quantile, span, table } from "./elements.js";
 
 const PAGE = 50;
 const ENDPOINTS = 20;
@@ -25,23 +25,40 @@ function part(parameters, limit = PAGE) {
 
 let looks = new Map();
 
-/** Sums counters by class of status, and what they did per second since the last look. */
-function responses(name, counters) {
-  const now = { time: performance.now(), all: 0, failed: 0 };
-  for (const counts of counters) {
-    now.all += Object.values(counts).reduce((sum, count) => sum + count, 0);
-    now.failed += counts["5xx"];
-  }
+/** Adds to counters what they did per second since the last look. */
+function look(name, counters) {
+  const now = { time: performance.now(), ...counters };
   const before = looks.get(name);
   const isOld = before && now.time - before.time > 1000;
-  if (!before || isOld) looks.set(name, { ...now, rates: isOld ? rates(now, before) : null });
+  if (!before || isOld) looks.set(name, { ...now, rates: isOld ? rates(counters, now, before) : null });
   if (looks.size > 1000) looks = new Map([...looks].slice(-500));
-  return { ...now, rates: looks.get(name).rates };
+  return { ...counters, rates: looks.get(name).rates };
 }
 
-function rates(now, before) {
+function rates(counters, now, before) {
   const perSecond = (counter) => Math.max(0, now[counter] - before[counter]) / ((now.time - before.time) / 1000);
-  return { all: perSecond("all"), failed: perSecond("failed") };
+  return Object.fromEntries(Object.keys(counters).map((counter) => [counter, perSecond(counter)]));
+}
+
+/** Sums counters by class of status. */
+function responses(name, counters) {
+  const sum = { all: 0, failed: 0 };
+  for (const counts of counters) {
+    sum.all += Object.values(counts).reduce((sum, count) => sum + count, 0);
+    sum.failed += counts["5xx"];
+  }
+  return look(name, sum);
+}
+
+/** Sums what rules forward: connections, or sessions of a UDPRoute. */
+function connections(name, rules) {
+  const sum = { total: 0, failed: 0, bytesReceived: 0, bytesSent: 0 };
+  let open = 0;
+  for (const { forwarded } of rules) {
+    for (const counter of Object.keys(sum)) sum[counter] += forwarded[counter];
+    open += forwarded.open;
+  }
+  return { ...look(name, sum), open };
 }
 
 function perSecond(rate) {
@@ -63,10 +80,10 @@ function routeName(route) {
   return `${route.kind} ${route.namespace}/${route.name}`;
 }
 
-/** The object of a problem, and where it is in a file. */
+/** The object of a problem, where it is in a file, and since when it is known. */
 function whereabouts(it) {
   const file = it.file && h("div", { class: "faint" }, `${it.file}${it.line > 0 ? `:${it.line}` : ""}`);
-  return [it.object !== it.file && object(it.object), file];
+  return [it.object !== it.file && object(it.object), file, h("div", { class: "faint" }, `since ${it.since}`)];
 }
 
 // Problems and overview.
@@ -96,7 +113,7 @@ export async function problems(parameters, get) {
       ["Version", status.version],
     ]),
     h("h2", {}, "Listeners"), listenerTable(ports), all("ports", "listeners", ports.total, 5),
-    h("h2", {}, "Routes"), routeTable(routes, "Those with the most requests first"), all("routes", "routes", routes.total, 10),
+    h("h2", {}, "Routes"), routeTables(routes, "Those with the most requests first"), all("routes", "routes", routes.total, 10),
     h("h2", {}, "Backends"), backendTable(backends), all("backends", "backends", backends.total, 5),
     h("h2", {}, "Certificates"), certificateTable(certificates), all("certificates", "certificates", certificates.total, 5),
   ];
@@ -118,7 +135,7 @@ function list(view, title, show, more = () => []) {
 }
 
 export const listeners = list("listeners", "Listeners", listenerTable);
-export const routes = list("routes", "Routes", (document) => routeTable(document, "Counts are those since the route exists"), sorting);
+export const routes = list("routes", "Routes", (document) => routeTables(document, "Counts are those since the route exists"), sorting);
 export const backends = list("backends", "Backends", backendTable);
 export const certificates = list("certificates", "Certificates", certificateTable);
 export const policies = list("policies", "Policies", policyTable);
@@ -127,7 +144,7 @@ export const limits = list("limits", "Limits", limitTable);
 
 function sorting(parameters) {
   const option = ([value, text]) => h("option", { value, selected: value === (parameters.sort ?? "name") }, text);
-  const options = [["name", "Name"], ["requests", "Most requests"], ["errors", "Most 5xx"]].map(option);
+  const options = [["name", "Name"], ["requests", "Most requests or connections"], ["errors", "Most failures"]].map(option);
   return [h("label", { for: "sort" }, "Order"), h("select", { id: "sort", name: "sort" }, options)];
 }
 
@@ -147,18 +164,47 @@ function requestRates({ declaredBy, name, requests }, { address }) {
   return [perSecond(rates?.all), rates?.failed > 0 ? badge(failed, "bad") : failed];
 }
 
-function routeTable({ routes, durationBounds }, caption) {
+/** Routes of requests, and those that forward connections or datagrams as they are: these have other counters. */
+function routeTables({ routes, durationBounds }, caption) {
+  const isForwarding = ({ rules }) => rules.some((it) => it.forwarded);
+  const forwarding = routes.filter(isForwarding);
+  const others = routes.filter((it) => !isForwarding(it));
+  return [
+    (others.length > 0 || forwarding.length === 0) && routeTable(others, durationBounds, caption),
+    forwarding.length > 0 && connectionTable(forwarding),
+  ];
+}
+
+function backendsOf({ rules }) {
+  return short([...new Set(rules.flatMap((rule) => rule.backends.map((it) => it.backend)))], 2);
+}
+
+function routeTable(routes, durationBounds, caption) {
   const row = (route) => {
     const name = routeName(route);
     const { all, failed, rates, p99 } = activity(name, route.rules, durationBounds);
     const matches = route.rules.flatMap((rule) => rule.matches);
-    const targets = [...new Set(route.rules.flatMap((rule) => rule.backends.map((it) => it.backend)))];
     return [
-      object(name), short(route.hostnames, 3), short(matches, 3), short(targets, 2), number(all), perSecond(rates?.all),
+      object(name), short(route.hostnames, 3), short(matches, 3), backendsOf(route), number(all), perSecond(rates?.all),
       failed > 0 ? badge(`${number(failed)} (${percent(failed / all)})`, "bad") : "0", duration(p99),
     ];
   };
   return table(caption, ["Route", "Hostnames", "Matches", "Backends", "#Requests", "#Per second", "#5xx", "#p99"], routes.map(row));
+}
+
+function connectionTable(routes) {
+  const row = (route) => {
+    const name = routeName(route);
+    const { open, total, failed, rates } = connections(name, route.rules);
+    const now = rates?.failed > 0 ? `, ${perSecond(rates.failed)}/s` : "";
+    return [
+      object(name), short(route.hostnames, 3), backendsOf(route), number(open), number(total), perSecond(rates?.total),
+      failed > 0 ? badge(`${number(failed)}${now}`, "bad") : "0",
+      bytes(rates?.bytesReceived), bytes(rates?.bytesSent),
+    ];
+  };
+  const columns = ["Route", "Hostnames", "Backends", "#Open", "#Total", "#New/s", "#Failed", "#Received/s", "#Sent/s"];
+  return table("Connections of TCPRoutes and TLSRoutes, and sessions of UDPRoutes", columns, routes.map(row));
 }
 
 function short(texts, most) {
@@ -243,8 +289,23 @@ export async function route({ name }, get) {
   ];
 }
 
+/** What a rule takes of what its listeners get, and how much that is. */
+function taken(name, rule, durationBounds) {
+  const key = `${name} ${rule.rule}`;
+  if (rule.forwarded) {
+    const { open, total, failed, rates } = connections(key, [rule]);
+    const noun = name.startsWith("UDPRoute ") ? "sessions" : "connections";
+    const text = `${number(open)} of ${number(total)} ${noun} are open, ${perSecond(rates?.total)} new, ${bytes(rates?.bytesReceived)} received and ${bytes(rates?.bytesSent)} sent per second, `;
+    return h("p", {}, text, badge(`${number(failed)} failed`, failed > 0 ? "bad" : "good"));
+  }
+  const { all, failed, rates, p99 } = activity(key, [rule], durationBounds);
+  return [
+    h("ul", { class: "plain" }, rule.matches.map((it) => h("li", {}, h("code", {}, it)))),
+    h("p", {}, `${number(all)} requests, ${perSecond(rates?.all)} per second, p99 ${duration(p99)}, `, badge(`${number(failed)} 5xx`, failed > 0 ? "bad" : "good")),
+  ];
+}
+
 function ruleFlow(name, rule, { listeners, durationBounds }) {
-  const { all, failed, rates, p99 } = activity(`${name} ${rule.rule}`, [rule], durationBounds);
   const listener = (it) => h("li", {}, h("a", { href: at("listeners", { filter: it.gateway }) }, `${it.gateway} listener ${it.listener}`), ` ${it.protocol} ${it.port}, ${short(it.hostnames, 5)}`);
   const details = Object.entries(LABELS).filter(([key]) => rule.details?.[key]?.length > 0).map(([key, label]) => [label, rule.details[key]]);
   const sum = rule.backends.reduce((sum, it) => sum + it.weight, 0);
@@ -256,8 +317,7 @@ function ruleFlow(name, rule, { listeners, durationBounds }) {
   const step = (title, ...content) => h("li", {}, h("h3", {}, title), content);
   return h("ol", { class: "flow" },
     step("Listeners", listeners.length > 0 ? h("ul", { class: "plain" }, listeners.map(listener)) : "none"),
-    step("Matches", h("ul", { class: "plain" }, rule.matches.map((it) => h("li", {}, h("code", {}, it)))),
-      h("p", {}, `${number(all)} requests, ${perSecond(rates?.all)} per second, p99 ${duration(p99)}, `, badge(`${number(failed)} 5xx`, failed > 0 ? "bad" : "good"))),
+    step(rule.forwarded ? "Traffic" : "Matches", taken(name, rule, durationBounds)),
     step("Filters and policies", details.length > 0 ? facts(details) : "none"),
     step("Backends", rule.backends.length > 0 ? h("ul", { class: "plain" }, rule.backends.map(backend)) : "none"));
 }

@@ -9,6 +9,9 @@ mod hint;
 mod node;
 mod path;
 mod pattern;
+mod rule;
+#[cfg(test)]
+mod sample;
 mod unknown;
 mod valid;
 mod validate;
@@ -25,6 +28,8 @@ use self::faulty::Faulty;
 pub(crate) use self::hint::nearest;
 use self::node::Schema;
 use self::path::Path;
+#[cfg(test)]
+pub(crate) use self::sample::sample_of;
 use self::unknown::UnknownField;
 use self::valid::Digest;
 use super::annotation;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cel::Rules;
 use super::format::Format;
 use super::path::Path;
 use super::pattern::Pattern;
+use super::rule::Rules;
 use super::valid::ValidValues;
 
 /// A kind's schema.

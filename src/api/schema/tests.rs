@@ -6,6 +6,7 @@ mod backend_tls;
 mod client_policy;
 mod cors;
 mod gateway_parameters;
+mod inference_pool;
 mod rate_limit_policy;
 mod release_backend;
 mod remembered;

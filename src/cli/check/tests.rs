@@ -117,6 +117,20 @@ spec: {targetRefs: [{group: "", kind: Service, name: s, from: {kind: Gateway, na
 }
 
 #[test]
+fn prints_a_pool_and_its_picker() {
+    let page = include_str!("../../../docs/inference.md");
+    let example = page.split("```yaml\n").nth(1).unwrap();
+    let text = printed(example.split("```").next().unwrap());
+    for line in [
+        "\nInferencePool default/llm\n  for Gateway default/web\n    Accepted",
+        "without an answer of the endpoint picker: requests are balanced over the ready endpoints (FailOpen)",
+        "the picker is Service default/epp:9002, in TLS, whose certificate is not verified",
+    ] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+}
+
+#[test]
 fn route_of_an_invalid_gateway_names_it_as_invalid() {
     let text = printed(&format!(
         "{}{SHADOWED}",

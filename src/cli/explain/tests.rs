@@ -322,6 +322,33 @@ fn shows_releases_of_release_backend() {
 }
 
 #[test]
+fn shows_pool_and_picker() {
+    let page = include_str!("../../../docs/inference.md");
+    let example = page.split("```yaml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let shown = |it: &str| explanation(it, "http://llm.example:8080/", Permissions::default());
+    let text = shown(example);
+    for line in [
+        "InferencePool default/llm:8000 over HTTP/1.1: 10.0.0.1:8000, only by the picker: 10.0.0.2:8000",
+        "endpoint picker Service default/epp:9002 by InferencePool default/llm for gRPC over HTTP/2 in TLS, whose certificate is not verified",
+        "without an answer of the endpoint picker: requests are balanced over the ready endpoints (FailOpen)",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let closed = example.replace("FailOpen", "FailClose");
+    let unready = closed.replace("[10.0.1.1]", "[10.0.1.1], conditions: {ready: false}");
+    let none = example.replace("name: epp, port:", "name: none, port:");
+    for (objects, line) in [
+        (closed, "endpoint picker: requests get 503 (FailClose)"),
+        (unready, "default/llm:8000, has no ready endpoint"),
+        (none, "Service default/none does not exist"),
+    ] {
+        let text = shown(&objects);
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn shows_cors_filter() {
     let rows = [
         (

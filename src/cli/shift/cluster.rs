@@ -1,23 +1,21 @@
 //! Requests to the API server: reads a ReleaseBackend, applies weights to it, and reads the metrics of pods of
 //! Gateways.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Context, anyhow, bail};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, Status};
-use kube::{Client, ResourceExt};
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::api::parameters::GROUP;
 use crate::api::release_backend::ReleaseBackendSpec;
+use crate::cli::pods::{self, GatewayPod, Phase};
 use crate::cluster::api_server::{describe, request};
 use crate::cluster::client::ApiServer;
-use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
-use crate::settings::{NamespacedName, Settings};
+use crate::settings::NamespacedName;
 
 use super::object_name::ObjectName;
 
@@ -119,16 +117,6 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// A pod of a Gateway.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GatewayPod {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) uid: String,
-    /// Value of the label that names the Gateway.
-    pub(super) gateway: String,
-}
-
 impl Cluster {
     /// Creates a client for the cluster of the environment. Sends no request.
     pub(super) async fn connect(name: &ObjectName) -> anyhow::Result<Self> {
@@ -202,18 +190,12 @@ impl Cluster {
     ) -> anyhow::Result<Vec<GatewayPod>> {
         let mut pods = Vec::new();
         if gateways.is_empty() {
-            let all = Api::<Pod>::all(self.client.clone());
-            pods = list(&all, "all namespaces", |_| true)
-                .await
-                .map_err(|error| {
-                    anyhow!("{error:#}; name Gateways with --gateway, or addresses with --admin")
-                })?;
+            pods = pods::of_all(&self.client).await.map_err(|error| {
+                anyhow!("{error:#}; name Gateways with --gateway, or addresses with --admin")
+            })?;
         }
-        for NamespacedName { namespace, name } in gateways {
-            let api = Api::<Pod>::namespaced(self.client.clone(), namespace);
-            let is_of_gateway = |labels: &BTreeMap<String, String>| is_made_for(labels, name);
-            let place = format!("namespace {namespace}");
-            pods.extend(list(&api, &place, is_of_gateway).await?);
+        for gateway in gateways {
+            pods.extend(pods::of_gateway(&self.client, gateway, Phase::Running).await?);
         }
         pods.sort();
         pods.dedup();
@@ -222,43 +204,8 @@ impl Cluster {
 
     /// Reads the metrics of a pod through the API server.
     pub(super) async fn metrics(&self, pod: &GatewayPod) -> Result<String, String> {
-        let GatewayPod {
-            namespace, name, ..
-        } = pod;
-        let port = Settings::ADMIN.port();
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
-        let call = http::Request::get(path).body(Vec::new());
-        let call = call.map_err(|error| error.to_string())?;
-        let text = self.client.request_text(call).await;
-        text.map_err(|error| describe(&error))
+        pods::metrics(&self.client, pod).await
     }
-}
-
-async fn list(
-    api: &Api<Pod>,
-    place: &str,
-    is_wanted: impl Fn(&BTreeMap<String, String>) -> bool,
-) -> anyhow::Result<Vec<GatewayPod>> {
-    let params = ListParams::default()
-        .labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"))
-        .fields("status.phase=Running");
-    let cannot = || format!("pods of Gateways in {place} cannot be listed");
-    let listed = match request(api.list_metadata(&params)).await {
-        Ok(Ok(listed)) => listed,
-        Ok(Err(error)) => return Err(anyhow!(describe(&error))).with_context(cannot),
-        Err(timeout) => return Err(anyhow!(timeout)).with_context(cannot),
-    };
-    let wanted = listed
-        .items
-        .into_iter()
-        .filter(|pod| is_wanted(pod.labels()));
-    let pods = wanted.map(|pod| GatewayPod {
-        namespace: pod.namespace().unwrap_or_default(),
-        name: pod.name_any(),
-        uid: pod.uid().unwrap_or_default(),
-        gateway: pod.labels().get(GATEWAY_LABEL).cloned().unwrap_or_default(),
-    });
-    Ok(pods.collect())
 }
 
 fn observed(object: DynamicObject) -> anyhow::Result<Observed> {

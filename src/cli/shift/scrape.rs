@@ -8,16 +8,13 @@ use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
 
 use crate::cli::admin_client::{self, AdminUrl};
+use crate::cli::pods::{CONCURRENT_PAGES, GatewayPod, PAGE_TIMEOUT};
 use crate::settings::NamespacedName;
 
-use super::cluster::{Cluster, GatewayPod};
+use super::cluster::Cluster;
 use super::metrics::{Counts, parse};
 use super::object_name::ObjectName;
 
-/// Timeout of reading one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of pages that are read at the same time.
-const CONCURRENT_PAGES: usize = 16;
 /// Time between lists of pods. After a list all pods are read, and otherwise only those of Gateways that use the
 /// backend.
 const LIST_PERIOD: Duration = Duration::from_secs(10);

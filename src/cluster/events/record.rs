@@ -12,7 +12,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::notice::Notice;
-use crate::cluster::api_server::{FIELD_MANAGER, describe, request};
+use crate::cluster::api_server::{FIELD_MANAGER, describe, field_manager, request};
 use crate::ir::object_ref::api_version;
 
 /// Maximum length in bytes of an event's note that the API server accepts.
@@ -69,7 +69,7 @@ pub(super) async fn publish(
     let now = MicroTime(Timestamp::now());
     let event = event(first, notices, (namespace, name), instance, now.clone());
     let params = PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
+        field_manager: Some(field_manager().to_owned()),
         ..PostParams::default()
     };
     let Err(error) = request(api.create(&params, &event)).await? else {

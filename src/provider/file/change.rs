@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
 
+/// Number of paths from which on all files that have changed are read.
+const MAX_PATHS: usize = 16 * 1024;
+
 /// What has to be read.
 #[derive(Debug)]
 pub(super) enum Extent<'a> {
@@ -51,6 +54,7 @@ impl Dirty {
         if let Self::Paths(paths) = self {
             paths.insert(path.to_owned());
         }
+        self.bound();
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -58,6 +62,14 @@ impl Dirty {
             (Self::Paths(paths), Self::Paths(others)) => paths.extend(others),
             (Self::Everything, _) | (Self::Somewhere, Self::Paths(_)) => {}
             (_, other) => *self = other,
+        }
+        self.bound();
+    }
+
+    /// Unknown files take the place of too many paths.
+    fn bound(&mut self) {
+        if matches!(self, Self::Paths(paths) if paths.len() > MAX_PATHS) {
+            *self = Self::Somewhere;
         }
     }
 }
@@ -112,5 +124,30 @@ impl Change {
             Self::Other(paths) => paths,
             Self::Unknown => &[],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what has changed when these files have.
+    fn dirty(files: std::ops::Range<usize>) -> Dirty {
+        let mut dirty = Dirty::default();
+        files.for_each(|file| dirty.add_path(Path::new(&file.to_string())));
+        dirty
+    }
+
+    #[test]
+    fn unknown_files_take_the_place_of_too_many_paths() {
+        let is_known = |dirty: &Dirty| matches!(dirty.extent(), Extent::Paths(_));
+        let is_somewhere = |dirty: &Dirty| matches!(dirty.extent(), Extent::Changed);
+        assert!(is_known(&dirty(0..MAX_PATHS)));
+        assert!(is_somewhere(&dirty(0..MAX_PATHS + 1)));
+        let mut half = dirty(0..MAX_PATHS / 2);
+        half.add(dirty(MAX_PATHS / 2..MAX_PATHS));
+        assert!(is_known(&half));
+        half.add(dirty(MAX_PATHS..MAX_PATHS + 1));
+        assert!(is_somewhere(&half));
     }
 }

@@ -107,7 +107,7 @@ struct Places {
 
 /// The place of an object in a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ItemPosition {
     /// Index of its document.
     pub(super) document: usize,
     /// Index of the object in the document.
@@ -181,12 +181,12 @@ impl Entry {
     }
 
     /// Returns all admitted objects, each with its place.
-    pub(super) fn admissions(&self) -> impl Iterator<Item = (Place, &Admission)> {
+    pub(super) fn admissions(&self) -> impl Iterator<Item = (ItemPosition, &Admission)> {
         let documents = self.documents.iter().enumerate();
         documents.flat_map(|(index, document)| {
             let admissions = document.outcome.iter().flat_map(|all| all.iter());
             admissions.enumerate().map(move |(item, admission)| {
-                let place = Place {
+                let place = ItemPosition {
                     document: index,
                     item,
                 };

@@ -36,11 +36,11 @@ struct Locator<'a> {
 struct Collection {
     /// `None` if no field is inside it.
     path: Option<String>,
-    place: Place,
+    place: NextNode,
 }
 
 /// What the next node of a collection is.
-enum Place {
+enum NextNode {
     /// A list item with this index.
     Item(usize),
     /// The key of an entry.
@@ -63,8 +63,8 @@ impl Locator<'_> {
             Event::Alias(_) => {
                 self.enter(line);
             }
-            Event::SequenceStart(..) => self.open(Place::Item(0), line),
-            Event::MappingStart(..) => self.open(Place::Key, line),
+            Event::SequenceStart(..) => self.open(NextNode::Item(0), line),
+            Event::MappingStart(..) => self.open(NextNode::Key, line),
             Event::SequenceEnd | Event::MappingEnd => {
                 self.open.pop();
             }
@@ -78,7 +78,7 @@ impl Locator<'_> {
         matches!(
             self.open.last(),
             Some(Collection {
-                place: Place::Key,
+                place: NextNode::Key,
                 ..
             })
         )
@@ -102,11 +102,11 @@ impl Locator<'_> {
             self.record(path, line);
         }
         if let Some(mapping) = self.open.last_mut() {
-            mapping.place = Place::Value(path);
+            mapping.place = NextNode::Value(path);
         }
     }
 
-    fn open(&mut self, place: Place, line: usize) {
+    fn open(&mut self, place: NextNode, line: usize) {
         let path = self.enter(line);
         self.open.push(Collection { path, place });
     }
@@ -118,16 +118,16 @@ impl Locator<'_> {
         };
         match &mut parent.place {
             // A key that is a collection. Its value has no path.
-            Place::Key => {
-                parent.place = Place::Value(None);
+            NextNode::Key => {
+                parent.place = NextNode::Value(None);
                 None
             }
-            Place::Value(path) => {
+            NextNode::Value(path) => {
                 let path = path.take();
-                parent.place = Place::Key;
+                parent.place = NextNode::Key;
                 path
             }
-            Place::Item(index) => {
+            NextNode::Item(index) => {
                 let number = *index;
                 *index += 1;
                 let path = parent.path.as_ref()?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::entry::{Admissions, Entry, Place};
+use super::entry::{Admissions, Entry, ItemPosition};
 use super::locate::Lines;
 use crate::api::{Finding, ObjectRef};
 use crate::provider::problem::{FileLocation, Problem};
@@ -21,7 +21,7 @@ pub(super) struct Location<'a> {
 }
 
 impl<'a> Location<'a> {
-    pub(super) fn new(file: &'a Arc<Path>, entry: &'a Entry, place: Place) -> Self {
+    pub(super) fn new(file: &'a Arc<Path>, entry: &'a Entry, place: ItemPosition) -> Self {
         let document = &entry.documents[place.document];
         let admissions = document.outcome.as_ref().ok();
         Self {

@@ -9,7 +9,7 @@ use imbl::ordmap::DiffItem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::definitions::{Definition, Definitions};
-use super::entry::{Entry, Files, Place};
+use super::entry::{Entry, Files, ItemPosition};
 use super::location::Location;
 use super::parse::SyntaxError;
 use crate::api::{Admission, Finding, Object, ObjectRef, Severity};
@@ -268,7 +268,7 @@ impl FileProblems<'_, '_, '_> {
         let mut number = 0;
         for (index, document) in entry.documents.iter().enumerate() {
             let location = |item| {
-                let place = Place {
+                let place = ItemPosition {
                     document: index,
                     item,
                 };

@@ -2,6 +2,7 @@
 
 mod changes;
 mod locations;
+mod time;
 mod unreadable;
 
 use std::fs;

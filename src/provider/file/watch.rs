@@ -41,10 +41,10 @@ impl FileProvider {
     /// dropped.
     pub async fn watch(self, sender: watch::Sender<Arc<Load>>, reload: mpsc::Receiver<()>) {
         let changes = Changes::new(&self.directory);
-        self.follow(changes, sender, reload).await;
+        self.watch_changes(changes, sender, reload).await;
     }
 
-    async fn follow(
+    async fn watch_changes(
         mut self,
         mut changes: Changes,
         sender: watch::Sender<Arc<Load>>,
@@ -71,7 +71,7 @@ impl FileProvider {
                 Ok(draft) => draft,
                 Err(error) => {
                     changes.dirty = Dirty::Everything;
-                    changes.follow(&OrdSet::new());
+                    changes.watch_only(&OrdSet::new());
                     let message = format!("{error:#}; the last configuration stays in service");
                     let problem = Problem::of_file(Severity::Error, &self.directory, message);
                     let snapshot = Arc::clone(&sender.borrow().snapshot);
@@ -87,9 +87,9 @@ impl FileProvider {
             };
             if draft.is_whole {
                 changes.note_files(&draft);
-                changes.follow(&draft.scan.directories);
+                changes.watch_only(&draft.scan.directories);
             } else {
-                changes.follow_more(&self.scan.directories, &draft.scan.directories);
+                changes.watch_more(&self.scan.directories, &draft.scan.directories);
             }
             let is_disturbed = changes.wait_for_events(&draft, &mut seen).await;
             // A file in a new directory may have been in the middle of a write before the watch began.
@@ -224,7 +224,7 @@ impl Changes {
     }
 
     /// Watches these directories and the parent of the configuration directory, and no others.
-    fn follow(&mut self, directories: &OrdSet<Arc<Path>>) {
+    fn watch_only(&mut self, directories: &OrdSet<Arc<Path>>) {
         let parent = self.anchor.as_deref().and_then(Path::parent);
         let parent = parent.map(Arc::<Path>::from);
         if let Some(parent) = &parent {
@@ -241,7 +241,7 @@ impl Changes {
     }
 
     /// Watches the new directories, and no longer those that do not exist any more.
-    fn follow_more(&mut self, previous: &OrdSet<Arc<Path>>, now: &OrdSet<Arc<Path>>) {
+    fn watch_more(&mut self, previous: &OrdSet<Arc<Path>>, now: &OrdSet<Arc<Path>>) {
         for item in previous.diff(now) {
             match item {
                 DiffItem::Add(path) => drop(self.watch(path)),
@@ -484,7 +484,7 @@ mod tests {
         let (sender, mut receiver) = watch::channel(Arc::new(Load::default()));
         let (_reload, requests) = mpsc::channel(1);
         let provider = FileProvider::new(directory.path().to_owned());
-        let task = tokio::spawn(provider.follow(changes, sender, requests));
+        let task = tokio::spawn(provider.watch_changes(changes, sender, requests));
         let has = |name: &'static str| {
             move |load: &Arc<Load>| load.snapshot.config_maps.get("default", name).is_some()
         };

@@ -2,16 +2,16 @@
 //! may have been written for these before. Must not know what has arrived.
 
 use super::deferral::is_policy;
-use crate::api::Object;
 use crate::api::annotation::PRIORITY;
 use crate::api::core::{BUNDLE, Secret, Service, TLS_TYPE};
 use crate::api::filter::HttpFilter;
 use crate::api::grpc_route::GrpcRule;
 use crate::api::http_route::HttpRule;
 use crate::api::l4_route::L4Rule;
-use crate::api::reference::{BackendObjectRef, BackendRef};
+use crate::api::reference::{BackendRef, Role};
 use crate::api::release_backend::ReleaseBackendSpec;
 use crate::api::route::{RouteResource, RouteSpec};
+use crate::api::{Object, ObjectRef};
 
 /// Reports whether a version of an object may have something that policies can protect and that the published one, if there is
 /// one, lacks. The object is of a kind that waits.
@@ -23,20 +23,15 @@ pub(super) fn adds(published: Option<&Object>, new: &Object) -> bool {
     published.is_none_or(|published| changes_reach(published, new))
 }
 
-/// Returns the backends that a policy sends requests of its own to: pages of errors, spans.
-fn asked_by(policy: &Object) -> Vec<&BackendObjectRef> {
-    match policy {
-        Object::RoutePolicy(policy) => {
-            let pages = policy.spec.error_pages.iter().flatten();
-            pages.filter_map(|page| page.backend_ref.as_ref()).collect()
+/// Returns the backends that a policy sends requests of its own to, each with its port: pages of errors, spans.
+fn asked_by(policy: &Object) -> Vec<(ObjectRef, Option<u16>)> {
+    let mut asked = Vec::new();
+    policy.references(&mut |field| {
+        if field.role == Role::Server {
+            asked.push((field.object_ref(&policy.meta().namespace), field.port));
         }
-        Object::TelemetryPolicy(policy) => {
-            let tracing = policy.spec.tracing.iter();
-            let providers = tracing.filter_map(|tracing| tracing.provider.as_ref());
-            providers.map(|provider| &provider.backend_ref).collect()
-        }
-        _ => Vec::new(),
-    }
+    });
+    asked
 }
 
 /// Reports whether two versions may differ in which requests are let in, and where they go. What changes often and decides

@@ -16,7 +16,7 @@ const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Keeps `version` up to date while polled. It is `None` until the first response.
-pub async fn follow_bundle_version(client: &Client, version: &watch::Sender<Option<String>>) {
+pub async fn watch_bundle_version(client: &Client, version: &watch::Sender<Option<String>>) {
     let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     loop {

@@ -71,6 +71,15 @@ impl Deferrals {
         Some((deferred.previous.as_ref(), deferred.wait.after))
     }
 
+    /// Returns the published versions of the objects that wait, from this name on in the order of names.
+    pub(super) fn published_from(
+        &self,
+        first: ObjectRef,
+    ) -> impl Iterator<Item = (&ObjectRef, Option<&Object>)> {
+        let waiting = self.all.range(first..);
+        waiting.map(|(name, deferred)| (name, deferred.previous.as_ref()))
+    }
+
     /// Makes a version of an object wait, which had another one before. If that waits already, the published version remains,
     /// and the time counts from the first.
     pub(super) fn hold(&mut self, name: ObjectRef, previous: Option<Object>, wait: Wait) {
@@ -96,10 +105,25 @@ impl Deferrals {
         }
     }
 
+    /// Makes a version of an object wait of which this part is published meanwhile. If one waits already, the time counts from
+    /// the first.
+    pub(super) fn hold_part(&mut self, name: &ObjectRef, part: Option<Object>, wait: Wait) {
+        self.hold(name.clone(), None, wait);
+        if let Some(deferred) = self.all.get_mut(name) {
+            deferred.previous = part;
+        }
+    }
+
     /// Reports whether an object waits for policies.
     pub(super) fn is_behind(&self, name: &ObjectRef, moments: &Moments) -> bool {
         let deferred = self.all.get(name);
         deferred.is_some_and(|it| !moments.is_past(it.wait.after))
+    }
+
+    /// Returns how many objects wait for policies.
+    pub(super) fn waiting(&self, moments: &Moments) -> usize {
+        let waits = self.all.values().map(|it| it.wait.after);
+        waits.filter(|after| !moments.is_past(*after)).count()
     }
 
     /// Returns an object of which neither a change that arrived before this moment was asked for is published nor a later one.

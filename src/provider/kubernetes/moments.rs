@@ -27,9 +27,14 @@ struct Seen {
     newest: Option<u64>,
     /// The last moment that is past.
     past: Moment,
-    /// At that moment, this was the newest version; `None` if there were no objects.
-    asked: Option<(Moment, Option<u64>)>,
+    /// The first answer that the watch has not reached.
+    first: Option<Answer>,
+    /// The last one. If it took the place of the first one, a watch that follows constant writes would reach none.
+    last: Option<Answer>,
 }
+
+/// At a moment, this was the newest version; `None` if there were no objects.
+type Answer = (Moment, Option<u64>);
 
 impl Moments {
     /// Returns the moments of watches of these scopes.
@@ -112,7 +117,14 @@ impl Moments {
 
     /// Records the newest version that objects of a scope had at a moment; `None` if there were none.
     pub(super) fn answered(&mut self, scope: usize, moment: Moment, newest: Option<u64>) {
-        self.change(scope, |seen| seen.asked = Some((moment, newest)));
+        self.change(scope, |seen| {
+            let answer = match seen.first {
+                None => &mut seen.first,
+                // A restored cluster may never reach it.
+                Some(_) => &mut seen.last,
+            };
+            *answer = Some((moment, newest));
+        });
     }
 
     fn change(&mut self, scope: usize, change: impl FnOnce(&mut Seen)) {
@@ -120,11 +132,15 @@ impl Moments {
             return;
         };
         change(seen);
-        if let Some((moment, newest)) = seen.asked
-            && newest <= seen.newest
-        {
+        let reached = seen.newest;
+        let is_reached = |answer: &mut Answer| answer.1 <= reached;
+        if let Some((moment, _)) = seen.last.take_if(is_reached) {
             seen.past = seen.past.max(moment);
-            seen.asked = None;
+            seen.first = None;
+        }
+        if let Some((moment, _)) = seen.first.take_if(is_reached) {
+            seen.past = seen.past.max(moment);
+            seen.first = seen.last.take();
         }
     }
 }
@@ -202,6 +218,33 @@ mod tests {
         moments.listed(one, Some(8));
         assert!(!moments.is_past(moment));
         moments.saw(one, Some(9));
+        assert!(moments.is_past(moment));
+    }
+
+    #[test]
+    fn moments_pass_while_policies_are_written_without_end() {
+        let (mut moments, one, other) = two();
+        for version in 9..99 {
+            let moment = moments.next();
+            moments.take();
+            moments.answered(other, moment, None);
+            moments.answered(one, moment, Some(version));
+            // The watch is behind by one write.
+            moments.saw(one, Some(version - 1));
+            assert!(!moments.is_past(moment));
+            assert!(moments.is_past(moment - 1), "{version}");
+        }
+    }
+
+    #[test]
+    fn watch_of_a_restored_cluster_reaches_the_last_answer() {
+        let (mut moments, one, other) = two();
+        let moment = moments.next();
+        moments.answered(other, moment, None);
+        moments.answered(one, moment, Some(9));
+        moments.listed(one, Some(3));
+        assert!(!moments.is_past(moment));
+        moments.answered(one, moment, Some(3));
         assert!(moments.is_past(moment));
     }
 

@@ -44,8 +44,12 @@ impl ParsedObject {
         object: Value,
         observes: bool,
     ) -> Result<Self, serde_json::Error> {
-        let value = with_kind(kind, Map::deserialize(object)?);
+        let mut value = with_kind(kind, Map::deserialize(object)?);
         let head = Head::deserialize(&value)?;
+        // Nobody reads them, and they may be most of the text that the object is decoded from.
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
         let object = parse(kind, value);
         Ok(Self::new(kind, head, |_| Content::Parsed(object), observes))
     }

@@ -1,9 +1,10 @@
-//! The namespaces in which Pods are watched: those with a ReleaseBackend, whose endpoints are derived from Pods. A
-//! cluster has more Pods than objects of any other kind, and most of them are irrelevant here. Does no I/O.
+//! The namespaces in which Pods are watched: those with a ReleaseBackend or an InferencePool, whose endpoints are derived from
+//! Pods. A cluster has more Pods than objects of any other kind, and most of them are irrelevant here. Does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scope::Scope;
+use crate::api::inference_pool::InferencePool;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::{Kind, Resource};
 use crate::snapshot::Snapshot;
@@ -13,12 +14,17 @@ const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// Reports whether objects of a kind need the Pods of their namespace.
 pub(super) fn needs_pods(kind: &Kind) -> bool {
-    (kind.group, kind.kind) == (ReleaseBackend::GROUP, ReleaseBackend::KIND)
+    let kinds = [
+        (ReleaseBackend::GROUP, ReleaseBackend::KIND),
+        (InferencePool::GROUP, InferencePool::KIND),
+    ];
+    kinds.contains(&(kind.group, kind.kind))
 }
 
 /// Returns the namespaces whose Pods are needed.
 pub(super) fn namespaces(snapshot: &Snapshot) -> BTreeSet<String> {
     let keys = snapshot.release_backends.keys();
+    let keys = keys.chain(snapshot.inference_pools.keys());
     keys.map(|key| key.namespace.to_string()).collect()
 }
 

@@ -1,6 +1,5 @@
-//! Tracks which Secrets and ConfigMaps to hold in memory: those that a Gateway, a ListenerSet, a
-//! backend TLS policy or an XBackend references, whether permitted or not. Counts references, so that a change costs only
-//! the references of the changed object. Owns the fetch state of each. Does no I/O.
+//! Tracks which Secrets and ConfigMaps to hold in memory: those that objects reference, whether permitted or not. Counts
+//! references, so that a change costs only the references of the changed object. Owns the fetch state of each. Does no I/O.
 
 use std::collections::BTreeSet;
 

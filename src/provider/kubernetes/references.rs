@@ -2,13 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::api::access_policy::{AccessPolicy, AccessSpec};
-use crate::api::gateway::{Gateway, Listener, ListenerSet};
-use crate::api::policy::TlsPolicy;
-use crate::api::reference::{LocalObjectReference, ObjectReference, SecretRef};
-use crate::api::route_filter::RouteFilter;
-use crate::api::route_policy::RoutePolicy;
-use crate::api::xbackend::XBackend;
+use crate::api::gateway::Gateway;
+use crate::api::reference::Role;
 use crate::api::{Kind, Object, ObjectRef, Resource};
 
 /// Reports whether objects of a kind are held only while referenced.
@@ -53,157 +48,47 @@ pub(super) struct References {
 impl References {
     /// Returns the references of an object.
     pub(super) fn of(object: &Object) -> Self {
-        let mut names = Names {
-            namespace: &object.meta().namespace,
-            names: Vec::new(),
-        };
-        let mut parent = None;
-        match object {
-            Object::Gateway(gateway) => names.gateway(gateway),
-            Object::ListenerSet(set) => {
-                names.listeners(&set.spec.listeners);
-                parent = Some(parent_of(set));
+        let namespace = &object.meta().namespace;
+        let is_set = matches!(object, Object::ListenerSet(_));
+        let (mut names, mut parent) = (Vec::new(), None);
+        object.references(&mut |field| match field.role {
+            Role::Parent if is_set => {
+                let namespace = field.namespace.unwrap_or(namespace);
+                parent = Some(ObjectRef::gateway_api(Gateway::KIND, namespace, field.name));
             }
-            Object::BackendTlsPolicy(policy) => names.policy(&**policy),
-            Object::BackendTlsOverride(policy) => names.policy(&**policy),
-            Object::XBackend(backend) => names.xbackend(backend),
-            Object::AccessPolicy(policy) => names.access_policy(policy),
-            Object::RoutePolicy(policy) => names.route_policy(policy),
-            Object::RouteFilter(filter) => names.route_filter(filter),
+            role if role.uses_contents() && is_held(field.group, field.kind) => {
+                names.push(field.object_ref(namespace));
+            }
             _ => {}
-        }
+        });
         Self {
-            names: names.names.into(),
+            names: names.into(),
             parent,
         }
     }
 }
 
-/// Returns the parent Gateway of a ListenerSet.
-fn parent_of(set: &ListenerSet) -> ObjectRef {
-    let parent = &set.spec.parent_ref;
-    let namespace = parent.namespace.as_ref();
-    let namespace = namespace.unwrap_or(&set.metadata.namespace);
-    ObjectRef::gateway_api(Gateway::KIND, namespace, &parent.name)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::sample_of;
 
-/// Collects the references of an object in `namespace`.
-struct Names<'a> {
-    namespace: &'a str,
-    names: Vec<ObjectRef>,
-}
-
-impl Names<'_> {
-    fn gateway(&mut self, gateway: &Gateway) {
-        self.listeners(&gateway.spec.listeners);
-        let Some(tls) = &gateway.spec.tls else {
-            return;
-        };
-        let client = tls.backend.as_ref();
-        let client = client.and_then(|backend| backend.client_certificate_ref.as_ref());
-        client.into_iter().for_each(|it| self.secret(it));
-        let Some(frontend) = &tls.frontend else {
-            return;
-        };
-        let ports = frontend.per_port.iter().map(|port| &port.tls);
-        let validations = std::iter::once(&frontend.default)
-            .chain(ports)
-            .filter_map(|config| config.validation.as_ref());
-        for reference in validations.flat_map(|validation| &validation.ca_certificate_refs) {
-            let ObjectReference {
-                group,
-                kind,
-                name,
-                namespace,
-            } = reference;
-            self.add(group, kind, namespace.as_deref(), name);
+    #[test]
+    fn kinds_that_can_reference_are_those_with_such_fields() {
+        for kind in Kind::all() {
+            let mut uses_contents = false;
+            if let Some((object, _)) = sample_of(kind) {
+                object.references(&mut |field| {
+                    // The sample names each object as the path of the field.
+                    let last = field.name.rsplit('.').next().unwrap_or_default();
+                    let last = last.to_ascii_lowercase();
+                    let mut words = ["secretref", "certificateref", "configmapref"].into_iter();
+                    let is_used = field.role.uses_contents();
+                    assert_eq!(is_used, words.any(|it| last.contains(it)), "{}", field.name);
+                    uses_contents |= is_used;
+                });
+            }
+            assert_eq!(can_reference(kind), uses_contents, "{}", kind.kind);
         }
-    }
-
-    fn listeners(&mut self, listeners: &[Listener]) {
-        let tls = listeners.iter().filter_map(|it| it.tls.as_ref());
-        for reference in tls.flat_map(|tls| &tls.certificate_refs) {
-            self.secret(reference);
-        }
-    }
-
-    fn policy<P: TlsPolicy>(&mut self, policy: &P) {
-        self.authorities(&policy.spec().validation.ca_certificate_refs);
-    }
-
-    fn xbackend(&mut self, backend: &XBackend) {
-        let Some(tls) = &backend.spec.tls else {
-            return;
-        };
-        if let Some(validation) = &tls.validation {
-            self.authorities(&validation.ca_certificate_refs);
-        }
-        if let Some(client) = &tls.client_certificate_ref {
-            self.secret(client);
-        }
-    }
-
-    fn access_policy(&mut self, policy: &AccessPolicy) {
-        let AccessSpec {
-            basic,
-            api_key,
-            jwt,
-            oidc,
-            ..
-        } = &policy.spec;
-        let basic = basic.iter().map(|it| &it.secret_ref);
-        let api_keys = api_key.iter().flat_map(|it| &it.secret_refs);
-        let providers = || jwt.iter().flat_map(|it| &it.providers);
-        let shared_keys = providers().filter_map(|it| it.jwks.secret_ref.as_ref());
-        let client_secret = oidc.iter().filter_map(|it| it.client_secret_ref.as_ref());
-        let secrets = basic
-            .chain(api_keys)
-            .chain(shared_keys)
-            .chain(client_secret);
-        secrets.for_each(|it| self.secret(it));
-        let of_keys = providers().filter_map(|it| it.jwks.config_map_ref.as_ref());
-        let remotes = providers().filter_map(|it| it.jwks.remote.as_ref());
-        let remotes = remotes.filter_map(|it| it.ca_config_map_ref.as_ref());
-        let of_provider = oidc.iter().filter_map(|it| it.ca_config_map_ref.as_ref());
-        let maps = of_keys.chain(remotes).chain(of_provider);
-        maps.for_each(|it| self.add("", "ConfigMap", None, &it.name));
-    }
-
-    fn route_policy(&mut self, policy: &RoutePolicy) {
-        let pages = policy.spec.error_pages.iter().flatten();
-        let maps = pages.filter_map(|page| page.config_map_ref.as_ref());
-        maps.for_each(|it| self.add("", "ConfigMap", None, &it.name));
-    }
-
-    fn route_filter(&mut self, filter: &RouteFilter) {
-        let response = filter.spec.direct_response.as_ref();
-        if let Some(map) = response.and_then(|response| response.config_map_ref.as_ref()) {
-            self.add("", "ConfigMap", None, &map.name);
-        }
-    }
-
-    fn authorities(&mut self, references: &[LocalObjectReference]) {
-        for LocalObjectReference { group, kind, name } in references {
-            self.add(group, kind, None, name);
-        }
-    }
-
-    fn secret(&mut self, reference: &SecretRef) {
-        let SecretRef {
-            group,
-            kind,
-            name,
-            namespace,
-        } = reference;
-        self.add(group, kind, namespace.as_deref(), name);
-    }
-
-    fn add(&mut self, group: &str, kind: &str, namespace: Option<&str>, name: &str) {
-        if !is_held(group, kind) {
-            return;
-        }
-        let namespace = namespace.unwrap_or(self.namespace);
-        let name = ObjectRef::new(group, kind, namespace, name);
-        self.names.push(name);
     }
 }

@@ -35,8 +35,9 @@ pub(super) struct Store {
     staged: BTreeMap<usize, BTreeMap<Key, Option<ParsedObject>>>,
     /// Scopes that have never been listed. Nothing is published before they are.
     awaited: BTreeSet<usize>,
-    /// Scopes that were added later and have not been listed yet. Publication waits for them for a short time.
-    expected: BTreeSet<usize>,
+    /// Scopes that were added later. Publication waits for a short time until they are listed, and for the moment that what
+    /// they list waits for.
+    expected: BTreeMap<usize, Option<Moment>>,
     pods: PodScopes,
     referenced: Referenced,
     /// Changed objects that wait for what they refer to, and new or changed ones that wait for policies. Nothing else waits for
@@ -68,7 +69,7 @@ impl Store {
             problems: Problems::default(),
             staged: BTreeMap::new(),
             awaited: (0..scopes.len()).collect(),
-            expected: BTreeSet::new(),
+            expected: BTreeMap::new(),
             pods: PodScopes {
                 kind: kinds.iter().copied().find(|it| is_watched_where_needed(it)),
                 numbers: BTreeMap::new(),
@@ -142,8 +143,11 @@ impl Store {
                 let listed = staged.values().flatten();
                 self.moments
                     .listed(number, listed.filter_map(|it| it.version).max());
-                self.expected.remove(&number);
-                self.replace(number, staged) | self.await_no_more(number)
+                let is_changed = self.replace(number, staged);
+                if let Some(after) = self.expected.get_mut(&number) {
+                    *after = Some(self.moments.next());
+                }
+                is_changed | self.await_no_more(number)
             }
             Change::Applied(parsed) => {
                 self.moments.saw(number, parsed.version);
@@ -173,7 +177,8 @@ impl Store {
     /// Records that a scope is listed. Returns whether that was awaited.
     fn await_no_more(&mut self, number: usize) -> bool {
         let was_awaited = self.awaited.remove(&number);
-        if self.awaited.is_empty() && self.first.is_none() {
+        // Also of scopes that were added before the first load: what they have listed waits for this moment, too.
+        if was_awaited && self.awaited.is_empty() {
             self.first = Some(self.moments.next());
         }
         was_awaited
@@ -213,12 +218,11 @@ impl Store {
             let (number, scope) = (self.next_scope, pods::scope(kind, &namespace));
             self.next_scope += 1;
             self.scopes.insert(number, scope.clone());
-            let waiting = if is_published {
-                &mut self.expected
+            if is_published {
+                self.expected.insert(number, None);
             } else {
-                &mut self.awaited
-            };
-            waiting.insert(number);
+                self.awaited.insert(number);
+            }
             self.pods.numbers.insert(namespace, number);
             changes.push(ScopeChange::Added(number, scope));
         }
@@ -276,7 +280,8 @@ impl Store {
 
     /// Reports whether waiting for a list is worthwhile, or for fetches before the first publication.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.expected.is_empty() || (!self.is_published && self.referenced.is_waiting())
+        let is_late = |after: &Option<Moment>| after.is_none_or(|it| !self.moments.is_past(it));
+        self.expected.values().any(is_late) || (!self.is_published && self.referenced.is_waiting())
     }
 
     /// Returns the complete state, once every scope has been listed and all policies are known that are as old as that.
@@ -409,6 +414,9 @@ impl Store {
     fn replace_version(&mut self, name: ObjectRef, object: Object, known: Versions) -> bool {
         let kind = object.kind();
         let may_open = self.first.is_some() && waits(kind);
+        if may_open && matches!(object, Object::EndpointSlice(_) | Object::Pod(_)) {
+            return self.replace_endpoints(&name, &object, &known);
+        }
         if !can_reference(kind) && !may_open {
             self.deferred.remove(&name);
             return self.snapshot.insert(object);
@@ -475,6 +483,7 @@ impl Versions {
     }
 }
 
+mod endpoints;
 mod removal;
 #[cfg(test)]
 mod tests;

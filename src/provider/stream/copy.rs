@@ -1,9 +1,11 @@
 //! A copy of the objects in an in-memory directory, so that a restarted container does not have to
 //! wait for a controller. The copy is a journal: changes are appended, and the file is rewritten
-//! when they outgrow the state, and at once when a key is removed or replaced. Owns the file.
+//! when they outgrow the state, and at once when a key is removed or replaced. A copy that cannot be written is removed,
+//! since it may permit more than what is served. Owns the file.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::lines::parse;
 use super::objects::{GatewayObjects, UpdateDecoder};
+use super::reports::Stored;
 use crate::api::Key;
 use crate::wire::Update;
 
@@ -21,9 +24,12 @@ pub(super) const FILE: &str = "objects.ndjson";
 const NEXT_FILE: &str = "objects.ndjson.next";
 /// Minimum size of the appended changes, in bytes, before the file is rewritten.
 const MIN_APPENDED: u64 = 256 << 10;
-/// The next write waits for this multiple of the last write's duration, so that writes take at most
+/// The next write waits for this multiple of the last write's duration, so that short writes take at most
 /// 5 % of a core under constant change.
 const IDLE_FACTOR: u32 = 19;
+/// Maximum delay of the next write, since a state is reported once it is written. Long writes are rare: the file is
+/// rewritten after changes of half its size.
+const MAX_REST: Duration = Duration::from_millis(100);
 /// Delay before a retry after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -33,7 +39,7 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<GatewayObjects> {
     let file = dir.join(FILE);
     let read = match fs::File::open(&file) {
         Ok(open) => read_lines(BufReader::new(open)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => Err(error.to_string()),
     };
     let read = read.and_then(|state| {
@@ -48,6 +54,17 @@ pub(super) fn read(dir: &Path, gateway: &Key) -> Option<GatewayObjects> {
         tracing::warn!("ignoring the copy {file}: {reason}");
     })
     .ok()
+}
+
+/// Returns what a restarted container begins with before the first write, given what [`read`] returned.
+pub(super) fn stored(dir: &Path, read: Option<&GatewayObjects>) -> Stored {
+    if read.is_none() && is_missing(&dir.join(FILE)) {
+        return Stored::Nothing;
+    }
+    Stored::Copy {
+        position: read.and_then(|state| state.position.clone()),
+        failure: None,
+    }
 }
 
 /// Reads the last committed state. Ignores a torn write at the end.
@@ -71,43 +88,100 @@ fn read_lines(mut lines: impl BufRead) -> Result<GatewayObjects, String> {
         .ok_or_else(|| "it has no commit".to_owned())
 }
 
-/// Writes the latest state after every change while polled.
-pub(super) async fn write_all(dir: PathBuf, mut states: watch::Receiver<GatewayObjects>) {
+/// Writes the latest state after every change while polled. Says in `stored` what a restarted container begins with.
+pub(super) async fn write_all(
+    dir: PathBuf,
+    mut states: watch::Receiver<GatewayObjects>,
+    stored: watch::Sender<Stored>,
+) {
     let mut journal = Journal::new(dir);
     // The first change after an idle time is written at once.
     let mut rested = Instant::now();
     let mut logged = String::new();
     while states.changed().await.is_ok() {
         let state = next(&mut states, &journal, rested).await;
-        let begun = Instant::now();
-        let next = Journal::new(journal.dir.clone());
-        let mut taken = std::mem::replace(&mut journal, next);
-        let writing = tokio::task::spawn_blocking(move || {
-            let result = taken.write(state);
-            (taken, result)
-        });
-        let result = match writing.await {
-            Ok((written, result)) => {
-                journal = written;
-                result
-            }
-            Err(panic) => Err(io::Error::other(panic)),
+        let Some(position) = state.position.clone() else {
+            continue;
         };
-        rested = Instant::now() + begun.elapsed() * IDLE_FACTOR;
-        let Err(failure) = result.map_err(|error| error.to_string()) else {
+        // The first copy exists before its write is known to be complete. No later state may be reported meanwhile.
+        stored.send_if_modified(|stored| {
+            let is_first = *stored == Stored::Nothing;
+            if is_first {
+                *stored = Stored::copy_of(position.clone());
+            }
+            is_first
+        });
+        let begun = Instant::now();
+        let result = write(&mut journal, state).await;
+        rested = Instant::now() + (begun.elapsed() * IDLE_FACTOR).min(MAX_REST);
+        let Err(failure) = result else {
+            stored.send_replace(Stored::copy_of(position));
             logged.clear();
             continue;
         };
-        if failure != logged {
-            tracing::warn!(
-                "the copy {} cannot be written: {failure}; a restarted container begins with an older one or waits for a \
-                 controller",
-                journal.dir.join(FILE).display()
-            );
+        let text = failure.to_string();
+        if text != logged {
+            let file = journal.dir.join(FILE);
+            tracing::warn!("the copy {} cannot be written: {text}", file.display());
         }
-        logged = failure;
+        logged = text;
+        failure.record(&stored);
         states.mark_changed();
         rested = Instant::now() + RETRY_DELAY;
+    }
+}
+
+/// Writes a state on another thread.
+async fn write(journal: &mut Journal, state: GatewayObjects) -> Result<(), WriteFailure> {
+    let next = Journal::new(journal.dir.clone());
+    let mut taken = std::mem::replace(journal, next);
+    let writing = tokio::task::spawn_blocking(move || {
+        let result = taken.write(state);
+        (taken, result)
+    });
+    match writing.await {
+        Ok((written, result)) => {
+            *journal = written;
+            result
+        }
+        Err(panic) => Err(WriteFailure {
+            reason: panic.to_string(),
+            is_copy_left: true,
+        }),
+    }
+}
+
+/// Why a state is not in the copy.
+#[derive(Debug)]
+pub(super) struct WriteFailure {
+    reason: String,
+    /// Whether an older copy is left, which could not be removed.
+    is_copy_left: bool,
+}
+
+impl WriteFailure {
+    /// Says what a restarted container begins with.
+    fn record(self, stored: &watch::Sender<Stored>) {
+        stored.send_modify(|stored| match stored {
+            Stored::Copy { failure, .. } if self.is_copy_left => {
+                let reason = self.reason;
+                *failure = Some(format!(
+                    "its copy of the configuration can neither be written nor removed: {reason}"
+                ));
+            }
+            _ => *stored = Stored::Nothing,
+        });
+    }
+}
+
+impl fmt::Display for WriteFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let effect = if self.is_copy_left {
+            "nor can the previous one be removed, so that the controller gets no report of later states"
+        } else {
+            "it is removed, so that a restarted container waits for a controller"
+        };
+        write!(f, "{}; {effect}", self.reason)
     }
 }
 
@@ -135,7 +209,8 @@ async fn next(
 /// Writes states to the copy.
 pub(super) struct Journal {
     dir: PathBuf,
-    /// The last written state; `None` before the first write, when a previous container may have left a copy.
+    /// The last written state; `None` before the first write, when a previous container may have left a copy, and after a
+    /// failure.
     written: Option<GatewayObjects>,
     /// The file to append to. `None` if the file must be rewritten.
     file: Option<File>,
@@ -163,24 +238,40 @@ impl Journal {
         written.is_some_and(|written| state.lacks_keys_of(written))
     }
 
-    /// Brings the copy to a state. If that fails, the copy is removed rather than left with keys that the state may not
-    /// have.
-    pub(super) fn write(&mut self, state: GatewayObjects) -> io::Result<()> {
-        let is_outdated = self.written.is_none() || self.holds_keys_missing_in(&state);
-        let result = self.try_write(state, is_outdated);
-        if result.is_err() {
-            let _ = fs::remove_file(self.dir.join(NEXT_FILE));
-            if is_outdated {
-                let _ = fs::remove_file(self.dir.join(FILE));
+    /// Brings the copy to a state. If that fails, the copy is removed: it may have keys that the state does not have, and
+    /// its policies may permit more.
+    pub(super) fn write(&mut self, state: GatewayObjects) -> Result<(), WriteFailure> {
+        let Err(mut error) = self.try_write(state.clone()) else {
+            return Ok(());
+        };
+        let mut is_copy_left = self.remove();
+        // The removed copy has left room.
+        if error.kind() == ErrorKind::StorageFull && !is_copy_left {
+            match self.try_write(state) {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
             }
+            is_copy_left = self.remove();
         }
-        result
+        Err(WriteFailure {
+            reason: error.to_string(),
+            is_copy_left,
+        })
     }
 
-    fn try_write(&mut self, state: GatewayObjects, is_outdated: bool) -> io::Result<()> {
+    /// Removes the copy. Returns whether it is left.
+    fn remove(&mut self) -> bool {
+        (self.file, self.written) = (None, None);
+        let _ = fs::remove_file(self.dir.join(NEXT_FILE));
+        let file = self.dir.join(FILE);
+        // A read-only file system refuses the removal of a missing file, too.
+        fs::remove_file(&file).is_err() && !is_missing(&file)
+    }
+
+    fn try_write(&mut self, state: GatewayObjects) -> io::Result<()> {
         // A failed append may leave a torn line. There is no `file` then, so that the next write rewrites it.
         if let (Some(file), Some(previous)) = (self.file.take(), self.written.clone())
-            && !is_outdated
+            && !self.holds_keys_missing_in(&state)
             && let Some(file) = self.append(&previous, &state, file)?
         {
             self.file = Some(file);
@@ -219,13 +310,19 @@ impl Journal {
     }
 }
 
+/// Reports whether there is certainly no file.
+fn is_missing(file: &Path) -> bool {
+    fs::symlink_metadata(file)
+        .is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+}
+
 /// Replaces the copy atomically. Returns the open file.
 fn replace(dir: &Path, updates: impl Iterator<Item = Update>) -> io::Result<File> {
     fs::create_dir_all(dir)?;
     let next = dir.join(NEXT_FILE);
     // An unfinished file of a previous run may have a different mode.
     if let Err(error) = fs::remove_file(&next)
-        && error.kind() != io::ErrorKind::NotFound
+        && error.kind() != ErrorKind::NotFound
     {
         return Err(error);
     }
@@ -281,270 +378,4 @@ fn filesystem<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use serde_json::json;
-
-    use super::*;
-
-    fn gateway(name: &str) -> Key {
-        Key::new("infra", name)
-    }
-
-    fn write(dir: &Path, state: &GatewayObjects) -> io::Result<()> {
-        Journal::new(dir.to_owned()).write(state.clone())
-    }
-
-    /// Returns a state with the Gateway and `maps` ConfigMaps of 10 kB.
-    fn state_with_maps(maps: u64, revision: u64) -> GatewayObjects {
-        let mut state = state("edge");
-        let mut decoder = UpdateDecoder::default();
-        let begin = Update::Begin {
-            instance: "5f2c".to_owned(),
-            base: Some(7),
-        };
-        let map = |number: u64| {
-            Update::Put(json!({
-                "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {"name": format!("map-{number}"), "namespace": "infra"},
-                "data": {"ca.crt": "x".repeat(10_000)},
-            }))
-        };
-        let commit = Update::Commit { revision };
-        let updates = [begin]
-            .into_iter()
-            .chain((0..maps).map(map))
-            .chain([commit]);
-        for update in updates {
-            decoder.take(update, &mut state).unwrap();
-        }
-        state
-    }
-
-    fn state(name: &str) -> GatewayObjects {
-        let mut state = GatewayObjects::default();
-        let mut decoder = UpdateDecoder::default();
-        for update in [
-            Update::Begin {
-                instance: "5f2c".to_owned(),
-                base: None,
-            },
-            Update::Put(json!({
-                "apiVersion": "gateway.networking.k8s.io/v1",
-                "kind": "Gateway",
-                "metadata": {"name": name, "namespace": "infra"},
-                "spec": {"gatewayClassName": "portcullis", "listeners": []},
-            })),
-            Update::Commit { revision: 7 },
-        ] {
-            decoder.take(update, &mut state).unwrap();
-        }
-        state
-    }
-
-    #[test]
-    fn reads_what_was_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path().join("not/there/yet");
-        assert_eq!(read(&dir, &gateway("edge")), None);
-        for _ in 0..2 {
-            write(&dir, &state("edge")).unwrap();
-            assert_eq!(read(&dir, &gateway("edge")), Some(state("edge")));
-        }
-        let mode = fs::metadata(dir.join(FILE)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn replaces_unfinished_copy() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join(NEXT_FILE), "torn").unwrap();
-        write(dir.path(), &state("edge")).unwrap();
-        assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
-    }
-
-    #[test]
-    fn appends_changes() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(FILE);
-        let mut journal = Journal::new(dir.path().to_owned());
-        journal.write(state("edge")).unwrap();
-        let full = fs::read(&file).unwrap();
-        for (maps, revision) in [(2, 8), (1, 9), (3, 10)] {
-            let state = state_with_maps(maps, revision);
-            journal.write(state.clone()).unwrap();
-            assert_eq!(read(dir.path(), &gateway("edge")), Some(state));
-        }
-        let all = fs::read(&file).unwrap();
-        assert!(all.starts_with(&full) && all.len() > full.len());
-    }
-
-    #[test]
-    fn reads_previous_state_after_torn_append() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(FILE);
-        let mut journal = Journal::new(dir.path().to_owned());
-        journal.write(state("edge")).unwrap();
-        let before = fs::read(&file).unwrap().len();
-        journal.write(state_with_maps(2, 8)).unwrap();
-        let all = fs::read(&file).unwrap();
-        for end in (before..all.len()).step_by(997) {
-            fs::write(&file, &all[..end]).unwrap();
-            assert_eq!(
-                read(dir.path(), &gateway("edge")),
-                Some(state("edge")),
-                "{end}"
-            );
-        }
-    }
-
-    #[test]
-    fn rewrites_copy_after_many_changes_and_for_another_controller_process() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(FILE);
-        let mut journal = Journal::new(dir.path().to_owned());
-        let large = state_with_maps(30, 8);
-        journal.write(large).unwrap();
-        let limit = MIN_APPENDED + 2 * fs::metadata(&file).unwrap().len();
-        let mut revision = 8;
-        for maps in [1, 30].repeat(5) {
-            revision += 1;
-            journal.write(state_with_maps(maps, revision)).unwrap();
-            assert!(fs::metadata(&file).unwrap().len() < limit);
-        }
-        let mut other = state("edge");
-        other.position.as_mut().unwrap().instance = "77aa".to_owned();
-        journal.write(other.clone()).unwrap();
-        assert_eq!(read(dir.path(), &gateway("edge")), Some(other));
-    }
-
-    /// Returns a state with the Gateway and a Secret with this key, if any.
-    fn state_with_key(key: Option<&str>, revision: u64) -> GatewayObjects {
-        let mut state = state("edge");
-        let mut decoder = UpdateDecoder::default();
-        let secret = key.map(|key| {
-            Update::Put(json!({
-                "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-                "metadata": {"name": "tls", "namespace": "infra"}, "data": {"tls.key": key},
-            }))
-        });
-        let begin = Update::Begin {
-            instance: "5f2c".to_owned(),
-            base: Some(7),
-        };
-        let commit = Update::Commit { revision };
-        for update in [begin].into_iter().chain(secret).chain([commit]) {
-            decoder.take(update, &mut state).unwrap();
-        }
-        state
-    }
-
-    fn text(dir: &Path) -> String {
-        fs::read_to_string(dir.join(FILE)).unwrap()
-    }
-
-    #[test]
-    fn removed_and_replaced_keys_are_no_longer_in_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::new(dir.path().to_owned());
-        journal.write(state_with_key(Some("Zmlyc3Q="), 8)).unwrap();
-        assert!(text(dir.path()).contains("Zmlyc3Q="));
-        journal.write(state_with_key(Some("c2Vjb25k"), 9)).unwrap();
-        assert!(!text(dir.path()).contains("Zmlyc3Q="));
-        journal.write(state_with_key(None, 10)).unwrap();
-        assert!(!text(dir.path()).contains("c2Vjb25k"));
-        // Neither is a former session secret.
-        let mut secret = state_with_key(None, 11);
-        secret.session_secret = Some("old-session-secret".into());
-        journal.write(secret.clone()).unwrap();
-        secret.session_secret = Some("new-session-secret".into());
-        journal.write(secret).unwrap();
-        assert!(!text(dir.path()).contains("old-session-secret"));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn copy_with_a_removed_key_is_deleted_if_it_cannot_be_rewritten() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::new(dir.path().to_owned());
-        journal.write(state_with_key(Some("Zmlyc3Q="), 8)).unwrap();
-        // The next copy cannot be created beside a folder of its name.
-        fs::create_dir(dir.path().join(NEXT_FILE)).unwrap();
-        assert!(journal.write(state_with_key(None, 9)).is_err());
-        assert!(!dir.path().join(FILE).exists());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn removed_key_does_not_wait_for_the_next_write() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::new(dir.path().to_owned());
-        journal.write(state_with_key(Some("Zmlyc3Q="), 8)).unwrap();
-        let (sender, mut states) = watch::channel(state_with_key(Some("Zmlyc3Q="), 9));
-        let begun = Instant::now();
-        let rested = begun + Duration::from_secs(5);
-        let other = next(&mut states, &journal, rested).await;
-        assert_eq!(
-            (other, Instant::now()),
-            (state_with_key(Some("Zmlyc3Q="), 9), rested)
-        );
-        let rested = rested + Duration::from_secs(5);
-        let change = async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            sender.send_replace(state_with_key(None, 10));
-        };
-        let (state, ()) = tokio::join!(next(&mut states, &journal, rested), change);
-        assert_eq!(state, state_with_key(None, 10));
-        assert_eq!(Instant::now() - begun, Duration::from_secs(6));
-    }
-
-    #[test]
-    fn ignores_torn_copies_and_copies_of_other_gateways() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), &state("edge")).unwrap();
-        assert_eq!(read(dir.path(), &gateway("other")), None);
-        let file = dir.path().join(FILE);
-        let whole = fs::read(&file).unwrap();
-        for end in 0..whole.len() {
-            fs::write(&file, &whole[..end]).unwrap();
-            assert_eq!(read(dir.path(), &gateway("edge")), None, "{end}");
-        }
-        for garbage in ["garbage\n", "{}\n", "\u{0}"] {
-            fs::write(&file, garbage).unwrap();
-            assert_eq!(read(dir.path(), &gateway("edge")), None);
-        }
-        fs::remove_file(&file).unwrap();
-        fs::create_dir(&file).unwrap();
-        assert_eq!(read(dir.path(), &gateway("edge")), None);
-    }
-
-    #[tokio::test]
-    async fn writes_the_latest_state() {
-        let dir = tempfile::tempdir().unwrap();
-        let (sender, states) = watch::channel(GatewayObjects::default());
-        let writing = tokio::spawn(write_all(dir.path().to_owned(), states));
-        sender.send_replace(state("other"));
-        sender.send_replace(state("edge"));
-        drop(sender);
-        // The last change is written without any further change.
-        writing.await.unwrap();
-        assert_eq!(read(dir.path(), &gateway("edge")), Some(state("edge")));
-    }
-
-    #[test]
-    fn file_system_type_is_that_of_the_closest_mount() {
-        let mounts = "\
-22 1 8:1 / / rw - ext4 /dev/sda1 rw
-23 22 0:5 / /var/lib/port\\040cullis rw - tmpfs tmpfs rw
-24 22 0:6 / /proc rw - proc proc rw
-25 22 0:7 / /over rw - ext4 /dev/sdb rw
-26 22 0:8 / /over rw - tmpfs tmpfs rw";
-        let of = |path: &str| filesystem(mounts, Path::new(path));
-        assert_eq!(of("/var/lib/port cullis/deeper"), Some("tmpfs"));
-        assert_eq!(of("/var/lib/portcullis"), Some("ext4"));
-        assert_eq!(of("/over"), Some("tmpfs"));
-        assert_eq!(filesystem("", Path::new("/")), None);
-        assert_eq!(filesystem("nonsense", Path::new("/")), None);
-    }
-}
+mod tests;

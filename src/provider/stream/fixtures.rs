@@ -32,7 +32,7 @@ struct Connection {
 
 /// The place of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ConnectionRole {
     Current,
     Candidate,
 }
@@ -62,21 +62,21 @@ impl Pod {
     }
 
     /// Connects. Returns the position that the pod names.
-    pub(crate) fn connect(&mut self, place: Place) -> Option<Position> {
+    pub(crate) fn connect(&mut self, place: ConnectionRole) -> Option<Position> {
         *self.connection(place) = Some(Connection::default());
         let position = self.state.position.clone();
         position.filter(|_| !self.needs_full_state)
     }
 
     /// Ends a connection.
-    pub(crate) fn disconnect(&mut self, place: Place) {
+    pub(crate) fn disconnect(&mut self, place: ConnectionRole) {
         *self.connection(place) = None;
     }
 
-    fn connection(&mut self, place: Place) -> &mut Option<Connection> {
+    fn connection(&mut self, place: ConnectionRole) -> &mut Option<Connection> {
         match place {
-            Place::Current => &mut self.current,
-            Place::Candidate => &mut self.candidate,
+            ConnectionRole::Current => &mut self.current,
+            ConnectionRole::Candidate => &mut self.candidate,
         }
     }
 
@@ -84,7 +84,11 @@ impl Pod {
     ///
     /// # Errors
     /// When the controller violates the protocol. The connection has ended then.
-    pub(crate) fn receive(&mut self, mut place: Place, bytes: &[u8]) -> Result<Received, String> {
+    pub(crate) fn receive(
+        &mut self,
+        mut place: ConnectionRole,
+        bytes: &[u8],
+    ) -> Result<Received, String> {
         let mut received = Received::default();
         if let Some(connection) = self.connection(place) {
             connection.lines.push(bytes);
@@ -101,9 +105,9 @@ impl Pod {
             };
             let is_caught_up =
                 step == Step::Committed || step == Step::Begun { is_caught_up: true };
-            if is_caught_up && place == Place::Candidate {
+            if is_caught_up && place == ConnectionRole::Candidate {
                 self.current = self.candidate.take();
-                place = Place::Current;
+                place = ConnectionRole::Current;
                 received.is_promoted = true;
             }
             if step == Step::Committed {
@@ -114,10 +118,10 @@ impl Pod {
     }
 
     /// Takes the next line of a connection.
-    fn next(&mut self, place: Place) -> Result<Option<Step>, String> {
+    fn next(&mut self, place: ConnectionRole) -> Result<Option<Step>, String> {
         let connection = match place {
-            Place::Current => &mut self.current,
-            Place::Candidate => &mut self.candidate,
+            ConnectionRole::Current => &mut self.current,
+            ConnectionRole::Candidate => &mut self.candidate,
         };
         let Some(connection) = connection else {
             return Ok(None);
@@ -137,7 +141,8 @@ impl Pod {
         }
     }
 
-    /// Restarts the container, after a last write that lacks some bytes at its end. Returns what it publishes.
+    /// Restarts the container, after a last write that lacks some bytes at its end. Returns what it
+    /// publishes if no controller responds.
     pub(crate) fn restart(&mut self, torn: u64) -> Option<Load> {
         let file = self.dir.path().join(copy::FILE);
         if let Ok(metadata) = fs::metadata(&file) {

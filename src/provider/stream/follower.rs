@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::connect::Peer;
 use super::objects::{GatewayObjects, Step, UpdateDecoder};
-use super::session::{Failure, Session};
+use super::session::{Failure, SILENCE, Session};
 use super::settings::{StreamEvent, StreamSettings};
 use crate::ir::ObjectRef;
 use crate::key_requests::KeyRequests;
@@ -41,7 +41,7 @@ const MAX_LOGGED: usize = 8;
 
 /// What is sent to the controller.
 pub(super) struct Outgoing {
-    /// The state in service.
+    /// The state in service that holds after a restart.
     pub(super) reports: watch::Receiver<Option<Serves>>,
     /// Key sets that tokens lack keys of.
     pub(super) key_requests: Arc<KeyRequests>,
@@ -55,6 +55,9 @@ pub(super) struct Follower<N> {
     copies: watch::Sender<GatewayObjects>,
     notify: N,
     state: GatewayObjects,
+    /// Until when the state, the copy of a previous container, is not published: a controller may have a later one, with stricter
+    /// policies. `None` if it is published.
+    held_until: Option<Instant>,
     /// Whether to request the full state, as after a protocol error.
     needs_full_state: bool,
     current: Option<Connection>,
@@ -108,6 +111,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
             copies,
             notify,
             state: GatewayObjects::default(),
+            held_until: None,
             needs_full_state: false,
             current: None,
             candidate: None,
@@ -120,20 +124,17 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         }
     }
 
-    /// Publishes the initial state, if any, and then the states that controllers send. Ends when
-    /// the receiver is dropped.
+    /// Publishes the states that controllers send. Before, publishes the initial state, if any, once a controller has no
+    /// later one, the first connection fails or the controller is silent. Ends when the receiver is dropped.
     pub(super) async fn run(mut self, initial: Option<GatewayObjects>) {
-        match initial {
-            Some(state) => {
-                self.state = state;
-                if let Some(pods) = &self.state.pods {
-                    (self.notify)(StreamEvent::Pods(pods));
-                }
-                self.publish();
-                tracing::info!("loaded the copy of a previous container");
+        if let Some(state) = initial {
+            self.state = state;
+            self.held_until = Some(Instant::now() + SILENCE);
+            if let Some(pods) = &self.state.pods {
+                (self.notify)(StreamEvent::Pods(pods));
             }
-            None => self.wait("connecting"),
         }
+        self.wait("connecting");
         loop {
             tokio::select! {
                 update = next(&mut self.current) => self.on_current(update),
@@ -147,6 +148,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
                 key_sets = asked(&self.outgoing.key_requests, self.ask_at), if self.has_begun() => {
                     self.ask(key_sets);
                 }
+                () = held(self.held_until) => self.publish_copy(),
                 () = self.loads.closed() => return,
             }
         }
@@ -191,6 +193,9 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
     }
 
     fn on_current(&mut self, update: Result<Update, Failure>) {
+        if update.is_ok() {
+            self.held_until = self.held_until.map(|_| Instant::now() + SILENCE);
+        }
         let Some(connection) = &mut self.current else {
             return;
         };
@@ -203,6 +208,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
                 let is_new = connection.leader != leader;
                 connection.leader = leader;
                 // The controller sends it after the first changes.
+                self.publish_copy();
                 (self.notify)(StreamEvent::CaughtUp);
                 self.on_leader(is_new);
             }
@@ -279,8 +285,9 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     fn committed(&mut self) {
         self.needs_full_state = false;
-        self.publish();
+        // In this order: no state is served, and reported, that the next copy may lack.
         self.copies.send_replace(self.state.clone());
+        self.publish();
     }
 
     fn pods_changed(&mut self) {
@@ -290,7 +297,16 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         self.copies.send_replace(self.state.clone());
     }
 
+    /// Publishes the copy of a previous container, unless a state is published already.
+    fn publish_copy(&mut self) {
+        if self.held_until.is_some() {
+            self.publish();
+            tracing::info!("loaded the copy of a previous container");
+        }
+    }
+
     fn publish(&mut self) {
+        self.held_until = None;
         if let Some(secret) = &self.state.session_secret {
             (self.notify)(StreamEvent::SessionSecret(secret));
         }
@@ -302,6 +318,7 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
 
     /// Handles the end of the current connection. A connection to the leader continues.
     fn lose_current(&mut self, failure: &Failure) {
+        self.publish_copy();
         self.needs_full_state |= failure.is_protocol_error;
         let now = Instant::now();
         let begun = self.current.take().and_then(|connection| connection.begun);
@@ -322,9 +339,9 @@ impl<N: FnMut(StreamEvent<'_>)> Follower<N> {
         self.wait(&failure.reason);
     }
 
-    /// Publishes the reason for waiting while there is no state.
+    /// Publishes the reason for waiting while no state is published.
     fn wait(&mut self, reason: &str) {
-        if self.state.position.is_none() {
+        if self.held_until.is_some() || self.state.position.is_none() {
             let url = self.settings.authority();
             let text = format!("waiting for the controller at https://{url}: {reason}");
             (self.notify)(StreamEvent::Waiting(text));
@@ -398,4 +415,65 @@ fn step(
 /// Returns a random delay between half and all of `wait`.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..1.0))
+}
+
+/// Ends when a copy has waited long enough for a controller. Pending forever without one that waits. Cancel safe.
+async fn held(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::api::Key;
+
+    #[tokio::test(start_paused = true)]
+    async fn copy_is_served_once_a_controller_is_silent() {
+        let settings = StreamSettings {
+            host: "localhost".to_owned(),
+            port: 1,
+            gateway: Key::new("infra", "edge"),
+            ca_file: "ca".into(),
+            token_file: "token".into(),
+            state_dir: None,
+        };
+        let (loads, mut loaded) = watch::channel(Arc::default());
+        let (_served, reports) = watch::channel(None);
+        let outgoing = Outgoing {
+            reports,
+            key_requests: Arc::default(),
+        };
+        let (copies, _copied) = watch::channel(GatewayObjects::default());
+        let (updates, received) = mpsc::channel(1);
+        let ignore = |_: StreamEvent<'_>| {};
+        let mut follower = Follower::new(Arc::new(settings), loads, outgoing, copies, ignore);
+        follower.current = Some(Connection {
+            session: Session::of(received),
+            intake: UpdateDecoder::default(),
+            address: None,
+            leader: None,
+            begun: None,
+        });
+        let begin = |base| Update::Begin {
+            instance: "5f2c".to_owned(),
+            base,
+        };
+        let (mut copy, mut decoder) = (GatewayObjects::default(), UpdateDecoder::default());
+        for update in [begin(None), Update::Commit { revision: 7 }] {
+            decoder.take(update, &mut copy).unwrap();
+        }
+        tokio::spawn(follower.run(Some(copy)));
+        let start = Instant::now();
+        sleep(Duration::from_secs(3)).await;
+        updates.send(begin(Some(7))).await.unwrap();
+        let served = timeout(Duration::from_secs(60), loaded.changed()).await;
+        served.expect("it is served").unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(3) + SILENCE);
+    }
 }

@@ -14,7 +14,7 @@ use crate::api::{
 use crate::provider::problem::unreadable;
 use crate::provider::{Load, Problem};
 use crate::snapshot::Snapshot;
-use crate::wire::{Deleted, Position, ReadyPods, Update};
+use crate::wire::{Deleted, Position, ReadyPods, SessionSecrets, Update};
 
 /// A complete state of the objects. Clones share equal parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(super) struct GatewayObjects {
     pub(super) position: Option<Position>,
     /// The valid objects. An object whose current version is invalid keeps its previous version.
     pub(super) snapshot: Snapshot,
-    /// Secret of the Gateway's session tokens.
-    pub(super) session_secret: Option<Arc<str>>,
+    /// Secrets of the Gateway's session tokens.
+    pub(super) session_secret: Option<Arc<SessionSecrets>>,
     /// The ready pods of the Gateway, if the controller has named them. Not part of a revision.
     pub(super) pods: Option<Arc<ReadyPods>>,
     unreadable: BTreeMap<ObjectRef, Unreadable>,
@@ -119,8 +119,8 @@ impl GatewayObjects {
     }
 
     fn secret_update(&self) -> Option<Update> {
-        let secret = self.session_secret.as_ref()?.to_string();
-        Some(Update::SessionSecret { secret })
+        let secrets = self.session_secret.as_deref()?;
+        Some(Update::SessionSecret(secrets.clone()))
     }
 
     fn pods_update(&self) -> Option<Update> {
@@ -315,10 +315,10 @@ impl UpdateDecoder {
             // increments gets the full state.
             (Update::Begin { instance, base }, _) => self.begin(instance, base, state),
             (_, None) => Err("the stream does not begin with `begin`".to_owned()),
-            (Update::SessionSecret { secret }, Some(begun)) => {
-                // Most streams resume with the secret that the pod already has.
-                if state.session_secret.as_deref() != Some(&secret) {
-                    begun.staged(state).state.session_secret = Some(secret.into());
+            (Update::SessionSecret(secrets), Some(begun)) => {
+                // Most streams resume with the secrets that the pod already has.
+                if state.session_secret.as_deref() != Some(&secrets) {
+                    begun.staged(state).state.session_secret = Some(Arc::new(secrets));
                 }
                 Ok(Step::Staged)
             }

@@ -29,6 +29,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A frozen controller is detected within the sum of both: 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a controller may send nothing before a copy is served without it.
+pub(super) const SILENCE: Duration = PING_INTERVAL.saturating_add(PING_TIMEOUT);
 /// Flow-control window: enough for the objects of all but the largest Gateways.
 const WINDOW: u32 = 4 << 20;
 /// Capacity of the update queue. Further updates wait in the flow-control window.
@@ -80,6 +82,19 @@ pub(super) struct Session {
 struct Outgoing {
     reports: watch::Receiver<Option<Serves>>,
     asked: mpsc::Receiver<KeySetName>,
+}
+
+#[cfg(test)]
+impl Session {
+    /// A connection that gets these updates.
+    pub(super) fn of(updates: mpsc::Receiver<Update>) -> Self {
+        let (asked, _) = mpsc::channel(1);
+        Self {
+            updates,
+            asked,
+            task: tokio::spawn(std::future::pending()),
+        }
+    }
 }
 
 impl Drop for Session {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::api::Key;
-use crate::wire::{Position, ReadyPods};
+use crate::wire::{Position, ReadyPods, SessionSecrets};
 
 /// Settings of the connection to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct StreamSettings {
     pub ca_file: PathBuf,
     /// ServiceAccount token; read for each connection.
     pub token_file: PathBuf,
-    /// In-memory directory for a copy of the objects. A restarted container loads this copy first.
+    /// In-memory directory for a copy of the objects. A restarted container serves this copy if no controller responds.
     pub state_dir: Option<PathBuf>,
 }
 
@@ -40,8 +40,8 @@ pub enum StreamEvent<'a> {
     Connected,
     /// No controller is streaming.
     Disconnected,
-    /// The secret for session tokens that belongs to the next published state.
-    SessionSecret(&'a str),
+    /// The secrets for session tokens that belong to the next published state.
+    SessionSecret(&'a SessionSecrets),
     /// The ready pods of the Gateway.
     Pods(&'a ReadyPods),
     /// A state is complete and published.

@@ -1,36 +1,31 @@
 //! The bodies of gRPC-Web calls: decodes base64 in requests and appends trailers to responses as
 //! the last part. Holds at most one frame.
 
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::{Body, Frame};
+use http_body::Frame;
 
-use super::request_body::RequestBody;
+use super::compressed_body::Frames;
 use super::trailers;
 use crate::ir::grpc::WebFormat;
 use crate::proxy::grpc::GrpcStatus;
 use crate::proxy::grpc_web;
-use crate::upstream::{self, BoxError};
+use crate::upstream::BoxError;
 
 /// The body of a response.
-pub(crate) struct WebBody {
-    source: upstream::ResponseBody<RequestBody>,
+pub(crate) struct WebBody<S> {
+    source: S,
     format: WebFormat,
     /// Status from the head, for a response without trailers.
     status: HeaderMap,
     is_ended: bool,
 }
 
-impl WebBody {
+impl<S: Frames> WebBody<S> {
     /// Translates `source`. `status` is the gRPC status in the response head.
-    pub(in crate::proxy) fn new(
-        source: upstream::ResponseBody<RequestBody>,
-        format: WebFormat,
-        status: HeaderMap,
-    ) -> Self {
+    pub(in crate::proxy) fn new(source: S, format: WebFormat, status: HeaderMap) -> Self {
         Self {
             source,
             format,
@@ -57,7 +52,7 @@ impl WebBody {
         if self.is_ended {
             return Poll::Ready(None);
         }
-        let trailers = match ready!(Pin::new(&mut self.source).poll_frame(cx)) {
+        let trailers = match ready!(self.source.poll_frame(cx)) {
             Some(frame) => match frame?.into_data() {
                 Ok(data) => {
                     let data = grpc_web::encode(self.format, data);

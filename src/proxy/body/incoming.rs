@@ -24,7 +24,12 @@ pub(crate) enum Incoming {
     Http2(StreamBody),
     /// Another body, decoded from base64.
     Base64(Box<Base64Body>),
+    /// What becomes of another body.
+    Derived(DerivedBody),
 }
+
+/// A body that something makes of the body of a client.
+pub(in crate::proxy) type DerivedBody = Box<dyn Body<Data = Bytes, Error = BoxError> + Unpin>;
 
 /// Receiving half of an HTTP/2 stream.
 pub(crate) struct StreamBody {
@@ -93,6 +98,7 @@ impl Body for Incoming {
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BoxError::from),
             Self::Http2(body) => body.poll_frame(cx),
             Self::Base64(body) => body.poll_frame(cx),
+            Self::Derived(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -103,6 +109,7 @@ impl Body for Incoming {
             Self::Http2(body) => body.stream.is_end_stream(),
             // The end may be inside a group.
             Self::Base64(_) => false,
+            Self::Derived(body) => body.is_end_stream(),
         }
     }
 
@@ -111,6 +118,7 @@ impl Body for Incoming {
             Self::Empty => SizeHint::with_exact(0),
             Self::Http1(body) => body.size_hint(),
             Self::Base64(_) => SizeHint::default(),
+            Self::Derived(body) => body.size_hint(),
             Self::Http2(body) => body
                 .remaining
                 .map_or_else(SizeHint::default, SizeHint::with_exact),

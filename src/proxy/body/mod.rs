@@ -7,6 +7,7 @@ mod encoder;
 pub(super) mod grpc_web_body;
 pub(super) mod incoming;
 pub(super) mod page_body;
+pub(super) mod processed_body;
 pub(super) mod request_body;
 pub(super) mod response_body;
 mod trailers;

@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use thin_vec::ThinVec;
 
 use super::body_copy::{BodyCopy, Copies, CopyPermit};
-use super::incoming::Incoming;
+use super::incoming::{DerivedBody, Incoming};
 use super::trailers;
 use crate::byte_chain::ByteChain;
 use crate::header_memory;
@@ -43,7 +43,8 @@ pub(crate) enum RequestBody {
 /// A body from the client.
 pub(crate) struct ClientBody {
     incoming: Incoming,
-    activity: Rc<Activity>,
+    /// `None` if another body has it, of which this one is made.
+    activity: Option<Rc<Activity>>,
     is_ended: bool,
     /// Number of bytes that may follow.
     room: u64,
@@ -60,15 +61,24 @@ impl RequestBody {
             return Self::Empty;
         }
         activity.on_body_begin();
-        Self::Client(Box::new(ClientBody {
+        Self::Client(Box::new(ClientBody::new(
             incoming,
-            activity: activity.clone(),
-            is_ended: false,
-            room: u64::MAX,
-            protected: ThinVec::new(),
-            kept: ReplayBuffer::new(share),
-            copies: Copies::default(),
-        }))
+            Some(activity.clone()),
+            share,
+        )))
+    }
+
+    /// Creates a body that is made of another one.
+    pub(in crate::proxy) fn derived(body: DerivedBody, share: &Rc<Share>) -> Self {
+        let incoming = Incoming::Derived(body);
+        Self::Client(Box::new(ClientBody::new(incoming, None, share)))
+    }
+
+    /// Keeps up to `max` bytes for a replay, if no byte is lost yet.
+    pub(in crate::proxy) fn keep_up_to(&mut self, max: usize) {
+        if let Self::Client(body) = self {
+            body.kept.max = body.kept.max.max(max);
+        }
     }
 
     /// Removes headers from the trailers, also from those that are buffered.
@@ -110,9 +120,7 @@ impl RequestBody {
         if self.size_hint().lower() > max as u64 {
             return Err(Error::BodyTooLarge);
         }
-        if let Self::Client(body) = self {
-            body.kept.max = body.kept.max.max(max);
-        }
+        self.keep_up_to(max);
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await {
             let frame = frame.map_err(|_| Error::Send(SendError::RequestBody))?;
             read += frame.data_ref().map_or(0, Bytes::len);
@@ -216,6 +224,18 @@ impl Replay for RequestBody {
 }
 
 impl ClientBody {
+    fn new(incoming: Incoming, activity: Option<Rc<Activity>>, share: &Rc<Share>) -> Self {
+        Self {
+            incoming,
+            activity,
+            is_ended: false,
+            room: u64::MAX,
+            protected: ThinVec::new(),
+            kept: ReplayBuffer::new(share),
+            copies: Copies::default(),
+        }
+    }
+
     fn poll_incoming(
         &mut self,
         cx: &mut Context<'_>,
@@ -226,7 +246,7 @@ impl ClientBody {
         ready!(self.copies.poll_turn(cx));
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
         if polled.is_pending() {
-            self.activity.on_body_awaited();
+            self.tell(Activity::on_body_awaited);
         }
         let Some(frame) = ready!(polled) else {
             self.copies.complete();
@@ -236,13 +256,13 @@ impl ClientBody {
         let mut frame = match frame {
             Ok(frame) => frame,
             Err(error) => {
-                self.activity.on_body_end();
+                self.tell(Activity::on_body_end);
                 return self.fail(error);
             }
         };
         let length = frame.data_ref().map_or(0, Bytes::len);
         let Some(room) = self.room.checked_sub(length as u64) else {
-            self.activity.on_body_too_large();
+            self.tell(Activity::on_body_too_large);
             return self.fail("the request body is too large".into());
         };
         self.room = room;
@@ -253,9 +273,9 @@ impl ClientBody {
                 headers.remove_all(trailers);
             }
         }
-        self.activity.on_body(length);
+        self.tell(|activity| activity.on_body(length));
         if self.incoming.is_end_stream() {
-            self.activity.on_body_end();
+            self.tell(Activity::on_body_end);
         }
         self.kept.keep(&frame);
         self.copies.push(&frame);
@@ -275,7 +295,14 @@ impl ClientBody {
 
     fn end(&mut self) {
         self.is_ended = true;
-        self.activity.on_body_end();
+        self.tell(Activity::on_body_end);
+    }
+
+    #[inline]
+    fn tell(&self, what: impl FnOnce(&Activity)) {
+        if let Some(activity) = &self.activity {
+            what(activity);
+        }
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -5,16 +5,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::compressed_body::{CompressedBody, Frames};
 use super::grpc_web_body::WebBody;
 use super::page_body::PageBody;
+use super::processed_body::{Process, ProcessedBody};
 use super::request_body::RequestBody;
 use super::trailers;
 use super::tunnel::Tunnel;
 use crate::byte_chain::{READ_BUFFER, leave_read_buffer};
 use crate::http2::{SCARCE_READ, is_memory_scarce};
+use crate::ir::grpc::WebFormat;
 use crate::proxy::activity::Activity;
 use crate::proxy::response::record::Record;
 use crate::proxy::unwritten::Unwritten;
@@ -29,11 +32,13 @@ pub(crate) enum BodySource {
     /// A tunnel, which the connection or the stream relays instead of a body.
     Tunnel(Box<Tunnel>),
     /// A gRPC response of a backend, translated for a gRPC-Web client.
-    GrpcWeb(Box<WebBody>),
+    GrpcWeb(Box<WebBody<Self>>),
     /// Another one, compressed.
     Compressed(Box<CompressedBody<Self>>),
     /// An error page of a backend.
     Page(Box<PageBody>),
+    /// A backend, whose response a picker processes.
+    Processed(Box<ProcessedBody>),
     /// A backend.
     Backend(upstream::ResponseBody<RequestBody>),
 }
@@ -121,6 +126,22 @@ impl ResponseBody {
 }
 
 impl BodySource {
+    /// Returns the body of a backend, and of what processes it if something does.
+    pub(in crate::proxy) fn of_backend(
+        body: upstream::ResponseBody<RequestBody>,
+        process: Option<Box<dyn Process>>,
+    ) -> Self {
+        match process {
+            None => Self::Backend(body),
+            Some(process) => Self::Processed(Box::new(ProcessedBody::new(body, process))),
+        }
+    }
+
+    /// Translates the body of a gRPC response, with this status in its head.
+    pub(in crate::proxy) fn for_grpc_web(self, format: WebFormat, status: HeaderMap) -> Self {
+        Self::GrpcWeb(Box::new(WebBody::new(self, format, status)))
+    }
+
     /// Reports whether there is nothing more to send.
     pub(in crate::proxy) fn is_end_stream(&self) -> bool {
         match self {
@@ -129,6 +150,7 @@ impl BodySource {
             Self::GrpcWeb(body) => body.is_ended(),
             Self::Compressed(body) => body.is_ended(),
             Self::Page(body) => body.is_ended(),
+            Self::Processed(body) => body.is_ended(),
             Self::Backend(body) => body.is_end_stream(),
         }
     }
@@ -136,7 +158,8 @@ impl BodySource {
     /// Returns what is known about the number of bytes.
     pub(in crate::proxy) fn size_hint(&self) -> SizeHint {
         match self {
-            Self::GrpcWeb(_) | Self::Compressed(_) => SizeHint::default(),
+            Self::Processed(body) if body.is_ended() => SizeHint::with_exact(0),
+            Self::GrpcWeb(_) | Self::Compressed(_) | Self::Processed(_) => SizeHint::default(),
             Self::Empty | Self::Tunnel(_) => SizeHint::with_exact(0),
             Self::Memory(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Page(body) => body.size_hint(),
@@ -154,6 +177,7 @@ impl Frames for BodySource {
             Self::GrpcWeb(body) => body.poll_frame(cx),
             Self::Compressed(body) => body.poll_frame(cx),
             Self::Page(body) => body.poll_frame(cx),
+            Self::Processed(body) => body.poll_frame(cx),
             Self::Backend(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -165,6 +189,7 @@ impl Frames for BodySource {
             Self::GrpcWeb(body) => body.compact(),
             Self::Compressed(body) => body.compact(),
             Self::Page(body) => body.compact(),
+            Self::Processed(body) => body.compact(),
             Self::Backend(body) => body.compact(),
         }
     }

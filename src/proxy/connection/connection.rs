@@ -2,6 +2,7 @@
 //! server name, which is HTTP, forwarded, or passed through. Decides once per connection.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use super::client_hello::{ClientHello, Status};
 use super::forward::{self, Forwarded};
 use super::io::ClientIo;
 use super::preamble;
-use super::socket::Socket;
+use super::socket::{Received, Socket};
 use super::{http, http1, http2};
 use crate::ir::{PortProtocol, Protocol};
 use crate::proxy::activity::Activity;
@@ -171,12 +172,13 @@ async fn handshake(
     peer: SocketAddr,
     record: &ConnectionRecord,
 ) -> Result<Greeted, HandshakeFailure> {
+    let mut counted = Received::new(&worker.unfinished, peer.ip());
     let forwards = port
         .configured(&worker.table.load())
         .is_some_and(|port| port.passes_tls_through());
     if forwards {
-        let read = read_hello(&mut socket, &received).await;
-        let (hello, name) = read.ok_or(HandshakeFailure::Closed)?;
+        let read = read_hello(&mut socket, &received, &mut counted).await;
+        let (hello, name) = read.map_err(|error| HandshakeFailure::from(&error))?;
         match greeting(worker, port, peer, name.as_deref(), record) {
             Ok(Greeting::Terminate(..)) => received = hello,
             Ok(Greeting::PassThrough(rule)) => {
@@ -191,7 +193,7 @@ async fn handshake(
             }
         }
     }
-    let socket = Socket::new(socket, received.into());
+    let socket = Socket::new(socket, received.into()).counting(counted);
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), socket)
         .await
         .map_err(|error| HandshakeFailure::from(&error))?;
@@ -212,7 +214,8 @@ async fn handshake(
     let server = listener.server.as_ref();
     let server = server.ok_or(HandshakeFailure::NoCertificate)?;
     let stream = start.into_stream(server.config.clone()).await;
-    let stream = Box::new(stream.map_err(|error| HandshakeFailure::from(&error))?);
+    let mut stream = Box::new(stream.map_err(|error| HandshakeFailure::from(&error))?);
+    stream.get_mut().0.on_handshake_end();
     let verified = server
         .verified_client(stream.get_ref().1)
         .map_err(|_| HandshakeFailure::ClientCertificate)?;
@@ -232,17 +235,22 @@ async fn handshake(
 async fn read_hello(
     socket: &mut TcpStream,
     received: &[u8],
-) -> Option<(Vec<u8>, Option<Box<str>>)> {
+    counted: &mut Received,
+) -> io::Result<(Vec<u8>, Option<Box<str>>)> {
     let mut hello = ClientHello::default();
     let mut status = hello.push(received);
     let mut buffer = [0; 2048];
     loop {
         match status {
             Status::Incomplete => {}
-            Status::Complete(name) => return Some((hello.into_received(), name)),
-            Status::Invalid => return Some((hello.into_received(), None)),
+            Status::Complete(name) => return Ok((hello.into_received(), name)),
+            Status::Invalid => return Ok((hello.into_received(), None)),
         }
-        let count = socket.read(&mut buffer).await.ok().filter(|it| *it > 0)?;
+        let count = socket.read(&mut buffer).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        counted.add(count)?;
         status = hello.push(&buffer[..count]);
     }
 }

@@ -116,6 +116,7 @@ async fn forward(
     let relayed = relay(of_client, of_backend, true, |cx, progress| {
         if progress.has_moved {
             activity.on_moved();
+            record.on_moved();
         }
         if progress.is_blocked && check.poll_due(cx).is_ready() {
             if client.borrow().has_failed() {
@@ -187,7 +188,7 @@ async fn connect(
     open: &OpenConnection,
     forwarded: &Forwarded,
 ) -> Result<TcpConnection, ConnectionEnd> {
-    let connected = match select(forwarded) {
+    let connected = match select(open, forwarded) {
         Ok(backend) => connect_to(open, forwarded, backend).await,
         Err(end) => Err(end),
     };
@@ -197,9 +198,12 @@ async fn connect(
 }
 
 /// Selects the backend of a connection.
-fn select(forwarded: &Forwarded) -> Result<&Arc<Backend>, ConnectionEnd> {
+fn select<'a>(
+    open: &OpenConnection,
+    forwarded: &'a Forwarded,
+) -> Result<&'a Arc<Backend>, ConnectionEnd> {
     let rule = forwarded.rule.as_ref().map_err(|unrouted| *unrouted)?;
-    forwarded.record.matched(rule);
+    forwarded.record.matched(rule, open.id);
     let backend = rule.draw_backend().ok_or(ConnectionEnd::NoBackend)?;
     forwarded.record.selected(backend);
     Ok(backend)

@@ -28,13 +28,15 @@ use crate::http2::Unread;
 use crate::proxy::activity::{Activity, Phase};
 use crate::proxy::body::response_body::ResponseBody;
 use crate::proxy::body::tunnel::Tunnel;
-use crate::proxy::client::Client;
+use crate::proxy::client::{Client, USUAL_HEAD};
 use crate::proxy::request::request;
 use crate::proxy::response::interim::Interim;
 
 /// Maximum bytes of a request that hyper buffers: a head of maximum size, or the largest chunk of a
 /// body.
 const BUFFER: usize = 64 * 1024;
+/// Bytes that hyper allocates before it reads. Its buffer has up to twice what was read.
+const FIRST_BUFFER: usize = 8 * 1024;
 /// Number of headers that hyper parses without an extra allocation. Requests with more are parsed
 /// with one; lower limits are checked afterwards.
 const PARSER_HEADERS: usize = 100;
@@ -96,6 +98,9 @@ pub(crate) async fn serve(
                 });
             }
             held.set(held_unread(&activity, &client));
+            if !client.hold_unfinished(held_unfinished(&activity)) {
+                return Poll::Ready(Exit::Closed);
+            }
             match ready!(activity.poll_due(cx)) {
                 Phase::Idle => Poll::Ready(Exit::Idle),
                 phase if activity.begin_last_write(phase) => {
@@ -111,6 +116,7 @@ pub(crate) async fn serve(
         .await;
         // A tunnel counts what it holds itself.
         drop(held);
+        client.hold_unfinished(0);
         if let Exit::Closed = end {
             return;
         }
@@ -145,6 +151,14 @@ fn held_unread(activity: &Activity, client: &Client) -> usize {
         // What TLS has taken of a part keeps that allocated.
         Some(_) => unwritten + unwritten.min(TLS_BUFFER),
         None => unwritten,
+    }
+}
+
+/// Returns the bytes that count of a head that is not complete.
+fn held_unfinished(activity: &Activity) -> usize {
+    match activity.unfinished_head() {
+        0..=USUAL_HEAD => 0,
+        bytes => FIRST_BUFFER + 2 * bytes,
     }
 }
 
@@ -267,6 +281,7 @@ fn join(read: Bytes, unread: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::clock::Clock;
 
     fn parked<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
         size_of::<F>()
@@ -285,5 +300,17 @@ mod tests {
             size <= 512,
             "a lingering connection's task takes {size} bytes"
         );
+    }
+
+    #[test]
+    fn heads_count_once_they_are_longer_than_usual_ones() {
+        let activity = Activity::connection(&Clock::new(), &Rc::default(), false);
+        activity.on_read(USUAL_HEAD);
+        assert_eq!(held_unfinished(&activity), 0);
+        activity.on_read(1);
+        let counted = FIRST_BUFFER + 2 * (USUAL_HEAD + 1);
+        assert_eq!(held_unfinished(&activity), counted);
+        activity.on_request();
+        assert_eq!(held_unfinished(&activity), 0);
     }
 }

@@ -20,7 +20,7 @@ use super::request_heads::RequestHeads;
 use super::stream::{self, Stream};
 use crate::http2::{AMPLE_WINDOW, Bodies, EmptyFrames, FRAME_BUDGET, SEND_BUFFER, Windows, Wire};
 use crate::proxy::activity::{Activity, Phase};
-use crate::proxy::client::Client;
+use crate::proxy::client::{Client, USUAL_HEAD};
 use crate::proxy::connection::http2_shared::{CANCELLATIONS, Cancellations, Shared};
 use crate::runtime::clock::{Clock, Deadline};
 use crate::settings::Limits;
@@ -45,7 +45,7 @@ pub(crate) async fn serve(io: ClientIo, prefix: Bytes, client: Rc<Client>) {
     let worker = &client.worker;
     let activity = client.activity(true);
     let observed = Observed::new(io, prefix, activity.clone(), client.injection.clone());
-    let bodies = Bodies::new(windows(&client.limits), true);
+    let bodies = Bodies::new(windows(&client.limits), Some(client.kept_bytes.client()));
     let wire = bodies.wire(observed, EmptyFrames::Pass);
     let handshake = server(&client, bodies.window()).handshake(wire);
     let Some(Ok(mut h2)) = in_time(handshake, &activity, &client).await else {
@@ -156,6 +156,14 @@ impl Server {
         if self.shared.bodies.on_driven(resize) {
             cx.waker().wake_by_ref();
         }
+        let block = match self.shared.bodies.unfinished_block() {
+            0..=USUAL_HEAD => 0,
+            // h2 keeps another copy.
+            bytes => 2 * bytes,
+        };
+        if !self.shared.client.hold_unfinished(block) {
+            return Poll::Ready(());
+        }
         if self.ping.poll(cx, &self.shared.activity).is_ready() {
             return Poll::Ready(());
         }
@@ -181,7 +189,7 @@ impl Server {
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            // A tunnel may be silent for longer. PINGs detect a client that has gone.
+            // A tunnel may be silent for longer. PINGs detect a client that has vanished.
             Poll::Ready(Phase::Backend) if self.shared.tunnels.get() > 0 => {
                 activity.extend();
                 cx.waker().wake_by_ref();

@@ -19,6 +19,7 @@ use super::socket::{Socket, first_of, poll_last_write};
 use super::splice::MaybeSocket;
 use crate::proxy::activity::Activity;
 use crate::proxy::client::injection::Injection;
+use crate::upstream::byte_stream_by_variant;
 
 /// Up to this size, copying buffers together is cheaper than a vectored write.
 const SMALL_WRITE: usize = 1024;
@@ -116,60 +117,7 @@ impl MaybeSocket for ClientIo {
     }
 }
 
-impl AsyncRead for ClientIo {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for ClientIo {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}
+byte_stream_by_variant!(ClientIo, this => *this, ClientIo::Plain, ClientIo::Tls);
 
 /// A client's byte stream as hyper and h2 see it. `prefix` is read before the socket.
 pub(crate) struct Observed {
@@ -310,13 +258,14 @@ impl AsyncRead for Observed {
             let count = self.prefix.len().min(buf.remaining());
             buf.put_slice(&self.prefix[..count]);
             self.prefix.advance(count);
-            self.activity.on_read();
+            self.activity.on_read(count);
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.activity.on_read();
+        let count = buf.filled().len() - before;
+        if count > 0 {
+            self.activity.on_read(count);
         }
         result
     }

@@ -2,13 +2,58 @@
 //! a long flush makes progress that only the socket observes.
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::proxy::worker_state::budget::{Budget, Held};
+
+/// Bytes of a handshake that do not count: those of a usual one.
+const FREE: usize = 8 * 1024;
+
+/// What was received of a handshake that is not complete.
+pub(super) struct Received {
+    bytes: usize,
+    held: Option<Held>,
+    budget: Rc<Budget>,
+    client: IpAddr,
+}
+
+impl Received {
+    /// Counts what a client sends in the budget of its worker.
+    pub(super) fn new(budget: &Rc<Budget>, client: IpAddr) -> Self {
+        Self {
+            bytes: 0,
+            held: None,
+            budget: budget.clone(),
+            client,
+        }
+    }
+
+    /// Adds bytes. Fails if the heads and handshakes of the client hold too much.
+    pub(super) fn add(&mut self, bytes: usize) -> io::Result<()> {
+        self.bytes += bytes;
+        if self.bytes <= FREE {
+            return Ok(());
+        }
+        let new = || Held::none(&self.budget.share(self.client));
+        // A buffer that grows has up to twice what is in it.
+        match self
+            .held
+            .get_or_insert_with(new)
+            .resize_first(2 * self.bytes)
+        {
+            true => Ok(()),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+}
 
 /// A TCP socket that counts written bytes.
 pub(crate) struct Socket {
@@ -18,6 +63,8 @@ pub(crate) struct Socket {
     pub(super) is_last_try: bool,
     /// What was received before, and is still to be read.
     received: Bytes,
+    /// Counts what is received before the end of the handshake.
+    handshake: Option<Box<Received>>,
 }
 
 impl Socket {
@@ -28,7 +75,21 @@ impl Socket {
             written: 0,
             is_last_try: false,
             received,
+            handshake: None,
         }
+    }
+
+    /// Counts what is received until the end of the handshake.
+    pub(super) fn counting(self, handshake: Received) -> Self {
+        Self {
+            handshake: Some(Box::new(handshake)),
+            ..self
+        }
+    }
+
+    /// Records that the handshake is complete.
+    pub(super) fn on_handshake_end(&mut self) {
+        self.handshake = None;
     }
 
     /// Returns the socket itself, for readiness and options.
@@ -85,7 +146,12 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let socket = self.get_mut();
         if socket.received.is_empty() {
-            return Pin::new(&mut socket.tcp).poll_read(cx, buf);
+            let before = buf.filled().len();
+            let read = Pin::new(&mut socket.tcp).poll_read(cx, buf);
+            if let Some(handshake) = &mut socket.handshake {
+                handshake.add(buf.filled().len() - before)?;
+            }
+            return read;
         }
         let count = buf.remaining().min(socket.received.len());
         buf.put_slice(&socket.received.split_to(count));
@@ -134,5 +200,35 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().tcp).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handshakes_of_a_client_share_what_they_may_hold() {
+        const LARGE: usize = 32 * 1024;
+        const MIB: usize = 1024 * 1024;
+        // Of one of many workers, which has 4 MiB.
+        let budget = Budget::of_unfinished(64);
+        let received = |client| Received::new(&budget, IpAddr::from([192, 0, 2, client]));
+        let mut usual = received(1);
+        assert!(usual.add(FREE).is_ok());
+        assert_eq!(budget.held(), 0);
+        let begin = || {
+            let mut large = received(1);
+            large.add(LARGE).ok().map(|()| large)
+        };
+        let hostile: Vec<_> = std::iter::from_fn(begin).collect();
+        assert_eq!(hostile.len(), 2 * MIB / (2 * LARGE));
+        assert_eq!(
+            usual.add(1).map_err(|error| error.kind()),
+            Err(io::ErrorKind::OutOfMemory)
+        );
+        assert!(received(2).add(LARGE).is_ok());
+        drop((hostile, usual));
+        assert_eq!(budget.held(), 0);
     }
 }

@@ -66,7 +66,7 @@ pub(crate) async fn relay_stream(
 pub(crate) enum Stopped {
     /// The idle timeout has passed.
     Idle,
-    /// The machine of the backend is gone.
+    /// The machine of the backend has vanished.
     Vanished,
 }
 

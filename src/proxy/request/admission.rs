@@ -83,7 +83,7 @@ pub(super) fn admit(
     let websocket = websocket::begin(parts)?;
     let mut normalized = normalize(client, parts)?;
     let table = client.worker.table.load();
-    let place = Place::find(client, &table, &normalized.host);
+    let place = FoundListener::find(client, &table, &normalized.host);
     let clients = place.clients();
     let (path, state) = path::normalize(parts, clients.and_then(|it| it.path.as_ref()))?;
     record.directed(&normalized.host);
@@ -237,7 +237,7 @@ fn accept(
     passed: PolicyResult,
     parts: &mut request::Parts,
     record: &mut Record,
-    (table, place): (&Table, &Place<'_>),
+    (table, place): (&Table, &FoundListener<'_>),
 ) -> PolicyResult {
     match passed {
         Ok(None) => Ok(None),
@@ -266,12 +266,12 @@ fn accept(
 }
 
 /// Where a request arrives.
-struct Place<'a> {
+struct FoundListener<'a> {
     port: Option<&'a Arc<Port>>,
     listener: Result<&'a Arc<Listener>, Error>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FoundListener<'a> {
     fn find(client: &Client, table: &'a Table, host: &Host) -> Self {
         let port = client.port.configured(table);
         let served = port.ok_or(Error::NotFound("this port is no longer served"));
@@ -289,6 +289,7 @@ impl<'a> Place<'a> {
         Arrival {
             gateway: self.port.map(|port| &port.ir.gateway),
             listener,
+            scheme: client.scheme(),
             session_key: &client.worker.session_key,
         }
     }

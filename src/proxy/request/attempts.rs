@@ -8,13 +8,14 @@ use http::header::SET_COOKIE;
 
 use super::exchange::Exchange;
 use super::filters;
+use super::picker::{self, Attempted, Picking};
 use super::retries::Retries;
-use super::session::{self, NewSession, Place};
+use super::session::{self, NewSession, SessionEndpoint};
 use crate::filter::{Level, LocalResponse, Scheme};
 use crate::ir::route::Action;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::error::Error;
-use crate::table::{Backend, BackendTarget, LimitedRequest, Rule, Traffic};
+use crate::table::{Backend, BackendTarget, LimitedRequest, PickResult, Rule, Traffic};
 use crate::telemetry::trace::TRACEPARENT;
 use crate::upstream::{self, FailedAttempt, Outgoing, Resend, Semantics};
 
@@ -38,14 +39,16 @@ pub(in crate::proxy) async fn send(
     let place = session_place(exchange, rule);
     let draw = rule.draw(None);
     let mut retries = Retries::default();
-    loop {
+    let mut picking: Option<Box<Picking>> = None;
+    let response = loop {
         let selected = match place {
             None => rule.select(draw),
             Some(place) => rule.backends().get(place.backend),
         };
         let selected = selected.ok_or(Error::NoBackend)?;
         let own = selected.filters();
-        let unfiltered = own.map(|_| exchange.before_filters());
+        let is_changed = own.is_some() || has_picker(&selected.target);
+        let unfiltered = is_changed.then(|| exchange.before_filters());
         if let Some(own) = own
             && let Some(response) = filters::run(own, Level::Backend, exchange).await?
         {
@@ -58,32 +61,28 @@ pub(in crate::proxy) async fn send(
         let traffic = traffic.as_deref();
         retries.begin(traffic);
         let are_left = retries.allowed(exchange.retry()).are_left();
-        let body = match attempt(exchange, backend, are_left).await {
-            Ok(mut response) => {
-                if exchange.record.span.is_some() {
-                    end_span(exchange, backend, Ok(response.status.as_u16()));
-                }
-                let allowed = retries.allowed(exchange.retry());
-                let is_failure = allowed.allow_status(response.status);
-                let attempts = is_failure.then_some(&mut exchange.record.attempts);
-                match attempts.and_then(|attempts| response.discard(attempts)) {
-                    Some(body) => body,
-                    None => {
-                        if let Some(websocket) = &exchange.websocket {
-                            websocket.check(response.status, &response.headers)?;
-                        }
-                        finish(exchange, &mut response, place, traffic);
-                        return Ok(ResponseSource::Backend(response));
-                    }
-                }
-            }
-            Err(failed) => match after_failure(exchange, &retries, (backend, traffic), failed)? {
-                Next::Resend(body) => {
+        let attempted = match backend.has_picker() {
+            false => attempt(exchange, backend, are_left).await,
+            // Few requests need this future.
+            true => match Box::pin(picked(exchange, backend, are_left, &mut picking)).await? {
+                Attempted::Done(attempted) => attempted,
+                Attempted::Respond(response) => return Ok(ResponseSource::Filter(response)),
+                Attempted::Resend(body) => {
                     exchange.restore(unfiltered, body);
                     continue;
                 }
-                Next::Retry(body) => body,
             },
+        };
+        let body = match after_attempt(exchange, &retries, (backend, traffic), attempted)? {
+            Next::Respond(mut response) => {
+                finish(exchange, &mut response, place, traffic);
+                break response;
+            }
+            Next::Resend(body) => {
+                exchange.restore(unfiltered, body);
+                continue;
+            }
+            Next::Retry(body) => body,
         };
         let admitted = Retries::admit(backend, traffic);
         exchange.record.note_retry(admitted.is_ok());
@@ -91,15 +90,88 @@ pub(in crate::proxy) async fn send(
         exchange.restore(unfiltered, body);
         rule.state.stats.retried(exchange.client.worker.id);
         retries.wait(exchange.retry()).await;
+    };
+    match picking {
+        None => Ok(ResponseSource::Backend(response)),
+        Some(picking) => Box::pin(processed(*picking, exchange, response)).await,
     }
 }
 
-/// What follows a failed attempt.
+fn has_picker(target: &BackendTarget) -> bool {
+    matches!(target, BackendTarget::Backend(backend) if backend.has_picker())
+}
+
+/// Sends the request to an endpoint that the picker of the backend has chosen, before this attempt or an earlier one.
+async fn picked(
+    exchange: &mut Exchange,
+    backend: &Backend,
+    keeps_body: bool,
+    picking: &mut Option<Box<Picking>>,
+) -> Result<Attempted, Error> {
+    if let Some(response) = picker::pick(exchange, backend, picking).await? {
+        return Ok(Attempted::Respond(response));
+    }
+    let sent = attempt(exchange, backend, keeps_body);
+    let attempted = match picking {
+        None => Attempted::Done(sent.await),
+        Some(picking) => picking.attempt(sent).await?,
+    };
+    if let Attempted::Resend(_) = &attempted {
+        backend.stats.picked(PickResult::FailedOpen);
+        exchange.record.attempts.choose(None);
+        if exchange.record.span.is_some() {
+            let why = Error::PickerUnavailable.message();
+            end_span(exchange, backend, Err(why));
+        }
+    }
+    Ok(attempted)
+}
+
+/// Lets the picker process the response of the last attempt.
+async fn processed(
+    mut picking: Picking,
+    exchange: &mut Exchange,
+    mut response: upstream::Response<RequestBody>,
+) -> Result<ResponseSource, Error> {
+    Ok(match picking.respond(exchange, &mut response).await? {
+        None => ResponseSource::Backend(response),
+        Some(response) => ResponseSource::Filter(response),
+    })
+}
+
+/// What follows an attempt.
 enum Next {
+    /// The response.
+    Respond(upstream::Response<RequestBody>),
     /// Another attempt at once.
     Resend(RequestBody),
     /// A retry that the rule allows, after its backoff.
     Retry(RequestBody),
+}
+
+fn after_attempt(
+    exchange: &mut Exchange,
+    retries: &Retries,
+    (backend, traffic): (&Backend, Option<&Traffic>),
+    attempted: Result<upstream::Response<RequestBody>, FailedAttempt<RequestBody>>,
+) -> Result<Next, Error> {
+    let mut response = match attempted {
+        Ok(response) => response,
+        Err(failed) => return after_failure(exchange, retries, (backend, traffic), failed),
+    };
+    if exchange.record.span.is_some() {
+        end_span(exchange, backend, Ok(response.status.as_u16()));
+    }
+    let allowed = retries.allowed(exchange.retry());
+    let is_failure = allowed.allow_status(response.status);
+    let attempts = is_failure.then_some(&mut exchange.record.attempts);
+    if let Some(body) = attempts.and_then(|attempts| response.discard(attempts)) {
+        return Ok(Next::Retry(body));
+    }
+    if let Some(websocket) = &exchange.websocket {
+        websocket.check(response.status, &response.headers)?;
+    }
+    Ok(Next::Respond(response))
 }
 
 fn after_failure(
@@ -198,7 +270,7 @@ fn end_span(exchange: &mut Exchange, backend: &Backend, outcome: Result<u16, &'s
 }
 
 /// Finds the session of the request and makes its attempts prefer the endpoint.
-fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
+fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<SessionEndpoint> {
     let key = &exchange.client.worker.session_key;
     let headers = &exchange.parts.headers;
     let place = session::find(rule, headers, key)?;
@@ -211,7 +283,7 @@ fn session_place(exchange: &mut Exchange, rule: &Rule) -> Option<Place> {
 fn finish(
     exchange: &mut Exchange,
     response: &mut upstream::Response<RequestBody>,
-    place: Option<Place>,
+    place: Option<SessionEndpoint>,
     traffic: Option<&Traffic>,
 ) {
     response.accept();

@@ -9,7 +9,9 @@ use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
 
 use super::identity::{Identity, authorize, broken};
+use super::original;
 use super::policy_refusal::PolicyRefusal;
+use crate::filter::Scheme;
 use crate::filter::credentials::{BasicCredentials, api_key, are_several, token};
 use crate::filter::session_cookies;
 use crate::ir::ObjectRef;
@@ -57,7 +59,7 @@ pub(super) struct Unverified {
     /// The authorization server, if a policy names one that can be used.
     pub(super) server: Option<Arc<Backend>>,
     /// The listener that has got the request, if a policy asks for sessions.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<ReceivingListener>,
     /// What the request lacks.
     pub(super) lacking: Lacking,
 }
@@ -67,19 +69,21 @@ pub(super) struct Arrival<'a> {
     /// `None` if the port is served no more.
     pub(super) gateway: Option<&'a ObjectRef>,
     pub(super) listener: &'a Arc<Listener>,
+    /// Scheme of the connection.
+    pub(super) scheme: Scheme,
     pub(super) session_key: &'a SessionKey,
 }
 
 /// The listener that has got a request.
-pub(super) struct Place {
+pub(super) struct ReceivingListener {
     pub(super) gateway: ObjectRef,
     pub(super) listener: Arc<Listener>,
 }
 
 impl Arrival<'_> {
     /// Returns the listener.
-    fn place(&self) -> Option<Place> {
-        Some(Place {
+    fn place(&self) -> Option<ReceivingListener> {
+        Some(ReceivingListener {
             gateway: self.gateway?.clone(),
             listener: self.listener.clone(),
         })
@@ -257,7 +261,8 @@ fn session(oidc: &Oidc, arrival: &Arrival<'_>, view: &RequestView<'_>) -> Option
     if !scope.is_within(&oidc.ir.cookie) {
         return None;
     }
-    let sealed = session_cookies::session(view.headers, &oidc.ir.cookie.name)?;
+    let is_secure = original::scheme_of(view, arrival.scheme) == "https";
+    let sealed = session_cookies::session(view.headers, oidc.cookie_name(is_secure))?;
     oidc.fresh_session(&sealed, &scope, now())
 }
 

@@ -36,7 +36,10 @@ fn negotiated_body(
     };
     let is_message = matches!(
         source,
-        BodySource::Memory(_) | BodySource::Page(_) | BodySource::Backend(_)
+        BodySource::Memory(_)
+            | BodySource::Page(_)
+            | BodySource::Processed(_)
+            | BodySource::Backend(_)
     );
     let is_call = exchange.rule.kind() == RouteKind::Grpc || exchange.is_grpc();
     if !is_message || is_call || exchange.websocket.is_some() {

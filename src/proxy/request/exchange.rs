@@ -14,6 +14,7 @@ use crate::ir::RouteKind;
 use crate::ir::grpc::{WebFormat, is_grpc};
 use crate::ir::request_path::RequestPath;
 use crate::ir::route_defaults::{Retry, RouteDefaults};
+use crate::proxy::body::processed_body::Process;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
 use crate::proxy::client::forwarding::AddedHeaders;
@@ -57,6 +58,8 @@ pub(in crate::proxy) struct Exchange {
     pub(in crate::proxy) response_phase: ResponsePhase,
     /// Whether copies were sent to the mirrors of the selected backendRef.
     pub(in crate::proxy) is_mirrored: bool,
+    /// What processes the body of the response of a backend.
+    pub(super) process: Option<Box<dyn Process>>,
     /// Request body, until an attempt takes it.
     pub(in crate::proxy) body: RequestBody,
     /// Sends informational responses.

@@ -17,6 +17,7 @@ mod negotiation;
 mod original;
 mod path;
 mod permission;
+mod picker;
 mod policies;
 mod policy_refusal;
 mod preflight;

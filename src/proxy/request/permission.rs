@@ -16,6 +16,15 @@ use crate::table::{LimitedRequest, Remaining, TakenTokens};
 /// backend: of the authorization server, or for a sign-in.
 pub(super) async fn verify(
     exchange: &mut Exchange,
+    unverified: Box<Unverified>,
+) -> Result<Option<LocalResponse>, Box<PolicyRefusal>> {
+    let (in_force, remaining) = (unverified.identity.policies.clone(), unverified.remaining);
+    let verified = permit(exchange, unverified).await;
+    verified.map_err(|refusal| policies::announce(refusal, &in_force, remaining))
+}
+
+async fn permit(
+    exchange: &mut Exchange,
     mut unverified: Box<Unverified>,
 ) -> Result<Option<LocalResponse>, Box<PolicyRefusal>> {
     let client = exchange.record.client().ip();

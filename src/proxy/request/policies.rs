@@ -116,7 +116,7 @@ pub(super) fn check(
             credentials
         }
     };
-    let headers = announced(policies, &within);
+    let headers = announced(policies, within.remaining);
     let counted = within.counted;
     let defaults = defaults.cloned();
     let is_kept = headers.is_some() || credentials.is_some() || counted.is_some();
@@ -146,7 +146,7 @@ pub(super) fn identified(
     };
     let phase = LimitPhase::Identified(&identity.client());
     admit(policies, (request, phase), &mut within, span)?;
-    let headers = announced(policies, &within);
+    let headers = announced(policies, within.remaining);
     Ok((within.counted, headers))
 }
 
@@ -189,9 +189,24 @@ fn admit<'a>(
 }
 
 /// Returns the headers of the response to a request within limits, if their policy wants them.
-fn announced(policies: &Policies, within: &WithinLimits<'_>) -> Option<Box<HeaderChanges>> {
+fn announced(policies: &Policies, remaining: Option<Remaining>) -> Option<Box<HeaderChanges>> {
     let limits = policies.limits().filter(|limits| limits.has_headers)?;
-    Some(Box::new(draft_headers(limits, within.remaining)))
+    Some(Box::new(draft_headers(limits, remaining)))
+}
+
+/// Adds to a refusal the state of the limits that have counted the request, unless it is the refusal of a limit.
+pub(super) fn announce(
+    mut refusal: Box<PolicyRefusal>,
+    policies: &Policies,
+    remaining: Option<Remaining>,
+) -> Box<PolicyRefusal> {
+    if !matches!(refusal.error, Error::LimitExceeded(_)) {
+        let headers = announced(policies, remaining).into_iter();
+        for (name, value) in headers.flat_map(|headers| headers.set) {
+            refusal.headers.insert(name, value);
+        }
+    }
+    refusal
 }
 
 /// Adds to a refusal what limits have decided before.
@@ -200,12 +215,8 @@ fn with(
     policies: &Policies,
     within: WithinLimits<'_>,
 ) -> Box<PolicyRefusal> {
-    let headers = announced(policies, &within).into_iter();
-    for (name, value) in headers.flat_map(|headers| headers.set) {
-        refusal.headers.insert(name, value);
-    }
     refusal.counted = within.counted;
-    refusal
+    announce(refusal, policies, within.remaining)
 }
 
 fn exceeded(limits: &Limits, over: &OverLimit<'_>) -> PolicyRefusal {

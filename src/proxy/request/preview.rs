@@ -65,6 +65,8 @@ pub enum Fault {
     NoBackend,
     /// The backend has no endpoint.
     NoEndpoint,
+    /// The picker of the backend cannot be reached.
+    Picker,
     /// The authorization server has no endpoint.
     AuthorizationServer,
 }
@@ -76,6 +78,7 @@ impl From<Fault> for Error {
             Fault::Rule => Self::InvalidRule,
             Fault::NoBackend => Self::NoBackend,
             Fault::NoEndpoint => SendError::NO_ENDPOINT.into(),
+            Fault::Picker => Self::PickerUnavailable,
             Fault::AuthorizationServer => Self::AuthorizationUnavailable,
         }
     }

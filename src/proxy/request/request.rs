@@ -28,7 +28,6 @@ use crate::ir::RouteKind;
 use crate::ir::error_page::Responder;
 use crate::ir::route_defaults::RouteDefaults;
 use crate::proxy::activity::{Activity, Phase};
-use crate::proxy::body::grpc_web_body::WebBody;
 use crate::proxy::body::incoming::Incoming;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::body::response_body::{BodySource, ResponseBody};
@@ -334,6 +333,7 @@ impl Exchange {
                     is_preflight,
                     response_phase: ResponsePhase::default(),
                     is_mirrored: false,
+                    process: None,
                     interim,
                     expects_continue: normalized.expects_continue,
                     attempt_expires: None,
@@ -417,11 +417,10 @@ impl Exchange {
             let tunnel = Tunnel::new(body, self.record).map(Box::new);
             tunnel.map_or_else(ResponseBody::empty, ResponseBody::tunnel)
         } else {
+            let source = BodySource::of_backend(body, self.process.take());
             let source = match grpc_web {
-                Some((format, status)) => {
-                    BodySource::GrpcWeb(Box::new(WebBody::new(body, format, status)))
-                }
-                None => BodySource::Backend(body),
+                Some((format, status)) => source.for_grpc_web(format, status),
+                None => source,
             };
             let response = (&mut status, Responder::Backend);
             let source = error_pages::replace(&mut self, response, &mut headers, source);
@@ -510,6 +509,6 @@ mod tests {
     #[test]
     fn request_future_is_small() {
         let size = future_size(Admitted::serve);
-        assert!(size <= 512, "the future of a request takes {size} bytes");
+        assert!(size <= 544, "the future of a request takes {size} bytes");
     }
 }

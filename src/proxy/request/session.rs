@@ -20,7 +20,7 @@ const SEPARATOR: char = '.';
 
 /// The backend and endpoint of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::proxy) struct Place {
+pub(in crate::proxy) struct SessionEndpoint {
     /// Index in [`Rule::backends`].
     pub(in crate::proxy) backend: usize,
     /// Endpoint of that backend.
@@ -30,7 +30,11 @@ pub(in crate::proxy) struct Place {
 /// Finds the session of a request at the backends of `rule`, by the policy of the rule or else by
 /// those of its backends. Returns `None` if there is none or it has expired, or if its endpoint was
 /// removed.
-pub(in crate::proxy) fn find(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<Place> {
+pub(in crate::proxy) fn find(
+    rule: &Rule,
+    headers: &HeaderMap,
+    key: &SessionKey,
+) -> Option<SessionEndpoint> {
     match rule.ir.session() {
         Some(policy) => find_at_rule(policy, rule, headers, key),
         None => find_at_backends(rule, headers, key),
@@ -42,7 +46,7 @@ fn find_at_rule(
     rule: &Rule,
     headers: &HeaderMap,
     key: &SessionKey,
-) -> Option<Place> {
+) -> Option<SessionEndpoint> {
     let scope = rule.ir.id.session_scope();
     open(policy, &scope, headers, key, |endpoint| {
         let position = |with_weight: bool| {
@@ -56,11 +60,11 @@ fn find_at_rule(
         };
         // An endpoint may be that of several backendRefs.
         let backend = position(true).or_else(|| position(false))?;
-        Some(Place { backend, endpoint })
+        Some(SessionEndpoint { backend, endpoint })
     })
 }
 
-fn find_at_backends(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<Place> {
+fn find_at_backends(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Option<SessionEndpoint> {
     let has_policy = |one: &WeightedBackend| match &one.target {
         BackendTarget::Backend(backend) => backend.has_traffic(),
         BackendTarget::Invalid(_) => false,
@@ -80,7 +84,7 @@ fn find_at_backends(rule: &Rule, headers: &HeaderMap, key: &SessionKey) -> Optio
             let scope = rule.ir.id.session_scope();
             open(policy, &scope, headers, key, |endpoint| {
                 backend.endpoints().find(endpoint)?;
-                Some(Place {
+                Some(SessionEndpoint {
                     backend: index,
                     endpoint,
                 })
@@ -97,8 +101,8 @@ fn open(
     scope: &str,
     headers: &HeaderMap,
     key: &SessionKey,
-    locate: impl Fn(SocketAddr) -> Option<Place>,
-) -> Option<Place> {
+    locate: impl Fn(SocketAddr) -> Option<SessionEndpoint>,
+) -> Option<SessionEndpoint> {
     tokens(policy, headers).find_map(|token| {
         let session = key.open(token, scope)?;
         let age = session_key::now().saturating_sub(session.began);

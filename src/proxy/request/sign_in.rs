@@ -15,7 +15,7 @@ use http::{HeaderValue, Method};
 
 use self::cookies::Cookies;
 use self::visit::Visit;
-use super::authentication::{Lacking, Place, without_session};
+use super::authentication::{Lacking, ReceivingListener, without_session};
 use super::exchange::Exchange;
 use super::identity::Identity;
 use super::negotiation::accepts;
@@ -41,7 +41,7 @@ pub(super) enum Session {
 /// Decides on a request by its session.
 pub(super) async fn check(
     exchange: &mut Exchange,
-    (oidc, place): (&Arc<Oidc>, Place),
+    (oidc, place): (&Arc<Oidc>, ReceivingListener),
     identity: &Identity,
     lacking: Lacking,
 ) -> Result<Session, Box<PolicyRefusal>> {
@@ -57,9 +57,10 @@ pub(super) async fn check(
     if !scope.is_within(&oidc.ir.cookie) {
         return Err(SignInFault::OtherDomain.into());
     }
+    let is_secure = scheme == "https";
     let visit = Visit {
         scope,
-        cookies: Cookies::new(&oidc.ir, scheme == "https"),
+        cookies: Cookies::new(&oidc.ir, oidc.cookie_name(is_secure), is_secure),
         oidc,
         scheme,
     };

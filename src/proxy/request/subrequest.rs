@@ -1,11 +1,13 @@
 //! Requests that filters send to other backends while they handle a client's request.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Request, StatusCode, request};
+use http::header::{CONTENT_TYPE, HOST, TE};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version, request};
 use http_body::Body;
 
 use crate::proxy::error::Error;
@@ -25,6 +27,22 @@ pub(in crate::proxy) fn head(of: &request::Parts) -> request::Parts {
     head.uri = of.uri.clone();
     head.version = of.version;
     head
+}
+
+/// Creates the head of a call over gRPC. `None` if the name of the backend cannot be in a header.
+pub(in crate::proxy) fn grpc_head(backend: &Backend, path: &'static str) -> Option<request::Parts> {
+    let (mut head, ()) = Request::new(()).into_parts();
+    head.method = Method::POST;
+    head.uri = Uri::from_static(path);
+    head.version = Version::HTTP_2;
+    let id = &backend.id;
+    let host = format!("{}.{}:{}", id.object.name, id.object.namespace, id.port);
+    let content = HeaderValue::from_static("application/grpc");
+    head.headers.insert(HOST, HeaderValue::try_from(host).ok()?);
+    head.headers.insert(CONTENT_TYPE, content);
+    head.headers
+        .insert(TE, HeaderValue::from_static("trailers"));
+    Some(head)
 }
 
 /// A request to another backend. Its spans, if it has some, end when it is dropped.
@@ -49,6 +67,12 @@ impl Subrequest {
             attempts: Attempts::default(),
             trace: None,
         }
+    }
+
+    /// Counts what waits of the response as memory of the client that has caused it, an address or a network.
+    pub(in crate::proxy) fn caused_by(mut self, client: IpAddr) -> Self {
+        self.attempts.client = Some(client);
+        self
     }
 
     /// Gives the request spans for this purpose, if the client's request is sampled. `template` is that of its path, if it has

@@ -66,6 +66,7 @@ impl Record {
         let start = Instant::now();
         let worker = &client.worker;
         let line = (worker.access_log).open(&client.peer_text, parts, start, &worker.clock);
+        let attempts = Attempts::starting(start, client.kept_bytes.client());
         // Written in place: `Box::new` would copy it.
         let place = Box::new_uninit();
         let record = Self {
@@ -77,7 +78,7 @@ impl Record {
             rule: None,
             status: 0,
             sent: 0,
-            attempts: Attempts::starting(start),
+            attempts,
             error: None,
             complete: false,
             tunnelled: 0,

@@ -93,6 +93,7 @@ impl Session {
     }
 
     fn on_moved(&self, idle: Duration) {
+        self.record.on_moved();
         self.last.set(self.deadline.clock().now());
         self.deadline.set(idle);
     }

@@ -1,13 +1,15 @@
 //! Memory of a worker for bytes that outlive their turn: request bodies for another attempt or an
-//! authorization server, and queues of copies for mirrors. All of them share one budget, and encoders
-//! of responses share another. Of a budget, each client has a share that depends on what is free. No
-//! client can use up a budget: a client that asks for too much loses its own replay, copy or
-//! compression.
+//! authorization server, and queues of copies for mirrors. All of them share one budget, encoders
+//! of responses share another, and heads and handshakes that are not complete a third. Of a budget,
+//! each client has a share that depends on what is free. No client can use up a budget: a client that
+//! asks for too much loses its own replay, copy, compression or connection.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::rc::{Rc, Weak};
+
+use crate::ir::cidr::client_network;
 
 /// Budget of the process in bytes, divided among its workers, and the minimum of a worker. The
 /// minimum allows 64 full replays of 64 KiB. With the bodies of HTTP/2, what one client can hold stays below 128 MiB with up to
@@ -17,6 +19,9 @@ const MIN: usize = 4 * 1024 * 1024;
 /// The same for encoders of responses.
 const ENCODERS: usize = 64 * 1024 * 1024;
 const MIN_ENCODERS: usize = 8 * 1024 * 1024;
+/// The same for heads of requests and handshakes that are not complete.
+const UNFINISHED: usize = 32 * 1024 * 1024;
+const MIN_UNFINISHED: usize = 4 * 1024 * 1024;
 /// Pages of one policy that a worker fetches at the same time.
 const PAGES: usize = 64;
 /// Part of the free bytes that one connection may hold. An address may hold all that is still free,
@@ -24,6 +29,8 @@ const PAGES: usize = 64;
 const CONNECTION: usize = 8;
 /// The same for an encoder, of which a small budget has room for few.
 const ENCODER: usize = 1;
+/// The same for a head or a handshake: other limits bound how large one is.
+const BEGINNING: usize = 1;
 
 /// The budget of one worker.
 pub(in crate::proxy) struct Budget {
@@ -61,6 +68,12 @@ impl Budget {
         Self::new((ENCODERS / workers.max(1)).max(MIN_ENCODERS), ENCODER)
     }
 
+    /// Creates the budget for heads and handshakes that are not complete, of one of `workers` workers.
+    pub(in crate::proxy) fn of_unfinished(workers: usize) -> Rc<Self> {
+        let limit = (UNFINISHED / workers.max(1)).max(MIN_UNFINISHED);
+        Self::new(limit, BEGINNING)
+    }
+
     /// Creates the budget for error pages of a policy: one for each page, instead of bytes.
     pub(in crate::proxy) fn of_pages() -> Rc<Self> {
         Self::new(PAGES, CONNECTION)
@@ -80,7 +93,7 @@ impl Budget {
         Rc::new(Share {
             budget: self.clone(),
             held: Cell::new(0),
-            address: network(address),
+            address: client_network(address),
             of_address: OnceCell::new(),
         })
     }
@@ -92,15 +105,12 @@ impl Budget {
     }
 }
 
-/// A client with IPv6 usually has a whole /64 network.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-    }
-}
-
 impl Share {
+    /// Returns the address of the client, or its network of IPv6.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.address
+    }
+
     /// Returns what all connections of the address hold.
     fn of_address(&self) -> &Cell<usize> {
         self.of_address.get_or_init(|| {
@@ -136,6 +146,17 @@ impl Held {
     /// Changes the number of bytes. Returns false and changes nothing if the client may not hold
     /// that many.
     pub(in crate::proxy) fn resize(&mut self, bytes: usize) -> bool {
+        self.set(bytes, false)
+    }
+
+    /// Does what [`Self::resize`] does, and permits any number of bytes while the client holds no others: those of one
+    /// connection have another limit.
+    pub(in crate::proxy) fn resize_first(&mut self, bytes: usize) -> bool {
+        let is_first = self.share.of_address().get() == self.bytes;
+        self.set(bytes, is_first)
+    }
+
+    fn set(&mut self, bytes: usize, is_permitted: bool) -> bool {
         if bytes == self.bytes {
             return true;
         }
@@ -144,7 +165,8 @@ impl Held {
         let after = |cell: &Cell<usize>| cell.get() - self.bytes + bytes;
         let [of_connection, of_address, of_all] = cells.map(after);
         let free = share.budget.limit.saturating_sub(of_all);
-        if bytes > self.bytes && (of_connection > free / share.budget.part || of_address > free) {
+        let exceeds = || of_connection > free / share.budget.part || of_address > free;
+        if bytes > self.bytes && !is_permitted && exceeds() {
             return false;
         }
         cells.iter().for_each(|cell| cell.set(after(cell)));
@@ -201,6 +223,20 @@ mod tests {
         assert_eq!(budget.addresses.borrow().len(), 2);
         drop((hostile, neighbours));
         assert_eq!((budget.held(), budget.addresses.borrow().len()), (0, 0));
+    }
+
+    #[test]
+    fn first_bytes_of_a_client_are_permitted() {
+        let budget = Budget::new(LIMIT, BEGINNING);
+        let held = |address: &str| Held::none(&budget.share(address.parse().unwrap()));
+        let (mut first, mut second) = (held("192.0.2.1"), held("192.0.2.1"));
+        assert!(first.resize_first(LIMIT) && first.resize_first(2 * LIMIT));
+        assert!(!second.resize_first(16));
+        let mut other = held("192.0.2.2");
+        assert!(!other.resize(16) && other.resize_first(16));
+        assert_eq!(budget.held(), 2 * LIMIT + 16);
+        drop(first);
+        assert!(second.resize_first(16) && budget.held() == 32);
     }
 
     #[test]

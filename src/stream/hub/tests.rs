@@ -94,6 +94,7 @@ fn serves(instance: &str, revision: u64) -> Serves {
         },
         unbound: BTreeMap::new(),
         problems: Vec::new(),
+        behind: None,
     }
 }
 

@@ -1,8 +1,10 @@
 //! What a valid token says: each claim with its values as text. Must not know tokens.
 
+use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::ir::claim_name::{ClaimName, within};
+use crate::ir::token::ClaimHeader;
 
 /// Maximum number of values of a token, and of bytes of these with their paths: each value of a list has the path of the list.
 const MAX_VALUES: usize = 256;
@@ -47,9 +49,19 @@ impl Claims {
             .any(|own| is_value(own) || has_words && own.split(' ').any(is_value))
     }
 
+    /// Returns the headers with claims.
+    pub(super) fn headers(&self, wanted: &[ClaimHeader]) -> Box<[(HeaderName, HeaderValue)]> {
+        let headers = wanted.iter().filter_map(|it| {
+            let value = self.text(&it.claim)?;
+            let value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
+            Some((it.header.clone(), value))
+        });
+        headers.collect()
+    }
+
     /// Returns a claim as the value of a header: its values, with commas between those of a list. A value that a reader of
     /// the header would take for two, or for another one, is left out.
-    pub(super) fn text(&self, name: &ClaimName) -> Option<String> {
+    fn text(&self, name: &ClaimName) -> Option<String> {
         let is_one = |value: &&str| !value.contains(',') && value.trim_ascii() == *value;
         let values: Vec<_> = self.values(name.as_str()).filter(is_one).collect();
         (!values.is_empty()).then(|| values.join(","))

@@ -34,6 +34,8 @@ pub struct Oidc {
     pub token_endpoint: Arc<TokenEndpoint>,
     tokens: Tokens,
     opened: Remembered<Opened>,
+    /// Name of the cookies of sessions over HTTPS.
+    secure_name: Box<str>,
 }
 
 /// A session that was opened, and where its cookie is of use.
@@ -100,6 +102,11 @@ impl Session {
         let of_claims = self.claims.size() + headers.sum::<usize>();
         content.id_token.len() + optional.sum::<usize>() + of_claims
     }
+
+    /// Reports whether this session and another one of the same policy are of one user.
+    pub fn is_of_user_of(&self, other: &Self) -> bool {
+        self.claims.values("sub").eq(other.claims.values("sub"))
+    }
 }
 
 /// What an ID token says that decides whether it is for a sign-in.
@@ -122,6 +129,7 @@ impl Oidc {
         Self {
             tokens: Tokens::new(&tokens, requests),
             opened: Remembered::default(),
+            secure_name: ir.cookie.secure_name(),
             token_endpoint: previous.map_or_else(Arc::default, |it| it.token_endpoint_for(ir)),
             ir: ir.clone(),
         }
@@ -134,6 +142,14 @@ impl Oidc {
             self.token_endpoint.forget_failures();
         }
         self.token_endpoint.clone()
+    }
+
+    /// Returns the name of the cookies of sessions.
+    pub fn cookie_name(&self, is_secure: bool) -> &str {
+        match is_secure {
+            true => &self.secure_name,
+            false => &self.ir.cookie.name,
+        }
     }
 
     /// Verifies the signature, the issuer, the audience and the time of an ID token.
@@ -157,25 +173,27 @@ impl Oidc {
         is_valid.then_some(session)
     }
 
-    /// Returns the session of a sealed text. If it is not remembered, it is the one that `open` returns.
+    /// Returns the session of a sealed text, and whether it is sealed with the key of new sessions. If it is not remembered, it is
+    /// the one that `open` returns. Only those of that key are remembered, so that others get new cookies with each response.
     pub fn session(
         &self,
         sealed: &[u8],
         scope: &CookieScope<'_>,
-        open: impl FnOnce() -> Option<SessionContent>,
-    ) -> Option<Arc<Session>> {
+        open: impl FnOnce() -> Option<(SessionContent, bool)>,
+    ) -> Option<(Arc<Session>, bool)> {
         let place = self.opened.place(sealed);
         if let Some(known) = place.as_ref().and_then(|it| it.find(|it| it.of(scope))) {
-            return Some(known);
+            return Some((known, true));
         }
-        let session = Arc::new(self.begin(open()?)?);
-        if let Some(place) = place {
+        let (content, is_current) = open()?;
+        let session = Arc::new(self.begin(content)?);
+        if let Some(place) = place.filter(|_| is_current) {
             place.set(Opened {
                 bound_to: scope.bound_to(&self.ir.cookie),
                 session: session.clone(),
             });
         }
-        Some(session)
+        Some((session, is_current))
     }
 
     /// Returns a session with this content, whose ID token was verified; `None` if the token has too many claims.
@@ -183,13 +201,8 @@ impl Oidc {
         let payload = content.id_token.split('.').nth(1)?;
         let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
         let claims = Claims::new(&serde_json::from_slice(&payload).ok()?)?;
-        let headers = self.ir.id_token.claim_headers.iter().filter_map(|it| {
-            let value = claims.text(&it.claim)?;
-            let value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
-            Some((it.header.clone(), value))
-        });
         Some(Session {
-            headers: headers.collect(),
+            headers: claims.headers(&self.ir.id_token.claim_headers),
             claims,
             content,
         })
@@ -299,9 +312,9 @@ mod tests {
             host,
             key: [0; 8],
         };
-        let open = || Some(content(&json!({"sub": "alice"})));
-        let first = oidc.session(b"text", &at("a.example"), open).unwrap();
-        let again = oidc.session(b"text", &at("a.example"), || None).unwrap();
+        let open = || Some((content(&json!({"sub": "alice"})), true));
+        let (first, _) = oidc.session(b"text", &at("a.example"), open).unwrap();
+        let (again, _) = oidc.session(b"text", &at("a.example"), || None).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         assert_eq!(first.headers[0].1, "alice");
         assert_eq!(oidc.end(&first), 4600);

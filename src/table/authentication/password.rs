@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha_crypt::{PasswordVerifier, ShaCrypt};
 
+use super::apr1;
 use crate::ir::authentication::{HashScheme, PasswordHash};
 
 /// Number of bytes of a password that bcrypt reads: all longer ones with the same beginning have the same hash.
@@ -19,6 +20,15 @@ pub(super) fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
             password.len() <= MAX_BCRYPT && bcrypt::verify(password, text).unwrap_or(false)
         }
         HashScheme::ShaCrypt => ShaCrypt::default().verify_password(password, text).is_ok(),
+        HashScheme::Apr1 => {
+            let parts = text
+                .strip_prefix("$apr1$")
+                .and_then(|it| it.split_once('$'));
+            parts.is_some_and(|(salt, expected)| {
+                let found = apr1::digits(password, salt.as_bytes());
+                verify_slices_are_equal(&found, expected.as_bytes()).is_ok()
+            })
+        }
         HashScheme::Sha1 => {
             let expected = text.strip_prefix("{SHA}");
             let expected = expected.and_then(|it| STANDARD.decode(it).ok());
@@ -33,11 +43,12 @@ mod tests {
     use super::*;
 
     /// `password`, as the C library and OpenSSL hash it.
-    const HASHES: [&str; 5] = [
+    const HASHES: [&str; 6] = [
         "$2y$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu",
         "$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ5",
         "$6$saltstring$adDbXsJjcDlq2662QPgd.tkSOVmnG9Tt3oXl4HR60SusC3AGjirnDenVZp3DGwLwqy6iYKCzannhaX9DR72nN1",
         "$6$rounds=1500$saltstring$nXwm0RLUhOhqefv/A5QKRBuClPyZD5TILD.W/VDd..PGVAINRy10jEUzdAyRq07oiEEEAOigj4KZmiaTGj6Ht/",
+        "$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00",
         "{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=",
     ];
 

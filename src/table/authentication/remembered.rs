@@ -28,7 +28,7 @@ struct Known<T> {
 }
 
 /// The place of a text.
-pub(super) struct Place<'a, T> {
+pub(super) struct RememberedSlot<'a, T> {
     tag: [u8; TAG],
     place: &'a ArcSwapOption<Known<T>>,
 }
@@ -54,7 +54,7 @@ impl<T> Default for Remembered<T> {
 
 impl<T> Remembered<T> {
     /// Returns the place of a text, which may be that of another one.
-    pub(super) fn place(&self, text: &[u8]) -> Option<Place<'_, T>> {
+    pub(super) fn place(&self, text: &[u8]) -> Option<RememberedSlot<'_, T>> {
         // With one nonce for all, the tag of a text without a message (GMAC) is a universal hash with a secret key: without
         // the key, another text with the same tag is found by chance only. Nothing discloses a tag, and the key encrypts nothing.
         let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
@@ -63,11 +63,11 @@ impl<T> Remembered<T> {
         let tag: [u8; TAG] = found.ok()?.as_ref().try_into().ok()?;
         let index = usize::from(u16::from_le_bytes([tag[0], tag[1]])) % REMEMBERED;
         let place = &self.places[index];
-        Some(Place { tag, place })
+        Some(RememberedSlot { tag, place })
     }
 }
 
-impl<T> Place<'_, T> {
+impl<T> RememberedSlot<'_, T> {
     /// Returns what `of` finds in what the text has led to, if that is remembered.
     pub(super) fn find<R>(&self, of: impl FnOnce(&T) -> Option<R>) -> Option<R> {
         let known = self.place.load();

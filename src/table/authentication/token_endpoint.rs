@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use crate::ir::named::named;
 use crate::runtime::backoff::Backoff;
 
 /// Number of failures in a row after which requests are made one at a time.
@@ -36,72 +37,37 @@ struct Failures {
     is_probed: bool,
 }
 
-/// What tokens are asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrantType {
-    /// The code of a sign-in.
-    Code,
-    /// The refresh token of a session.
-    RefreshToken,
-}
-
-impl GrantType {
-    const ALL: [Self; 2] = [Self::Code, Self::RefreshToken];
-
-    /// Label value in metrics: the `grant_type` of RFC 6749.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Code => "authorization_code",
-            Self::RefreshToken => "refresh_token",
-        }
+named! {
+    /// What tokens are asked for: the `grant_type` of RFC 6749.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum GrantType {
+        /// The code of a sign-in.
+        Code = "authorization_code",
+        /// The refresh token of a session.
+        RefreshToken = "refresh_token",
     }
 }
 
-/// What asking for tokens leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenOutcome {
-    /// Tokens that are valid.
-    Issued,
-    /// The code or the refresh token is not accepted.
-    Denied,
-    /// The client or its request is not accepted.
-    Rejected,
-    /// Tokens or a response that cannot be used.
-    Invalid,
-    /// An ID token of a key that is unknown.
-    UnknownKey,
-    /// No response, or one that says that the provider is not available.
-    Unavailable,
-    /// The provider is not asked, since it has failed before.
-    Deferred,
-    /// The provider is not asked, since too many requests wait.
-    Busy,
-}
-
-impl TokenOutcome {
-    const ALL: [Self; 8] = [
-        Self::Issued,
-        Self::Denied,
-        Self::Rejected,
-        Self::Invalid,
-        Self::UnknownKey,
-        Self::Unavailable,
-        Self::Deferred,
-        Self::Busy,
-    ];
-
-    /// Label value in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Issued => "issued",
-            Self::Denied => "denied",
-            Self::Rejected => "rejected",
-            Self::Invalid => "invalid",
-            Self::UnknownKey => "unknown_key",
-            Self::Unavailable => "unavailable",
-            Self::Deferred => "deferred",
-            Self::Busy => "busy",
-        }
+named! {
+    /// What asking for tokens leads to.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TokenOutcome {
+        /// Tokens that are valid.
+        Issued = "issued",
+        /// The code or the refresh token is not accepted.
+        Denied = "denied",
+        /// The client or its request is not accepted.
+        Rejected = "rejected",
+        /// Tokens or a response that cannot be used.
+        Invalid = "invalid",
+        /// An ID token of a key that is unknown.
+        UnknownKey = "unknown_key",
+        /// No response, or one that says that the provider is not available.
+        Unavailable = "unavailable",
+        /// The provider is not asked, since it has failed before.
+        Deferred = "deferred",
+        /// The provider is not asked, since too many requests wait.
+        Busy = "busy",
     }
 }
 

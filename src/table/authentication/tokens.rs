@@ -155,15 +155,10 @@ impl Tokens {
         let ir = self.ir.providers.get(provider)?;
         let expires = claims.get("exp").and_then(seconds)?;
         let claims = Claims::new(claims)?;
-        let headers = ir.claim_headers.iter().filter_map(|it| {
-            let value = claims.text(&it.claim)?;
-            let value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
-            Some((it.header.clone(), value))
-        });
         Some(VerifiedToken {
             provider,
             expires: expires.saturating_add(ir.leeway),
-            headers: headers.collect(),
+            headers: claims.headers(&ir.claim_headers),
             claims,
         })
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::memory::LimitMemory;
 use super::pace::Pace;
-use super::parts::{ANY, Entry, Parts, Place};
+use super::parts::{ANY, Entry, KeySlot, Parts};
 
 /// Keys that other pods own.
 #[derive(Debug)]
@@ -112,12 +112,12 @@ impl Leases {
         });
     }
 
-    fn use_at(&self, place: &Place<'_, Lease>, now: u64) {
+    fn use_at(&self, place: &KeySlot<'_, Lease>, now: u64) {
         place.entry.used.store(now, Relaxed);
         self.mark(place);
     }
 
-    fn mark(&self, place: &Place<'_, Lease>) {
+    fn mark(&self, place: &KeySlot<'_, Lease>) {
         place.mark();
         if !self.is_marked.load(SeqCst) {
             self.is_marked.store(true, SeqCst);
@@ -154,6 +154,11 @@ impl Leases {
     /// Gives back memory of keys that lack no tokens.
     pub(super) fn sweep(&self) {
         self.keys.sweep(ANY);
+    }
+
+    /// Gives back memory beyond the share of the limit, with keys in use.
+    pub(super) fn shed(&self) {
+        self.keys.shed(ANY);
     }
 }
 

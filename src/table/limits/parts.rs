@@ -61,7 +61,7 @@ struct Part<E> {
 
 /// The place of a key.
 #[derive(Debug)]
-pub(super) struct Place<'a, E> {
+pub(super) struct KeySlot<'a, E> {
     /// The key that had it when it was found, and how much that used.
     pub(super) key: u64,
     usage: u64,
@@ -83,7 +83,12 @@ impl<E: Entry> Parts<E> {
 
     /// Calls `then` with the place of a key, which is not 0. A new key gets one that no key uses, or else that of
     /// the least rank; keys that use `in_use` or more are then counted as evicted.
-    pub(super) fn find<R>(&self, key: u64, in_use: u64, then: impl FnOnce(Place<'_, E>) -> R) -> R {
+    pub(super) fn find<R>(
+        &self,
+        key: u64,
+        in_use: u64,
+        then: impl FnOnce(KeySlot<'_, E>) -> R,
+    ) -> R {
         loop {
             let newest = self.newest.load();
             let parts = newest.as_deref();
@@ -113,7 +118,7 @@ impl<E: Entry> Parts<E> {
         &self,
         key: u64,
         in_use: u64,
-        then: impl FnOnce(Place<'_, E>) -> R,
+        then: impl FnOnce(KeySlot<'_, E>) -> R,
     ) -> Option<R> {
         let newest = self.newest.load();
         known(newest.as_deref(), key, in_use).map(then)
@@ -131,7 +136,7 @@ impl<E: Entry> Parts<E> {
     }
 
     /// Calls `each` with the places that have a mark, from the place `start` of their words on and around.
-    pub(super) fn for_each_marked(&self, start: usize, mut each: impl FnMut(&Place<'_, E>)) {
+    pub(super) fn for_each_marked(&self, start: usize, mut each: impl FnMut(&KeySlot<'_, E>)) {
         let newest = self.newest.load_full();
         let words = chain(newest.as_deref())
             .flat_map(|part| (0..part.marks.len()).map(move |word| (part, word)));
@@ -171,6 +176,21 @@ impl<E: Entry> Parts<E> {
         }
     }
 
+    /// Gives back the newest part if the limit has more memory than its share. The keys of the part leave, also those in use.
+    pub(super) fn shed(&self, in_use: u64) {
+        let newest = self.newest.load();
+        // The first part has the keys that no table lacks.
+        let is_spare = |part: &&Arc<Part<E>>| part.older.is_some() && self.memory.is_over();
+        let Some(part) = newest.as_ref().filter(is_spare) else {
+            return;
+        };
+        let evicted = part.count(in_use) as u64;
+        let previous = self.newest.compare_and_swap(&newest, part.older.clone());
+        if previous.as_ref().is_some_and(|it| Arc::ptr_eq(it, part)) {
+            self.memory.evicted.fetch_add(evicted, Relaxed);
+        }
+    }
+
     /// Adds room for new keys. Returns whether there is more than `newest` has.
     #[cold]
     fn grow(&self, newest: &Option<Arc<Part<E>>>) -> bool {
@@ -200,7 +220,7 @@ impl<E: Entry> Parts<E> {
     }
 
     /// Gives a place to a key, unless another worker was first. Returns whether it has.
-    fn replace(&self, place: &Place<'_, E>, key: u64, in_use: u64) -> bool {
+    fn replace(&self, place: &KeySlot<'_, E>, key: u64, in_use: u64) -> bool {
         let was_in_use = place.usage >= in_use && place.key != 0;
         let loaded = (place.key, place.usage);
         let is_replaced = place.entry.replace(loaded, was_in_use, key);
@@ -246,16 +266,16 @@ impl<E: Entry> Part<E> {
     }
 
     /// Returns the places of the set of a key, without older parts.
-    fn set(&self, key: u64) -> impl Iterator<Item = Place<'_, E>> {
+    fn set(&self, key: u64) -> impl Iterator<Item = KeySlot<'_, E>> {
         let sets = (self.entries.len() / WAYS).max(1);
         let first = ((u128::from(key) * sets as u128) >> u64::BITS) as usize * WAYS;
         let entries = self.entries.iter().enumerate().skip(first).take(WAYS);
         entries.map(|(index, entry)| self.place(index, entry))
     }
 
-    fn place<'a>(&'a self, index: usize, entry: &'a E) -> Place<'a, E> {
+    fn place<'a>(&'a self, index: usize, entry: &'a E) -> KeySlot<'a, E> {
         let (key, usage) = entry.load();
-        Place {
+        KeySlot {
             key,
             usage,
             entry,
@@ -265,7 +285,7 @@ impl<E: Entry> Part<E> {
     }
 }
 
-impl<E> Place<'_, E> {
+impl<E> KeySlot<'_, E> {
     pub(super) fn mark(&self) {
         let (word, bit) = self.bit();
         if word.load(SeqCst) & bit == 0 {
@@ -290,13 +310,13 @@ fn chain<E>(newest: Option<&Part<E>>) -> impl Iterator<Item = &Part<E>> + Clone 
 }
 
 /// Returns the places that a key may have.
-fn places<E: Entry>(newest: Option<&Part<E>>, key: u64) -> impl Iterator<Item = Place<'_, E>> {
+fn places<E: Entry>(newest: Option<&Part<E>>, key: u64) -> impl Iterator<Item = KeySlot<'_, E>> {
     chain(newest).flat_map(move |part| part.set(key))
 }
 
 /// Returns the place where a key is in use, or else one that it has in a part that is not closed. A key may have several, after
 /// parts were closed, and at most one of them matters.
-fn known<E: Entry>(newest: Option<&Part<E>>, key: u64, in_use: u64) -> Option<Place<'_, E>> {
+fn known<E: Entry>(newest: Option<&Part<E>>, key: u64, in_use: u64) -> Option<KeySlot<'_, E>> {
     let mut idle = None;
     for place in places(newest, key).filter(|place| place.key == key) {
         if place.usage >= in_use {
@@ -310,7 +330,7 @@ fn known<E: Entry>(newest: Option<&Part<E>>, key: u64, in_use: u64) -> Option<Pl
 }
 
 /// Returns a place for a new key that no key uses.
-fn unused<E: Entry>(newest: Option<&Part<E>>, key: u64, in_use: u64) -> Option<Place<'_, E>> {
+fn unused<E: Entry>(newest: Option<&Part<E>>, key: u64, in_use: u64) -> Option<KeySlot<'_, E>> {
     let mut open = chain(newest).filter(|part| !part.is_closed());
     open.find_map(|part| {
         let unused = part.set(key).filter(|place| place.usage < in_use);
@@ -325,19 +345,17 @@ mod tests {
     use super::super::arrivals::Arrival;
     use super::super::group::mixed;
     use super::super::leases::Lease;
-    use super::super::memory::Budget;
+    use super::super::memory::NamespaceBudget;
     use super::super::slots::{Slot, Slots, give_slot, take_slot};
     use super::*;
 
     const MAX_KEYS: usize = 65_536;
     const NOW: u64 = 1_000_000;
 
-    fn table<E: Entry>() -> (Parts<E>, Arc<Budget>) {
-        let budget = Arc::<Budget>::default();
-        (
-            Parts::new(MAX_KEYS, &LimitMemory::new(budget.clone())),
-            budget,
-        )
+    fn table<E: Entry>() -> (Parts<E>, Arc<NamespaceBudget>) {
+        let budget = Arc::<NamespaceBudget>::default();
+        let memory = LimitMemory::new(budget.clone());
+        (Parts::new(MAX_KEYS, &memory), budget)
     }
 
     /// Returns different keys, spread as hashes are.

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::ir::named::named;
+
 /// Counters of lookups of backend hostnames.
 #[derive(Debug, Default)]
 pub struct DnsStats {
@@ -9,26 +11,16 @@ pub struct DnsStats {
     refused: AtomicU64,
 }
 
-/// Result of a lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookupResult {
-    /// The name has addresses.
-    Found,
-    /// The name does not exist or has no address.
-    NoAddress,
-    /// No name server answered.
-    Failed,
-}
-
-impl LookupResult {
-    const ALL: [Self; 3] = [Self::Found, Self::NoAddress, Self::Failed];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Found => "found",
-            Self::NoAddress => "no_address",
-            Self::Failed => "failed",
-        }
+named! {
+    /// Result of a lookup.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LookupResult {
+        /// The name has addresses.
+        Found = "found",
+        /// The name does not exist or has no address.
+        NoAddress = "no_address",
+        /// No name server answered.
+        Failed = "failed",
     }
 }
 

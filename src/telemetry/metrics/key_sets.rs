@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::ir::named::named;
+
 /// Counters of the key sets that policies name.
 #[derive(Debug, Default)]
 pub struct KeySetStats {
@@ -14,17 +16,19 @@ pub struct KeySetStats {
     oldest: AtomicU64,
 }
 
-/// Why a fetch failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchFailure {
-    /// No address of the issuer is permitted.
-    Refused,
-    /// The name, the connection or TLS failed, or took too long.
-    Unreachable,
-    /// The status of the response is another one than 200.
-    Status,
-    /// The response is no key set that can be used.
-    Invalid,
+named! {
+    /// Why a fetch failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FetchFailure {
+        /// No address of the issuer is permitted.
+        Refused = "refused",
+        /// The name, the connection or TLS failed, or took too long.
+        Unreachable = "unreachable",
+        /// The status of the response is another one than 200.
+        Status = "status",
+        /// The response is no key set that can be used.
+        Invalid = "invalid",
+    }
 }
 
 /// The number of key sets by state.
@@ -36,24 +40,6 @@ pub struct KeySetTotals {
     pub stale: u64,
     /// Without keys.
     pub missing: u64,
-}
-
-impl FetchFailure {
-    const ALL: [Self; 4] = [
-        Self::Refused,
-        Self::Unreachable,
-        Self::Status,
-        Self::Invalid,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Unreachable => "unreachable",
-            Self::Status => "status",
-            Self::Invalid => "invalid",
-        }
-    }
 }
 
 impl KeySetStats {

@@ -281,6 +281,8 @@ impl Metrics {
         if let Some(contact) = config.contact() {
             let help = "Unix time of the last response of the API server";
             page.timestamp("api_server_contact_timestamp", help, contact)?;
+            let help = "Objects with a change that waits for policies";
+            page.gauge("waiting_objects", help, config.waiting() as i64)?;
         }
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         page.infos("build", "Version of the program", [version])

@@ -65,6 +65,8 @@ pub enum Purpose {
     ExternalAuth,
     /// A page in place of a response with an error status.
     ErrorPage,
+    /// A question to an endpoint picker.
+    Picker,
 }
 
 impl Purpose {
@@ -73,6 +75,7 @@ impl Purpose {
             Self::Mirror => "mirror",
             Self::ExternalAuth => "external_auth",
             Self::ErrorPage => "error_page",
+            Self::Picker => "endpoint_picker",
         }
     }
 }

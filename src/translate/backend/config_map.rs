@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 
 use crate::api::core::ConfigMap;
-use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Choice, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, PortRef, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Carried, Found, PortRef, Resolver, Sources, name_of};
 use super::port::{Port, PortTls};
 
 pub(super) const KIND: BackendKind = BackendKind {
@@ -16,7 +16,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[],
     endpoint_label: None,
     is_local: false,
-    forwards_udp: true,
+    carries: Carried::Datagrams,
     target_ports: None,
     load_balancer: None,
     has_status: false,
@@ -58,6 +58,7 @@ impl Resolver for ConfigMaps {
                 traffic: None,
                 policy: None,
                 fallback: None,
+                choice: Choice::Balance,
             },
             port: Port {
                 zoned: None,

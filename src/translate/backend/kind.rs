@@ -81,8 +81,8 @@ pub(in crate::translate) struct BackendKind {
     pub(super) endpoint_label: Option<&'static str>,
     /// Whether only routes of the same namespace may refer to objects, whatever ReferenceGrants permit.
     pub(in crate::translate) is_local: bool,
-    /// Whether UDPRoutes may refer to objects.
-    pub(super) forwards_udp: bool,
+    /// Which routes may refer to objects.
+    pub(super) carries: Carried,
     /// Returns the ports of an object, if policies on TLS may target the kind.
     pub(super) target_ports: Option<Ports>,
     /// Support as a load balancer of ReleaseBackends, if any.
@@ -98,7 +98,38 @@ pub(in crate::translate) struct BackendKind {
 impl BackendKind {
     /// Reports whether routes of a kind may refer to objects.
     pub(in crate::translate) fn forwards(&self, requests: RouteKind) -> bool {
-        self.forwards_udp || requests != RouteKind::Udp
+        let needed = match requests {
+            RouteKind::Http | RouteKind::Grpc => Carried::Requests,
+            RouteKind::Tls | RouteKind::Tcp => Carried::Connections,
+            RouteKind::Udp => Carried::Datagrams,
+        };
+        self.carries >= needed
+    }
+}
+
+/// What can be sent to the objects of a kind. Each value includes those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Carried {
+    /// Requests of HTTP and gRPC.
+    Requests,
+    /// And any other connection of TCP.
+    Connections,
+    /// And datagrams of UDP.
+    Datagrams,
+}
+
+impl Carried {
+    /// Says what an object is for, to the author of a route that it is not for. Continues a sentence that begins with the name
+    /// of the object.
+    pub(super) fn advice(self) -> &'static str {
+        match self {
+            Self::Requests => {
+                "is a backend for HTTPRoutes and GRPCRoutes; use a Service for connections"
+            }
+            Self::Connections | Self::Datagrams => {
+                "is a backend for TCP and what runs over it; use a Service for UDP"
+            }
+        }
     }
 }
 

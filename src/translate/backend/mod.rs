@@ -4,8 +4,12 @@
 #[cfg(test)]
 mod config_map;
 mod index;
+mod inference_pool;
 mod kind;
 mod load_balancer;
+mod picker;
+mod pickers;
+mod pods;
 mod port;
 mod ports;
 mod registry;
@@ -30,11 +34,13 @@ pub(super) use self::registry::{find_enabled, is_target, links, owners, target_p
 
 use self::index::SlicesByOwner;
 use self::kind::Resolver;
+use self::picker::Appointed;
 use self::port::{BackendUse, Port, PortTls, own_use};
 use self::registry::{REGISTRY, unusable};
 use super::changes::Changes;
 use super::consumer::Requests;
 use super::input::{Input, Options};
+use super::memo::Memo;
 use super::policy::backend_policy::{self, BackendPolicies};
 use super::policy::backend_tls::{Decision, TlsPolicies};
 use super::policy::traffic_policy::TrafficPolicies;
@@ -58,12 +64,13 @@ pub(super) struct Backends {
     pub(super) tls: TlsPolicies,
     pub(super) traffic: TrafficPolicies,
     pub(super) policies: BackendPolicies,
+    pickers: Memo<Appointed>,
     resolved: BTreeMap<BackendId, Box<Resolved>>,
     /// Whether a resolved backend may have no claims.
     has_unclaimed: bool,
     /// All backends with traffic; `None` after one of them changed.
     listed: Option<Arc<[Arc<Backend>]>>,
-    /// Objects that began to get requests of routes, or stopped.
+    /// Objects that began to be referred to, or to get requests, or stopped.
     claimed: BTreeSet<ObjectRef>,
 }
 
@@ -98,6 +105,7 @@ impl Backends {
             tls: TlsPolicies::default(),
             traffic: TrafficPolicies::default(),
             policies: BackendPolicies::default(),
+            pickers: Memo::default(),
             resolved: BTreeMap::new(),
             has_unclaimed: false,
             listed: None,
@@ -164,10 +172,10 @@ impl Backends {
         let with_reference =
             |fault: Fault| Fault::new(fault.reason, format!("{field}: {name} {}", fault.message));
         if !kind.forwards(requests.kind) {
-            let message = "is a backend for TCP and what runs over it; use a Service for UDP";
+            let advice = kind.carries.advice();
             return Err(with_reference(Fault::new(
                 Reason::UnsupportedProtocol,
-                message,
+                advice,
             )));
         }
         let port = PortRef {
@@ -318,12 +326,13 @@ impl Backends {
         backend
     }
 
-    /// Applies the policies on the object and the port of a backend that are not about TLS.
+    /// Applies the policies on the object and the port of a backend that are not about TLS, and its picker.
     fn apply_policies(&self, backend: &mut Backend, port: &Port) {
         let object = &backend.id.object;
         let applied = self.policies.of(object, port.name.as_deref());
         let traffic = self.traffic.of(object);
         backend.traffic = backend_policy::traffic_of(traffic, applied.as_ref());
+        backend.choice = self.choice_of(object);
         backend.policy = applied.as_ref().map(|applied| applied.policy.clone());
         if let Some(zoned) = &port.zoned {
             let prefers_zone = applied.as_ref().is_some_and(|it| it.policy.prefers_zone);
@@ -343,6 +352,7 @@ impl Backends {
             resolved.claims += 1;
             resolved.served += usize::from(serves);
             if serves && resolved.served == 1 {
+                self.claimed.insert(id.object.clone());
                 self.listed = None;
             }
         }
@@ -354,6 +364,7 @@ impl Backends {
             resolved.claims = resolved.claims.saturating_sub(1);
             resolved.served = resolved.served.saturating_sub(usize::from(serves));
             if serves && resolved.served == 0 {
+                self.claimed.insert(id.object.clone());
                 self.listed = None;
             }
             if resolved.claims == 0 {
@@ -422,6 +433,7 @@ impl Backends {
             return None;
         }
         let previous = self.resolved.get(id)?.backend.tls.as_ref();
+        let of_picker = picker::own_tls(id);
         let tls = match (&port.tls, &id.tls) {
             (PortTls::Own(own), used) => {
                 let own = own.as_ref().ok()?.as_ref();
@@ -430,6 +442,7 @@ impl Backends {
                 }
                 own.map(|tls| port.own_tls(tls, protocol))
             }
+            (PortTls::OfPolicies { .. }, Some(_)) if of_picker.is_some() => of_picker.map(Arc::new),
             (PortTls::OfPolicies { .. }, Some(used)) => {
                 let certificate = previous.and_then(|it| it.client_certificate.clone());
                 let tls = self.tls.renew(used, certificate, protocol)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::core::{ServicePort, SliceEndpoint};
 use crate::ir::sharing::Text;
-use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, Transport, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Choice, Endpoints, ObjectRef, Transport, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
 use super::kind::{Found, PortRef, Sources};
@@ -54,6 +54,7 @@ pub(super) fn resolve_with(
         traffic: None,
         policy: None,
         fallback: None,
+        choice: Choice::Balance,
     };
     Ok(Found {
         backend,

@@ -8,7 +8,7 @@ use crate::settings::permissions::BackendKinds;
 
 use super::super::input::{Input, Mode, Options};
 use super::super::reason::{Fault, Reason};
-use super::{release_backend, service, service_import, xbackend};
+use super::{inference_pool, release_backend, service, service_import, xbackend};
 use crate::translate::backend::kind::{BackendKind, KindName, Kinds, name_of};
 use crate::translate::links::Collector;
 
@@ -18,6 +18,7 @@ const KINDS: &[&BackendKind] = &[
     &service_import::KIND,
     &xbackend::KIND,
     &release_backend::KIND,
+    &inference_pool::KIND,
     #[cfg(test)]
     &super::config_map::KIND,
 ];
@@ -111,6 +112,7 @@ pub(super) fn unusable(name: &ObjectRef, field: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::service_import::OWNER_LABELS;
 
     #[test]
     fn gvk_names_a_watched_kind() {
@@ -140,15 +142,28 @@ mod tests {
     }
 
     #[test]
+    fn labels_of_endpoint_slices_are_those_that_sources_know() {
+        let labels = KINDS.iter().filter_map(|kind| kind.endpoint_label);
+        assert!(labels.eq(OWNER_LABELS));
+    }
+
+    #[test]
     fn kinds_that_only_disabled_backends_need_are_not_watched() {
         let (cluster, dedicated) = (Mode::Kubernetes, Mode::Dedicated);
         let only = |gvk| BackendKinds::Only([gvk].into());
         let external = "gateway.networking.x-k8s.io/v1alpha1.XBackend";
         assert!(unwatched(BackendKinds::All, cluster).is_empty());
-        let others = ["XBackend", "ReleaseBackend", "ServiceImport", "Pod"];
+        let others = [
+            "XBackend",
+            "ReleaseBackend",
+            "InferencePool",
+            "ServiceImport",
+            "Pod",
+        ];
         assert_eq!(unwatched(only("v1.Service"), cluster), others);
         let others = [
             "ReleaseBackend",
+            "InferencePool",
             "ServiceImport",
             "Service",
             "Pod",
@@ -156,7 +171,7 @@ mod tests {
         ];
         assert_eq!(unwatched(only(external), cluster), others);
         // The addresses of Gateways come from Services and EndpointSlices.
-        let others = ["ReleaseBackend", "ServiceImport", "Pod"];
+        let others = ["ReleaseBackend", "InferencePool", "ServiceImport", "Pod"];
         assert_eq!(unwatched(only(external), dedicated), others);
     }
 }

@@ -17,10 +17,10 @@ use crate::status::ReleaseBackendStatus;
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
 use super::kind::{
-    BackendKind, Found, KindName, Kinds, PortRef, Resolver, Sources, Users, name_of,
+    BackendKind, Carried, Found, KindName, Kinds, PortRef, Resolver, Sources, Users, name_of,
 };
 use super::load_balancer::Chosen;
-use super::ports;
+use super::{pods, ports};
 
 use self::parsed::{ParsedReleaseBackend, chosen};
 use crate::translate::changes::Changes;
@@ -37,7 +37,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     ],
     endpoint_label: None,
     is_local: false,
-    forwards_udp: true,
+    carries: Carried::Datagrams,
     target_ports: Some(target_ports),
     load_balancer: None,
     has_status: true,
@@ -65,7 +65,7 @@ struct ReleaseBackends(Memo<ParsedReleaseBackend>);
 impl Resolver for ReleaseBackends {
     fn step(&mut self, _: KindName, sources: &Sources<'_, '_>, changes: &mut Changes) {
         if !self.0.is_empty() {
-            announce_pods(sources.input, changes);
+            pods::announce(sources.input, changes);
         }
         let mut names = self.0.outdated(changes);
         names.extend(changes.of::<ReleaseBackend>());
@@ -109,21 +109,6 @@ impl Resolver for ReleaseBackends {
 
     fn status(&self, name: &ObjectRef, users: &Users<'_>) -> Option<ReleaseBackendStatus> {
         self.0.get(name).map(|entry| entry.status(users))
-    }
-}
-
-/// Announces the labels by which pods are selected, and pods whose labels are others.
-fn announce_pods(input: &Input<'_>, changes: &mut Changes) {
-    for name in changes.of::<Pod>() {
-        let previous = changes.previous::<Pod>(&name);
-        let versions = [previous.as_ref(), input.find::<Pod>(&name)];
-        let labels = versions.map(|pod| pod.map(|pod| &pod.metadata.labels));
-        if labels[0] != labels[1] {
-            changes.announce(Source::LabelsOf(name.clone()));
-        }
-        for (key, value) in labels.into_iter().flatten().flat_map(|all| all.iter()) {
-            changes.announce(Source::pods_labelled(&name.namespace, key, value));
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::settings::permissions::BackendKinds;
 
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, Kinds, PortRef, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Carried, Found, Kinds, PortRef, Resolver, Sources, name_of};
 use super::service_load_balancer::GVK;
 use super::service_load_balancer::LOAD_BALANCER;
 use super::{ports, slow_start};
@@ -24,7 +24,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[name_of::<EndpointSlice>()],
     endpoint_label: Some(SERVICE_NAME_LABEL),
     is_local: false,
-    forwards_udp: true,
+    carries: Carried::Datagrams,
     target_ports: Some(target_ports),
     load_balancer: Some(&LOAD_BALANCER),
     has_status: false,

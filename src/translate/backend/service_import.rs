@@ -7,7 +7,7 @@ use crate::settings::permissions::BackendKinds;
 
 use super::super::input::Input;
 use super::super::reason::{Fault, Reason};
-use super::kind::{BackendKind, Found, Kinds, PortRef, Resolver, Sources, name_of};
+use super::kind::{BackendKind, Carried, Found, Kinds, PortRef, Resolver, Sources, name_of};
 use super::ports;
 
 pub(super) const KIND: BackendKind = BackendKind {
@@ -16,7 +16,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[name_of::<EndpointSlice>()],
     endpoint_label: Some(SERVICE_IMPORT_LABEL),
     is_local: false,
-    forwards_udp: true,
+    carries: Carried::Datagrams,
     target_ports: Some(target_ports),
     load_balancer: None,
     has_status: false,

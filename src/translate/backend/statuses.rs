@@ -75,6 +75,7 @@ impl Backends {
         );
         let mut conditions = enabled.resolver.conditions(object);
         if let Some(conditions) = &mut conditions {
+            self.add_picker(object, conditions);
             self.add_policies(object, conditions);
         }
         let entries = conditions

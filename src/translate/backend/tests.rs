@@ -50,7 +50,10 @@ fn endpoints(translation: &Translation) -> Vec<String> {
     let backends = translation.ir.backends.iter();
     let addresses = backends.flat_map(|backend| match &backend.endpoints {
         Endpoints::Addresses(addresses) => addresses.iter().map(ToString::to_string).collect(),
-        Endpoints::Zoned { .. } | Endpoints::Hostname { .. } | Endpoints::Releases(_) => Vec::new(),
+        Endpoints::Zoned { .. }
+        | Endpoints::Unready { .. }
+        | Endpoints::Hostname { .. }
+        | Endpoints::Releases(_) => Vec::new(),
     });
     addresses.collect()
 }

@@ -9,7 +9,7 @@ use crate::api::xbackend::{XBackend, XBackendTls};
 use crate::api::{Object, Resource};
 use crate::ir::sharing::Text;
 use crate::ir::{
-    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
+    Backend, BackendId, Certificate, Choice, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
 use crate::status::Condition;
 
@@ -18,7 +18,9 @@ use super::super::input::Input;
 use super::super::policy::backend_tls;
 use super::super::policy::backend_tls::TlsSettings;
 use super::super::reason::{ConditionType, Fault, Reason, judge, merge};
-use super::kind::{BackendKind, Found, KindName, Kinds, PortRef, Resolver, Sources, name_of};
+use super::kind::{
+    BackendKind, Carried, Found, KindName, Kinds, PortRef, Resolver, Sources, name_of,
+};
 use super::port::{Port, PortTls, own_use};
 use crate::translate::changes::Changes;
 use crate::translate::links::Collector;
@@ -33,7 +35,7 @@ pub(super) const KIND: BackendKind = BackendKind {
     reads: &[name_of::<ConfigMap>(), name_of::<Secret>()],
     endpoint_label: None,
     is_local: true,
-    forwards_udp: false,
+    carries: Carried::Connections,
     target_ports: None,
     load_balancer: None,
     has_status: true,
@@ -152,6 +154,7 @@ impl Resolver for XBackends {
                 traffic: None,
                 policy: None,
                 fallback: None,
+                choice: Choice::Balance,
             },
             port: Port {
                 zoned: None,

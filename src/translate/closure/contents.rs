@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::api::access_policy::AccessPolicy;
 use crate::api::core::{BUNDLE, ConfigMap, Secret, TLS_TYPE};
+use crate::api::reference::{Credential, Purpose};
 use crate::api::{Object, ObjectMeta};
 use crate::ir::sharing::TextMap;
-use crate::translate::links::Purpose;
-use crate::translate::policy::inherited::credential::{Credential, is_for_credentials};
+use crate::translate::policy::inherited::credential::is_for_credentials;
 
 /// How a Gateway uses an object.
 pub(super) struct Use {

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::api::reference::Credential;
 use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 
 use super::super::changes::Changes;
 use super::super::gateway::attachment::Parents;
 use super::super::input::Input;
-use super::super::policy::inherited::credential::Credential;
 use super::super::policy::inherited::{Attachments, Credentials, InheritedPolicies};
 use super::super::source::Source;
 

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
+use crate::api::reference::Purpose;
 use crate::ir::ObjectRef;
-
-use crate::translate::links::{Links, Purpose, Reference, Source};
+use crate::translate::links::{Links, Reference, Source};
 
 /// The number of a Gateway that is the root of a closure.
 pub(super) type Root = u32;

@@ -1,35 +1,27 @@
-//! The links of an object to others, as far as translations follow them: one function per kind. A new kind is a
-//! function here and a line in [`links`]. Must not know closures.
+//! The links of an object to others, as far as translations follow them. Its fields name the others; here is which of them
+//! count, where more than the field decides. A new kind is a line in [`links`]. Must not know closures.
 //!
 //! The kinds are in one order: Gateways, ListenerSets, routes, backends, and objects that belong to backends. An object
 //! refers only to later kinds and belongs only to earlier ones. A link against this order would create a cycle, whose
 //! objects would keep each other in a closure.
 
 use crate::api::access_policy::{AccessPolicy, AccessSpec};
-use crate::api::backend_policy::BackendPolicy;
-use crate::api::filter::HttpFilter;
 use crate::api::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
-use crate::api::inherited_policy::InheritedPolicy;
 use crate::api::key_set::KeySet;
-use crate::api::parameters::GROUP;
+use crate::api::parameters::{GROUP, GatewayParameters};
 use crate::api::policy::TlsPolicy;
-use crate::api::reference::{BackendObjectRef, ObjectReference, ParentRef};
-use crate::api::route::RouteRule;
+use crate::api::reference::{ParentRef, Purpose, ReferenceField, Role};
 use crate::api::route_filter::RouteFilter;
-use crate::api::route_policy::RoutePolicy;
-use crate::api::telemetry_policy::TelemetryPolicy;
-use crate::api::traffic_policy::BackendTrafficPolicy;
 use crate::api::{Object, Resource};
 use crate::ir::object_ref::{GATEWAY_GROUP, released};
 use crate::ir::{ObjectRef, RouteKind};
 
-use super::super::backend;
+use super::super::backend::{self, BackendKind};
 use super::super::gateway::attachment;
 use super::super::gateway::attachment::parent_name;
 use super::super::input::Input;
-use super::super::policy::inherited::access::key_backend::references as key_backends;
-use super::super::policy::inherited::access::named::named;
-use super::super::policy::inherited::credential::Named;
+use super::super::policy::inherited::access::key_backend::key_servers;
+use super::super::policy::inherited::credential::{Named, named};
 use super::super::route::route::RouteObject;
 use super::acceptance::{Acceptance, Taken};
 use crate::translate::links::{Collector, Links, Source};
@@ -47,7 +39,6 @@ pub(super) fn links(
         taken: Taken::default(),
     };
     match object {
-        Object::GatewayClass(class) => by_kind.gateway_class(class),
         Object::Gateway(gateway) => by_kind.gateway(gateway),
         Object::ListenerSet(set) => by_kind.listener_set(set),
         Object::HttpRoute(route) => by_kind.route(&**route),
@@ -57,18 +48,24 @@ pub(super) fn links(
         Object::UdpRoute(route) => by_kind.route(&**route),
         Object::BackendTlsPolicy(policy) => by_kind.tls_policy(&**policy),
         Object::BackendTlsOverride(policy) => by_kind.tls_policy(&**policy),
-        Object::BackendTrafficPolicy(policy) => by_kind.traffic_policy(policy),
-        Object::BackendPolicy(policy) => by_kind.backend_policy(policy),
         Object::AccessPolicy(policy) => by_kind.access_policy(policy),
-        Object::ClientPolicy(policy) => by_kind.inherited_policy(&**policy),
-        Object::RateLimitPolicy(policy) => by_kind.inherited_policy(&**policy),
-        Object::RoutePolicy(policy) => by_kind.route_policy(policy),
-        Object::TelemetryPolicy(policy) => by_kind.telemetry_policy(policy),
-        Object::RouteFilter(filter) => by_kind.route_filter(filter),
+        Object::BackendTrafficPolicy(_) | Object::BackendPolicy(_) => {
+            by_kind.policy(object, |this, target| this.backend_kind(target).is_some());
+        }
+        Object::ClientPolicy(_) | Object::RateLimitPolicy(_) | Object::RoutePolicy(_) => {
+            by_kind.policy(object, |_, _| true);
+        }
+        Object::TelemetryPolicy(_) => by_kind.policy(object, |_, target| {
+            (target.group, target.kind) == (GATEWAY_GROUP, Gateway::KIND)
+        }),
+        Object::GatewayClass(_) | Object::RouteFilter(_) => {
+            object.references(&mut |field| by_kind.field(field));
+        }
         Object::Service(_)
         | Object::ServiceImport(_)
         | Object::XBackend(_)
-        | Object::ReleaseBackend(_) => backend::links(object, &mut by_kind.collector),
+        | Object::ReleaseBackend(_)
+        | Object::InferencePool(_) => backend::links(object, &mut by_kind.collector),
         Object::EndpointSlice(slice) => by_kind
             .collector
             .links
@@ -106,33 +103,51 @@ struct ByKind<'a> {
 }
 
 impl ByKind<'_> {
-    /// Collects the links of a class. It may name parameters in any namespace, because only cluster administrators
-    /// create classes.
-    fn gateway_class(&mut self, class: &GatewayClass) {
-        if let Some(ObjectReference {
-            group,
-            kind,
-            name,
-            namespace: Some(namespace),
-        }) = &class.spec.parameters_ref
-        {
-            self.collector
-                .refers_to_parameters(group, kind, namespace, name);
+    /// Collects a reference whose field alone decides.
+    fn field(&mut self, field: ReferenceField<'_>) {
+        match field.role {
+            Role::Parameters => self.parameters(field),
+            Role::Target => {
+                let target = field.object_ref(&self.collector.name.namespace);
+                self.collector.links.belongs_to.push(target);
+            }
+            Role::Server | Role::KeyServer => self.backend(field),
+            Role::Contents(Purpose::Texts) => self.collector.contents(field, &["ConfigMap"]),
+            // Others decide about these, such as the listeners of a Gateway about certificates.
+            Role::Parent
+            | Role::Sender
+            | Role::Backend
+            | Role::Filter
+            | Role::Contents(Purpose::Certificate | Purpose::Authority)
+            | Role::Credential(_) => {}
         }
+    }
+
+    /// Collects parameters. A class may name them in any namespace, because only cluster administrators create classes.
+    fn parameters(&mut self, field: ReferenceField<'_>) {
+        let name = field.object_ref(&self.collector.name.namespace);
+        if (field.group, field.kind) == (GROUP, GatewayParameters::KIND)
+            && !name.namespace.is_empty()
+        {
+            self.collector.refers_to(name);
+        }
+    }
+
+    /// Collects the links of a policy: it belongs to those of its targets that count. A ListenerSet that is refused brings
+    /// nothing.
+    fn policy(&mut self, object: &Object, counts: fn(&Self, ReferenceField<'_>) -> bool) {
+        object.references(&mut |field| match field.role {
+            Role::Target if !counts(self, field) => {}
+            _ => self.field(field),
+        });
     }
 
     fn gateway(&mut self, gateway: &Gateway) {
         let spec = &gateway.spec;
-        let namespace = &gateway.metadata.namespace;
         let class = &spec.gateway_class_name;
         self.collector
             .refers_to(ObjectRef::gateway_api(GatewayClass::KIND, "", class));
-        let infrastructure = spec.infrastructure.as_ref();
-        if let Some(parameters) = infrastructure.and_then(|it| it.parameters_ref.as_ref()) {
-            let (group, kind) = (&parameters.group, &parameters.kind);
-            self.collector
-                .refers_to_parameters(group, kind, namespace, &parameters.name);
-        }
+        spec.references(&mut |field| self.field(field));
         let allowed = spec.allowed_listeners.as_ref();
         self.collector
             .selects(allowed.and_then(|allowed| allowed.namespaces.as_ref()));
@@ -159,71 +174,31 @@ impl ByKind<'_> {
     }
 
     fn route<R: RouteObject>(&mut self, route: &R) {
-        self.route_filters(route);
-        if !self.accept(route) {
+        let is_usable = self.accept(route);
+        route.spec().references(&mut |field| match field.role {
+            Role::Filter => self.route_filter(field),
+            Role::Backend if is_usable && self.may_forward(R::ROUTE_KIND, field) => {
+                self.backend(field);
+            }
+            Role::Server if is_usable => self.backend(field),
+            _ => {}
+        });
+    }
+
+    /// Collects a RouteFilter of a route, on which it depends whether the route is usable, as on the ConfigMap that it names.
+    fn route_filter(&mut self, field: ReferenceField<'_>) {
+        if (field.group, field.kind) != (GROUP, RouteFilter::KIND) {
             return;
         }
-        for rule in &route.spec().rules {
-            let (filters, backend_refs) = rule.references();
-            self.http_filters(filters);
-            for reference in backend_refs {
-                let backend = reference.backend();
-                if self.may_forward(R::ROUTE_KIND, &backend) {
-                    self.backend(&backend);
-                }
-                self.http_filters(&reference.filters);
-            }
+        let collector = &mut self.collector;
+        let name = field.object_ref(&collector.name.namespace);
+        collector.depends_on_object(&name);
+        if let Some(filter) = collector.input.find::<RouteFilter>(&name) {
+            filter.spec.references(&mut |field| {
+                collector.depends_on_object(&field.object_ref(&name.namespace));
+            });
         }
-    }
-
-    /// Collects the RouteFilters of a route, on which it depends whether it is usable, as on the ConfigMaps that they name.
-    fn route_filters<R: RouteObject>(&mut self, route: &R) {
-        for rule in &route.spec().rules {
-            let (filters, backend_refs) = rule.references();
-            let of_backends = backend_refs.iter().flat_map(|it| it.filters.iter());
-            let extensions = filters.iter().chain(of_backends);
-            for extension in extensions.filter_map(|filter| filter.extension_ref.as_ref()) {
-                if (&*extension.group, &*extension.kind) == (GROUP, RouteFilter::KIND) {
-                    let namespace = &self.collector.name.namespace;
-                    let name = ObjectRef::new(GROUP, RouteFilter::KIND, namespace, &extension.name);
-                    self.collector.depends_on_object(&name);
-                    let filter = self.collector.input.find::<RouteFilter>(&name);
-                    if let Some(map) = filter.and_then(|filter| body_of(filter)) {
-                        self.collector.depends_on_object(&map);
-                    }
-                    self.collector.refers_to(name);
-                }
-            }
-        }
-    }
-
-    /// Collects the links of a RouteFilter: it refers to the ConfigMap with its body.
-    fn route_filter(&mut self, filter: &RouteFilter) {
-        if let Some(map) = body_of(filter) {
-            self.collector.texts(&map.name);
-        }
-    }
-
-    fn http_filters(&mut self, filters: &[HttpFilter]) {
-        for filter in filters {
-            let HttpFilter {
-                kind: _,
-                request_header_modifier: _,
-                response_header_modifier: _,
-                request_mirror,
-                request_redirect: _,
-                url_rewrite: _,
-                cors: _,
-                external_auth,
-                extension_ref: _,
-            } = filter;
-            if let Some(mirror) = request_mirror {
-                self.backend(&mirror.backend_ref);
-            }
-            if let Some(auth) = external_auth {
-                self.backend(&auth.backend_ref);
-            }
-        }
+        collector.refers_to(name);
     }
 
     /// Collects the links of a policy on TLS. A policy for backends of its own namespace belongs to them. A policy for
@@ -255,107 +230,30 @@ impl ByKind<'_> {
             self.collector
                 .depends_on(Source::all_of(AccessPolicy::KIND, namespace));
             let policies = self.collector.input.in_namespace::<AccessPolicy>(namespace);
-            let fetching = policies.filter(|policy| {
-                let mut servers = key_backends(policy);
-                servers.any(|server| server.object_ref(namespace) == target)
-            });
+            let fetching = policies.filter(|policy| key_servers(policy).contains(&target));
             let fetching = fetching.map(|policy| policy.object_ref());
             self.collector.links.belongs_to.extend(fetching);
         }
         self.collector.config_maps(&policy.spec().validation);
     }
 
-    /// Collects the links of a policy on traffic: it belongs to the backends that it targets.
-    fn traffic_policy(&mut self, policy: &BackendTrafficPolicy) {
-        let targets = policy.spec.target_refs.iter();
-        self.belongs_to_backends(targets.map(|it| (&*it.group, &*it.kind, &*it.name)));
-    }
-
-    /// Collects the links of a policy on backends: it belongs to those that it targets.
-    fn backend_policy(&mut self, policy: &BackendPolicy) {
-        let targets = policy.spec.target_refs.iter();
-        self.belongs_to_backends(targets.map(|it| (&*it.group, &*it.kind, &*it.name)));
-    }
-
-    /// Collects backends of the own namespace that the object belongs to.
-    fn belongs_to_backends<'t>(
-        &mut self,
-        targets: impl Iterator<Item = (&'t str, &'t str, &'t str)>,
-    ) {
-        let namespace = &*self.collector.name.namespace;
-        let kinds = &self.collector.input.options.permissions.backend_kinds;
-        let targets =
-            targets.filter(|(group, kind, _)| backend::find_enabled(kinds, group, kind).is_some());
-        let targets =
-            targets.map(|(group, kind, name)| ObjectRef::new(group, kind, namespace, name));
-        self.collector.links.belongs_to.extend(targets);
-    }
-
     /// Collects the links of a policy on access: it refers to the objects with credentials, of which a Gateway gets values only
     /// if the policy has an effect there, to the keys of issuers, and to servers.
     fn access_policy(&mut self, policy: &AccessPolicy) {
-        self.inherited_policy(policy);
+        let AccessSpec { jwt, oidc, .. } = &policy.spec;
+        policy.spec.references(&mut |field| self.field(field));
         for Named { object, .. } in named(policy) {
-            let (namespace, name) = (Some(&*object.namespace), &object.name);
-            self.collector
-                .refers_to_granted(&object.group, &object.kind, namespace, name, None);
+            self.collector.refers_to_granted(object, None);
         }
-        let AccessSpec {
-            jwt,
-            oidc,
-            external,
-            ..
-        } = &policy.spec;
-        if let Some(external) = external {
-            self.backend(&external.auth.backend_ref);
-        }
-        let namespace = self.collector.name.namespace.clone();
-        let key_set = |name: &str| ObjectRef::new(GROUP, KeySet::KIND, &namespace, name);
+        let namespace = &self.collector.name.namespace;
+        let key_set = |name: &str| ObjectRef::new(GROUP, KeySet::KIND, namespace, name);
         let providers = jwt.iter().flat_map(|it| &it.providers);
-        for remote in providers.filter_map(|provider| provider.jwks.remote.as_ref()) {
-            self.collector.refers_to(key_set(&KeySet::name_of(remote)));
-            if let Some(backend) = &remote.backend_ref {
-                self.backend(backend);
-            }
-        }
-        if let Some(oidc) = oidc {
-            let name = KeySet::name_of_provider(oidc);
-            self.collector.refers_to(key_set(&name));
-        }
-    }
-
-    /// Collects the links of a policy on routes: it refers to the ConfigMaps with error pages, and to the servers of these.
-    fn route_policy(&mut self, policy: &RoutePolicy) {
-        self.inherited_policy(policy);
-        for page in policy.spec.error_pages.iter().flatten() {
-            if let Some(map) = &page.config_map_ref {
-                self.collector.texts(&map.name);
-            }
-            if let Some(server) = &page.backend_ref {
-                self.backend(server);
-            }
-        }
-    }
-
-    /// Collects the links of an inherited policy: it belongs to its targets. A ListenerSet that is refused brings nothing.
-    fn inherited_policy<P: InheritedPolicy>(&mut self, policy: &P) {
-        let namespace = &*self.collector.name.namespace;
-        let targets = policy.target_refs().iter();
-        let targets = targets.map(|it| ObjectRef::new(&it.group, &it.kind, namespace, &it.name));
-        self.collector.links.belongs_to.extend(targets);
-    }
-
-    /// Collects the links of a policy on telemetry: it belongs to the Gateways that it targets, and refers to its collector.
-    fn telemetry_policy(&mut self, policy: &TelemetryPolicy) {
-        let namespace = &*self.collector.name.namespace;
-        let targets = policy.spec.target_refs.iter();
-        let targets = targets.filter(|it| it.group == GATEWAY_GROUP && it.kind == Gateway::KIND);
-        let targets = targets.map(|it| ObjectRef::gateway_api(&it.kind, namespace, &it.name));
-        self.collector.links.belongs_to.extend(targets);
-        let tracing = policy.spec.tracing.as_ref();
-        if let Some(provider) = tracing.and_then(|tracing| tracing.provider.as_ref()) {
-            self.backend(&provider.backend_ref);
-        }
+        let remotes = providers.filter_map(|provider| provider.jwks.remote.as_ref());
+        let remotes = remotes.map(|remote| key_set(&KeySet::name_of(remote)));
+        let providers = oidc
+            .iter()
+            .map(|oidc| key_set(&KeySet::name_of_provider(oidc)));
+        self.collector.refers_to_all(remotes.chain(providers));
     }
 
     /// Collects the links of listeners of a Gateway or ListenerSet: what those use that can be served.
@@ -378,7 +276,8 @@ impl ByKind<'_> {
             self.collector.certificate(secret);
         }
         for authority in &uses.authorities {
-            self.collector.authority(authority);
+            let field = authority.in_role(Role::Contents(Purpose::Authority));
+            self.collector.contents(field, &["ConfigMap", "Secret"]);
         }
     }
 
@@ -417,38 +316,26 @@ impl ByKind<'_> {
     }
 
     /// Reports whether routes of a kind may refer to a backend. If not, the Gateway needs neither it nor its certificate.
-    fn may_forward(&self, requests: RouteKind, reference: &BackendObjectRef) -> bool {
-        let kinds = &self.collector.input.options.permissions.backend_kinds;
-        let kind = backend::find_enabled(kinds, &reference.group, &reference.kind);
+    fn may_forward(&self, requests: RouteKind, field: ReferenceField<'_>) -> bool {
+        let kind = self.backend_kind(field);
         kind.is_some_and(|kind| kind.forwards(requests))
     }
 
-    fn backend(&mut self, reference: &BackendObjectRef) {
-        let BackendObjectRef {
-            group,
-            kind,
-            name,
-            namespace,
-            port: _,
-        } = reference;
-        let is_foreign = namespace
-            .as_deref()
-            .is_some_and(|it| it != &*self.collector.name.namespace);
-        let kinds = &self.collector.input.options.permissions.backend_kinds;
-        let known = backend::find_enabled(kinds, group, kind);
+    fn backend(&mut self, field: ReferenceField<'_>) {
+        let own = &*self.collector.name.namespace;
+        let is_foreign = field.namespace.is_some_and(|it| it != own);
+        let known = self.backend_kind(field);
         if known.is_some_and(|it| !(is_foreign && it.is_local)) {
             self.collector
-                .refers_to_granted(group, kind, namespace.as_deref(), name, None);
+                .refers_to_granted(field.object_ref(own), None);
         }
     }
-}
 
-/// Returns the ConfigMap with the body of a RouteFilter.
-fn body_of(filter: &RouteFilter) -> Option<ObjectRef> {
-    let response = filter.spec.direct_response.as_ref()?;
-    let map = response.config_map_ref.as_ref()?;
-    let namespace = &filter.metadata.namespace;
-    Some(ObjectRef::core("ConfigMap", namespace, &map.name))
+    /// Returns the kind of a backend, if it is enabled.
+    fn backend_kind(&self, field: ReferenceField<'_>) -> Option<&'static BackendKind> {
+        let kinds = &self.collector.input.options.permissions.backend_kinds;
+        backend::find_enabled(kinds, field.group, field.kind)
+    }
 }
 
 fn is_our_kind(parent: &ParentRef) -> bool {

@@ -10,6 +10,7 @@ mod links;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::gateway::{Gateway, GatewayClass};
+use crate::api::reference::Purpose;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 use crate::snapshot::Snapshot;
@@ -20,7 +21,6 @@ use self::graph::{Dirty, Graph, Root};
 
 use super::changes::Changes;
 use super::input::{Input, Mode, Options};
-use super::links::Purpose;
 use crate::translate::registry::Registry;
 
 /// The closures of all Gateways of this controller.

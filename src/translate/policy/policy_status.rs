@@ -2,6 +2,7 @@
 //! `Accepted`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::api::inherited_policy::Unreadable;
@@ -108,6 +109,20 @@ fn entries(
 pub(in crate::translate) fn unreadable_fault(unreadable: &Unreadable) -> Fault {
     let message = format!("the policy is not valid: {}", unreadable.reason);
     Fault::new(Reason::Invalid, message)
+}
+
+/// Returns the fault of a target that does not exist.
+pub(in crate::translate) fn missing_target(input: &Input<'_>, target: &ObjectRef) -> Fault {
+    let message = format!("spec.targetRefs: {target} {}", input.absence(target));
+    Fault::new(Reason::TargetNotFound, message)
+}
+
+/// Returns the fault of a policy for a target to which `winner` applies instead.
+pub(in crate::translate) fn conflict(winner: &ObjectRef, target: impl fmt::Display) -> Fault {
+    let message = format!(
+        "spec.targetRefs: conflicts with {winner}, which takes precedence (older, or first by name) for the same target: {target}"
+    );
+    Fault::new(Reason::Conflicted, message)
 }
 
 /// Returns the condition `Accepted` of a policy for a Gateway that sends requests to `targets` of its targets. It is

@@ -142,18 +142,11 @@ impl TrafficPolicies {
     /// Returns why a policy does not apply to one of its targets.
     fn fault_of(&self, input: &Input<'_>, policy: &Policy, target: &ObjectRef) -> Option<Fault> {
         if !input.exists(target) {
-            let message = format!("spec.targetRefs: {target} {}", input.absence(target));
-            return Some(Fault::new(Reason::TargetNotFound, message));
+            return Some(policy_status::missing_target(input, target));
         }
         input.read(|| Source::TrafficPolicyOf(target.clone()));
         let winner = self.0.of_backend(target).first()?;
-        (winner.name != policy.name).then(|| {
-            let message = format!(
-                "spec.targetRefs: conflicts with {}, which takes precedence (older, or first by name) for the same target: {target}",
-                winner.name
-            );
-            Fault::new(Reason::Conflicted, message)
-        })
+        (winner.name != policy.name).then(|| policy_status::conflict(&winner.name, target))
     }
 }
 

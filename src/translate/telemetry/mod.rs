@@ -21,7 +21,7 @@ use crate::status::Condition;
 use self::access_log::gateway_log;
 use self::settings::{TracingSettings, settings};
 use super::policy::index::{PolicyIndex, TargetPolicy};
-use super::policy::policy_status::{Effect, PolicyStatuses};
+use super::policy::policy_status::{Effect, PolicyStatuses, conflict};
 use crate::translate::backend::{Backends, Resolution};
 use crate::translate::changes::Changes;
 use crate::translate::consumer::{Consumer, Requests};
@@ -234,13 +234,7 @@ impl TelemetryPolicies {
         input.read(|| Source::TracingOf(gateway.clone()));
         let winner = self.policies.of_backend(gateway).first();
         let other = winner.filter(|winner| winner.name != policy.name);
-        let conflict = other.map(|winner| {
-            let message = format!(
-                "spec.targetRefs: conflicts with {}, which takes precedence (older, or first by name) for the same target: {gateway}",
-                winner.name
-            );
-            Fault::new(Reason::Conflicted, message)
-        });
+        let conflict = other.map(|winner| conflict(&winner.name, gateway));
         let fault = policy.settings.as_ref().err().or(conflict.as_ref());
         let (accepted, resolved) = (ConditionType::Accepted, ConditionType::ResolvedRefs);
         let mut conditions = vec![judge(accepted, Reason::Accepted, fault, policy.generation)];

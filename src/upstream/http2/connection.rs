@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -128,7 +129,7 @@ impl Http2Connection {
             last_written: last_written.clone(),
             is_broken: false,
         };
-        let bodies = Bodies::new(windows(own), false);
+        let bodies = Bodies::new(windows(own), None);
         let io = bodies.wire(io, EmptyFrames::Hide);
         let (sender, mut connection) = client::Builder::new()
             .enable_push(false)
@@ -260,9 +261,9 @@ impl Slot {
         self.0.sender.borrow().clone()
     }
 
-    /// Returns the reader of a response body.
-    pub(super) fn read(&self, incoming: RecvStream) -> Body {
-        self.0.bodies.read(incoming)
+    /// Returns the reader of a response body for this client.
+    pub(super) fn read(&self, incoming: RecvStream, client: Option<IpAddr>) -> Body {
+        self.0.bodies.read_for(incoming, client)
     }
 
     /// Returns the bodies of the connection.

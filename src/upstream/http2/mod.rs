@@ -7,6 +7,7 @@ mod tunnel;
 
 use std::future::Future;
 use std::mem;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -51,6 +52,8 @@ pub(super) struct Exchange<B> {
     ended: bool,
     /// Id of the stream.
     stream: u32,
+    /// The client whose request it is.
+    client: Option<IpAddr>,
     slot: Slot,
 }
 
@@ -70,7 +73,7 @@ const MALFORMED: ExchangeError =
 impl<B: Replay> Exchange<B> {
     /// Opens a stream and sends the request head. An error returns the body.
     pub(super) fn new(
-        slot: Slot,
+        (slot, client): (Slot, Option<IpAddr>),
         request: &Outgoing<'_>,
         body: B,
         limits: HeadLimits,
@@ -113,6 +116,7 @@ impl<B: Replay> Exchange<B> {
                     limits,
                     remaining: None,
                     ended: false,
+                    client,
                     slot,
                 })
             }
@@ -166,7 +170,7 @@ impl<B: Replay> Exchange<B> {
         }
         if let Some(websocket) = &self.websocket {
             websocket.complete(&mut headers);
-            self.incoming = Some(self.slot.read(incoming));
+            self.incoming = Some(self.slot.read(incoming, self.client));
             return Ok(Head {
                 status: StatusCode::SWITCHING_PROTOCOLS,
                 headers,
@@ -181,7 +185,7 @@ impl<B: Replay> Exchange<B> {
             _ if is_described => None,
             length => length,
         };
-        self.incoming = (!self.ended).then(|| self.slot.read(incoming));
+        self.incoming = (!self.ended).then(|| self.slot.read(incoming, self.client));
         if !self.keeps_body {
             self.forget_body();
         }

@@ -8,6 +8,9 @@ mod error;
 mod error_source;
 #[path = "../../../src/proxy/grpc.rs"]
 mod grpc;
+#[expect(dead_code, reason = "what writes messages is not fed")]
+#[path = "../../../src/proxy/grpc_frame.rs"]
+pub(crate) mod grpc_frame;
 pub(crate) mod grpc_properties;
 #[path = "../../../src/proxy/grpc_web.rs"]
 mod grpc_web;

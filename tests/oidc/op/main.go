@@ -13,24 +13,25 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 
 	"github.com/zitadel/oidc/v3/example/server/exampleop"
 	"github.com/zitadel/oidc/v3/example/server/storage"
 	"github.com/zitadel/oidc/v3/pkg/op"
 )
 
-// client may return to a URL after a sign-out.
+// client may return to URLs after a sign-out.
 type client struct {
 	op.Client
-	logout string
+	logouts []string
 }
 
-func (c client) PostLogoutRedirectURIs() []string { return []string{c.logout} }
+func (c client) PostLogoutRedirectURIs() []string { return c.logouts }
 
 // clients returns the client of the test.
 type clients struct {
 	*storage.Storage
-	logout string
+	logouts []string
 }
 
 func (c clients) GetClientByClientID(ctx context.Context, id string) (op.Client, error) {
@@ -38,7 +39,7 @@ func (c clients) GetClientByClientID(ctx context.Context, id string) (op.Client,
 	if err != nil {
 		return nil, err
 	}
-	return client{found, c.logout}, nil
+	return client{found, c.logouts}, nil
 }
 
 // shortened changes the lifetime of access tokens in responses.
@@ -82,14 +83,14 @@ func parse(form []byte) (string, error) {
 func main() {
 	port := flag.Int("port", 0, "port on loopback")
 	seconds := flag.Int("seconds", 0, "lifetime of access tokens")
-	callback := flag.String("callback", "", "redirect URI of the client")
-	logout := flag.String("logout", "", "post-logout redirect URI of the client")
+	callbacks := flag.String("callbacks", "", "redirect URIs of the client, with commas between them")
+	logouts := flag.String("logouts", "", "post-logout redirect URIs of the client, with commas between them")
 	flag.Parse()
 	issuer := fmt.Sprintf("http://localhost:%d/", *port)
-	storage.RegisterClients(storage.WebClient("web", "canary-of-the-client-web-0123456789", *callback))
+	storage.RegisterClients(storage.WebClient("web", "canary-of-the-client-web-0123456789", strings.Split(*callbacks, ",")...))
 	users := storage.NewStorage(storage.NewUserStore(issuer))
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	router := exampleop.SetupServer(issuer, clients{users, *logout}, logger, false)
+	router := exampleop.SetupServer(issuer, clients{users, strings.Split(*logouts, ",")}, logger, false)
 	server := &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", *port), Handler: shortened(router, *seconds)}
 	fmt.Println(server.ListenAndServe())
 	os.Exit(1)

@@ -1,5 +1,7 @@
 //! Routes with policies of every kind that protects, on every level, at random.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::dice::Dice;
@@ -9,6 +11,7 @@ use crate::credentials::{BCRYPT, api_key, basic, keys, users};
 use crate::harness::origin::Origin;
 use crate::harness::tls::Certificate;
 use crate::issuer::jwt;
+use crate::mirror::mirror;
 use crate::rate_limit_policy::limits;
 use crate::route_policy::policy as defaults;
 use crate::scene::{Objects, http, https, route, secret};
@@ -25,15 +28,35 @@ pub(super) struct SamePaths {
     pub(super) with_dot_segments: bool,
 }
 
+/// Where requests go.
+pub(super) struct Origins {
+    pub(super) backend: Origin,
+    pub(super) mirror: Origin,
+    /// An authorization server that permits everything.
+    pub(super) server: Origin,
+}
+
+impl Origins {
+    pub(super) fn new() -> Self {
+        Self {
+            backend: Origin::hello(),
+            mirror: Origin::hello(),
+            server: Origin::hello(),
+        }
+    }
+}
+
 pub(super) struct Configuration {
     pub(super) objects: Objects,
+    /// The rules whose requests are mirrored, as responses tell them.
+    pub(super) mirrored: BTreeSet<String>,
     /// On the port of HTTP, and on that of HTTPS.
     pub(super) same_paths: [SamePaths; 2],
 }
 
 impl Configuration {
-    /// `key` verifies tokens.
-    pub(super) fn new(dice: &mut Dice, origin: &Origin, key: &Value) -> Self {
+    /// `key` verifies tokens. `more` decides about other carriers, so that `dice` decides about the rest as without them.
+    pub(super) fn new([dice, more]: [&mut Dice; 2], origins: &Origins, key: &Value) -> Self {
         let listeners = [
             http("plain", 80, ""),
             https("tls", 443, "", &["certificate"]),
@@ -45,10 +68,15 @@ impl Configuration {
         if dice.chance(80) {
             own.push(rest("route"));
         }
-        let other = [rule(dice, "other", "rule-0"), rest("other")];
+        let mut other = [rule(dice, "other", "rule-0"), rest("other")];
+        let all = own.iter_mut().chain(&mut other);
+        let mirrored = all.filter_map(|rule| more.chance(20).then(|| mirror_rule(rule)));
+        let mirrored = mirrored.collect();
         let objects = Objects::gateway(&listeners)
             .with(secret("certificate", &Certificate::new(&HOSTS)))
-            .service("origin", &[origin.address])
+            .service("origin", &[origins.backend.address])
+            .service("mirror", &[origins.mirror.address])
+            .service("server", &[origins.server.address])
             .with(route("route", &[], &own))
             .with(route("other", &HOSTS[1..], &other))
             .with(users(&[("alice", BCRYPT)]))
@@ -56,7 +84,15 @@ impl Configuration {
         let mut policies = Vec::new();
         for (number, target) in targets(&names).iter().enumerate() {
             if dice.chance(30) {
-                let spec = access_spec(dice, key);
+                let mut spec = access_spec(dice, key);
+                let is_asked = more.chance(60);
+                let has = |name: &str| spec.get(name).is_some();
+                if is_asked && !["basic", "apiKey", "jwt"].into_iter().any(has) {
+                    spec["external"] = json!({
+                        "protocol": "HTTP", "backendRef": {"name": "server", "port": 80},
+                        "http": {"allowedHeaders": ["X-Team", "X-Env", "Cookie"]},
+                    });
+                }
                 policies.push(access(&format!("access-{number}"), target, &spec));
             }
             if dice.chance(25) {
@@ -71,11 +107,18 @@ impl Configuration {
                 policies.push(defaults(&format!("defaults-{number}"), target, &spec));
             }
         }
-        let of_clients = [
+        let mut of_clients = [
             client_spec(dice, 60),
             client_spec(dice, 30),
             client_spec(dice, 30),
         ];
+        for spec in of_clients.iter_mut().flatten() {
+            if let Some(source) = spec.pointer_mut("/clientIP/xForwardedFor")
+                && more.chance(50)
+            {
+                *source = json!({"trustedHops": 1 + more.below(2)});
+            }
+        }
         let [above, plain, tls] = &of_clients;
         let same_paths = [plain, tls].map(|own| same_paths(own, above));
         let places = [gateway(), listener("plain"), listener("tls")];
@@ -86,6 +129,7 @@ impl Configuration {
         }
         Self {
             objects: policies.into_iter().fold(objects, Objects::with),
+            mirrored,
             same_paths,
         }
     }
@@ -112,6 +156,14 @@ fn targets(rules: &[String]) -> Vec<Value> {
 fn named(route: &str, rule: &str) -> Value {
     let set = json!({"set": [{"name": "x-rule", "value": format!("{route} {rule}")}]});
     json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": set})
+}
+
+/// Adds a mirror to a rule. Returns the name of the rule, as the response tells it.
+fn mirror_rule(rule: &mut Value) -> String {
+    let filters = rule["filters"].as_array_mut().expect("filters");
+    filters.push(mirror("mirror"));
+    let name = &filters[0]["responseHeaderModifier"]["set"][0]["value"];
+    name.as_str().expect("a name").to_owned()
 }
 
 fn rest(route: &str) -> Value {

@@ -174,6 +174,11 @@ impl Spelled {
     }
 }
 
+/// Returns a host with an escape, which means the same and is not accepted.
+pub(super) fn escaped_host(host: &str) -> String {
+    format!("%{:02x}{}", host.as_bytes()[0], &host[1..])
+}
+
 fn with_query(path: String, query: &[String]) -> String {
     match query.is_empty() {
         true => path,

@@ -10,11 +10,12 @@ use super::comparison::Exchange;
 use super::configuration::{ECHOES, RULES, objects};
 use super::requests::Dice;
 use super::sent::{Connections, log};
+use crate::harness::scale::scaled;
 use crate::origin::Origin;
 use crate::scene::Scene;
 
 const SEED: u64 = 5;
-const REQUESTS: usize = 2_000;
+const REQUESTS: u32 = 2_000;
 /// Number of different outcomes that the requests have at least.
 const OUTCOMES: usize = 50;
 
@@ -34,7 +35,7 @@ async fn explanation_is_what_clients_and_backends_get() {
     let mut dice = Dice::new(SEED);
     let mut connections = Connections::of(&scene);
     let mut exchanges = Vec::new();
-    for _ in 0..REQUESTS {
+    for _ in 0..scaled(REQUESTS) {
         let sent = dice.request();
         let explained = connections.explain(&sent).await;
         let answer = connections.send(&sent).await;

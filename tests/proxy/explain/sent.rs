@@ -38,24 +38,34 @@ impl Sent {
         same.map(|(_, value)| &**value).collect()
     }
 
-    /// The path of its explanation.
-    fn explanation(&self) -> String {
+    /// Its method and URL as those of an explanation.
+    pub(super) fn described(&self) -> String {
         let (scheme, host) = match self.port {
             443 => ("https", &self.name),
             // The port of the Host header is not the one that the client connects to.
             _ => ("http", &self.host),
         };
         let host = host.split(':').next().unwrap_or_default();
-        let url = format!(
+        format!(
             "{} {scheme}://{host}:{}{}",
             self.method, self.port, self.path
-        );
+        )
+    }
+
+    /// Its headers as those of an explanation.
+    pub(super) fn described_headers(&self) -> impl Iterator<Item = String> {
+        let others = self.headers.iter();
+        let others = others.map(|(name, value)| format!("{name}: {value}"));
+        [format!("Host: {}", self.host)].into_iter().chain(others)
+    }
+
+    /// The path of its explanation.
+    fn explanation(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("output", "json");
-        query.append_pair("request", &url);
-        query.append_pair("header", &format!("Host: {}", self.host));
-        for (name, value) in &self.headers {
-            query.append_pair("header", &format!("{name}: {value}"));
+        query.append_pair("request", &self.described());
+        for header in self.described_headers() {
+            query.append_pair("header", &header);
         }
         format!("/explain?{}", query.finish())
     }

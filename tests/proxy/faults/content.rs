@@ -118,6 +118,12 @@ fn files() -> Vec<Fault> {
             |it| it.secret = Some(secret("tls", &Certificate::early(&["a.com"]))),
         ),
         fault(
+            "expires",
+            SECRET,
+            &["the certificate expires at ", "; renew it"],
+            |it| it.secret = Some(secret("tls", &Certificate::ending(&["a.com"]))),
+        ),
+        fault(
             "hostname",
             GATEWAY,
             &[

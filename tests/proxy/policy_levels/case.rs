@@ -5,15 +5,19 @@ use std::collections::BTreeSet;
 use portcullis::control::data_plane::ServedConfiguration;
 use portcullis::status::Condition;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::connections::QUIET;
 use super::sections::{CERTIFICATE, Destination, Effect, Section};
 use super::specification::{Entry, Level, Method, Placed, Probe, Rule, Selected, conditions, met};
+use crate::admin::page;
 use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::scene::{Objects, Scene, prefix, to};
 
 /// The first port.
 const PORT: usize = 1000;
+/// Explanations at a time: beyond 16 connections of a client, the admin server ends older ones.
+static EXPLAINED: Semaphore = Semaphore::const_new(4);
 const GROUP: &str = "gateway.networking.k8s.io";
 
 /// A pair of policies with objects of its own: a Gateway and a ListenerSet with two listeners each, and two routes of all
@@ -179,7 +183,49 @@ impl Case<'_> {
             };
             let found = destination.met(self.section.effect).await;
             assert_eq!(found, expected, "{probe:?} {:#?}", self.pair);
+            self.check_explained(scene, probe, (host, path)).await;
         }
+    }
+
+    /// What `/explain` says of a request names the policies that it meets, and no others.
+    async fn check_explained(&self, scene: &Scene, probe: Probe, (host, path): (&str, &str)) {
+        let scheme = match self.section.effect {
+            Effect::Tls => "https",
+            _ => "http",
+        };
+        let url = format!("{scheme}://{host}:{}{path}", self.port(probe.entry));
+        let turn = EXPLAINED.acquire().await.expect("it stays open");
+        let explained = page(scene, &format!("/explain?output=json&request={url}")).await;
+        drop(turn);
+        let mut explained: Value = serde_json::from_str(&explained).expect("JSON");
+        let labels = explained["ports"][0].as_object_mut().expect("labels");
+        // Notes are the conditions of the policies that are named, which name others.
+        labels.remove("note");
+        let text = explained["ports"].to_string();
+        let words = text.split(|it: char| !it.is_alphanumeric() && !"-/".contains(it));
+        let words: BTreeSet<&str> = words.collect();
+        let names = self.names().into_iter().map(|(name, _)| name);
+        let found = names.filter(|name| words.contains(&*format!("default/{name}")));
+        let found: BTreeSet<String> = found.collect();
+        assert_eq!(
+            found,
+            self.explained(probe),
+            "{probe:?} {:#?} {text}",
+            self.pair
+        );
+    }
+
+    /// The names of the policies that a request meets.
+    fn explained(&self, probe: Probe) -> BTreeSet<String> {
+        let [a, b] = &self.pair;
+        if self.methods().is_none() {
+            let met = met(self.section.rule, [a, b], probe);
+            return met.chars().map(|letter| self.name(letter)).collect();
+        }
+        // What `require` says is how the methods are joined, of which each has its policy.
+        let methods = self.beside().into_iter();
+        let methods = methods.filter(|(method, ..)| method.applies([a, b], probe));
+        methods.map(|(_, name, _)| self.name(name)).collect()
     }
 
     pub(super) fn check_conditions(&self, outcome: &ServedConfiguration) {

@@ -1,5 +1,5 @@
 //! All pairs of levels: two policies set the same section at two levels, in each order of creation and with each strategy.
-//! Requests show which of them has an effect, and the conditions of both policies and of their targets say so.
+//! Requests show which of them has an effect, and `/explain` and the conditions of both policies and of their targets say so.
 
 mod case;
 mod connections;
@@ -7,11 +7,16 @@ mod sections;
 mod specification;
 
 use futures_util::{StreamExt, stream};
+use portcullis::control::data_plane::ServedConfiguration;
+use portcullis::status::{ConditionStatus, ConditionType};
 use serde_json::{Value, json};
 
 use self::case::Case;
-use self::sections::{Backends, Effect, Section, jwt, permits, replaces, text, tokens};
+use self::sections::{
+    Backends, Effect, ISSUER, Section, jwt, oidc, permits, replaces, text, tokens,
+};
 use self::specification::{Level, Rule, pairs};
+use crate::provider::{Provider, permitted};
 use crate::scene::Scene;
 
 /// Checks all pairs of these levels, and whether the outcome depends on the order in which objects arrive.
@@ -28,8 +33,8 @@ async fn check(section: Section, levels: &[Level]) {
         let add = |objects, case: &Case<'_>| case.add_to(objects, with_policies);
         cases.iter().fold(backends.objects(), add)
     };
-    let mut scene = Scene::start(&objects(true));
-    let first = scene.last();
+    let mut scene = Scene::with(&objects(true), permitted);
+    let first = scene.outcome_with(is_resolved).await;
     let tokens = tokens();
     for case in &cases {
         case.check_conditions(&first);
@@ -41,8 +46,22 @@ async fn check(section: Section, levels: &[Level]) {
     while requests.next().await.is_some() {}
     drop(requests);
     scene.replace(&objects(false)).await;
-    let again = scene.replace(&objects(true)).await;
+    scene.replace(&objects(true)).await;
+    let count = first.report.policies.len();
+    // The keys of a provider that is no longer needed may change what is served before.
+    let is_whole = |it: &ServedConfiguration| it.report.policies.len() == count && is_resolved(it);
+    let again = scene.outcome_with(is_whole).await;
     assert_eq!(again.report, first.report, "policies that arrive later");
+}
+
+/// Reports whether all policies have what they name: the keys of a provider are fetched once a policy is in service.
+fn is_resolved(outcome: &ServedConfiguration) -> bool {
+    let statuses = outcome.report.policies.iter();
+    let mut conditions = statuses
+        .flat_map(|(_, status)| status.iter())
+        .flat_map(|status| status.conditions.iter());
+    !conditions
+        .any(|it| (it.kind, it.status) == (ConditionType::ResolvedRefs, ConditionStatus::False))
 }
 
 /// The levels of a Gateway alone, whose connections ListenerSets may share.
@@ -91,6 +110,17 @@ async fn api_keys_of_all_pairs_of_levels() {
 #[tokio::test]
 async fn tokens_of_all_pairs_of_levels() {
     check(permits(jwt), &Level::ALL).await;
+}
+
+#[tokio::test]
+async fn sign_ins_of_all_pairs_of_levels() {
+    let provider = Provider::start().await;
+    ISSUER.get_or_init(|| provider.issuer());
+    let section = Section {
+        effect: Effect::SignIn,
+        ..permits(oidc)
+    };
+    check(section, &Level::ALL).await;
 }
 
 #[tokio::test]

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::connections;
 use super::specification::Rule;
@@ -19,7 +19,7 @@ use crate::access_policy::connect_from;
 use crate::client::{Answer, Client};
 use crate::credentials::{authorization, secret};
 use crate::harness::tls::Certificate;
-use crate::harness::yaml;
+use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::issuer::{Issuer, SHARED, claims, provider};
 use crate::origin::{Origin, empty, full};
 use crate::scene::Objects;
@@ -41,6 +41,8 @@ pub(super) enum Effect {
     PermitsOwn,
     /// The client of the policy is refused.
     DeniesOwn,
+    /// Browsers are sent to the provider as the client of the policy.
+    SignIn,
     /// A header of the response has the letter.
     Header(&'static str),
     /// The response is encoded by gzip for `a`, and by br for `b`.
@@ -130,6 +132,17 @@ pub(super) fn jwt(client: char) -> Value {
     spec["jwt"]["providers"][0]["audiences"] = json!([client]);
     spec["jwt"]["providers"][0]["from"] = json!([{"type": "Cookie", "name": "token"}]);
     spec
+}
+
+/// The provider of sign-ins, whose port is free at run time.
+pub(super) static ISSUER: OnceLock<String> = OnceLock::new();
+
+/// A rule of each route takes the paths of sign-ins.
+pub(super) fn oidc(client: char) -> Value {
+    json!({"oidc": {
+        "issuer": ISSUER.get().expect("a provider"), "clientID": format!("client-{client}"),
+        "redirectPath": "/rule/callback", "logoutPath": "/rule/logout",
+    }})
 }
 
 /// The backends, and the objects that sections name.
@@ -287,6 +300,7 @@ impl Destination<'_> {
         match effect {
             Effect::PermitsOwn | Effect::DeniesOwn => self.access(effect).await,
             Effect::Credentials(any) => self.credentials(any).await,
+            Effect::SignIn => self.sign_in().await,
             Effect::Header(name) => {
                 let answer = self.get("", &[]).await;
                 // The name of a limit is in quotes, and parameters follow.
@@ -379,6 +393,27 @@ impl Destination<'_> {
             [false, false, false, true] => "both".to_owned(),
             [false, true, false, true] => "basic".to_owned(),
             _ => format!("{passed:?}"),
+        }
+    }
+
+    async fn sign_in(&self) -> String {
+        let answer = async {
+            loop {
+                let answer = self.get("", &[("accept", "text/html")]).await;
+                if answer.status != 503 {
+                    return answer;
+                }
+                // Nothing says when the endpoints of the provider have been fetched.
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let answer = timeout(TEST_TIMEOUT, answer).await;
+        let answer = answer.expect("the provider is known");
+        let location = answer.header("location");
+        let is_client = |letter: &&str| location.contains(&format!("client_id=client-{letter}&"));
+        match ["a", "b"].into_iter().find(is_client) {
+            Some(letter) => letter.to_owned(),
+            None => description(answer.status == 200, answer.status),
         }
     }
 

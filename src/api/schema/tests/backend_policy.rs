@@ -38,6 +38,10 @@ fn validates_fields_of_backend_policies() {
             "",
         ),
         (
+            "targetRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: a}]",
+            "",
+        ),
+        (
             "targetRefs: [{group: '', kind: ReleaseBackend, name: a}]",
             "group does not have this kind",
         ),
@@ -76,6 +80,12 @@ fn validates_fields_of_backend_policies() {
             "sessionPersistence: {cookieConfig: {lifetimeType: Permanent}}",
             "absoluteTimeout",
         ),
+    ]);
+}
+
+#[test]
+fn validates_load_balancing_of_backend_policies() {
+    check(&[
         ("loadBalancing: {type: RoundRobin}", ""),
         ("loadBalancing: {slowStart: 30s}", ""),
         ("loadBalancing: {type: Random, topology: PreferZone}", ""),

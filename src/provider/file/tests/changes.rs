@@ -13,13 +13,13 @@ use super::super::entry::Files;
 use super::super::merge::Merged;
 use super::super::{FileProvider, Load};
 
-struct Folder {
+pub(super) struct Folder {
     root: TempDir,
     provider: FileProvider,
 }
 
 impl Folder {
-    fn new(files: &[(&str, String)]) -> (Self, Load) {
+    pub(super) fn new(files: &[(&str, String)]) -> (Self, Load) {
         let root = tempfile::tempdir().unwrap();
         let mut folder = Self {
             provider: FileProvider::new(root.path().to_owned()),
@@ -32,19 +32,25 @@ impl Folder {
         (folder, load)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         let root = fs::canonicalize(self.root.path()).unwrap();
         root.join(name)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(super) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
+    /// Reads everything, as a process that starts.
+    pub(super) fn restart(&mut self) -> Load {
+        self.provider = FileProvider::new(self.root.path().to_owned());
+        self.provider.load().unwrap()
+    }
+
     /// Follows changes of these paths only.
-    fn follow(&mut self, names: &[&str]) -> Load {
+    pub(super) fn follow(&mut self, names: &[&str]) -> Load {
         let paths: BTreeSet<_> = names.iter().map(|name| self.path(name)).collect();
         let draft = self
             .provider
@@ -178,8 +184,7 @@ proptest! {
             let load = match what {
                 0 => {
                     protecting = written.clone();
-                    folder.provider = FileProvider::new(folder.root.path().to_owned());
-                    folder.provider.load().unwrap()
+                    folder.restart()
                 }
                 _ => folder.follow(&[path]),
             };

@@ -39,6 +39,11 @@ impl Store {
         !changed.names.is_empty() || changed.is_changed || ended.is_changed
     }
 
+    /// Returns how many objects have a new version, or an end, that waits for policies.
+    pub(in super::super) fn waiting(&self) -> usize {
+        self.deferred.waiting(&self.moments)
+    }
+
     /// Returns when the next deferred change has waited too long, or the next policy has stayed long enough.
     pub(in super::super) fn next_release(&self) -> Option<Instant> {
         let next = [self.deferred.next(&self.moments), self.retained.next()];

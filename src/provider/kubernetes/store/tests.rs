@@ -10,10 +10,12 @@ use super::super::observer::Observed;
 use super::*;
 use crate::provider::problem::unreadable;
 
+mod endpoints;
 mod later;
 mod order;
 mod protecting;
 mod removal;
+mod time;
 
 fn kinds() -> Vec<&'static Kind> {
     Kind::all().iter().collect()

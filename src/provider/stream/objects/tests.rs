@@ -108,20 +108,22 @@ fn changes_nothing_before_the_commit() {
 
 #[test]
 fn session_secret_is_part_of_the_state() {
-    let secret = |secret: &str| Update::SessionSecret {
-        secret: secret.to_owned(),
+    let secrets = SessionSecrets {
+        secret: "s".to_owned(),
+        accepted: Some("t".to_owned()),
     };
+    let update = || Update::SessionSecret(secrets.clone());
     let mut state = state(&["one"]);
     let before = state.clone();
-    let resumed = [begin("a", Some(1)), secret("s"), commit(2)];
+    let resumed = [begin("a", Some(1)), update(), commit(2)];
     take_all(&mut state, resumed).unwrap();
-    assert_eq!(state.session_secret.as_deref(), Some("s"));
+    assert_eq!(state.session_secret.as_deref(), Some(&secrets));
     assert_eq!(ports(&state), served(&[("one", 80)]));
     let mut copy = GatewayObjects::default();
     take_all(&mut copy, state.updates().unwrap()).unwrap();
     assert_eq!(copy, state);
     let changes = state.updates_since(&before).unwrap();
-    assert_eq!(changes, [secret("s"), commit(2)]);
+    assert_eq!(changes, [update(), commit(2)]);
 }
 
 #[test]

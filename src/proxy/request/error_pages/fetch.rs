@@ -163,7 +163,7 @@ async fn fetch(
         TIMEOUT.min(limit.saturating_duration_since(Instant::now()))
     });
     let span = record.span.as_deref();
-    let request = Subrequest::new(head, Semantics::Safe);
+    let request = Subrequest::new(head, Semantics::Safe).caused_by(client.kept_bytes.client());
     let mut request = request.traced(worker, span, Purpose::ErrorPage, Some("/"));
     let body = Buffered::new(Bytes::new());
     let activity = record.activity();

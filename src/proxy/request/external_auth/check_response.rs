@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use prost::Message;
 
 use super::message::{CheckResponse, HeaderValueOption, HttpResponse};
 use super::verdict::{Verdict, denial, protect};
@@ -11,22 +10,6 @@ use crate::ir::auth_call::is_independent;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::protected_headers::{ProtectedHeaders, Protection};
 use crate::proxy::error::Error;
-
-/// A message in gRPC begins with a flag of compression and its length.
-pub(super) const PREFIX: usize = 5;
-
-/// Decodes the only message of a response. It must not be compressed, since the call accepts no
-/// compression.
-pub(super) fn decode(data: &[u8]) -> Option<CheckResponse> {
-    let (prefix, message) = data.split_first_chunk::<PREFIX>()?;
-    let [0, length @ ..] = prefix else {
-        return None;
-    };
-    if u32::from_be_bytes(*length) as usize != message.len() {
-        return None;
-    }
-    CheckResponse::decode(message).ok()
-}
 
 /// The verdict of a response. With permission, `request` is changed as the server asks for, and
 /// `changes` gets the changes of the response to the client.
@@ -121,21 +104,6 @@ fn apply(options: &[HeaderValueOption], headers: &mut HeaderMap) -> Result<(), E
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn malformed_responses_are_no_permission() {
-        assert_eq!(decode(&[0, 0, 0, 0, 0]), Some(CheckResponse::default()));
-        for data in [
-            &[][..],
-            &[0, 0, 0, 0],
-            &[1, 0, 0, 0, 0],
-            &[0, 0, 0, 0, 1],
-            &[0, 0, 0, 0, 0, 0],
-            &[0, 0, 0, 0, 1, 0xff],
-        ] {
-            assert_eq!(decode(data), None, "{data:?}");
-        }
-    }
 
     #[test]
     fn framing_and_pseudo_headers_cannot_be_changed() {

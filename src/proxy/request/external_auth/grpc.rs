@@ -2,10 +2,9 @@
 
 use std::rc::Rc;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HOST, TE};
-use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, request};
-use prost::Message;
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::check_response;
 use super::message::{
@@ -18,6 +17,7 @@ use crate::ir::filter::HeaderChanges;
 use crate::proxy::body::buffered::Buffered;
 use crate::proxy::client::forwarding::X_REQUEST_ID;
 use crate::proxy::error::Error;
+use crate::proxy::grpc_frame;
 use crate::proxy::request::exchange::Exchange;
 use crate::proxy::request::original;
 use crate::proxy::request::subrequest::{self, Subrequest};
@@ -28,7 +28,6 @@ use crate::telemetry::trace::Purpose;
 use crate::upstream::Semantics;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// Calls the server. If it allows the request, changes the headers of the request and of its
 /// response as the server asks.
@@ -45,9 +44,10 @@ pub(super) async fn verdict(
     if !held.resize(body.len()) {
         return Err(Error::KeptBytes);
     }
-    let message = encode(&check_request(grpc, exchange, &body));
+    let message = grpc_frame::encode(&check_request(grpc, exchange, &body));
     drop(body);
-    let head = head(backend)?;
+    let head = subrequest::grpc_head(backend, CHECK);
+    let head = head.ok_or(Error::AuthorizationUnavailable)?;
     let span = exchange.record.span.as_deref();
     let request = Subrequest::new(head, Semantics::Safe);
     let mut request = request.traced(worker, span, Purpose::ExternalAuth, Some(CHECK));
@@ -58,36 +58,20 @@ pub(super) async fn verdict(
     let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
     let read = read.ok_or(Error::AuthorizationUnavailable)?;
     let data = read.body.ok_or(Error::AuthorizationUnavailable)?;
-    let code = read
-        .trailers
-        .get(GRPC_STATUS)
-        .or_else(|| head.get(GRPC_STATUS));
-    if status != StatusCode::OK || code.is_none_or(|code| code != "0") {
+    let end = match grpc_frame::has_status(&read.trailers) {
+        true => &read.trailers,
+        false => &head,
+    };
+    if status != StatusCode::OK || !grpc_frame::is_ok(end) {
         return Err(Error::AuthorizationUnavailable);
     }
-    let response = check_response::decode(&data).ok_or(Error::AuthorizationUnavailable)?;
+    let response = grpc_frame::decode_only(data).map_err(|_| Error::AuthorizationUnavailable)?;
     let mut changes = HeaderChanges::default();
     let verdict = check_response::verdict(response, &mut exchange.parts.headers, &mut changes);
     if changes != HeaderChanges::default() {
         exchange.response_phase.change_headers(level, changes);
     }
     verdict
-}
-
-fn head(backend: &Backend) -> Result<request::Parts, Error> {
-    let (mut head, ()) = http::Request::new(()).into_parts();
-    head.method = Method::POST;
-    head.uri = Uri::from_static(CHECK);
-    head.version = Version::HTTP_2;
-    let id = &backend.id;
-    let host = format!("{}.{}:{}", id.object.name, id.object.namespace, id.port);
-    let host = HeaderValue::try_from(host).map_err(|_| Error::AuthorizationUnavailable)?;
-    head.headers.insert(HOST, host);
-    head.headers
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    head.headers
-        .insert(TE, HeaderValue::from_static("trailers"));
-    Ok(head)
 }
 
 fn check_request(grpc: &GrpcAuth, exchange: &Exchange, body: &Bytes) -> CheckRequest {
@@ -140,14 +124,4 @@ fn check_request(grpc: &GrpcAuth, exchange: &Exchange, body: &Bytes) -> CheckReq
             request: Some(Request { http: Some(http) }),
         }),
     }
-}
-
-fn encode(message: &CheckRequest) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(check_response::PREFIX + length);
-    bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as needed, so encoding cannot fail.
-    let _ = message.encode(&mut bytes);
-    bytes.freeze()
 }

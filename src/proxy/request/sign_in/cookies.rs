@@ -4,23 +4,33 @@
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-use crate::filter::session_cookies::{PART, PARTS, login_name, logout_name, part_name};
+use crate::filter::session_cookies::{
+    PART, PARTS, browser_name, login_name, logout_name, part_name,
+};
 use crate::ir::cookie;
 use crate::ir::oidc::{CookieSettings, Oidc, SameSite};
 
 /// For how long a sign-in may take, in seconds.
 pub(super) const MAX_AGE: u64 = 600;
+/// Length of what tells a browser from others.
+const BROWSER: usize = 24;
 
 /// The cookies of a policy.
 pub(super) struct Cookies<'a> {
     oidc: &'a Oidc,
+    /// Name of those of sessions.
+    pub(super) name: &'a str,
     /// Whether browsers send them over HTTPS only.
     is_secure: bool,
 }
 
 impl<'a> Cookies<'a> {
-    pub(super) fn new(oidc: &'a Oidc, is_secure: bool) -> Self {
-        Self { oidc, is_secure }
+    pub(super) fn new(oidc: &'a Oidc, name: &'a str, is_secure: bool) -> Self {
+        Self {
+            oidc,
+            name,
+            is_secure,
+        }
     }
 
     fn settings(&self) -> &'a CookieSettings {
@@ -34,7 +44,7 @@ impl<'a> Cookies<'a> {
         if !(1..=PARTS).contains(&count) {
             return None;
         }
-        let name = &self.settings().name;
+        let name = self.name;
         let mut cookies = Vec::with_capacity(count);
         for (index, part) in parts.enumerate() {
             let part = std::str::from_utf8(part).ok()?;
@@ -54,8 +64,7 @@ impl<'a> Cookies<'a> {
     }
 
     fn expired_parts(&self, request: &HeaderMap, from: usize) -> impl Iterator<Item = HeaderValue> {
-        let name = &self.settings().name;
-        let names = (from..PARTS).map(|index| part_name(name, index));
+        let names = (from..PARTS).map(|index| part_name(self.name, index));
         let present = names.filter(|name| cookie::values(request, name).next().is_some());
         present.filter_map(|name| self.with_attributes(&format!("{name}=; Max-Age=0")))
     }
@@ -93,6 +102,25 @@ impl<'a> Cookies<'a> {
 
     fn login_name(&self, slot: u8) -> String {
         login_name(&self.settings().name, slot)
+    }
+
+    /// Returns what tells the browser of a sign-in in a slot from others.
+    pub(super) fn browser(&self, headers: &HeaderMap, slot: u8) -> Option<String> {
+        let name = self.browser_name(slot);
+        let fits = |it: &u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_');
+        let is_it = |it: &&[u8]| it.len() == BROWSER && it.iter().all(fits);
+        let value = cookie::values(headers, &name).find(is_it)?;
+        String::from_utf8(value.to_vec()).ok()
+    }
+
+    /// Returns the cookie that tells a browser from others while it signs in.
+    pub(super) fn set_browser(&self, slot: u8, text: &str) -> Option<HeaderValue> {
+        let name = self.browser_name(slot);
+        self.short_lived(format!("{name}={text}; Path=/; Max-Age={MAX_AGE}"))
+    }
+
+    fn browser_name(&self, slot: u8) -> String {
+        browser_name(&self.settings().name, slot, self.is_secure)
     }
 
     /// Returns the sealed value of a sign-out.

@@ -75,10 +75,21 @@ pub(super) fn begin(exchange: &Exchange, visit: &Visit<'_>) -> Result<LocalRespo
     let location = with_query(&endpoints.authorization.to_string(), &parameters);
     let sealed = serde_json::to_vec(&login).map_err(|_| SignInFault::TooLarge)?;
     let key = &exchange.client.worker.session_key;
-    let sealed = key.seal_content(&sealed, &visit.sealing(PURPOSE));
-    let cookie = visit.cookies.set_login(slot, &sealed);
-    let cookie = cookie.ok_or(SignInFault::TooLarge)?;
-    redirect(&location, vec![cookie])
+    // Tabs that a browser opens at one moment have no cookie of each other: each slot has its own.
+    let browser = random::<18>();
+    let sealed = key.seal_content(&sealed, &sealing(visit, &browser));
+    let cookies = [
+        visit.cookies.set_login(slot, &sealed),
+        visit.cookies.set_browser(slot, &browser),
+    ];
+    let cookies: Option<Vec<_>> = cookies.into_iter().collect();
+    redirect(&location, cookies.ok_or(SignInFault::TooLarge)?)
+}
+
+/// Returns what seals a sign-in of a browser. The cookie of a sign-in has a path, so that other hosts of the domain can set it,
+/// too: it is of use only beside the cookie of its slot that tells browsers apart.
+fn sealing(visit: &Visit<'_>, browser: &str) -> Vec<u8> {
+    visit.sealing(&format!("{PURPOSE} {browser}"))
 }
 
 impl Login {
@@ -89,10 +100,11 @@ impl Login {
             return None;
         }
         let key = &exchange.client.worker.session_key;
-        let scope = visit.sealing(PURPOSE);
-        let sealed = visit.cookies.login(&exchange.parts.headers, slot);
+        let headers = &exchange.parts.headers;
+        let scope = sealing(visit, &visit.cookies.browser(headers, slot)?);
+        let sealed = visit.cookies.login(headers, slot);
         let opened = sealed.iter().filter_map(|it| key.open_content(it, &scope));
-        let mut logins = opened.filter_map(|it| serde_json::from_slice::<Self>(&it).ok());
+        let mut logins = opened.filter_map(|it| serde_json::from_slice::<Self>(&it.content).ok());
         let is_it = |login: &Self| {
             // The holder of the cookie knows neither, so that no time discloses anything.
             login.state == state && now().saturating_sub(login.began) < MAX_AGE

@@ -17,32 +17,54 @@ const PURPOSE: &str = "session";
 /// minutes end none.
 const GRACE: u64 = 15 * 60;
 
-/// Returns the session of a request, if it has a valid one, without refreshing it.
-pub(super) fn opened(exchange: &Exchange, visit: &Visit<'_>) -> Option<Arc<Session>> {
-    let settings = &visit.oidc.ir.cookie;
-    let sealed = session_cookies::session(&exchange.parts.headers, &settings.name)?;
-    let key = &exchange.client.worker.session_key;
-    let session = visit.oidc.session(&sealed, &visit.scope, || {
-        let content = key.open_content(&sealed, &visit.sealing(PURPOSE))?;
-        serde_json::from_slice(&content).ok()
-    })?;
-    (now() < visit.oidc.end(&session)).then_some(session)
+/// Returns the session of a request, if it has a valid one, without refreshing it, and whether it is sealed with the key of new
+/// sessions, as far as that has just been found: of several, the one whose tokens end last. Other hosts of the domain may have
+/// set one of these. So that nobody acts as another user by it, sessions of several users are none.
+pub(super) fn opened(exchange: &Exchange, visit: &Visit<'_>) -> Option<(Arc<Session>, bool)> {
+    let sealed = session_cookies::sessions(&exchange.parts.headers, visit.cookies.name);
+    let mut sessions = sealed.filter_map(|sealed| valid(exchange, visit, &sealed));
+    let mut last = sessions.next()?;
+    for session in sessions {
+        if !session.0.is_of_user_of(&last.0) {
+            return None;
+        }
+        if session.0.content.expires > last.0.content.expires {
+            last = session;
+        }
+    }
+    Some(last)
 }
 
-/// Returns the session of a request, if it has a valid one. The response sets the cookies of a session that was refreshed.
+/// Returns the session of a sealed text, if it is valid, and whether it is sealed with the key of new sessions.
+fn valid(exchange: &Exchange, visit: &Visit<'_>, sealed: &[u8]) -> Option<(Arc<Session>, bool)> {
+    let key = &exchange.client.worker.session_key;
+    let (session, is_current) = visit.oidc.session(sealed, &visit.scope, || {
+        let opened = key.open_content(sealed, &visit.sealing(PURPOSE))?;
+        Some((
+            serde_json::from_slice(&opened.content).ok()?,
+            opened.is_current,
+        ))
+    })?;
+    (now() < visit.oidc.end(&session)).then_some((session, is_current))
+}
+
+/// Returns the session of a request, if it has a valid one. The response sets the cookies of a session that was refreshed, or
+/// that the previous key has sealed.
 pub(super) async fn current(
     exchange: &mut Exchange,
     visit: &Visit<'_>,
 ) -> Result<Option<Arc<Session>>, SignInFault> {
-    let Some(session) = opened(exchange, visit) else {
+    let Some((session, is_current)) = opened(exchange, visit) else {
         return Ok(None);
     };
     let (content, now) = (&session.content, now());
-    if content.is_fresh(now) {
-        return Ok(Some(session));
-    }
-    if content.refresh_token.is_none() {
-        return Ok((now < content.expires).then_some(session));
+    if content.is_fresh(now) || content.refresh_token.is_none() {
+        let is_usable = now < content.expires;
+        if is_usable && !is_current {
+            let cookies = seal(exchange, visit, &session)?;
+            exchange.response_phase.set_cookies(cookies);
+        }
+        return Ok(is_usable.then_some(session));
     }
     let worker = exchange.client.worker.clone();
     let client = exchange.record.client().ip();

@@ -1,4 +1,4 @@
-//! Memory of the keys of limits: bounded for each namespace however many limits it has, and returned.
+//! Memory of the keys of limits: bounded for the process, however many namespaces and limits it has, shared, and returned.
 
 use std::ops::Range;
 
@@ -39,12 +39,7 @@ fn spray(limits: &[Arc<Limiter>], keys: Range<u64>) -> Vec<CountedRequest> {
 }
 
 fn sweep(limiters: &Limiters, now: u64) {
-    for _ in 0..2 {
-        limiters
-            .all()
-            .iter()
-            .for_each(|limiter| limiter.sweep_at(now));
-    }
+    (0..2).for_each(|_| limiters.sweep_at(now));
 }
 
 #[test]
@@ -81,6 +76,48 @@ fn every_limit_has_its_share_whatever_others_take() {
     assert_eq!(other.evicted(), 0);
     spray(std::slice::from_ref(greedy), 1..3_000);
     assert!(greedy.evicted() > 0);
+}
+
+#[test]
+fn million_keys_of_many_namespaces_take_the_budget_of_the_process() {
+    let limiters = Limiters::default();
+    let policies = |index: usize| policies_of(&format!("ns-{index}"), &limiters, &limits(4));
+    let hostile: Vec<_> = (0..100).map(policies).collect();
+    let neighbour = policies_of("neighbour", &limiters, &limits(1));
+    let sent = hostile.iter().map(|it| spray(&it.limits, 1..2_501));
+    let sent: Vec<_> = sent.collect();
+    let bytes = limiters.memory.taken();
+    assert!((BUDGET / 4..=BUDGET).contains(&bytes), "{bytes} bytes");
+    let limits = hostile.iter().flat_map(|it| &it.limits);
+    assert!(limits.map(|limiter| limiter.evicted()).sum::<u64>() > 0);
+    let sent_by_others = spray(&neighbour.limits, 1..3_000);
+    assert_eq!(neighbour.limits[0].evicted(), 0);
+    drop((sent, sent_by_others));
+    sweep(&limiters, NOW + 10 * SECOND);
+    assert_eq!(limiters.memory.taken(), 0);
+}
+
+#[test]
+fn namespace_that_is_added_gets_its_share_after_a_sweep() {
+    let fill = |limiter: &Arc<Limiter>| -> Vec<_> {
+        std::iter::from_fn(|| limiter.memory.try_take(4_096)).collect()
+    };
+    let limiters = Limiters::default();
+    let before = policies_of("before", &limiters, &limits(32));
+    let with_keys = &before.limits[31];
+    let _sent = spray(std::slice::from_ref(with_keys), 1..20_000);
+    let _of_others: Vec<_> = before.limits.iter().map(fill).collect();
+    limiters.sweep_at(NOW);
+    assert_eq!(with_keys.evicted(), 0, "nobody lacks memory");
+    let after = policies_of("after", &limiters, &limits(1));
+    let _first = fill(&after.limits[0]);
+    assert!(taken(&limiters, "after") < BUDGET / 16);
+    let of_before = taken(&limiters, "before");
+    limiters.sweep_at(NOW);
+    assert!(with_keys.evicted() > 0);
+    assert!(taken(&limiters, "before") < of_before);
+    assert!(!fill(&after.limits[0]).is_empty());
+    assert!(limiters.memory.taken() <= BUDGET);
 }
 
 #[test]

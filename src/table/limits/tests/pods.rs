@@ -38,6 +38,24 @@ fn client_below_its_limit_is_not_refused() {
 }
 
 #[test]
+fn audited_limit_refuses_nothing_and_counts_what_is_over_it() {
+    let limit = Limit {
+        is_audit: true,
+        ..shared(100, 100)
+    };
+    let mut simulation = Simulation::new(3, limit);
+    warm(&mut simulation);
+    // 500 in a second, of which most arrive at one pod.
+    let sent = run(&mut simulation, 5, 7, &[0.25, 0.125, 0.125]).total;
+    assert_eq!(sent, 2_500, "all of them are admitted");
+    let limits = simulation.pods.iter().map(|pod| &pod.limits.limits[0]);
+    let exceeded: u64 = limits.map(|it| it.exceeded.load(Relaxed)).sum();
+    // 5 s of the limit and the burst, as where it is enforced.
+    let within = sent - exceeded;
+    assert!((475..=626).contains(&within), "{within}");
+}
+
+#[test]
 fn limits_of_minutes_and_bursts_hold() {
     let mut limit = shared(600, 60);
     limit.rate = limit.rate.map(|rate| Rate {

@@ -9,8 +9,8 @@ use super::outcomes::status_label;
 use super::{CODE_CLASSES, Metrics, Page, object_labels};
 use crate::ir::{BackendId, TlsUse, UpstreamProtocol};
 use crate::table::{
-    AuthResult, Backend, Endpoints, MirrorResult, PageResult, Release, Releases, TlsFailure,
-    UpstreamFault,
+    AuthResult, Backend, Endpoints, MirrorResult, PageResult, PickResult, Release, Releases,
+    TlsFailure, UpstreamFault,
 };
 
 impl Metrics {
@@ -128,6 +128,14 @@ impl Metrics {
             "error_page_requests",
             "Requests for error pages that backends have, by result",
             pages,
+        )?;
+        let picks = by("result", &PickResult::ALL, &backends, |backend, result| {
+            (result.name(), backend.stats.picks(result))
+        });
+        page.counters(
+            "picker_requests",
+            "Requests that endpoint pickers of backends were asked about, by result",
+            picks,
         )
     }
 

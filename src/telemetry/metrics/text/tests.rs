@@ -17,7 +17,7 @@ use crate::runtime::per_worker::WorkerId;
 use crate::settings::metrics::DurationLabels;
 use crate::snapshot::Snapshot;
 use crate::table::{
-    AuthResult, MirrorResult, Outcome, PageResult, RuleStats, TlsFailure, UpstreamFault,
+    AuthResult, MirrorResult, Outcome, PageResult, PickResult, RuleStats, TlsFailure, UpstreamFault,
 };
 use crate::translate::{Options, Translator};
 
@@ -199,6 +199,7 @@ pub(super) fn table() -> Arc<Table> {
         stats.mirrored(MirrorResult::Failed);
         stats.authorized(AuthResult::Denied);
         stats.paged(PageResult::Timeout);
+        stats.picked(PickResult::FailedOpen);
         stats.retry_refused();
     }
     Arc::new(table)

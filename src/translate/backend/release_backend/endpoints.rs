@@ -2,13 +2,14 @@
 //! from pods with given labels.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::api::Resource;
 use crate::api::core::{EndpointSlice, ServicePort, SliceEndpoint, TargetPort};
 use crate::api::pod::{ContainerPort, Pod};
 use crate::ir::ObjectRef;
+use crate::translate::backend::pods;
 use crate::translate::input::Input;
 
 use crate::translate::endpoints::{self, EndpointState, transport};
@@ -45,12 +46,6 @@ fn release<'a>(labels: &'a BTreeMap<String, String>, split_by: &str) -> Option<&
     Some(value.as_str()).filter(|value| !value.is_empty())
 }
 
-/// Returns the name of the pod behind an endpoint.
-pub(super) fn pod_name(endpoint: &SliceEndpoint) -> Option<&str> {
-    let target = endpoint.target_ref.as_ref()?;
-    (target.kind == "Pod").then_some(target.name.as_str())
-}
-
 impl Pods<'_> {
     /// Returns the endpoints of pods that EndpointSlices name.
     pub(super) fn of_slices(&self, slices: &[Arc<EndpointSlice>], port: &ServicePort) -> Groups {
@@ -72,7 +67,7 @@ impl Pods<'_> {
     }
 
     fn labels_of(&self, endpoint: &SliceEndpoint) -> Option<&BTreeMap<String, String>> {
-        let name = pod_name(endpoint)?;
+        let name = endpoint.pod_name()?;
         let pod = ObjectRef::new(Pod::GROUP, Pod::KIND, self.namespace, name);
         self.input.labels_of(&pod)
     }
@@ -81,7 +76,7 @@ impl Pods<'_> {
     pub(super) fn selected(&self, labels: &BTreeMap<String, String>, port: &ServicePort) -> Groups {
         let mut groups = Groups::default();
         for pod in self.input.pods_labelled(self.namespace, labels) {
-            let (Some(state), Some(address)) = (state(pod), address(pod)) else {
+            let (Some(state), Some(address)) = (pods::state(pod), pods::address(pod)) else {
                 continue;
             };
             match number(pod, port) {
@@ -120,21 +115,6 @@ impl Groups {
             draining.retain(|address| ready.binary_search(address).is_err());
         }
     }
-}
-
-/// Follows the EndpointSlice controller of Kubernetes.
-fn state(pod: &Pod) -> Option<EndpointState> {
-    let is_terminating = pod.metadata.deletion_timestamp.is_some();
-    match (pod.status.is_ready, is_terminating) {
-        (true, false) => Some(EndpointState::Ready),
-        (true, true) => Some(EndpointState::Draining),
-        (false, _) => None,
-    }
-}
-
-fn address(pod: &Pod) -> Option<IpAddr> {
-    let first = pod.status.pod_ips.first().map(|it| it.ip.as_str());
-    first.or(pod.status.pod_ip.as_deref())?.parse().ok()
 }
 
 /// Returns the number of a Service port in a pod. A named port can have another number in each release.

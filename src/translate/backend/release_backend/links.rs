@@ -1,12 +1,11 @@
 //! The links of a ReleaseBackend: its load balancer, and the pods that are endpoints.
 
-use crate::api::core::{EndpointSlice, Service};
+use crate::api::core::{EndpointSlice, Service, SliceEndpoint};
 use crate::api::pod::Pod;
 use crate::api::{Object, Resource};
 use crate::ir::ObjectRef;
 
 use super::super::load_balancer::{Chosen, marked};
-use super::endpoints;
 use super::parsed::chosen;
 use crate::translate::backend::kind::Kinds;
 use crate::translate::links::Collector;
@@ -46,7 +45,7 @@ pub(super) fn links(object: &Object, all: Kinds, collector: &mut Collector<'_>) 
             let is_own = |slice: &&_| all.owners(slice).any(|owner| owner == load_balancer.object);
             let own = slices.filter(|slice| is_own(&&***slice));
             let endpoints = own.flat_map(|slice| &slice.endpoints);
-            let names = endpoints.filter_map(endpoints::pod_name);
+            let names = endpoints.filter_map(SliceEndpoint::pod_name);
             collector.refers_to_all(names.map(pod));
         }
         Err(_) => {}

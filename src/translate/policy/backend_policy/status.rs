@@ -97,8 +97,7 @@ fn fault_of(
 ) -> Option<Fault> {
     let Target { backend, section } = target;
     if !input.exists(backend) {
-        let message = format!("spec.targetRefs: {backend} {}", input.absence(backend));
-        return Some(Fault::new(Reason::TargetNotFound, message));
+        return Some(policy_status::missing_target(input, backend));
     }
     if let Some(name) = section {
         let kinds = &input.options.permissions.backend_kinds;
@@ -111,13 +110,7 @@ fn fault_of(
     }
     input.read(|| Source::BackendPolicyOf(backend.clone()));
     let winner = policies.winner(backend, section.as_deref())?;
-    (winner.name != policy.name).then(|| {
-        let message = format!(
-            "spec.targetRefs: conflicts with {}, which takes precedence (older, or first by name) for the same target: {target}",
-            winner.name
-        );
-        Fault::new(Reason::Conflicted, message)
-    })
+    (winner.name != policy.name).then(|| policy_status::conflict(&winner.name, target))
 }
 
 /// Returns whether sections take effect at the targets that the policy applies to; `None` if there is none of either.

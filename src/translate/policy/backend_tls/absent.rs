@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::policy_status::missing_target;
 use super::policy::{Policy, PolicyTarget};
 use super::uses::{Requesters, Uses};
 use crate::api::core::ServicePort;
@@ -79,8 +80,7 @@ pub(super) fn missing(input: &Input<'_>, target: &PolicyTarget) -> Option<Fault>
         backend, section, ..
     } = target;
     let Some(mut ports) = ports(input, target) else {
-        let message = format!("spec.targetRefs: {backend} {}", input.absence(backend));
-        return Some(Fault::new(Reason::TargetNotFound, message));
+        return Some(missing_target(input, backend));
     };
     let section = section.as_ref().filter(|_| ports.next().is_none())?;
     let message = format!("spec.targetRefs: {backend} has no port named {section}");

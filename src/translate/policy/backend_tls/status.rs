@@ -223,13 +223,10 @@ fn fault_of(
         .take_while(|rival| rival.name != policy.name)
         .filter(|it| it.name.namespace == policy.name.namespace && it.targets.contains(target))
         .find(|it| !it.is_passed_over(target))?;
-    let message = format!(
-        "spec.targetRefs: conflicts with {}, which takes precedence (older, or first by name) for the same target: {backend}{}",
-        older.name,
-        section
-            .as_ref()
-            .map(|it| format!(" port {it}"))
-            .unwrap_or_default()
-    );
-    Some(Fault::new(Reason::Conflicted, message))
+    let port = section.as_ref().map(|it| format!(" port {it}"));
+    let port = port.unwrap_or_default();
+    Some(policy_status::conflict(
+        &older.name,
+        format_args!("{backend}{port}"),
+    ))
 }

@@ -13,10 +13,10 @@ pub(in crate::translate) struct Use {
     pub(in crate::translate) gateway: ObjectRef,
     /// The listener that they come through.
     pub(in crate::translate) listener: ListenerKey,
-    /// The route and the name of its rule, or the policy that names the backend.
+    /// The route and the name of its rule, or the policy or the InferencePool that names the backend.
     pub(in crate::translate) route: ObjectRef,
     pub(in crate::translate) rule: Option<Text>,
-    /// Whether keys are fetched for the policy in `route`, through no Gateway.
+    /// Whether they are sent for the object in `route` itself, through no Gateway: keys are fetched, or a picker is asked.
     pub(in crate::translate) is_fetch: bool,
 }
 

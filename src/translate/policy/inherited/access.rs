@@ -9,7 +9,6 @@ mod ip_rules;
 mod jwks;
 mod jwt;
 pub(in crate::translate) mod key_backend;
-pub(in crate::translate) mod named;
 mod oidc;
 pub(in crate::translate) mod remote;
 mod secret;
@@ -26,6 +25,7 @@ use crate::ir::authentication::Require;
 pub(super) use self::ip_rules::cidrs;
 use self::secret::References;
 use super::super::policy_status::unreadable_fault;
+use super::credential::named;
 use super::policy::{Content, Policy, Section, invalid};
 use crate::translate::input::Input;
 use crate::translate::reason::{ConditionType, Fault, Reason};
@@ -135,11 +135,9 @@ fn parse(
     }
     let mut policy = Policy::new(object, ConditionType::AccessPolicyAffected, sections);
     policy.pending = object.pending.as_deref().map(|it| Arc::new(outline(it)));
-    policy.named = named::named(object);
+    policy.named = named(object);
     policy.withheld = object.withheld.as_deref().map(withheld);
-    let servers = key_backend::references(object);
-    let servers = servers.map(|it| it.object_ref(&policy.name.namespace));
-    policy.key_servers = servers.collect();
+    policy.key_servers = key_backend::key_servers(object);
     policy
 }
 

@@ -1,7 +1,10 @@
 //! The Secrets and ConfigMaps with credentials that a policy names, and which of their values it reads. Must not know which
 //! policies get them.
 
+use crate::api::Resource;
+use crate::api::access_policy::AccessPolicy;
 use crate::api::core::{BUNDLE, ConfigMap, Secret};
+use crate::api::reference::{Credential, Role};
 use crate::ir::ObjectRef;
 use crate::translate::input::Input;
 
@@ -16,23 +19,6 @@ pub(in crate::translate) const KEY_SET: &str = "jwks";
 /// The only type of Secrets that credentials are read from. Those of other types are for others.
 pub(super) const TYPE: &str = "Opaque";
 
-/// What a policy reads from a Secret or a ConfigMap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::translate) enum Credential {
-    /// Users with passwords.
-    Users,
-    /// API keys of clients.
-    ApiKeys,
-    /// A key that issuers of tokens have, too.
-    SharedKey,
-    /// The secret of a client of an OpenID provider.
-    ClientSecret,
-    /// Public keys of an issuer of tokens.
-    KeySet,
-    /// Certificates of the authorities of a server that keys are fetched from.
-    Authorities,
-}
-
 /// A Secret or ConfigMap that a policy names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::translate) struct Named {
@@ -42,7 +28,33 @@ pub(in crate::translate) struct Named {
     pub(in crate::translate) credential: Credential,
 }
 
+/// Returns the Secrets and ConfigMaps that a policy names, in the order of its fields. Its sections cannot use objects of
+/// other kinds.
+pub(in crate::translate) fn named(policy: &AccessPolicy) -> Vec<Named> {
+    let mut named = Vec::new();
+    policy.spec.credentials(&mut |path, field| {
+        if let Role::Credential(credential) = field.role
+            && field.is_core(credential.kind())
+        {
+            named.push(Named {
+                field: path.to_string(),
+                object: field.object_ref(&policy.metadata.namespace),
+                credential,
+            });
+        }
+    });
+    named
+}
+
 impl Credential {
+    /// Returns the kind of the objects that have it.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Users | Self::ApiKeys | Self::SharedKey | Self::ClientSecret => Secret::KIND,
+            Self::KeySet | Self::Authorities => ConfigMap::KIND,
+        }
+    }
+
     /// Reports whether it needs the value of a key.
     pub(in crate::translate) fn needs(self, key: &str) -> bool {
         match self {
@@ -126,5 +138,44 @@ mod tests {
             };
             assert_eq!(named.size(&input), size, "{credential:?} of {name}");
         }
+    }
+
+    #[test]
+    fn names_are_in_the_order_of_the_fields() {
+        let policy: AccessPolicy = serde_json::from_value(json!({
+            "metadata": {"namespace": "a", "name": "p"},
+            "spec": {
+                "basic": {"secretRef": {"name": "users"}},
+                "apiKey": {
+                    "secretRefs": [{"name": "keys", "namespace": "b"}, {"kind": "ConfigMap", "name": "none"}],
+                    "from": [],
+                },
+                "jwt": {"providers": [
+                    {"issuer": "a", "jwks": {"configMapRef": {"name": "set"}}},
+                    {"issuer": "b", "jwks": {"secretRef": {"name": "shared"}}},
+                    {"issuer": "c", "jwks": {"remote": {"uri": "u", "caConfigMapRef": {"name": "ca"}}}},
+                    {"issuer": "d", "jwks": {"inline": "{}"}},
+                ]},
+                "oidc": {
+                    "issuer": "d", "clientID": "c", "clientSecretRef": {"name": "client"},
+                    "caConfigMapRef": {"name": "ca"},
+                },
+            },
+        }))
+        .expect("a policy");
+        let named = named(&policy).into_iter();
+        let named: Vec<_> = named
+            .map(|it| format!("{}: {:?} of {}", it.field, it.credential, it.object))
+            .collect();
+        let expected = [
+            "spec.basic.secretRef: Users of Secret a/users",
+            "spec.apiKey.secretRefs[0]: ApiKeys of Secret b/keys",
+            "spec.jwt.providers[0].jwks.configMapRef: KeySet of ConfigMap a/set",
+            "spec.jwt.providers[1].jwks.secretRef: SharedKey of Secret a/shared",
+            "spec.jwt.providers[2].jwks.remote.caConfigMapRef: Authorities of ConfigMap a/ca",
+            "spec.oidc.clientSecretRef: ClientSecret of Secret a/client",
+            "spec.oidc.caConfigMapRef: Authorities of ConfigMap a/ca",
+        ];
+        assert_eq!(named, expected);
     }
 }

@@ -6,11 +6,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::access_policy::AccessPolicy;
+use crate::api::reference::Credential;
 use crate::ir::ObjectRef;
 
 use super::InheritedPolicies;
 use super::attachments::Attachments;
-use super::credential::{Credential, Named};
+use super::credential::Named;
 use super::index::Refusals;
 use super::path::Levels;
 use super::policy::Policy;

@@ -91,7 +91,7 @@ impl NamedServers<'_> {
 
 /// A listener of a Gateway.
 #[derive(Clone, Copy)]
-pub(in crate::translate) struct Place<'a> {
+pub(in crate::translate) struct GatewayListener<'a> {
     pub(in crate::translate) gateway: &'a ObjectRef,
     pub(in crate::translate) listener: &'a ListenerKey,
 }
@@ -183,7 +183,7 @@ impl InheritedPolicies {
     /// Returns what policies require of the requests of a listener, except for those of routes with policies of their own.
     pub(in crate::translate) fn on_listener(
         &self,
-        place: Place<'_>,
+        place: GatewayListener<'_>,
         parents: &Parents,
     ) -> Option<Arc<Policies>> {
         if self.index.is_empty() {
@@ -200,7 +200,7 @@ impl InheritedPolicies {
     /// Returns how clients connect to a listener, as far as policies say it.
     pub(in crate::translate) fn clients(
         &self,
-        place: Place<'_>,
+        place: GatewayListener<'_>,
         parents: &Parents,
     ) -> Option<Arc<ClientPolicies>> {
         if !self.index.has_clients() {
@@ -229,7 +229,7 @@ impl InheritedPolicies {
     pub(in crate::translate) fn on_route(
         &self,
         input: &Input<'_>,
-        place: Place<'_>,
+        place: GatewayListener<'_>,
         route: &Arc<Route>,
         parents: &Parents,
     ) -> Arc<Route> {
@@ -257,7 +257,7 @@ impl InheritedPolicies {
 
     fn required(
         &self,
-        place: Place<'_>,
+        place: GatewayListener<'_>,
         route: Option<(&ObjectRef, Option<&Text>)>,
         sections: &dyn Sections,
     ) -> Arc<Policies> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::ir::Route;
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
 use crate::translate::input::Input;
-use crate::translate::policy::inherited::{InheritedPolicies, Place};
+use crate::translate::policy::inherited::{GatewayListener, InheritedPolicies};
 
 /// Returns a route with what policies require of its requests through a listener.
 pub(super) fn on_route(
@@ -18,8 +18,8 @@ pub(super) fn on_route(
 }
 
 /// Returns a listener as policies see it.
-pub(super) fn of_listener(index: ListenerIndex, parents: &Parents) -> Place<'_> {
-    Place {
+pub(super) fn of_listener(index: ListenerIndex, parents: &Parents) -> GatewayListener<'_> {
+    GatewayListener {
         gateway: &parents[index].consumer.gateway,
         listener: &parents[index].key,
     }

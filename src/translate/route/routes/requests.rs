@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::super::route::Built;
 use super::Routes;
 use super::translated_route::TranslatedRoute;
+use crate::api::Resource;
+use crate::api::inference_pool::InferencePool;
 use crate::ir::sharing::Text;
 use crate::ir::{ListenerKey, ObjectRef};
 use crate::translate::gateway::attachment::{ListenerIndex, Parents};
@@ -43,6 +45,7 @@ impl Requesters for RouteRequests<'_> {
             }
         }
         uses.extend(self.of_policies(backend, false));
+        uses.extend(self.of_pools(backend));
         uses
     }
 
@@ -62,6 +65,30 @@ impl Requesters for RouteRequests<'_> {
 }
 
 impl RouteRequests<'_> {
+    /// Returns the questions to a server that picks endpoints of pools: one for each request to a pool.
+    fn of_pools(&self, backend: &ObjectRef) -> impl Iterator<Item = Use> {
+        let pools = self.input.in_namespace::<InferencePool>(&backend.namespace);
+        let asking = pools.filter(move |pool| {
+            let picker = pool.spec.endpoint_picker_ref.as_ref();
+            picker.is_some_and(|it| it.field().object_ref(&backend.namespace) == *backend)
+        });
+        asking.flat_map(move |pool| {
+            let pool = pool.object_ref();
+            self.input.read(|| Source::RequestsTo(pool.clone()));
+            let senders = self.routes.backend_senders(self.parents, &pool);
+            senders.into_iter().filter_map(move |gateway| {
+                let place = self.parents.of_gateway(&gateway).next()?;
+                Some(Use {
+                    listener: ListenerKey::clone(&self.parents[place].key),
+                    gateway,
+                    route: pool.clone(),
+                    rule: None,
+                    is_fetch: true,
+                })
+            })
+        })
+    }
+
     /// Returns the requests to a server that policies name, or the fetches of keys from it.
     fn of_policies(&self, backend: &ObjectRef, is_fetch: bool) -> impl Iterator<Item = Use> {
         let naming = self.policies.naming(backend, is_fetch);

@@ -108,7 +108,7 @@ impl Shadows {
             listeners.binary_search(index).is_ok() && parents[*index].is_served
         });
         let places = places.map(|(index, attached)| (&self.listeners[*index], &**attached));
-        let places: Vec<Place<'_>> = places.collect();
+        let places: Vec<IndexedRoute<'_>> = places.collect();
         // Its variants for the listeners have the same matches.
         let (_, AttachedRoute { route, .. }) = places.first()?;
         let mut found = Vec::new();
@@ -139,10 +139,13 @@ impl Shadows {
 }
 
 /// The matches of a listener, and a route there.
-type Place<'a> = (&'a MatchIndex, &'a AttachedRoute);
+type IndexedRoute<'a> = (&'a MatchIndex, &'a AttachedRoute);
 
 /// The rules that get the requests of a match, if it gets none at all.
-fn winners<'a>(places: &[Place<'a>], candidate: &Candidate<'_>) -> Option<BTreeSet<&'a RuleId>> {
+fn winners<'a>(
+    places: &[IndexedRoute<'a>],
+    candidate: &Candidate<'_>,
+) -> Option<BTreeSet<&'a RuleId>> {
     let mut winners = BTreeSet::new();
     for (matches, attached) in places {
         for hostname in attached.hostnames.iter() {

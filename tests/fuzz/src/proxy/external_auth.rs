@@ -7,6 +7,7 @@ mod message;
 #[path = "../../../../src/proxy/request/external_auth/verdict.rs"]
 mod verdict;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use prost::Message;
 
@@ -14,6 +15,7 @@ use self::message::{CheckResponse, HttpResponse};
 use self::verdict::Verdict;
 use crate::ir::filter::HeaderChanges;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::proxy::grpc_frame;
 
 /// A request, with two headers that no server may change.
 const REQUEST: [(HeaderName, HeaderValue); 3] = [
@@ -27,12 +29,12 @@ const REQUEST: [(HeaderName, HeaderValue); 3] = [
 
 /// Checks the message, with the prefix that gRPC gives it and without.
 pub(crate) fn check(message: &[u8]) {
-    if let Some(response) = check_response::decode(message) {
+    if let Ok(response) = grpc_frame::decode_only(Bytes::copy_from_slice(message)) {
         check_response(response);
     }
     let length = u32::try_from(message.len()).expect("inputs are short");
     let framed = [&[0], &length.to_be_bytes()[..], message].concat();
-    if let Some(response) = check_response::decode(&framed) {
+    if let Ok(response) = grpc_frame::decode_only(Bytes::from(framed)) {
         check_response(response);
     }
 }

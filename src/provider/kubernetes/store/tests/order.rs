@@ -1,12 +1,9 @@
 //! Objects of different kinds arrive in any order: a new one is published when the policies that were written before it are
 //! known.
 
-use proptest::prelude::*;
-
 use super::super::super::moments::Moments;
 use super::*;
 use crate::api::protects;
-use crate::provider::fixtures;
 
 /// Returns a store in which every kind has been listed.
 fn started() -> Store {
@@ -110,7 +107,7 @@ fn spec_of(kind: &Kind) -> serde_json::Value {
 }
 
 /// A route, what lets it attach, and what its requests go through. Secrets and ConfigMaps have tests of their own.
-const OPENING: [&str; 16] = [
+const OPENING: [&str; 17] = [
     "GatewayClass",
     "Gateway",
     "ListenerSet",
@@ -121,6 +118,7 @@ const OPENING: [&str; 16] = [
     "UDPRoute",
     "XBackend",
     "ReleaseBackend",
+    "InferencePool",
     "RouteFilter",
     "ServiceImport",
     "ReferenceGrant",
@@ -306,123 +304,4 @@ fn what_waits_for_long_is_a_problem_and_is_not_published() {
     answer(&mut store);
     assert!(store.release(late) && is_served(&store, "a"));
     assert!(store.load().unwrap().problems.is_empty());
-}
-
-/// What happens next: the next write is stored, or something that was stored arrives.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Write,
-    Policies,
-    Routes,
-    Answer(usize),
-    /// A fetch ends that something waits for. The object exists or not.
-    Fetched(bool),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        Just(Step::Write),
-        Just(Step::Policies),
-        Just(Step::Routes),
-        (0..protecting().len()).prop_map(Step::Answer),
-        any::<bool>().prop_map(Step::Fetched),
-    ];
-    prop::collection::vec(step, 0..200)
-}
-
-/// An API server with policies, each of which is written before the route that it is for, or before the change of it.
-#[derive(Default)]
-struct Writes {
-    written: u64,
-    /// The last versions that have arrived.
-    policies: u64,
-    routes: u64,
-    moment: u64,
-    /// What is fetched.
-    wanted: Vec<ObjectRef>,
-}
-
-impl Writes {
-    const LAST: u64 = 40;
-    const ROUTES: u64 = 3;
-
-    /// Returns the next version of a kind that has been written and has not arrived.
-    fn next(arrived: u64, written: u64, is_policy: bool) -> Option<u64> {
-        let mut missing = arrived + 1..=written;
-        missing.find(|version| fixtures::is_policy(*version) == is_policy)
-    }
-
-    fn apply(&mut self, step: Step, store: &mut Store) {
-        let name = fixtures::name;
-        match step {
-            Step::Write => self.written = (self.written + 1).min(Self::LAST),
-            Step::Policies => {
-                if let Some(version) = Self::next(self.policies, self.written, true) {
-                    self.policies = version;
-                    let name = name(version);
-                    let spec = fixtures::policy(version);
-                    store.apply(index("AccessPolicy"), policy_with(&name, version, spec));
-                }
-            }
-            Step::Routes => {
-                if let Some(version) = Self::next(self.routes, self.written, false) {
-                    self.routes = version;
-                    let route = route(&Self::route(version), &name(version));
-                    store.apply(index("HTTPRoute"), Change::Applied(route));
-                }
-            }
-            Step::Answer(place) => {
-                let scope = protecting()[place];
-                self.moment = store.take_moment().unwrap_or(self.moment);
-                let mut versions = (1..=self.written).rev();
-                let newest = versions.find(|version| fixtures::is_policy(*version));
-                let newest = newest.filter(|_| scope == index("AccessPolicy"));
-                store.apply_message(Message::Newest(scope, self.moment, newest));
-            }
-            Step::Fetched(exists) => {
-                let wanted = store.take_wanted().into_iter();
-                self.wanted.extend(wanted.map(|(name, _)| name));
-                if let Some(name) = self.wanted.pop() {
-                    let found = exists.then(|| secret(&name.name, 1));
-                    store.apply_message(Message::Fetched(name, found));
-                }
-            }
-        }
-        store.release(Instant::now());
-    }
-
-    /// The route that is written with a version.
-    fn route(version: u64) -> String {
-        format!("r{}", version / 2 % Self::ROUTES)
-    }
-
-    /// Returns the first hostname that is published without its policy.
-    fn unprotected(store: &Store) -> Option<String> {
-        fixtures::unprotected(&store.load().unwrap().snapshot)
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
-
-    #[test]
-    fn no_route_is_published_without_its_policy_in_any_order_of_arrival(steps in steps()) {
-        let (mut store, mut writes) = (published(), Writes { moment: 1, ..Writes::default() });
-        for step in steps {
-            writes.apply(step, &mut store);
-            prop_assert_eq!(Writes::unprotected(&store), None);
-        }
-        // When all has arrived, all is published.
-        let places = 0..protecting().len();
-        let rest = [[Step::Write, Step::Policies, Step::Routes]; 40].concat();
-        for step in rest.into_iter().chain(places.map(Step::Answer)) {
-            writes.apply(step, &mut store);
-            prop_assert_eq!(Writes::unprotected(&store), None);
-        }
-        for back in 0..Writes::ROUTES {
-            let version = Writes::LAST - 2 * back;
-            let served = hostname(&store, &Writes::route(version));
-            prop_assert_eq!(served, Some(format!("h{}", version / 2)));
-        }
-    }
 }

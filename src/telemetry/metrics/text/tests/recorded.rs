@@ -85,6 +85,8 @@ fn recorded_table(labels: DurationLabels) -> Table {
         stats.mirrored(MirrorResult::Failed);
         stats.authorized(AuthResult::Denied);
         stats.paged(PageResult::Timeout);
+        stats.picked(PickResult::Picked);
+        stats.picked(PickResult::FailedOpen);
         stats.authorized(AuthResult::Allowed);
         stats.retry_refused();
         backend.fell_back();

@@ -108,7 +108,7 @@ mod tests {
             "line 2 of auth has the user of a line before",
             "line 3 of auth has no colon",
             "line 4 of auth has no user name of up to 255 bytes without control characters",
-            "line 5 of auth has no hash of bcrypt ($2y$), SHA-crypt ($5$, $6$) or {SHA}",
+            "line 5 of auth has no hash of bcrypt ($2y$), SHA-crypt ($5$, $6$), $apr1$ or {SHA}",
         ];
         assert_eq!(problems, expected);
     }

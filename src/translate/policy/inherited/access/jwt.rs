@@ -12,12 +12,12 @@ use crate::api::core::{ConfigMap, Secret};
 use crate::api::reference::{ConfigMapRef, SecretRef};
 use crate::ir::ObjectRef;
 use crate::ir::authentication::KeyPlace;
-use crate::ir::token::{ClaimHeader, KeyMaterial, Provider, TokenType, Tokens, VerificationKey};
+use crate::ir::token::{KeyMaterial, Provider, TokenType, Tokens, VerificationKey};
 
 use super::super::credential::{KEY_SET, SHARED_KEY};
 use super::super::policy::Content;
 use super::api_key::place;
-use super::secret::{References, header};
+use super::secret::{References, claim_headers};
 use super::{jwks, remote};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
@@ -83,14 +83,8 @@ fn provider(
     let from = from.iter().enumerate();
     let from = from.map(|(index, source)| place(source, &format!("{field}.from[{index}]")));
     let from = all::<_, Vec<_>>(from);
-    let claim_headers = claim_to_headers.iter().enumerate().map(|(index, it)| {
-        let field = format!("{field}.claimToHeaders[{index}].header");
-        Ok(ClaimHeader {
-            claim: it.claim.as_str().into(),
-            header: header(&it.header, &field, &[])?,
-        })
-    });
-    let (algorithms, (mut from, claim_headers)) = both(algorithms, both(from, all(claim_headers)))?;
+    let claim_headers = claim_headers(claim_to_headers, field);
+    let (algorithms, (mut from, claim_headers)) = both(algorithms, both(from, claim_headers))?;
     if from.is_empty() {
         from.push(KeyPlace::Header(AUTHORIZATION));
     }

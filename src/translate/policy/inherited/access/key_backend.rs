@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api::Resource;
 use crate::api::access_policy::AccessPolicy;
 use crate::api::core::{EndpointSlice, SERVICE_NAME_LABEL, Service, ServicePort};
-use crate::api::reference::BackendObjectRef;
+use crate::api::reference::{BackendObjectRef, Role};
 use crate::ir::{ClientTls, ObjectRef, Transport};
 use crate::snapshot::Snapshot;
 
@@ -106,12 +106,14 @@ pub(super) fn server(
 }
 
 /// Returns the backends that a policy fetches keys from.
-pub(in crate::translate) fn references(
-    policy: &AccessPolicy,
-) -> impl Iterator<Item = &BackendObjectRef> {
-    let providers = policy.spec.jwt.iter().flat_map(|jwt| &jwt.providers);
-    let remotes = providers.filter_map(|provider| provider.jwks.remote.as_ref());
-    remotes.filter_map(|remote| remote.backend_ref.as_ref())
+pub(in crate::translate) fn key_servers(policy: &AccessPolicy) -> Vec<ObjectRef> {
+    let mut servers = Vec::new();
+    policy.spec.references(&mut |field| {
+        if field.role == Role::KeyServer {
+            servers.push(field.object_ref(&policy.metadata.namespace));
+        }
+    });
+    servers
 }
 
 /// Reports whether the Services that policies fetch keys from, or their TLS, may differ between snapshots.
@@ -127,5 +129,5 @@ pub fn key_backends_may_differ(previous: &Snapshot, now: &Snapshot) -> bool {
         // Of certificate authorities.
         || !secrets.changes_since(&previous.secrets).is_empty();
     let mut all = now.access_policies.iter();
-    have_changed && all.any(|policy| references(policy).next().is_some())
+    have_changed && all.any(|policy| !key_servers(policy).is_empty())
 }

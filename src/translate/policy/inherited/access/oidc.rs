@@ -7,12 +7,12 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use http::header::AUTHORIZATION;
 
-use crate::api::access_policy::{self as api, Oidc, OidcCookie};
+use crate::api::access_policy::{Oidc, OidcCookie};
 use crate::api::reference::SecretRef;
 use crate::ir::ObjectRef;
 use crate::ir::hex;
-use crate::ir::oidc::{self as ir, ClientSecret, CookieSettings, SameSite};
-use crate::ir::token::{ClaimHeader, Provider};
+use crate::ir::oidc::{self as ir, ClientSecret, CookieSettings, HOST_PREFIX, SameSite};
+use crate::ir::token::Provider;
 
 use super::super::credential::CLIENT_SECRET;
 use super::super::policy::Content;
@@ -20,7 +20,7 @@ use super::api_key::is_token;
 use super::discovery;
 use super::jwks::PUBLIC;
 use super::remote::{self, Remote};
-use super::secret::{References, header};
+use super::secret::{References, claim_headers, header};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
 use crate::translate::policy::backend_tls::is_dns_name;
@@ -86,7 +86,7 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
         let header = name.map(|name| header(name, &format!("spec.oidc.{field}"), &[AUTHORIZATION]));
         header.transpose()
     };
-    let claim_headers = claim_headers(claim_to_headers)?;
+    let claim_headers = claim_headers(claim_to_headers, "spec.oidc")?;
     let access_token_header = forwarded(forward_access_token.as_deref(), "forwardAccessToken")?;
     let id_token_header = forwarded(forward_id_token.as_deref(), "forwardIDToken")?;
     if access_token_header.is_some() && access_token_header == id_token_header {
@@ -150,17 +150,6 @@ fn client_secret_of(
     references.read(reference, "spec.oidc.clientSecretRef", |secret| {
         Ok((client_secret(value(secret, CLIENT_SECRET)?)?, Vec::new()))
     })
-}
-
-fn claim_headers(headers: &[api::ClaimHeader]) -> Result<Box<[ClaimHeader]>, Fault> {
-    let read = headers.iter().enumerate().map(|(index, it)| {
-        let field = format!("spec.oidc.claimToHeaders[{index}].header");
-        Ok(ClaimHeader {
-            claim: it.claim.as_str().into(),
-            header: header(&it.header, &field, &[])?,
-        })
-    });
-    all(read)
 }
 
 /// The whitespace at the end does not count: files end with a line feed.
@@ -263,7 +252,9 @@ fn cookie(policy: &ObjectRef, cookie: Option<&OidcCookie>) -> Result<CookieSetti
         path: of_path,
     } = cookie.unwrap_or(&default);
     let name = name.clone().unwrap_or_else(|| own_name(policy));
-    if !is_token(&name) {
+    // Over HTTPS, the name has it anyway, where browsers accept that.
+    let name = name.strip_prefix(HOST_PREFIX).unwrap_or(&name);
+    if !is_token(name) {
         return invalid(format!("spec.oidc.cookie.name: {name:?} is not a name"));
     }
     let domain = domain.as_deref().map(|text| {

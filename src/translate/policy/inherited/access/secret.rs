@@ -8,12 +8,14 @@ use http::header::{
 };
 
 use super::super::credential::{TYPE, is_for_credentials};
+use crate::api::access_policy as api;
 use crate::api::core::Secret;
 use crate::api::reference::SecretRef;
 use crate::ir::ObjectRef;
 use crate::ir::hop_by_hop::HOP_BY_HOP;
+use crate::ir::token::ClaimHeader;
 use crate::translate::input::Input;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, all};
 use crate::translate::reference_grant;
 
 /// Maximum number of problems of a Secret that a message has.
@@ -124,6 +126,21 @@ pub(super) fn forwarded_header(
 ) -> Result<Option<HeaderName>, Fault> {
     let Some(name) = name else { return Ok(None) };
     header(name, field, &[]).map(Some)
+}
+
+/// Parses the headers with claims of the field `claimToHeaders` of a section or provider.
+pub(super) fn claim_headers(
+    headers: &[api::ClaimHeader],
+    field: &str,
+) -> Result<Box<[ClaimHeader]>, Fault> {
+    let read = headers.iter().enumerate().map(|(index, it)| {
+        let field = format!("{field}.claimToHeaders[{index}].header");
+        Ok(ClaimHeader {
+            claim: it.claim.as_str().into(),
+            header: header(&it.header, &field, &[])?,
+        })
+    });
+    all(read)
 }
 
 /// Parses the name of a header. Of the reserved ones, it may be one of `permitted`.

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::ir::Hostname;
 use crate::ir::keyed::KeyedMap;
+use crate::ir::{Hostname, Hosts};
 
 /// Entries by a name, in order.
 type ByName<T> = KeyedMap<Box<str>, BTreeSet<T>>;
@@ -55,41 +55,36 @@ impl<T: Ord + Clone> HostIndex<T> {
 
     /// Calls `change` for each set that the entries of a hostname are in.
     fn for_each_set(&mut self, hostname: &Hostname, change: impl Fn(&mut ByName<T>, &str)) {
-        match hostname {
-            Hostname::Exact(name) => change(&mut self.exact, name),
-            Hostname::Wildcard(suffix) => {
-                change(&mut self.wildcards, suffix);
-                change(&mut self.below, suffix);
+        let hosts = Hosts::of(hostname);
+        match hosts {
+            Hosts::Exact(name) => change(&mut self.exact, name),
+            wildcard => {
+                change(&mut self.wildcards, suffix(wildcard));
+                change(&mut self.below, suffix(wildcard));
             }
-            Hostname::Any => change(&mut self.wildcards, ""),
         }
-        for suffix in suffixes(hostname) {
-            change(&mut self.below, suffix);
+        for wider in hosts.covering().skip(1) {
+            change(&mut self.below, suffix(wider));
         }
     }
 
     /// Returns the entries with hostnames that intersect with this one. The number of sets depends only on its labels.
     pub(super) fn intersecting(&self, hostname: &Hostname) -> impl Iterator<Item = &BTreeSet<T>> {
-        let own = match hostname {
-            Hostname::Exact(name) => self.exact.get(&**name),
-            Hostname::Wildcard(suffix) => self.below.get(&**suffix),
-            Hostname::Any => self.below.get(""),
+        let hosts = Hosts::of(hostname);
+        let own = match hosts {
+            Hosts::Exact(name) => self.exact.get(name),
+            wildcard => self.below.get(suffix(wildcard)),
         };
-        let wider = suffixes(hostname).filter(|_| *hostname != Hostname::Any);
+        let wider = hosts.covering().skip(1);
         own.into_iter()
-            .chain(wider.filter_map(|suffix| self.wildcards.get(suffix)))
+            .chain(wider.filter_map(|wider| self.wildcards.get(suffix(wider))))
     }
 }
 
-/// Returns the suffixes whose wildcards contain a hostname and are wider, the longest first. The last one is empty, for
-/// every host.
-fn suffixes(hostname: &Hostname) -> impl Iterator<Item = &str> {
-    let name = match hostname {
-        Hostname::Exact(name) | Hostname::Wildcard(name) => &**name,
-        Hostname::Any => "",
-    };
-    let dots = name.match_indices('.');
-    dots.map(|(at, _)| &name[at + 1..])
-        .filter(|suffix| !suffix.is_empty())
-        .chain([""])
+/// Returns the suffix of a wildcard. That of every host is empty.
+fn suffix(wildcard: Hosts<'_>) -> &str {
+    match wildcard {
+        Hosts::Exact(suffix) | Hosts::Wildcard(suffix) => suffix,
+        Hosts::Any => "",
+    }
 }

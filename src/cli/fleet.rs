@@ -1,0 +1,307 @@
+//! `portcullis status` of all pods of a Gateway: a row for each, from its metrics.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::admin_client::runtime;
+use super::objects::api_server;
+use super::output::{self, OutputFormat};
+use super::pods;
+use super::table::{Table, header};
+use super::value::namespace;
+use crate::settings::{NamespacedName, is_name};
+
+/// Time between two looks with --watch.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The Gateway whose pods a command asks.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "All pods of a Gateway")]
+pub struct FleetFlags {
+    /// Ask all pods of this Gateway instead of --admin, through the API server of a cluster
+    #[arg(value_name = "gateway/NAME", value_parser = gateway, conflicts_with_all = ["admin", "readiness"])]
+    gateway: Option<String>,
+    /// Namespace of the Gateway [default: that of the context of the kubeconfig]
+    #[arg(long, short, value_name = "NAMESPACE", requires = "gateway", value_parser = namespace)]
+    namespace: Option<String>,
+    /// Kubeconfig of the cluster [default: KUBECONFIG, else ~/.kube/config, else the pod's service account]
+    #[arg(long, value_name = "FILE", requires = "gateway")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current context]
+    #[arg(long, value_name = "NAME", requires = "gateway")]
+    context: Option<String>,
+    /// Show the pods again every two seconds, until a signal
+    #[arg(long, requires = "gateway")]
+    watch: bool,
+}
+
+fn gateway(text: &str) -> Result<String, &'static str> {
+    let name = text.strip_prefix("gateway/").filter(|name| is_name(name));
+    name.map(str::to_owned)
+        .ok_or("must be gateway/NAME, in lower case")
+}
+
+impl FleetFlags {
+    /// Reports whether a command asks the pods of a Gateway.
+    pub(super) fn is_set(&self) -> bool {
+        self.gateway.is_some()
+    }
+}
+
+/// Prints the pods. The exit code says whether something is wrong.
+///
+/// # Errors
+/// When the API server cannot be reached or does not list the pods, or when there is none.
+pub(super) fn run(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(show(flags, format))
+}
+
+async fn show(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCode> {
+    let api_server = api_server(flags.kubeconfig.as_deref(), flags.context.as_deref()).await?;
+    let client = api_server.client()?;
+    let namespace = flags.namespace.as_deref();
+    let gateway = NamespacedName {
+        namespace: namespace.unwrap_or(client.default_namespace()).to_owned(),
+        name: flags.gateway.clone().unwrap_or_default(),
+    };
+    loop {
+        let pages = pods::pages(&client, &gateway).await?;
+        if pages.is_empty() {
+            let NamespacedName { namespace, name } = &gateway;
+            bail!("Gateway {namespace}/{name} has no pods");
+        }
+        let fleet = Fleet::new(gateway.namespace.clone(), pages, Timestamp::now());
+        print(&fleet, format, flags.watch)?;
+        if !flags.watch {
+            return Ok(ExitCode::from(u8::from(!fleet.is_well())));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+fn print(fleet: &Fleet, format: OutputFormat, is_watch: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match format {
+        OutputFormat::Json => output::json(fleet, &mut out)?,
+        OutputFormat::Text => {
+            if is_watch && out.is_terminal() {
+                // Clears the screen.
+                write!(out, "\x1b[H\x1b[2J")?;
+            }
+            write!(out, "{fleet}")?;
+        }
+    }
+    out.flush()
+}
+
+/// The pods of a Gateway.
+#[derive(Debug, Serialize)]
+struct Fleet {
+    namespace: String,
+    pods: Vec<PodStatus>,
+}
+
+/// What the metrics of a pod say. What they do not have is `None`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    name: String,
+    version: Option<String>,
+    /// The revision of the controller that is served.
+    revision: Option<u64>,
+    /// For how long no controller has been connected.
+    lag_seconds: Option<u64>,
+    connections: Option<u64>,
+    /// The kinds of problems, those with the most effect on requests first.
+    problems: Vec<ProblemCount>,
+    /// Why there are no metrics.
+    error: Option<String>,
+}
+
+/// Problems of a kind.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct ProblemCount {
+    kind: String,
+    count: u64,
+}
+
+impl Fleet {
+    fn new(
+        namespace: String,
+        pages: Vec<(String, Result<String, String>)>,
+        now: Timestamp,
+    ) -> Self {
+        let pods = pages.into_iter().map(|(name, page)| match page {
+            Ok(page) => PodStatus::of(name, &page, now),
+            Err(error) => PodStatus {
+                name,
+                error: Some(error),
+                ..PodStatus::default()
+            },
+        });
+        Self {
+            namespace,
+            pods: pods.collect(),
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        self.pods.iter().all(PodStatus::is_well)
+    }
+}
+
+impl PodStatus {
+    fn of(name: String, page: &str, now: Timestamp) -> Self {
+        let problems = labelled(page, "portcullis_problems{kind=\"");
+        let problems = problems.filter_map(|(kind, rest)| {
+            let count = rest.strip_prefix("} ")?.parse::<f64>().ok()? as u64;
+            let kind = kind.to_owned();
+            (count > 0).then_some(ProblemCount { kind, count })
+        });
+        let contact = number(page, "portcullis_stream_contact_timestamp_seconds");
+        let is_connected = number(page, "portcullis_stream_connected") == Some(1);
+        let lag = |contact: u64| match is_connected {
+            true => 0,
+            false => now.as_second().unsigned_abs().saturating_sub(contact),
+        };
+        let mut versions = labelled(page, "portcullis_build_info{version=\"");
+        Self {
+            name,
+            version: versions.next().map(|(version, _)| version.to_owned()),
+            revision: number(page, "portcullis_stream_revision"),
+            lag_seconds: contact.map(lag),
+            connections: number(page, "portcullis_connections_open"),
+            problems: problems.collect(),
+            error: None,
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        self.error.is_none() && self.problems.is_empty() && self.lag_seconds.unwrap_or(0) == 0
+    }
+
+    /// What is wrong.
+    fn state(&self) -> String {
+        let counts = self.problems.iter();
+        let counts: Vec<_> = counts
+            .map(|it| format!("{} {}", it.kind, it.count))
+            .collect();
+        match &self.error {
+            Some(error) => format!("NOT read: {error}"),
+            None if counts.is_empty() => "none".to_owned(),
+            None => counts.join(", "),
+        }
+    }
+}
+
+/// Returns the value of a metric without labels.
+fn number(page: &str, name: &str) -> Option<u64> {
+    let mut values = page
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = values.next()?.split(' ').next()?;
+    value.parse::<f64>().ok().map(|value| value as u64)
+}
+
+/// Returns the values of the first label of a metric, each with the rest of its line. `name` ends where the value begins.
+fn labelled<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let lines = page.lines();
+    lines.filter_map(move |line| line.strip_prefix(name)?.split_once('"'))
+}
+
+impl fmt::Display for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = [
+            "POD",
+            "VERSION",
+            "REVISION",
+            "LAG",
+            "CONNECTIONS",
+            "PROBLEMS",
+        ];
+        let number =
+            |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |it| it.to_string());
+        let row = |pod: &PodStatus| {
+            let lag = pod.lag_seconds.map(|it| format!("{it} s"));
+            let cells = [pod.version.clone(), Some(number(pod.revision)), lag];
+            let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+            let ends = [number(pod.connections), pod.state()];
+            let name = [pod.name.clone()].into_iter();
+            name.chain(cells).chain(ends).collect::<Vec<_>>()
+        };
+        let rows = [header(&columns)].into_iter();
+        write!(
+            f,
+            "{}",
+            Table(rows.chain(self.pods.iter().map(row)).collect())
+        )?;
+        let with_problems = self.pods.iter().find(|pod| !pod.problems.is_empty());
+        let Some(PodStatus { name, .. }) = with_problems else {
+            return Ok(());
+        };
+        let namespace = &self.namespace;
+        writeln!(
+            f,
+            "causes and remedies: kubectl exec -n {namespace} {name} -- /portcullis status"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "\
+# TYPE portcullis_build info
+portcullis_build_info{version=\"0.2.0\"} 1
+portcullis_connections_open 12
+portcullis_problems{kind=\"controller\"} 1
+portcullis_problems{kind=\"port\"} 0
+portcullis_problems{kind=\"failing\"} 2
+portcullis_stream_connected 0
+portcullis_stream_contact_timestamp_seconds 1000.5
+portcullis_stream_revision 7
+# EOF
+";
+
+    #[test]
+    fn pods_have_a_row_each() {
+        let well = PAGE
+            .replace("kind=\"controller\"} 1", "kind=\"controller\"} 0")
+            .replace("kind=\"failing\"} 2", "kind=\"failing\"} 0")
+            .replace("connected 0", "connected 1");
+        let pages = vec![
+            ("edge-1".to_owned(), Ok(well.clone())),
+            ("edge-2".to_owned(), Ok(PAGE.to_owned())),
+            ("edge-3".to_owned(), Err("status 503".to_owned())),
+        ];
+        let now = Timestamp::from_second(1042).unwrap();
+        let fleet = Fleet::new("infra".to_owned(), pages, now);
+        let expected = "\
+POD     VERSION  REVISION  LAG   CONNECTIONS  PROBLEMS
+edge-1  0.2.0    7         0 s   12           none
+edge-2  0.2.0    7         42 s  12           controller 1, failing 2
+edge-3  -        -         -     -            NOT read: status 503
+causes and remedies: kubectl exec -n infra edge-2 -- /portcullis status
+";
+        assert_eq!(fleet.to_string(), expected);
+        assert!(!fleet.is_well());
+        let one = vec![("edge-1".to_owned(), Ok(well))];
+        assert!(Fleet::new("infra".to_owned(), one, now).is_well());
+    }
+
+    #[test]
+    fn gateways_are_named_with_their_kind() {
+        assert_eq!(gateway("gateway/edge"), Ok("edge".to_owned()));
+        for wrong in ["edge", "gateway/", "gateway/Edge", "infra/edge"] {
+            assert!(gateway(wrong).is_err(), "{wrong}");
+        }
+    }
+}

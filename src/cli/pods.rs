@@ -1,0 +1,128 @@
+//! The pods of Gateways in a cluster, and their metrics, which are for everyone: through the API server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use tokio::time::timeout;
+
+use crate::cluster::api_server::{describe, request};
+use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
+use crate::settings::{NamespacedName, Settings};
+
+/// Timeout of reading the metrics of a pod.
+pub(super) const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of pods that are read at the same time.
+pub(super) const CONCURRENT_PAGES: usize = 16;
+
+/// A pod of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GatewayPod {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// Value of the label that names the Gateway.
+    pub(super) gateway: String,
+}
+
+/// Which pods are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Those that run.
+    Running,
+    /// Also those that do not.
+    Any,
+}
+
+/// Lists the running pods of all Gateways.
+///
+/// # Errors
+/// When the API server does not list them.
+pub(super) async fn of_all(client: &Client) -> anyhow::Result<Vec<GatewayPod>> {
+    let api = Api::all(client.clone());
+    list(&api, ("all namespaces", Phase::Running), |_| true).await
+}
+
+/// Lists the pods of a Gateway.
+///
+/// # Errors
+/// When the API server does not list them.
+pub(super) async fn of_gateway(
+    client: &Client,
+    NamespacedName { namespace, name }: &NamespacedName,
+    phase: Phase,
+) -> anyhow::Result<Vec<GatewayPod>> {
+    let api = Api::namespaced(client.clone(), namespace);
+    let is_of_gateway = |labels: &BTreeMap<String, String>| is_made_for(labels, name);
+    let place = format!("namespace {namespace}");
+    list(&api, (&*place, phase), is_of_gateway).await
+}
+
+async fn list(
+    api: &Api<Pod>,
+    (place, phase): (&str, Phase),
+    is_wanted: impl Fn(&BTreeMap<String, String>) -> bool,
+) -> anyhow::Result<Vec<GatewayPod>> {
+    let all = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY}"));
+    let params = match phase {
+        Phase::Running => all.fields("status.phase=Running"),
+        Phase::Any => all,
+    };
+    let cannot = || format!("pods of Gateways in {place} cannot be listed");
+    let listed = match request(api.list_metadata(&params)).await {
+        Ok(Ok(listed)) => listed,
+        Ok(Err(error)) => return Err(anyhow!(describe(&error))).with_context(cannot),
+        Err(timeout) => return Err(anyhow!(timeout)).with_context(cannot),
+    };
+    let wanted = listed
+        .items
+        .into_iter()
+        .filter(|pod| is_wanted(pod.labels()));
+    let pods = wanted.map(|pod| GatewayPod {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        gateway: pod.labels().get(GATEWAY_LABEL).cloned().unwrap_or_default(),
+    });
+    Ok(pods.collect())
+}
+
+/// Reads the metrics of a pod through the API server.
+///
+/// # Errors
+/// Why the API server or the pod has not sent them.
+pub(super) async fn metrics(client: &Client, pod: &GatewayPod) -> Result<String, String> {
+    let GatewayPod {
+        namespace, name, ..
+    } = pod;
+    let port = Settings::ADMIN.port();
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
+    let call = http::Request::get(path).body(Vec::new());
+    let call = call.map_err(|error| error.to_string())?;
+    let text = client.request_text(call).await;
+    text.map_err(|error| describe(&error))
+}
+
+/// Reads the metrics of all pods of a Gateway, in the order of their names. Those of some may fail.
+///
+/// # Errors
+/// When the API server does not list the pods.
+pub(super) async fn pages(
+    client: &Client,
+    gateway: &NamespacedName,
+) -> anyhow::Result<Vec<(String, Result<String, String>)>> {
+    let pods = of_gateway(client, gateway, Phase::Any).await?;
+    let pages = stream::iter(pods).map(|pod| async move {
+        let page = timeout(PAGE_TIMEOUT, metrics(client, &pod)).await;
+        let late = || format!("no response within {} s", PAGE_TIMEOUT.as_secs());
+        let page = page.unwrap_or_else(|_| Err(late()));
+        (pod.name, page)
+    });
+    let mut pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
+    pages.sort();
+    Ok(pages)
+}

@@ -1,0 +1,30 @@
+//! Enums whose variants have names, such as values of labels in metrics. A name stands beside its variant, and nowhere else.
+
+/// Defines an enum with all its variants and their names.
+macro_rules! named {
+    (
+        $(#[$of_enum:meta])*
+        pub enum $enum:ident {
+            $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+
+        }
+    ) => {
+        $(#[$of_enum])*
+        pub enum $enum {
+            $($(#[$of_variant])* $variant,)+
+        }
+
+        impl $enum {
+            /// All of them, in order.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// Returns its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use named;

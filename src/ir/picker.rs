@@ -1,0 +1,95 @@
+//! Who chooses the endpoint of a request to a backend: the proxy, or a server that it asks, an endpoint picker. Must not know
+//! how the server is asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::target::BackendTarget;
+
+/// When the failure mode of a picker has an effect.
+pub const UNANSWERED: &str = "without an answer of the endpoint picker";
+
+/// Who chooses the endpoint of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub enum Choice {
+    /// The proxy.
+    #[default]
+    Balance,
+    /// An endpoint picker.
+    Picker(Arc<PickerRef>),
+}
+
+impl Choice {
+    /// Returns the picker, if there is one.
+    pub fn picker(&self) -> Option<&Arc<PickerRef>> {
+        match self {
+            Self::Balance => None,
+            Self::Picker(picker) => Some(picker),
+        }
+    }
+
+    pub(super) fn is_balance(&self) -> bool {
+        *self == Self::Balance
+    }
+}
+
+/// An endpoint picker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct PickerRef {
+    /// The server: a port of a Service. As a backend it speaks HTTP/2, its endpoints are ready, and its TLS settings say
+    /// whether it is asked in plain text, in TLS without verification, or verified by a policy. Invalid while there is no
+    /// such port: it cannot be reached.
+    pub server: BackendTarget,
+    /// What happens to requests while the picker cannot be reached.
+    pub failure_mode: FailureMode,
+    /// How long it may take.
+    pub timeouts: PickerTimeouts,
+}
+
+impl PickerRef {
+    /// Reports whether requests get 503 without the picker.
+    pub fn is_needed(&self) -> bool {
+        self.failure_mode == FailureMode::Close
+    }
+}
+
+/// What happens to requests for which no picker answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum FailureMode {
+    /// The proxy balances them over the ready endpoints.
+    Open,
+    /// They get 503.
+    Close,
+}
+
+impl FailureMode {
+    /// Returns what happens.
+    pub fn effect(self) -> &'static str {
+        match self {
+            Self::Open => "requests are balanced over the ready endpoints (FailOpen)",
+            Self::Close => "requests get 503 (FailClose)",
+        }
+    }
+}
+
+/// Limits of the time for a picker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct PickerTimeouts {
+    /// Time to connect, TLS included, unless the policy of the server says it.
+    pub connect: Duration,
+    /// Time in which the picker answers what it was sent, and reads what waits for it. Pickers queue requests until a model
+    /// server is free.
+    pub answer: Duration,
+}
+
+impl Default for PickerTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(1),
+            // What the Inference Extension gives a request to a pool (config/manifests/gateway/gke/gcp-backend-policy.yaml).
+            answer: Duration::from_secs(300),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The endpoints that a picker chooses, and the headers with which it says so. Does no I/O.
+
+use std::net::SocketAddr;
+
+use http::HeaderMap;
+
+use super::headers;
+use super::message::{CommonResponse, Metadata, Struct, Value};
+
+/// The header, and the field of metadata, with the choice of a picker.
+pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
+/// The field of metadata with the endpoint that responded.
+const SERVED: &str = "x-gateway-destination-endpoint-served";
+/// Where both are in metadata.
+const NAMESPACE: &str = "envoy.lb";
+/// Maximum number of endpoints of one choice.
+const MAX_ENDPOINTS: usize = 8;
+
+/// Removes the headers with which only a picker says which endpoint a request gets.
+pub(super) fn remove_claims(headers: &mut HeaderMap) {
+    let names = headers.keys().filter(|name| {
+        let name = name.as_str().as_bytes();
+        let start = name.get(..DESTINATION.len()).unwrap_or_default();
+        // Model servers may read underscores as dashes.
+        let is_same = |(a, b): (&u8, u8)| *a == b || *a == b'_' && b == b'-';
+        start.len() == DESTINATION.len() && start.iter().zip(DESTINATION.bytes()).all(is_same)
+    });
+    let names: Vec<_> = names.cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Returns the endpoints of a choice, in order: those of the header, or else those of the metadata. An entry that is no
+/// address is skipped.
+pub(super) fn chosen(
+    response: Option<&CommonResponse>,
+    metadata: Option<&Struct>,
+) -> Vec<SocketAddr> {
+    let changes = response.and_then(|response| response.header_mutation.as_ref());
+    let header = changes.and_then(|changes| headers::value(changes, DESTINATION));
+    let in_metadata = || metadata?.part(NAMESPACE)?.text(DESTINATION);
+    let list = header.or_else(in_metadata).unwrap_or_default();
+    let entries = list.split(',').take(MAX_ENDPOINTS);
+    entries
+        .filter_map(|entry| entry.trim().parse().ok())
+        .collect()
+}
+
+/// Returns the metadata with the endpoint that responded.
+pub(super) fn served(endpoint: SocketAddr) -> Metadata {
+    let part = Struct {
+        fields: [(SERVED.to_owned(), Value::text(endpoint.to_string()))].into(),
+    };
+    Metadata {
+        filter_metadata: [(NAMESPACE.to_owned(), part)].into(),
+    }
+}
+
+/// Metadata with the choice of a picker, for tests.
+#[cfg(test)]
+pub(super) fn metadata(list: &str) -> Struct {
+    use super::message::Kind;
+
+    let part = Struct {
+        fields: [(DESTINATION.to_owned(), Value::text(list.to_owned()))].into(),
+    };
+    let part = Value {
+        kind: Some(Kind::Struct(part)),
+    };
+    Struct {
+        fields: [(NAMESPACE.to_owned(), part)].into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::{HeaderName, HeaderValue};
+
+    use super::super::message::{Header, HeaderMutation, HeaderOption};
+    use super::*;
+
+    fn response(list: &str) -> CommonResponse {
+        let header = Header {
+            key: "X-Gateway-Destination-Endpoint".to_owned(),
+            value: String::new(),
+            raw_value: Bytes::copy_from_slice(list.as_bytes()),
+        };
+        let option = HeaderOption {
+            header: Some(header),
+            ..HeaderOption::default()
+        };
+        CommonResponse {
+            header_mutation: Some(HeaderMutation {
+                set_headers: vec![option],
+                remove_headers: Vec::new(),
+            }),
+            ..CommonResponse::default()
+        }
+    }
+
+    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter().map(|entry| entry.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn choice_is_a_list_of_addresses() {
+        let of = |list: &str| chosen(Some(&response(list)), None);
+        assert_eq!(of("10.0.0.1:8000"), addresses(&["10.0.0.1:8000"]));
+        let two = addresses(&["10.0.0.1:80", "[fd00::1]:8000"]);
+        assert_eq!(of("10.0.0.1:80, [fd00::1]:8000"), two);
+        for list in [
+            "",
+            ",",
+            "10.0.0.1",
+            "pod:8000",
+            "10.0.0.1:99999",
+            "10.0.0.1:80x",
+        ] {
+            assert!(of(list).is_empty(), "{list}");
+        }
+        assert_eq!(of("pod:1,10.0.0.2:80"), addresses(&["10.0.0.2:80"]));
+        assert_eq!(of(&"10.0.0.1:80,".repeat(20)).len(), MAX_ENDPOINTS);
+    }
+
+    #[test]
+    fn choice_is_in_metadata_unless_it_is_in_a_header() {
+        let other = metadata("10.0.0.2:80");
+        assert_eq!(chosen(None, Some(&other)), addresses(&["10.0.0.2:80"]));
+        let both = chosen(Some(&response("10.0.0.1:80")), Some(&other));
+        assert_eq!(both, addresses(&["10.0.0.1:80"]));
+        assert!(chosen(None, None).is_empty());
+        assert!(chosen(None, Some(&Struct::default())).is_empty());
+    }
+
+    #[test]
+    fn claims_of_clients_are_removed_in_any_spelling() {
+        let names = [
+            "x-gateway-destination-endpoint",
+            "x-gateway-destination-endpoint-subset",
+            "x_gateway_destination_endpoint",
+            "x-gateway-destination_endpoint-served",
+            "x-gateway-destination",
+            "x-gateway-destination-endpoin",
+        ];
+        let mut headers = HeaderMap::new();
+        for name in names {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        remove_claims(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            ["x-gateway-destination", "x-gateway-destination-endpoin"]
+        );
+    }
+
+    #[test]
+    fn served_endpoint_is_in_the_metadata_of_the_protocol() {
+        let metadata = served(([10, 0, 0, 1], 8000).into());
+        let part = &metadata.filter_metadata["envoy.lb"];
+        assert_eq!(part.text(SERVED), Some("10.0.0.1:8000"));
+    }
+}

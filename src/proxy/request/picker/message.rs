@@ -1,0 +1,343 @@
+//! The messages of `envoy.service.ext_proc.v3.ExternalProcessor`, with only the fields that the proxy uses. Unknown fields
+//! are skipped, so that a picker may send more.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::{Message, Oneof};
+
+/// `FULL_DUPLEX_STREAMED` of `envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode`.
+pub(super) const FULL_DUPLEX_STREAMED: i32 = 4;
+
+/// `envoy.service.ext_proc.v3.ProcessingRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ProcessingRequest {
+    #[prost(oneof = "Sent", tags = "2, 3, 4, 5")]
+    pub(super) sent: Option<Sent>,
+    #[prost(message, optional, tag = "8")]
+    pub(super) metadata_context: Option<Metadata>,
+    /// Of the first message.
+    #[prost(message, optional, tag = "11")]
+    pub(super) protocol_config: Option<ProtocolConfiguration>,
+}
+
+/// `envoy.service.ext_proc.v3.ProcessingRequest.request`.
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Sent {
+    #[prost(message, tag = "2")]
+    RequestHeaders(HttpHeaders),
+    #[prost(message, tag = "3")]
+    ResponseHeaders(HttpHeaders),
+    #[prost(message, tag = "4")]
+    RequestBody(HttpBody),
+    #[prost(message, tag = "5")]
+    ResponseBody(HttpBody),
+}
+
+/// `envoy.service.ext_proc.v3.ProtocolConfiguration`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ProtocolConfiguration {
+    #[prost(int32, tag = "1")]
+    pub(super) request_body_mode: i32,
+    #[prost(int32, tag = "2")]
+    pub(super) response_body_mode: i32,
+    #[prost(bool, tag = "3")]
+    pub(super) send_body_without_waiting_for_header_response: bool,
+}
+
+/// `envoy.service.ext_proc.v3.HttpHeaders`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HttpHeaders {
+    #[prost(message, optional, tag = "1")]
+    pub(super) headers: Option<HeaderList>,
+    #[prost(bool, tag = "3")]
+    pub(super) end_of_stream: bool,
+}
+
+/// `envoy.service.ext_proc.v3.HttpBody`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HttpBody {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) body: Bytes,
+    #[prost(bool, tag = "2")]
+    pub(super) end_of_stream: bool,
+}
+
+/// `envoy.config.core.v3.HeaderMap`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeaderList {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) headers: Vec<Header>,
+}
+
+/// `envoy.config.core.v3.HeaderValue`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Header {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(string, tag = "2")]
+    pub(super) value: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) raw_value: Bytes,
+}
+
+/// `envoy.config.core.v3.Metadata`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Metadata {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub(super) filter_metadata: BTreeMap<String, Struct>,
+}
+
+/// `google.protobuf.Struct`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Struct {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub(super) fields: BTreeMap<String, Value>,
+}
+
+/// `google.protobuf.Value`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Value {
+    #[prost(oneof = "Kind", tags = "3, 5")]
+    pub(super) kind: Option<Kind>,
+}
+
+/// `google.protobuf.Value.kind`.
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Kind {
+    #[prost(string, tag = "3")]
+    Text(String),
+    #[prost(message, tag = "5")]
+    Struct(Struct),
+}
+
+/// `envoy.service.ext_proc.v3.ProcessingResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ProcessingResponse {
+    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5, 6, 7")]
+    pub(super) answer: Option<Answer>,
+    #[prost(message, optional, tag = "8")]
+    pub(super) dynamic_metadata: Option<Struct>,
+}
+
+/// `envoy.service.ext_proc.v3.ProcessingResponse.response`.
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Answer {
+    #[prost(message, tag = "1")]
+    RequestHeaders(CommonAnswer),
+    #[prost(message, tag = "2")]
+    ResponseHeaders(CommonAnswer),
+    #[prost(message, tag = "3")]
+    RequestBody(CommonAnswer),
+    #[prost(message, tag = "4")]
+    ResponseBody(CommonAnswer),
+    #[prost(message, tag = "5")]
+    RequestTrailers(TrailersAnswer),
+    #[prost(message, tag = "6")]
+    ResponseTrailers(TrailersAnswer),
+    #[prost(message, tag = "7")]
+    Immediate(ImmediateResponse),
+}
+
+/// `envoy.service.ext_proc.v3.HeadersResponse` and `BodyResponse`, which have the same form.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CommonAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) response: Option<CommonResponse>,
+}
+
+/// `envoy.service.ext_proc.v3.TrailersResponse`, of which nothing is used: trailers are not sent.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TrailersAnswer {}
+
+/// `envoy.service.ext_proc.v3.CommonResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CommonResponse {
+    /// 1 replaces the body by one that is in the same message.
+    #[prost(int32, tag = "1")]
+    pub(super) status: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(super) header_mutation: Option<HeaderMutation>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) body_mutation: Option<BodyMutation>,
+}
+
+/// `envoy.service.ext_proc.v3.HeaderMutation`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeaderMutation {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) set_headers: Vec<HeaderOption>,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) remove_headers: Vec<String>,
+}
+
+/// `envoy.config.core.v3.HeaderValueOption`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeaderOption {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) append: Option<BoolValue>,
+    #[prost(int32, tag = "3")]
+    pub(super) append_action: i32,
+}
+
+/// `google.protobuf.BoolValue`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BoolValue {
+    #[prost(bool, tag = "1")]
+    pub(super) value: bool,
+}
+
+/// `envoy.service.ext_proc.v3.BodyMutation`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BodyMutation {
+    #[prost(oneof = "Body", tags = "1, 2, 3")]
+    pub(super) body: Option<Body>,
+}
+
+/// `envoy.service.ext_proc.v3.BodyMutation.mutation`.
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum Body {
+    /// Of another mode.
+    #[prost(bytes = "bytes", tag = "1")]
+    Whole(Bytes),
+    /// Of another mode.
+    #[prost(bool, tag = "2")]
+    Clear(bool),
+    #[prost(message, tag = "3")]
+    Streamed(HttpBody),
+}
+
+/// `envoy.service.ext_proc.v3.ImmediateResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ImmediateResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) status: Option<HttpStatus>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) headers: Option<HeaderMutation>,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(super) body: Bytes,
+}
+
+/// `envoy.type.v3.HttpStatus`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HttpStatus {
+    #[prost(int32, tag = "1")]
+    pub(super) code: i32,
+}
+
+impl Value {
+    /// A string.
+    pub(super) fn text(text: String) -> Self {
+        Self {
+            kind: Some(Kind::Text(text)),
+        }
+    }
+}
+
+impl Struct {
+    /// Returns a field that is a string.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match self.fields.get(name)?.kind.as_ref()? {
+            Kind::Text(text) => Some(text),
+            Kind::Struct(_) => None,
+        }
+    }
+
+    /// Returns a field that has fields.
+    pub(super) fn part(&self, name: &str) -> Option<&Self> {
+        match self.fields.get(name)?.kind.as_ref()? {
+            Kind::Struct(part) => Some(part),
+            Kind::Text(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(message: &impl Message) -> Vec<u8> {
+        message.encode_to_vec()
+    }
+
+    /// Bytes that follow the numbers of the fields in the definition of the protocol, written by hand.
+    #[test]
+    fn messages_have_the_field_numbers_of_the_protocol() {
+        let header = Header {
+            key: "a".to_owned(),
+            value: String::new(),
+            raw_value: Bytes::from_static(b"b"),
+        };
+        let headers = HttpHeaders {
+            headers: Some(HeaderList {
+                headers: vec![header],
+            }),
+            end_of_stream: true,
+        };
+        let mut request = ProcessingRequest {
+            sent: Some(Sent::RequestHeaders(headers)),
+            metadata_context: None,
+            protocol_config: Some(ProtocolConfiguration {
+                request_body_mode: FULL_DUPLEX_STREAMED,
+                response_body_mode: FULL_DUPLEX_STREAMED,
+                send_body_without_waiting_for_header_response: true,
+            }),
+        };
+        let head = b"\x12\x0c\x0a\x08\x0a\x06\x0a\x01a\x1a\x01b\x18\x01";
+        let config = b"\x5a\x06\x08\x04\x10\x04\x18\x01";
+        assert_eq!(bytes(&request), [&head[..], config].concat());
+        request.protocol_config = None;
+        request.sent = Some(Sent::ResponseBody(HttpBody {
+            body: Bytes::from_static(b"x"),
+            end_of_stream: true,
+        }));
+        assert_eq!(bytes(&request), b"\x2a\x05\x0a\x01x\x10\x01");
+        let served = Struct {
+            fields: [("k".to_owned(), Value::text("v".to_owned()))].into(),
+        };
+        let metadata = Metadata {
+            filter_metadata: [("n".to_owned(), served)].into(),
+        };
+        // Field 1, an entry of a map: a key and a Struct, whose field 1 is an entry with a Value, whose field 3 is a string.
+        let expected = b"\x0a\x0f\x0a\x01n\x12\x0a\x0a\x08\x0a\x01k\x12\x03\x1a\x01v";
+        assert_eq!(bytes(&metadata), expected);
+    }
+
+    #[test]
+    fn answers_are_read_with_unknown_fields() {
+        let answer = |data: &'static [u8]| ProcessingResponse::decode(data).unwrap().answer;
+        // request_body { response { body_mutation { streamed_response { body: "x" end_of_stream: true } } } }
+        let read = answer(b"\x1a\x0b\x0a\x09\x1a\x07\x1a\x05\x0a\x01x\x10\x01");
+        let Some(Answer::RequestBody(CommonAnswer {
+            response: Some(response),
+        })) = read
+        else {
+            panic!("{read:?}");
+        };
+        let streamed = HttpBody {
+            body: Bytes::from_static(b"x"),
+            end_of_stream: true,
+        };
+        let body = response.body_mutation.unwrap().body;
+        assert_eq!(body, Some(Body::Streamed(streamed)));
+        // immediate_response { status { code: 429 } grpc_status { status: 8 } details: "d" }
+        let read = answer(b"\x3a\x0c\x0a\x03\x08\xad\x03\x22\x02\x08\x08\x2a\x01d");
+        let Some(Answer::Immediate(immediate)) = read else {
+            panic!("{read:?}");
+        };
+        assert_eq!(immediate.status, Some(HttpStatus { code: 429 }));
+        // An unknown oneof and a mode_override.
+        assert_eq!(answer(b"\x5a\x00\x4a\x02\x08\x01"), None);
+    }
+
+    #[test]
+    fn metadata_of_other_types_is_skipped() {
+        // fields { "a": number 1, "b": "t" }
+        let data = b"\x0a\x0e\x0a\x01a\x12\x09\x11\x00\x00\x00\x00\x00\x00\xf0\x3f\x0a\x08\x0a\x01b\x12\x03\x1a\x01t";
+        let read = Struct::decode(&data[..]).unwrap();
+        assert_eq!((read.text("a"), read.text("b")), (None, Some("t")));
+        assert_eq!(read.part("b"), None);
+    }
+}

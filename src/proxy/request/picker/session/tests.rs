@@ -1,0 +1,161 @@
+//! Pickers that stop in the middle of a request, on a clock that moves only while everyone waits.
+
+use std::cell::Cell;
+use std::future::{pending, poll_fn};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::super::destination;
+use super::super::message::{Answer, CommonAnswer, CommonResponse, ProcessingResponse};
+use super::super::outbox::OutboxBody;
+use super::*;
+use crate::proxy::worker_state::budget::Budget;
+
+/// As much as waits for a picker that reads nothing.
+const PART: usize = WINDOW;
+
+/// A body with this number of parts, which then stalls.
+struct Parts(usize);
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(left) = self.0.checked_sub(1) else {
+            return Poll::Pending;
+        };
+        self.0 = left;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![0; PART])))))
+    }
+}
+
+fn body(parts: usize) -> RequestBody {
+    let client = IpAddr::from([192, 0, 2, 1]);
+    let share = Budget::of_worker(1).share(client);
+    RequestBody::derived(Box::new(Parts(parts)), &share)
+}
+
+/// Begins a session with a picker that reads nothing and says nothing.
+fn begin(body: RequestBody, fails_open: bool) -> Session {
+    let timeouts = PickerTimeouts::default();
+    let call = Call::unanswered(|_| pending());
+    Session::new(call, (HeaderList::default(), body), fails_open, timeouts)
+}
+
+fn answer(answer: impl FnOnce(CommonAnswer) -> Answer) -> ProcessingResponse {
+    let common = CommonAnswer {
+        response: Some(CommonResponse::default()),
+    };
+    ProcessingResponse {
+        answer: Some(answer(common)),
+        dynamic_metadata: None,
+    }
+}
+
+/// Returns what becomes of the head of the request.
+async fn head(session: &mut Session) -> Head {
+    match poll_fn(|cx| session.poll_request_head(cx)).await {
+        Outcome::Head(head) => head,
+        Outcome::Immediate(_) | Outcome::ClientFailed => panic!("another outcome"),
+    }
+}
+
+fn assert_is_limit(time: Duration) {
+    let limit = PickerTimeouts::default().answer;
+    let most = limit + Duration::from_secs(1);
+    assert!((limit..most).contains(&time), "{time:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn picker_that_does_not_answer_has_failed() {
+    for (fails_open, expected) in [(true, Head::Passed), (false, Head::Failed)] {
+        let begun = Instant::now();
+        let mut session = begin(RequestBody::Empty, fails_open);
+        assert_eq!(head(&mut session).await, expected);
+        assert!(session.has_failed());
+        assert_is_limit(begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn picker_that_does_not_read_the_request_has_failed() {
+    for fails_open in [true, false] {
+        let begun = Instant::now();
+        let mut session = begin(body(2), fails_open);
+        session.protocol.answer(answer(Answer::RequestHeaders));
+        assert!(matches!(head(&mut session).await, Head::Answered(_)));
+        // The first part of the original, or an error.
+        let frame = poll_fn(|cx| session.poll_request(cx)).await;
+        assert_eq!(frame.map(|frame| frame.is_ok()), Some(fails_open));
+        assert!(session.has_failed());
+        assert_is_limit(begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn picker_that_does_not_read_the_response_has_failed() {
+    for fails_open in [true, false] {
+        let begun = Instant::now();
+        let mut session = begin(RequestBody::Empty, fails_open);
+        session.protocol.answer(answer(Answer::RequestHeaders));
+        assert!(matches!(head(&mut session).await, Head::Answered(_)));
+        let served = destination::served(([192, 0, 2, 2], 80).into());
+        session.response_head(HeaderList::default(), true, served);
+        session.protocol.answer(answer(Answer::ResponseHeaders));
+        session.response_data(Bytes::from(vec![0; PART]), false);
+        assert!(!session.has_room());
+        let closed = poll_fn(|cx| {
+            while session.advance(cx) {}
+            match session.protocol.is_open() {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        });
+        closed.await;
+        assert_eq!(session.is_response_passed(), fails_open);
+        assert_eq!(session.has_response_failed(), !fails_open);
+        assert_is_limit(begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_may_be_slower_than_the_picker() {
+    let mut session = begin(body(0), false);
+    session.protocol.answer(answer(Answer::RequestHeaders));
+    assert!(matches!(head(&mut session).await, Head::Answered(_)));
+    let frame = poll_fn(|cx| session.poll_request(cx));
+    let frame = timeout(Duration::from_secs(3600), frame).await;
+    assert!(frame.is_err(), "the picker owes nothing");
+    assert!(!session.has_failed());
+}
+
+/// Reads all that it is sent, after a while. Adds up the bytes.
+async fn read_late(mut body: OutboxBody, count: Rc<Cell<usize>>) {
+    // The clock of the test: everyone waits for the reader meanwhile.
+    sleep(Duration::from_secs(1)).await;
+    while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        count.set(count.get() + length);
+    }
+}
+
+/// A reader that takes all that waits at once leaves nothing that would wake the session again.
+#[tokio::test(start_paused = true)]
+async fn client_is_read_on_once_the_picker_has_read_all_that_waits() {
+    const PARTS: usize = 3;
+    let count = Rc::new(Cell::new(0));
+    let counted = count.clone();
+    let call = Call::unanswered(|body| read_late(body, counted));
+    let request = (HeaderList::default(), body(PARTS));
+    let mut session = Session::new(call, request, false, PickerTimeouts::default());
+    let outcome = poll_fn(|cx| session.poll_request_head(cx));
+    let outcome = timeout(Duration::from_secs(10), outcome).await;
+    assert!(outcome.is_err(), "the picker says nothing");
+    assert!(count.get() > PARTS * PART, "{} bytes", count.get());
+}

@@ -1,0 +1,167 @@
+//! A picker that ends its part at each phase of a request, in each way.
+
+use serde_json::json;
+
+use super::server::{Act, Phase, Picker, Script};
+use super::{Outcome, clients, model, objects, pool, post, rule, serve};
+use crate::origin::{Origin, full};
+use crate::scene::Scene;
+
+const BODY: &str = "a body of a request";
+
+const PHASES: [Phase; 10] = [
+    Phase::RequestHead,
+    Phase::RequestEnd,
+    Phase::HeadAnswered,
+    Phase::PartReturned,
+    Phase::RequestReturned,
+    Phase::ResponseHead,
+    Phase::ResponseHeadAnswered,
+    Phase::ResponseEnd,
+    Phase::ResponsePartReturned,
+    Phase::ResponseReturned,
+];
+
+/// Returns the outcomes that are right.
+fn expected(phase: Phase, act: Act, fails_open: bool) -> Vec<Outcome> {
+    let whole = || vec![Outcome::Whole(200, BODY.to_owned())];
+    let refused = |status| vec![Outcome::Whole(status, String::new())];
+    let broken = || vec![Outcome::Broken(200)];
+    match (act, phase) {
+        (_, Phase::ResponseReturned) => whole(),
+        (Act::Immediate, Phase::ResponseHeadAnswered)
+        | (Act::Immediate, Phase::ResponseEnd | Phase::ResponsePartReturned) => {
+            // Whether the client has the head by then is not known.
+            [refused(429), broken()].concat()
+        }
+        (Act::Immediate, _) => refused(429),
+        // The rest of the original cannot follow what was returned.
+        (_, Phase::ResponsePartReturned) => broken(),
+        (Act::Close, Phase::PartReturned) if !fails_open => refused(503),
+        (Act::Close, _) => whole(),
+        _ if fails_open => whole(),
+        (_, Phase::ResponseHeadAnswered | Phase::ResponseEnd) => broken(),
+        _ => refused(503),
+    }
+}
+
+fn stopping(list: &str, phase: Phase, act: Act) -> Script {
+    Script {
+        stop: Some((phase, act)),
+        piece: 7,
+        ..Script::choosing(list)
+    }
+}
+
+#[tokio::test]
+async fn every_request_has_the_right_outcome_wherever_the_picker_ends() {
+    let models = [model("a").await, model("b").await];
+    let addresses = [models[0].address, models[1].address];
+    let list = addresses[0].to_string();
+    let picker = Picker::start(Script::choosing(&list)).await;
+    let scene = serve(&picker, &addresses);
+    for act in [
+        Act::Immediate,
+        Act::Close,
+        Act::Fail,
+        Act::Reset,
+        Act::Violate,
+    ] {
+        for phase in PHASES {
+            // A reset takes with it what was said before and is not sent yet.
+            if act == Act::Reset && phase >= Phase::ResponseHeadAnswered {
+                continue;
+            }
+            picker.follow(stopping(&list, phase, act));
+            for (path, fails_open) in [("/open", true), ("/close", false)] {
+                for mut client in clients(&scene).await {
+                    let outcome = post(&mut client, path, full(BODY)).await;
+                    let right = expected(phase, act, fails_open);
+                    assert!(
+                        right.contains(&outcome),
+                        "{act:?} {phase:?} {path}: {outcome:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn request_without_a_body_has_the_right_outcome_too() {
+    let models = [model("a").await];
+    let addresses = [models[0].address];
+    let list = addresses[0].to_string();
+    let picker = Picker::start(Script::choosing(&list)).await;
+    let scene = serve(&picker, &addresses);
+    for (phase, act, open, close) in [
+        (Phase::RequestHead, Act::Immediate, 429, 429),
+        (Phase::RequestHead, Act::Close, 200, 200),
+        (Phase::RequestHead, Act::Fail, 200, 503),
+        (Phase::RequestReturned, Act::Close, 200, 200),
+        (Phase::RequestReturned, Act::Fail, 200, 503),
+        (Phase::ResponseHead, Act::Immediate, 429, 429),
+        (Phase::ResponseHead, Act::Fail, 200, 503),
+    ] {
+        picker.follow(stopping(&list, phase, act));
+        for mut client in clients(&scene).await {
+            let statuses = [
+                client.get("a.com", "/open").await.status,
+                client.get("a.com", "/close").await.status,
+            ];
+            assert_eq!(statuses, [open, close], "{phase:?} {act:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn request_ends_with_its_timeout_if_the_picker_stalls() {
+    let models = [model("a").await];
+    let addresses = [models[0].address];
+    let list = addresses[0].to_string();
+    let picker = Picker::start(Script::choosing(&list)).await;
+    let mut limited = rule("/", "open");
+    limited["timeouts"] = json!({"request": "500ms"});
+    let objects = objects(&[picker.origin.address])
+        .with(pool("open", &addresses, "epp", "FailOpen").to_string());
+    let scene = Scene::start(&objects.route("route", &[limited]));
+    let late = Outcome::Whole(504, String::new());
+    for (phase, right) in [
+        (Phase::RequestHead, vec![late.clone()]),
+        (Phase::HeadAnswered, vec![late.clone()]),
+        (Phase::ResponseHead, vec![late.clone()]),
+        // On a slow machine, the time is over before the head is there.
+        (
+            Phase::ResponsePartReturned,
+            vec![Outcome::Broken(200), late],
+        ),
+    ] {
+        picker.follow(stopping(&list, phase, Act::Stall));
+        for mut client in clients(&scene).await {
+            let outcome = post(&mut client, "/", full(BODY)).await;
+            assert!(right.contains(&outcome), "{phase:?}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn picker_that_cannot_be_reached_has_failed() {
+    let models = [model("a").await];
+    let addresses = [models[0].address];
+    let picker = Picker::start(Script::choosing("")).await;
+    let mut scene = serve(&picker, &addresses);
+    drop(picker);
+    for endpoints in [&[][..], &[Origin::dead()]] {
+        let objects = objects(endpoints)
+            .with(pool("open", &addresses, "epp", "FailOpen").to_string())
+            .with(pool("close", &addresses, "epp", "FailClose").to_string());
+        let rules = [rule("/open", "open"), rule("/close", "close")];
+        scene.replace(&objects.route("route", &rules)).await;
+        for mut client in clients(&scene).await {
+            let open = post(&mut client, "/open", full(BODY)).await;
+            assert_eq!(open, Outcome::Whole(200, BODY.to_owned()));
+            let close = post(&mut client, "/close", full(BODY)).await;
+            assert_eq!(close, Outcome::Whole(503, String::new()));
+        }
+    }
+}
