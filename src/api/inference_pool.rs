@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use super::reference::{Found, ReferenceField, Role};
+use super::reference::{Found, ReferenceField, Role, service_kind};
 use crate::ir::sharing::Text;
 
 /// Group of the Inference Extension.
@@ -74,10 +74,6 @@ pub struct EndpointPickerRef {
     /// `FailOpen` or `FailClose` (the default): what happens to requests while the picker cannot be reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_mode: Option<String>,
-}
-
-fn service_kind() -> Text {
-    "Service".into()
 }
 
 impl InferencePoolSpec {

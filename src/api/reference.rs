@@ -20,7 +20,7 @@ fn gateway_kind() -> Text {
     "Gateway".into()
 }
 
-fn service_kind() -> Text {
+pub(super) fn service_kind() -> Text {
     "Service".into()
 }
 

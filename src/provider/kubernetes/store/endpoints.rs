@@ -1,5 +1,5 @@
 //! Endpoints where requests found none wait for the policies that are older, as all does that can make something served. Owns
-//! that nothing else of EndpointSlices and Pods waits: endpoints that are gone get no requests, and those that join others do.
+//! that nothing else of EndpointSlices and Pods waits: removed endpoints get no requests, and those that join others do.
 
 use std::collections::BTreeSet;
 use std::iter;

@@ -136,7 +136,7 @@ fn endpoints_do_not_join_others_that_wait() {
 fn first_endpoints_of_a_port_wait_and_those_that_are_gone_get_no_requests() {
     let mut store = serving(vec![slice("one", &["http"], &[(1, ready())])]);
     let both = ["http", "grpc"];
-    // Endpoint 1 is gone.
+    // Endpoint 1 is removed.
     assert!(apply(&mut store, slice("one", &both, &[(2, ready())])));
     assert_eq!(served(&store, "one", "http"), ["2"]);
     assert!(served(&store, "one", "grpc").is_empty());
@@ -234,7 +234,7 @@ fn first_pod_of_a_release_waits_and_others_do_not() {
     assert!(store.release(Instant::now()));
     let now = published_pods(&store);
     assert!(now.len() == 4 && now.iter().all(|(_, is_ready)| *is_ready));
-    // A pod that is gone gets no requests.
+    // A deleted pod gets no requests.
     assert!(apply(&mut store, pod(3, "new", false)));
     assert!(store.apply(scope, deleted("4")));
     assert!(!apply(&mut store, pod(3, "new", true)));
