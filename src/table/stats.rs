@@ -97,8 +97,6 @@ named! {
         Picked = "picked",
         /// It responds to the client itself.
         Responded = "responded",
-        /// It has ended its call without a word: the request is balanced.
-        Passed = "passed",
         /// It has failed, and the request is balanced.
         FailedOpen = "failed_open",
         /// It has failed, and the request is refused.

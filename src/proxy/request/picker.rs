@@ -81,7 +81,7 @@ pub(super) async fn pick(
         }
         match asked? {
             Asked::Respond(response) => return Ok(Some(response)),
-            Asked::Go(asked) | Asked::Balance(_, asked) => *picking = Some(asked),
+            Asked::Go(asked) | Asked::Balance(asked) => *picking = Some(asked),
         }
     }
     if let Some(picking) = picking {
@@ -94,8 +94,8 @@ pub(super) async fn pick(
 enum Asked {
     /// An endpoint.
     Go(Box<Picking>),
-    /// Nothing: the request is balanced.
-    Balance(PickResult, Box<Picking>),
+    /// No endpoint: the request is balanced.
+    Balance(Box<Picking>),
     /// Its own response.
     Respond(LocalResponse),
 }
@@ -104,7 +104,7 @@ enum Asked {
 fn result_of(asked: &Result<Asked, Error>) -> Option<PickResult> {
     match asked {
         Ok(Asked::Go(_)) => Some(PickResult::Picked),
-        Ok(Asked::Balance(result, _)) => Some(*result),
+        Ok(Asked::Balance(_)) => Some(PickResult::FailedOpen),
         Ok(Asked::Respond(_)) => Some(PickResult::Responded),
         Err(Error::PickerUnavailable) => Some(PickResult::Refused),
         Err(_) => None,
@@ -118,10 +118,7 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
     let server = picker.server.as_ref();
     let Some(call) = server.and_then(|server| Call::new(client, server, span)) else {
         return match fails_open {
-            true => Ok(Asked::Balance(
-                PickResult::FailedOpen,
-                Box::new(Picking::none()),
-            )),
+            true => Ok(Asked::Balance(Box::new(Picking::none()))),
             false => Err(Error::PickerUnavailable),
         };
     };
@@ -148,15 +145,11 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         Outcome::ClientFailed => return Err(Error::Send(SendError::RequestBody)),
         Outcome::Head(Head::Answered(answer)) => *answer,
         Outcome::Head(Head::Passed) => {
-            let result = match session.borrow().has_failed() {
-                true => PickResult::FailedOpen,
-                false => PickResult::Passed,
-            };
             if has_body {
                 let original = session.borrow_mut().take_original();
                 exchange.body = original.ok_or(Error::PickerUnavailable)?;
             }
-            return Ok(Asked::Balance(result, Box::new(Picking::none())));
+            return Ok(Asked::Balance(Box::new(Picking::none())));
         }
         Outcome::Head(Head::Failed | Head::Waiting) => return Err(Error::PickerUnavailable),
     };
@@ -176,7 +169,7 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
     });
     Ok(match has_choice {
         true => Asked::Go(picking),
-        false => Asked::Balance(PickResult::FailedOpen, picking),
+        false => Asked::Balance(picking),
     })
 }
 

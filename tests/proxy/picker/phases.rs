@@ -37,7 +37,12 @@ fn expected(phase: Phase, act: Act, fails_open: bool) -> Vec<Outcome> {
         (Act::Immediate, _) => refused(429),
         // The rest of the original cannot follow what was returned.
         (_, Phase::ResponsePartReturned) => broken(),
-        (Act::Close, Phase::PartReturned) if !fails_open => refused(503),
+        // It has not chosen, or the rest of the original cannot follow.
+        (Act::Close, Phase::RequestHead | Phase::RequestEnd | Phase::PartReturned)
+            if !fails_open =>
+        {
+            refused(503)
+        }
         (Act::Close, _) => whole(),
         _ if fails_open => whole(),
         (_, Phase::ResponseHeadAnswered | Phase::ResponseEnd) => broken(),
@@ -96,7 +101,7 @@ async fn request_without_a_body_has_the_right_outcome_too() {
     let scene = serve(&picker, &addresses);
     for (phase, act, open, close) in [
         (Phase::RequestHead, Act::Immediate, 429, 429),
-        (Phase::RequestHead, Act::Close, 200, 200),
+        (Phase::RequestHead, Act::Close, 200, 503),
         (Phase::RequestHead, Act::Fail, 200, 503),
         (Phase::RequestReturned, Act::Close, 200, 200),
         (Phase::RequestReturned, Act::Fail, 200, 503),

@@ -69,7 +69,7 @@ pub(super) enum Part {
 /// How the picker has ended the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Close {
-    /// With the status OK: the request goes on without it.
+    /// With the status OK: once it has answered the head of the request, the rest goes on without it.
     Clean,
     /// In any other way.
     Failed,
@@ -129,7 +129,6 @@ pub(super) struct Protocol {
     served: Option<Metadata>,
     immediate: Option<Box<ImmediateResponse>>,
     is_open: bool,
-    has_failed: bool,
 }
 
 impl Protocol {
@@ -144,7 +143,6 @@ impl Protocol {
             served: None,
             immediate: None,
             is_open: true,
-            has_failed: false,
         }
     }
 
@@ -294,11 +292,12 @@ impl Protocol {
         }
     }
 
-    /// The stream has ended, or must end: the picker answers nothing more.
+    /// The stream has ended, or must end: the picker answers nothing more. One that has not answered the head of the request
+    /// has failed, however it ends: the protocol says that it chooses an endpoint or responds itself.
     pub(super) fn close(&mut self, close: Close) {
         if mem::replace(&mut self.is_open, false) {
-            self.has_failed = close == Close::Failed;
-            let passes = close == Close::Clean || self.fails_open;
+            let has_answered = self.request.answered != Progress::Nothing;
+            let passes = self.fails_open || close == Close::Clean && has_answered;
             self.request.close(passes);
             self.response.close(passes);
             self.messages.clear();
@@ -349,11 +348,6 @@ impl Protocol {
             && flow.answered == Progress::Ended
             && flow.parts.is_empty()
             && flow.trailers.is_none()
-    }
-
-    /// Reports whether the stream has ended in another way than with OK.
-    pub(super) fn has_failed(&self) -> bool {
-        self.has_failed
     }
 
     /// Reports whether a message goes on as it was.

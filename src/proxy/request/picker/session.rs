@@ -165,11 +165,6 @@ impl Session {
         self.has_client_failed
     }
 
-    /// Reports whether the picker has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.protocol.has_failed()
-    }
-
     /// Reports whether the request may go on without a picker that has failed.
     pub(super) fn fails_open(&self) -> bool {
         self.protocol.fails_open()
