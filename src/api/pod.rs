@@ -1,5 +1,5 @@
-//! Pod, with the fields that define endpoints: labels, ports of containers, the ports that it serves of a pool, addresses and
-//! readiness. Other fields are not read, so that a change of them does not change the object.
+//! Pod, with the fields that define endpoints: labels, ports of containers, the ports that it serves of a pool, addresses,
+//! readiness and whether it has ended. Other fields are not read, so that a change of them does not change the object.
 
 use std::collections::BTreeMap;
 
@@ -71,6 +71,14 @@ pub struct PodStatus {
         serialize_with = "as_conditions"
     )]
     pub is_ready: bool,
+    /// Whether the phase is `Succeeded` or `Failed`. Another pod may have the address by then.
+    #[serde(
+        rename = "phase",
+        deserialize_with = "ended_phase",
+        serialize_with = "as_phase",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub has_ended: bool,
     /// The first address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
@@ -130,4 +138,18 @@ fn as_conditions<S: serde::Serializer>(is_ready: &bool, serializer: S) -> Result
         status: if *is_ready { "True" } else { "False" }.to_owned(),
     };
     [ready].serialize(serializer)
+}
+
+fn ended_phase<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let phase: Option<String> = Option::deserialize(deserializer)?;
+    Ok(matches!(phase.as_deref(), Some("Succeeded" | "Failed")))
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde gives a reference to the field"
+)]
+fn as_phase<S: serde::Serializer>(has_ended: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    let phase = if *has_ended { "Failed" } else { "Running" };
+    phase.serialize(serializer)
 }

@@ -402,10 +402,16 @@ fn reads_status_of_pod_and_no_other_fields() {
     };
     let one = pod("a", "Running", "2024-05-01T10:00:00Z");
     assert_eq!(one, pod("b", "Pending", "2024-05-01T10:00:10Z"));
+    for phase in ["Succeeded", "Failed"] {
+        let Object::Pod(ended) = pod("a", phase, "2024-05-01T10:00:00Z") else {
+            panic!("not a pod")
+        };
+        assert!(ended.status.has_ended, "{phase}");
+    }
     let Object::Pod(pod) = one else {
         panic!("not a pod")
     };
-    assert!(pod.status.is_ready);
+    assert!(pod.status.is_ready && !pod.status.has_ended);
     assert_eq!(pod.status.pod_ip.as_deref(), Some("10.0.0.1"));
     let ports = pod.running_containers().flat_map(|it| &it.ports);
     let ports: Vec<_> = ports.map(|port| port.container_port).collect();

@@ -34,8 +34,11 @@ pub(super) fn state(pod: &Pod) -> Option<EndpointState> {
     }
 }
 
-/// Returns the first address of a pod.
+/// Returns the first address of a pod; `None` if it has none, or if it has ended.
 pub(super) fn address(pod: &Pod) -> Option<IpAddr> {
+    if pod.status.has_ended {
+        return None;
+    }
     let first = pod.status.pod_ips.first().map(|it| it.ip.as_str());
     first.or(pod.status.pod_ip.as_deref())?.parse().ok()
 }

@@ -317,7 +317,7 @@ fn gets_requests(pod: &Pod) -> bool {
 }
 
 fn has_address(pod: &Pod) -> bool {
-    pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty()
+    !pod.status.has_ended && (pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty())
 }
 
 /// Reports whether a version of a pod gets requests, whoever balances them, that the one before does not get.

@@ -132,6 +132,27 @@ fn pods_change_only_endpoints() {
 }
 
 #[test]
+fn pod_that_has_ended_cannot_be_chosen() {
+    for (phase, is_ready) in [
+        ("Succeeded", "False"),
+        ("Failed", "False"),
+        ("Failed", "True"),
+    ] {
+        let mut scene = Scene::new();
+        scene.translate();
+        scene.change("Pod", |pod| {
+            pod["status"]["phase"] = phase.into();
+            pod["status"]["conditions"][0]["status"] = is_ready.into();
+        });
+        let expected = Endpoints::Unready {
+            addresses: vec![],
+            unready: vec![address("10.0.0.2:8000")],
+        };
+        assert_eq!(backend(&scene.translate(), POOL).endpoints, expected);
+    }
+}
+
+#[test]
 fn pool_and_picker_are_served_while_a_route_refers_to_the_pool() {
     let mut scene = Scene::new();
     let first = scene.translate();
