@@ -107,6 +107,14 @@ impl<B: Replay> Exchange<B> {
         }
     }
 
+    /// Sends as much of the rest of the request as possible, as [`Self::poll_frame`] does, and reads nothing.
+    pub(super) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
+        match self {
+            Self::Http1(exchange) => exchange.send_rest(cx),
+            Self::Http2(exchange) => exchange.send_rest(cx),
+        }
+    }
+
     /// Returns the next frame of the response body.
     pub(super) fn poll_frame(
         &mut self,

@@ -123,6 +123,14 @@ impl<B: Replay> ResponseBody<B> {
         }
     }
 
+    /// Sends as much of the rest of the request as possible while the response is not read.
+    ///
+    /// # Errors
+    /// The body of the request has failed.
+    pub fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
+        self.exchange.send_rest(cx).map_err(BoxError::from)
+    }
+
     /// Gives back what it can of the read buffer while nobody takes the body. Returns the bytes that stay allocated.
     pub fn compact(&mut self) -> usize {
         self.exchange.compact()

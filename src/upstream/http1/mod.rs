@@ -361,9 +361,7 @@ impl<B: Replay> Exchange<B> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
-        if !(self.body_done || self.body.is_none()) || !self.queue.is_empty() {
-            self.drive_request(cx)?;
-        }
+        self.send_rest(cx)?;
         let Some(connection) = self.connection.as_mut() else {
             return Poll::Ready(None);
         };
@@ -388,6 +386,14 @@ impl<B: Replay> Exchange<B> {
                 Err(error) => return Poll::Ready(Some(Err(ExchangeError::Io(error.kind())))),
             }
         }
+    }
+
+    /// Sends as much of the request as possible, if any is left.
+    pub(super) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
+        if (self.body_done || self.body.is_none()) && self.queue.is_empty() {
+            return Ok(());
+        }
+        self.drive_request(cx)
     }
 
     /// Sends as much of the request as possible. Keeps a write error for later, since the backend may have responded

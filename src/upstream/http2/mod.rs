@@ -136,7 +136,7 @@ impl<B: Replay> Exchange<B> {
         cx: &mut Context<'_>,
         informational: Option<Informational<'_>>,
     ) -> Poll<Result<Head, ExchangeError>> {
-        self.drive_request(cx)?;
+        self.send_rest(cx)?;
         let response = self.response.as_mut().ok_or(ExchangeError::Truncated)?;
         // Informational heads first: h2 requires this order of its caller.
         while let Some(head) = ready!(response.poll_informational(cx)) {
@@ -270,7 +270,7 @@ impl<B: Replay> Exchange<B> {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ExchangeError>>> {
-        self.drive_request(cx)?;
+        self.send_rest(cx)?;
         let Some(incoming) = &mut self.incoming else {
             return Poll::Ready(None);
         };
@@ -299,7 +299,7 @@ impl<B: Replay> Exchange<B> {
 
     /// Sends as much of the request as possible. A backend that stops reading is not an error,
     /// since it may have responded.
-    fn drive_request(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
+    pub(super) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
         if self.outgoing.is_none() {
             return Ok(());
         }

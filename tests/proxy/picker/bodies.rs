@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -86,7 +87,7 @@ async fn body_of_another_length_is_framed_by_the_proxy() {
 #[tokio::test]
 async fn events_reach_the_client_when_they_are_sent() {
     let (events, mut bodies) = mpsc::unbounded_channel();
-    let server = Origin::new(move |request: http::Request<hyper::body::Incoming>| {
+    let server = Origin::new(move |request: http::Request<Incoming>| {
         let events = events.clone();
         async move {
             // The request has to be whole before its response begins.
@@ -115,13 +116,58 @@ async fn events_reach_the_client_when_they_are_sent() {
         for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
             let sent = sender.send(Frame::data(Bytes::from_static(event.as_bytes())));
             sent.await.expect("a reader");
-            let mut got = Vec::new();
-            while got.len() < event.len() {
-                let frame = timeout(TEST_TIMEOUT, response.body_mut().frame()).await;
-                let frame = frame.expect("in time").expect("a frame");
-                got.extend_from_slice(frame.expect("no error").data_ref().expect("data"));
+            assert_next(&mut response, event).await;
+        }
+        drop(sender);
+        assert!(whole(response).await.body.is_empty());
+    }
+}
+
+/// Reads the next bytes of a body.
+async fn assert_next(response: &mut Response<Incoming>, text: &str) {
+    let mut got = Vec::new();
+    while got.len() < text.len() {
+        let frame = timeout(TEST_TIMEOUT, response.body_mut().frame()).await;
+        let frame = frame.expect("in time").expect("a frame");
+        got.extend_from_slice(frame.expect("no error").data_ref().expect("data"));
+    }
+    assert_eq!(got, text.as_bytes());
+}
+
+#[tokio::test]
+async fn call_goes_on_in_both_directions() {
+    let server = Origin::new(|request: http::Request<Incoming>| async move {
+        let (sender, response) = stream();
+        let mut body = request.into_body();
+        tokio::spawn(async move {
+            while let Some(Ok(frame)) = body.frame().await {
+                // An error: the test has ended.
+                let _ = sender.send(frame).await;
             }
-            assert_eq!(got, event.as_bytes());
+        });
+        Response::new(response)
+    })
+    .await;
+    let picker = Picker::start(Script {
+        is_duplex: true,
+        ..Script::choosing(&server.address.to_string())
+    })
+    .await;
+    for protocol in ["http", H2C] {
+        let mut calls = pool("calls", &[server.address], "epp", "FailClose");
+        calls["spec"]["appProtocol"] = protocol.into();
+        let objects = objects(&[picker.origin.address]).with(calls.to_string());
+        let scene = Scene::start(&objects.route("route", &[rule("/", "calls")]));
+        let mut client = Client::http2(scene.at(80)).await;
+        let (sender, body) = stream();
+        let request = client.request(Method::POST, "a.com", "/");
+        let request = request.body(body).expect("a request");
+        // Before a byte of the request is sent.
+        let mut response = client.send(request).await.expect("a head");
+        for text in ["one", "two", "three"] {
+            let sent = sender.send(Frame::data(Bytes::from_static(text.as_bytes())));
+            sent.await.expect("a reader");
+            assert_next(&mut response, text).await;
         }
         drop(sender);
         assert!(whole(response).await.body.is_empty());
@@ -129,8 +175,43 @@ async fn events_reach_the_client_when_they_are_sent() {
 }
 
 #[tokio::test]
+async fn long_response_may_begin_before_a_long_request_has_ended() {
+    const PARTS: usize = 64;
+    let server = Origin::new(|request: http::Request<Incoming>| async move {
+        let (sender, response) = stream();
+        let request = tokio::spawn(request.into_body().collect());
+        tokio::spawn(async move {
+            let part = Bytes::from(vec![b'a'; 62_000]);
+            for _ in 0..PARTS {
+                // An error: the test has ended.
+                let _ = sender.send(Frame::data(part.clone())).await;
+            }
+            let request = request.await.expect("no panic").expect("a whole body");
+            let length = request.to_bytes().len().to_string();
+            let _ = sender.send(Frame::data(length.into())).await;
+        });
+        Response::new(response)
+    })
+    .await;
+    let picker = Picker::start(Script {
+        is_duplex: true,
+        ..Script::choosing(&server.address.to_string())
+    })
+    .await;
+    let scene = serve(&picker, &[server.address]);
+    let mut client = Client::http2(scene.at(80)).await;
+    let request = client.request(Method::POST, "a.com", "/close");
+    let request = request.body(full(vec![b'b'; 4 * MIB]));
+    let response = client.fetch(request.expect("a request")).await;
+    let length = (4 * MIB).to_string();
+    assert_eq!(response.status, 200);
+    assert_eq!(response.body.len(), PARTS * 62_000 + length.len());
+    assert!(response.text().ends_with(&length));
+}
+
+#[tokio::test]
 async fn trailers_follow_what_the_picker_returns() {
-    let server = Origin::new(|request: http::Request<hyper::body::Incoming>| async move {
+    let server = Origin::new(|request: http::Request<Incoming>| async move {
         let body = request.into_body().collect().await.expect("a whole body");
         let got = body.trailers().and_then(|it| it.get("x-request")).cloned();
         let mut trailers = HeaderMap::new();
@@ -193,7 +274,7 @@ async fn client_that_waits_for_a_100_gets_one() {
 
 #[tokio::test]
 async fn response_that_breaks_off_at_the_backend_breaks_off() {
-    let server = Origin::new(|request: http::Request<hyper::body::Incoming>| async move {
+    let server = Origin::new(|request: http::Request<Incoming>| async move {
         let _ = request.into_body().collect().await;
         let (sender, body) = stream();
         tokio::spawn(async move {

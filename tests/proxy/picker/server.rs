@@ -71,6 +71,8 @@ pub(crate) struct Script {
     pub(crate) headers: Vec<(&'static str, &'static str)>,
     /// Whether it answers while the body is sent, as for streams of events, instead of after its end.
     pub(crate) streams: bool,
+    /// Whether it answers each message before it reads the next one, in whatever order both bodies are sent.
+    pub(crate) is_duplex: bool,
     /// Maximum bytes of the parts that it returns.
     pub(crate) piece: usize,
     /// Text in bodies that it replaces by another one.
@@ -86,6 +88,7 @@ impl Script {
             in_metadata: false,
             headers: Vec::new(),
             streams: false,
+            is_duplex: false,
             piece: 62_000,
             rewrite: None,
             stop: None,
@@ -216,6 +219,9 @@ impl Script {
     }
 
     async fn follow(&self, stream: &mut Stream) -> Option<()> {
+        if self.is_duplex {
+            return self.echo(stream).await;
+        }
         let head = stream.next().await?.request_headers.expect("a head");
         self.at(Phase::RequestHead, stream).await?;
         let answer = Response {
@@ -245,6 +251,25 @@ impl Script {
         }
         self.at(Phase::RequestReturned, stream).await?;
         self.respond(stream).await
+    }
+
+    async fn echo(&self, stream: &mut Stream) -> Option<()> {
+        let returned = |part: Option<super::message::Body>| {
+            part.map(|part| body_answer(part.body, part.end_of_stream))
+        };
+        loop {
+            let next = stream.next().await?;
+            let of_request = next.request_headers.map(|_| self.changes(true));
+            let of_response = next.response_headers.map(|_| self.changes(false));
+            let answer = Response {
+                request_headers: of_request.map(head_answer),
+                response_headers: of_response.map(head_answer),
+                request_body: returned(next.request_body),
+                response_body: returned(next.response_body),
+                ..Response::default()
+            };
+            stream.send(answer).await;
+        }
     }
 
     async fn respond(&self, stream: &mut Stream) -> Option<()> {

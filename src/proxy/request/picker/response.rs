@@ -101,11 +101,13 @@ impl PickedResponse {
         self.sent.is_empty() && !self.sent.is_incomplete && self.pending.is_none()
     }
 
-    /// Moves what can be moved. Returns whether anything was.
+    /// Moves what can be moved. Returns whether anything was, be it by the backend, which polls the body of the request.
     fn advance(&mut self, body: &mut Source, cx: &mut Context<'_>) -> Result<bool, BoxError> {
+        let before = self.session.borrow().moves();
         let has_read = self.read(body, cx)?;
-        let has_moved = self.session.borrow_mut().advance(cx);
-        Ok(has_read || has_moved)
+        let mut session = self.session.borrow_mut();
+        session.advance(cx);
+        Ok(has_read || session.moves() != before)
     }
 
     /// Reads what the backend sends, which also sends it the rest of the request.
@@ -134,6 +136,11 @@ impl PickedResponse {
                     }
                 }
                 has_read = true;
+            } else if !self.is_source_ended {
+                // The picker may take the response only after the rest of the request.
+                let sent = body.send_rest(cx);
+                self.has_source_failed = sent.is_err();
+                sent?;
             }
             let mut session = self.session.borrow_mut();
             if !session.is_read() || !session.has_room() {

@@ -55,6 +55,8 @@ pub(super) struct Session {
     /// When the picker was last told something, has read something, or said something.
     since: Instant,
     deadline: Pin<Box<Sleep>>,
+    /// How often something has moved.
+    moves: u64,
 }
 
 impl Session {
@@ -78,6 +80,7 @@ impl Session {
             since,
             deadline: Box::pin(sleep_until(since + timeouts.connect)),
             timeouts,
+            moves: 0,
         }
     }
 
@@ -245,7 +248,14 @@ impl Session {
         let sent = self.send();
         let exchanged = self.exchange(cx);
         let timed_out = !exchanged && self.poll_time(cx);
-        read | sent | exchanged | timed_out
+        let has_moved = read | sent | exchanged | timed_out;
+        self.moves += u64::from(has_moved);
+        has_moved
+    }
+
+    /// Returns a number that is another one once something has moved, whoever has polled the session.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves
     }
 
     /// Reads the body of the client.
