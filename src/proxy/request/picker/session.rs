@@ -16,11 +16,13 @@ use super::message::{HeaderList, ImmediateResponse, Metadata};
 use super::protocol::{Close, Head, Part, Protocol, Side};
 use crate::ir::PickerTimeouts;
 use crate::proxy::body::request_body::RequestBody;
+use crate::proxy::worker_state::budget::{Held, Share};
 use crate::upstream::{BoxError, Replay};
 
 /// Returned bytes of a body that may wait before the picker has to wait.
 const WINDOW: usize = 64 * 1024;
-/// The same for the request once its response has begun: the rest of the request is before the response in the stream.
+/// The same for the request once its response has begun, if the client may hold that much: the rest of the request is before
+/// the response in the stream.
 const WINDOW_BEFORE_RESPONSE: usize = 1024 * 1024;
 /// Maximum bytes of a body that are kept, so that it can go on as it was if the picker ends before it returns any.
 pub(super) const MAX_REPLAY: usize = 1024 * 1024;
@@ -51,6 +53,8 @@ pub(super) struct Session {
     has_client_failed: bool,
     /// Whether the body of the client goes on from its first byte, if it goes on as it was.
     is_rewound: Option<bool>,
+    /// Memory of what was returned and not taken, as far as the client may hold it.
+    held: Held,
     timeouts: PickerTimeouts,
     /// When the picker was last told something, has read something, or said something.
     since: Instant,
@@ -60,10 +64,11 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Begins a session for a request with this head and body.
+    /// Begins a session for a request with this head and body. `share` is that of the client.
     pub(super) fn new(
         call: Call,
         (head, mut client): (HeaderList, RequestBody),
+        share: &Rc<Share>,
         fails_open: bool,
         timeouts: PickerTimeouts,
     ) -> Self {
@@ -77,6 +82,7 @@ impl Session {
             client,
             has_client_failed: false,
             is_rewound: None,
+            held: Held::none(share),
             since,
             deadline: Box::pin(sleep_until(since + timeouts.connect)),
             timeouts,
@@ -123,6 +129,7 @@ impl Session {
             if self.protocol.is_ended(Side::Request) {
                 // The original is not needed any more.
                 self.client.forget();
+                self.count();
             }
             match part {
                 Part::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
@@ -250,7 +257,14 @@ impl Session {
         let timed_out = !exchanged && self.poll_time(cx);
         let has_moved = read | sent | exchanged | timed_out;
         self.moves += u64::from(has_moved);
+        self.count();
         has_moved
+    }
+
+    /// Counts what was returned.
+    fn count(&mut self) {
+        let bytes = self.returned();
+        self.held.resize(bytes);
     }
 
     /// Returns a number that is another one once something has moved, whoever has polled the session.
@@ -309,7 +323,7 @@ impl Session {
     fn exchange(&mut self, cx: &mut Context<'_>) -> bool {
         let mut has_moved = false;
         while let Some(call) = &mut self.call
-            && has_window(&self.protocol)
+            && has_window(&self.protocol, &mut self.held)
         {
             let (was_open, waiting) = (call.has_begun(), call.waiting());
             let polled = call.poll(cx);
@@ -370,13 +384,15 @@ impl Session {
     }
 }
 
-/// Reports whether more answers may be read.
-fn has_window(protocol: &Protocol) -> bool {
-    let of_request = match protocol.has_begun(Side::Response) {
+/// Reports whether more answers may be read. `held` is the memory of those that wait.
+fn has_window(protocol: &Protocol, held: &mut Held) -> bool {
+    let [request, response] = [Side::Request, Side::Response].map(|side| protocol.queued(side));
+    let is_permitted = held.resize(request + response);
+    let of_request = match protocol.has_begun(Side::Response) && is_permitted {
         true => WINDOW_BEFORE_RESPONSE,
         false => WINDOW,
     };
-    protocol.queued(Side::Request) < of_request && protocol.queued(Side::Response) < WINDOW
+    request < of_request && response < WINDOW
 }
 
 /// Reports whether the picker waits for those who take what it has returned. A backend that has begun its response may

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::super::destination;
-use super::super::message::{Answer, CommonAnswer, CommonResponse, ProcessingResponse};
+use super::super::message::{
+    self, Answer, BodyMutation, CommonAnswer, CommonResponse, HttpBody, ProcessingResponse,
+};
 use super::super::outbox::OutboxBody;
 use super::*;
 use crate::proxy::worker_state::budget::Budget;
@@ -35,17 +37,20 @@ impl Body for Parts {
     }
 }
 
+fn share() -> Rc<Share> {
+    Budget::of_worker(1).share(IpAddr::from([192, 0, 2, 1]))
+}
+
 fn body(parts: usize) -> RequestBody {
-    let client = IpAddr::from([192, 0, 2, 1]);
-    let share = Budget::of_worker(1).share(client);
-    RequestBody::derived(Box::new(Parts(parts)), &share)
+    RequestBody::derived(Box::new(Parts(parts)), &share())
 }
 
 /// Begins a session with a picker that reads nothing and says nothing.
 fn begin(body: RequestBody, fails_open: bool) -> Session {
     let timeouts = PickerTimeouts::default();
     let call = Call::unanswered(|_| pending());
-    Session::new(call, (HeaderList::default(), body), fails_open, timeouts)
+    let request = (HeaderList::default(), body);
+    Session::new(call, request, &share(), fails_open, timeouts)
 }
 
 fn answer(answer: impl FnOnce(CommonAnswer) -> Answer) -> ProcessingResponse {
@@ -153,9 +158,63 @@ async fn client_is_read_on_once_the_picker_has_read_all_that_waits() {
     let counted = count.clone();
     let call = Call::unanswered(|body| read_late(body, counted));
     let request = (HeaderList::default(), body(PARTS));
-    let mut session = Session::new(call, request, false, PickerTimeouts::default());
+    let mut session = Session::new(call, request, &share(), false, PickerTimeouts::default());
     let outcome = poll_fn(|cx| session.poll_request_head(cx));
     let outcome = timeout(Duration::from_secs(10), outcome).await;
     assert!(outcome.is_err(), "the picker says nothing");
     assert!(count.get() > PARTS * PART, "{} bytes", count.get());
+}
+
+/// A part of the request that the picker returns.
+fn returned() -> ProcessingResponse {
+    let body = message::Body::Streamed(HttpBody {
+        body: Bytes::from(vec![0; PART]),
+        end_of_stream: false,
+    });
+    let response = CommonResponse {
+        body_mutation: Some(BodyMutation { body: Some(body) }),
+        ..CommonResponse::default()
+    };
+    let answer = Answer::RequestBody(CommonAnswer {
+        response: Some(response),
+    });
+    ProcessingResponse {
+        answer: Some(answer),
+        dynamic_metadata: None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn returned_request_is_memory_of_the_client() {
+    let budget = Budget::of_worker(1);
+    let share = budget.share(IpAddr::from([192, 0, 2, 1]));
+    let call = Call::unanswered(|_| pending());
+    let request = (HeaderList::default(), body(0));
+    let mut session = Session::new(call, request, &share, false, PickerTimeouts::default());
+    session.protocol.answer(answer(Answer::RequestHeaders));
+    session.protocol.answer(returned());
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    assert!(budget.held() > PART && budget.held() == session.returned());
+    // Too much until its response has begun.
+    let may_go_on = |session: &mut Session| has_window(&session.protocol, &mut session.held);
+    assert!(!may_go_on(&mut session));
+    let served = destination::served(([192, 0, 2, 2], 80).into());
+    session.response_head(HeaderList::default(), true, served);
+    assert!(may_go_on(&mut session));
+    // Other requests of the client hold what it may.
+    let (mut others, mut bytes) = (Held::none(&share), 0);
+    while others.resize(bytes + PART) {
+        bytes += PART;
+    }
+    session.protocol.answer(returned());
+    assert!(!may_go_on(&mut session));
+    drop(others);
+    assert!(may_go_on(&mut session));
+    assert_eq!(budget.held(), session.returned());
+    for _ in 0..2 {
+        let frame = poll_fn(|cx| session.poll_request(cx)).await;
+        assert!(frame.is_some_and(|frame| frame.is_ok()));
+    }
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    assert_eq!(budget.held(), 0);
 }
