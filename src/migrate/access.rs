@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::auth_server;
 use super::grants::grant;
+use super::hosts::asks_for_certificates;
 use super::model::{Ingress, Name};
 use super::report::Outcome::{Converted, DefaultAlready, NotPossible};
 use super::values::{Values, cidrs};
@@ -21,6 +22,7 @@ pub(super) fn sections(work: &mut Work<'_>, ingress: &Ingress, closed: bool) -> 
     closed |= !passwords(work, ingress, &mut sections);
     closed |= !servers(work, ingress, &mut sections);
     closed |= !certificates(work, ingress);
+    closed |= is_host_closed(work, ingress);
     satisfy(work, ingress, &sections);
     if closed {
         sections.insert("authorization".to_owned(), json!({"default": "Deny"}));
@@ -50,9 +52,9 @@ fn addresses(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, 
             }
             match cidrs(&values.list(name)) {
                 Ok(list) if list.is_empty() => {
-                    let text = "it is empty, so that ingress-nginx ignores it";
-                    work.report
-                        .ingress(&ingress.name, name, DefaultAlready, text);
+                    is_valid = false;
+                    let text = format!("it has no address: {CLOSED}, as in ingress-nginx");
+                    work.report.ingress(&ingress.name, name, NotPossible, text);
                 }
                 Ok(list) => {
                     rules[field] = json!(list);
@@ -161,6 +163,14 @@ fn servers(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Va
         };
         work.say(ingress, "enable-global-auth", DefaultAlready, text);
     }
+    // The server of an Ingress takes the place of that of the ConfigMap.
+    let is_global =
+        values.flag("enable-global-auth") != Some(false) && values.text("auth-url").is_none();
+    if work.controller.global_auth.is_some() && is_global {
+        let text = format!("global-auth-url of the ConfigMap is not converted: {CLOSED}");
+        work.say(ingress, "enable-global-auth", NotPossible, text);
+        return false;
+    }
     auth_server::convert(work, ingress, sections)
 }
 
@@ -175,8 +185,7 @@ fn certificates(work: &mut Work<'_>, ingress: &Ingress) -> bool {
         "auth-tls-pass-certificate-to-upstream",
         "auth-tls-verify-depth",
     ];
-    let is_off = values.text("auth-tls-verify-client") == Some("off");
-    let is_on = values.has("auth-tls-secret") && !is_off;
+    let is_on = asks_for_certificates(values);
     for name in names {
         if !values.has(name) {
             continue;
@@ -190,6 +199,19 @@ fn certificates(work: &mut Work<'_>, ingress: &Ingress) -> bool {
         }
     }
     !is_on
+}
+
+/// Reports whether another Ingress restricts all paths of a host: nginx has certificates of clients and `server-snippet` for
+/// a server, and not for a path.
+fn is_host_closed(work: &mut Work<'_>, ingress: &Ingress) -> bool {
+    let Some(other) = work.hosts.restricted_by(ingress) else {
+        return false;
+    };
+    let text = format!(
+        "Ingress {other} restricts all paths of the host, by certificates of clients or server-snippet: {CLOSED}"
+    );
+    work.say(ingress, "host", NotPossible, text);
+    true
 }
 
 /// Reports how several restrictions work together.

@@ -8,6 +8,7 @@ use super::model::Source;
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::report::{Outcome, Report};
 use super::settings::Settings;
+use super::snippets;
 use super::values::{cidrs, elements, flag, seconds, size};
 
 /// The settings.
@@ -24,8 +25,10 @@ pub(super) struct Controller {
     pub(super) hsts: Option<String>,
     pub(super) allow: Vec<String>,
     pub(super) deny: Vec<String>,
-    /// Whether every request is refused, since a list of addresses cannot be read.
+    /// Whether every request is refused, since a list of addresses or a snippet cannot be converted.
     pub(super) closed: bool,
+    /// URL of the authorization server of Ingresses without one of their own.
+    pub(super) global_auth: Option<String>,
     /// Content codings of responses.
     pub(super) encodings: Vec<&'static str>,
     /// Sections of a ClientPolicy.
@@ -134,12 +137,14 @@ impl Controller {
             allow: Vec::new(),
             deny: Vec::new(),
             closed: false,
+            global_auth: None,
             encodings: Vec::new(),
             client: Map::new(),
         };
         controller.read_redirects(&mut reading);
         controller.read_limits(&mut reading);
         controller.read_addresses(&mut reading);
+        controller.read_restrictions(&mut reading);
         controller.read_client(&mut reading);
         report_others(&mut reading);
         controller
@@ -222,6 +227,19 @@ impl Controller {
                         format!("`{wrong}` is no address: all routes refuse all requests (403)");
                     reading.say(key, NotPossible, text);
                 }
+            }
+        }
+    }
+
+    /// Reads what restricts access and is not converted.
+    fn read_restrictions(&mut self, reading: &mut Reading<'_>) {
+        self.global_auth = reading.text("global-auth-url").map(str::to_owned);
+        for key in ["location-snippet", "server-snippet"] {
+            let text = reading.text(key).unwrap_or_default();
+            if snippets::parse(text).may_restrict {
+                self.closed = true;
+                let text = "it may restrict access, so that all routes refuse all requests (403): look at what it does, and which policy does it";
+                reading.say(key, NotPossible, text);
             }
         }
     }
@@ -338,7 +356,7 @@ fn report_others(reading: &mut Reading<'_>) {
                 reading.say(
                     key,
                     NotPossible,
-                    "write `external` of an AccessPolicy on the Gateway (docs/policies.md#authorization-servers)",
+                    "routes without a server of their own refuse all requests (403): write `external` of their AccessPolicies (docs/policies.md#authorization-servers)",
                 );
             }
             _ => {

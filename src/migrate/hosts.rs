@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{Ingress, Name, PathKind, Source};
+use super::model::{Ingress, Name, PathKind, Source, Tls};
 use super::paths::HostMode;
 use super::read::is_hostname;
 use super::settings::Settings;
@@ -24,6 +24,8 @@ pub(super) enum Certificate {
 pub(super) struct Host {
     pub(super) mode: HostMode,
     pub(super) certificate: Option<Certificate>,
+    /// Whether an Ingress has TLS for it, so that ingress-nginx sends HSTS.
+    pub(super) has_tls: bool,
     /// Whether its TLS is passed through, by which Ingress.
     pub(super) passthrough: Option<Name>,
     /// Ingress of each path.
@@ -32,6 +34,8 @@ pub(super) struct Host {
     pub(super) ingresses: Vec<Name>,
     /// Whether some of them have something else than HTTP/1.1 or HTTP/2 for gRPC only.
     pub(super) only_grpc: bool,
+    /// Ingresses that restrict all of its paths in ingress-nginx, which cannot be converted.
+    restricting: Vec<Name>,
 }
 
 /// All hosts.
@@ -71,6 +75,9 @@ impl Hosts {
         for ingress in main_ingresses(source) {
             hosts.set_certificates(ingress, settings);
         }
+        for ingress in main_ingresses(source) {
+            hosts.set_default_certificates(ingress, settings);
+        }
         hosts
     }
 
@@ -79,13 +86,18 @@ impl Hosts {
         let host = self.hosts.entry(name.to_owned()).or_insert_with(|| Host {
             mode: HostMode::Plain,
             certificate: None,
+            has_tls: false,
             passthrough: None,
             owners: BTreeMap::new(),
             ingresses: Vec::new(),
             only_grpc: true,
+            restricting: Vec::new(),
         });
         if !host.ingresses.contains(&ingress.name) {
             host.ingresses.push(ingress.name.clone());
+            if restricts_host(ingress) {
+                host.restricting.push(ingress.name.clone());
+            }
         }
         host.mode = host.mode.max(mode(ingress));
         host.only_grpc &= is_grpc(ingress);
@@ -112,37 +124,46 @@ impl Hosts {
             let Some(host) = self.hosts.get_mut(&name) else {
                 continue;
             };
-            // An alias is served with the certificate of its server.
-            let of_host = |it: &String| covers(it, &name);
-            let is_alias = !ingress.rules.iter().any(|rule| rule.host == name);
-            let entries = ingress.tls.iter();
-            let found = entries
-                .clone()
-                .find(|tls| tls.hosts.iter().any(of_host))
-                .or_else(|| entries.clone().find(|tls| tls.hosts.is_empty()))
-                .or_else(|| ingress.tls.first().filter(|_| is_alias));
-            if host.certificate.is_some() {
-                continue;
-            }
-            let Some(tls) = found else {
-                // ingress-nginx serves such a host with its default certificate.
-                let is_forced = Values(ingress).flag("force-ssl-redirect") == Some(true);
-                if is_forced && settings.default_certificate.is_some() {
-                    host.certificate = Some(Certificate::Default);
-                }
+            let Some(tls) = entry(ingress, &name).filter(|_| host.certificate.is_none()) else {
                 continue;
             };
-            host.certificate = match &tls.secret {
-                Some(secret) => {
+            host.certificate = match (&tls.secret, &settings.default_certificate) {
+                (Some(secret), _) => {
                     let secret = Name::new(&ingress.name.namespace, secret);
                     Some(Certificate::Secret(secret))
                 }
-                None => settings
-                    .default_certificate
-                    .as_ref()
-                    .map(|_| Certificate::Default),
+                (None, Some(_)) => Some(Certificate::Default),
+                (None, None) => None,
             };
         }
+    }
+
+    /// Gives the default certificate to hosts without another one that ingress-nginx redirects to HTTPS.
+    fn set_default_certificates(&mut self, ingress: &Ingress, settings: &Settings) {
+        let is_forced = Values(ingress).flag("force-ssl-redirect") == Some(true);
+        let mut names = own_hosts(ingress);
+        names.extend(aliases(ingress));
+        for name in names {
+            let Some(host) = self.hosts.get_mut(&name) else {
+                continue;
+            };
+            let has_tls = has_tls(ingress, &name);
+            host.has_tls |= has_tls;
+            let needs_one = host.certificate.is_none() && (has_tls || is_forced);
+            if needs_one && settings.default_certificate.is_some() {
+                host.certificate = Some(Certificate::Default);
+            }
+        }
+    }
+
+    /// Returns another Ingress that restricts all paths of a host of this one, which cannot be converted.
+    pub(super) fn restricted_by(&self, ingress: &Ingress) -> Option<&Name> {
+        let mut names = own_hosts(ingress);
+        names.extend(aliases(ingress));
+        let hosts = names.iter().filter_map(|name| self.hosts.get(name));
+        let hosts = hosts.filter(|host| host.ingresses.contains(&ingress.name));
+        let mut restricting = hosts.flat_map(|host| &host.restricting);
+        restricting.find(|name| **name != ingress.name)
     }
 
     /// Returns a host.
@@ -188,6 +209,22 @@ impl Hosts {
             .into_iter()
             .any(|kind| self.owner(host, path, kind).is_some())
     }
+}
+
+/// Reports whether ingress-nginx has a certificate for a host because of this Ingress: any `tls` is for all of its hosts.
+fn has_tls(ingress: &Ingress, name: &str) -> bool {
+    !ingress.tls.is_empty() && (!name.is_empty() || entry(ingress, name).is_some())
+}
+
+/// Returns the entry of `tls` for a host of an Ingress.
+pub(super) fn entry<'a>(ingress: &'a Ingress, name: &str) -> Option<&'a Tls> {
+    let named = |tls: &&Tls| tls.hosts.iter().any(|it| covers(it, name));
+    // An alias is served with the certificate of its server.
+    let is_alias = !ingress.rules.iter().any(|rule| rule.host == name);
+    let entries = || ingress.tls.iter();
+    let found = entries().find(named);
+    let found = found.or_else(|| entries().find(|tls| tls.hosts.is_empty()));
+    found.or_else(|| ingress.tls.first().filter(|_| is_alias))
 }
 
 /// Reports whether a name in `tls` is for a host.
@@ -244,6 +281,19 @@ fn is_restricted(ingress: &Ingress) -> bool {
     let mut snippets = snippets.filter_map(|name| values.text(name));
     RESTRICTIONS.iter().any(|name| values.has(name))
         || snippets.any(|text| snippets::parse(text).may_restrict)
+}
+
+/// Reports whether an Ingress asks for certificates of clients.
+pub(super) fn asks_for_certificates(values: Values<'_>) -> bool {
+    values.has("auth-tls-secret") && values.text("auth-tls-verify-client") != Some("off")
+}
+
+/// Reports whether an Ingress restricts all paths of its hosts, those of other Ingresses too, in a way that cannot be
+/// converted.
+fn restricts_host(ingress: &Ingress) -> bool {
+    let values = Values(ingress);
+    let snippet = values.text("server-snippet");
+    asks_for_certificates(values) || snippet.is_some_and(|text| snippets::parse(text).may_restrict)
 }
 
 fn mode(ingress: &Ingress) -> HostMode {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::hosts::{Certificate, Host};
+use super::hsts;
 use super::model::Name;
 use super::output::File;
 use super::settings::Settings;
@@ -136,8 +137,7 @@ fn write_set(work: &mut Work<'_>, set: &Name, listeners: &[(String, Value)]) {
     if let Some(value) = &work.controller.hsts {
         let target =
             json!({"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": set.name});
-        let header = json!({"name": "Strict-Transport-Security", "value": value});
-        let spec = json!({"targetRefs": [target], "responseHeaders": {"set": [header]}});
+        let spec = json!({"targetRefs": [target], "responseHeaders": hsts::section(value)});
         // An Ingress of the namespace may have the name of the ListenerSet.
         let name = Name::new(&set.namespace, &format!("{}-hsts", set.name));
         work.output.policy(&file, "RoutePolicy", &name, spec);

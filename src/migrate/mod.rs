@@ -13,6 +13,7 @@ mod features;
 mod grants;
 mod grpc;
 mod hosts;
+mod hsts;
 mod listeners;
 mod model;
 pub mod output;
@@ -40,10 +41,10 @@ pub use settings::Settings;
 use self::canary::Canaries;
 use self::controller::Controller;
 use self::features::Features;
-use self::hosts::{Certificate, Hosts, main_ingresses, own_hosts};
+use self::hosts::{Certificate, Hosts, entry, main_ingresses, own_hosts};
 use self::listeners::Listeners;
 use self::model::{Ingress, PREFIX, Source};
-use self::report::Outcome::{DefaultAlready, Left, NotPossible};
+use self::report::Outcome::{ChangedMeaning, DefaultAlready, Left, NotPossible};
 use self::routes::{Routes, www};
 use self::values::Values;
 use self::work::Work;
@@ -64,6 +65,16 @@ pub struct Migration {
 /// # Errors
 /// When a part of an object has the wrong type.
 pub fn migrate(objects: &[Written], settings: &Settings) -> Result<Migration, Vec<Problem>> {
+    let mut migration = unchecked(objects, settings)?;
+    verify::check(&migration.output, settings, &mut migration.report);
+    Ok(migration)
+}
+
+/// Migrates without a check of the output: the report has no faults. The output alone decides which it would have.
+///
+/// # Errors
+/// When a part of an object has the wrong type.
+pub fn unchecked(objects: &[Written], settings: &Settings) -> Result<Migration, Vec<Problem>> {
     let source = read::source(objects, settings)?;
     let mut report = Report::default();
     let controller = Controller::new(&source, settings, &mut report);
@@ -83,10 +94,7 @@ pub fn migrate(objects: &[Written], settings: &Settings) -> Result<Migration, Ve
         convert(&mut work);
     }
     report_left(&source, settings, &mut work.report);
-    let Work {
-        output, mut report, ..
-    } = work;
-    verify::check(&output, settings, &mut report);
+    let Work { output, report, .. } = work;
     Ok(Migration { output, report })
 }
 
@@ -138,6 +146,7 @@ fn www_certificates(source: &Source, hosts: &Hosts) -> BTreeMap<String, Certific
 /// Reports certificates that are not used.
 fn report_tls(work: &mut Work<'_>, ingress: &Ingress) {
     let hosts = own_hosts(ingress);
+    report_hosts_without_entry(work, ingress, &hosts);
     for (index, tls) in ingress.tls.iter().enumerate() {
         let place = format!("tls[{index}]");
         let is_default = tls.secret.is_none() && work.settings.default_certificate.is_none();
@@ -158,6 +167,37 @@ fn report_tls(work: &mut Work<'_>, ingress: &Ingress) {
                     "{host} has the certificate of Secret {used}, which an older Ingress names, as in ingress-nginx"
                 );
                 work.say(ingress, &place, DefaultAlready, text);
+            }
+        }
+    }
+}
+
+/// Reports hosts that no entry of `tls` names. ingress-nginx has a certificate for them all the same.
+fn report_hosts_without_entry(work: &mut Work<'_>, ingress: &Ingress, hosts: &[String]) {
+    let known = work.hosts;
+    let has_secret = |name: &String| {
+        let host = known.get(name);
+        let certificate = host.and_then(|host| host.certificate.as_ref());
+        matches!(certificate, Some(Certificate::Secret(_)))
+    };
+    if ingress.tls.is_empty() || Values(ingress).flag("ssl-passthrough") == Some(true) {
+        return;
+    }
+    for host in hosts.iter().filter(|host| !host.is_empty()) {
+        if entry(ingress, host).is_some() || has_secret(host) {
+            continue;
+        }
+        let text = format!(
+            "{host} is in no entry, so that ingress-nginx redirects it to HTTPS, and uses a certificate of the entries that is valid for it, or else its default one: name the host in an entry"
+        );
+        match work.settings.default_certificate {
+            Some(_) => {
+                let text = format!("{text}. It has the default certificate until then");
+                work.say(ingress, "tls", ChangedMeaning, text);
+            }
+            None => {
+                let text = format!("{text}. It is served without TLS until then");
+                work.say(ingress, "tls", NotPossible, text);
             }
         }
     }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::access;
 use super::error_pages;
+use super::hsts;
 use super::model::Ingress;
 use super::output::File;
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
@@ -81,6 +82,7 @@ fn route_sections(work: &mut Work<'_>, ingress: &Ingress) -> Map<String, Value> 
     timeouts(work, ingress, &mut sections);
     retries(work, ingress, &mut sections);
     error_pages::add(work, ingress, &mut sections);
+    hsts::add(work, ingress, &mut sections);
     report_buffers(work, ingress);
     sections
 }

@@ -291,7 +291,7 @@ impl<'c> Routes<'c> {
             let mut all = all.into_iter().flatten();
             all.all(|name| {
                 let other = work.source.ingresses.iter().find(|it| it.name == *name);
-                other.is_some_and(|other| is_redirected(work, other))
+                other.is_some_and(|other| work.is_redirected(other))
             })
         };
         let (whole, mixed): (Vec<&String>, Vec<&String>) =
@@ -437,14 +437,6 @@ pub(super) fn www(host: &str) -> Option<String> {
         None if host.is_empty() || host.starts_with('*') => None,
         None => Some(format!("www.{host}")),
     }
-}
-
-/// Reports whether an Ingress redirects to HTTPS, if its host has a certificate.
-fn is_redirected(work: &Work<'_>, ingress: &Ingress) -> bool {
-    let values = Values(ingress);
-    let of = |name: &str, default: bool| values.flag(name).unwrap_or(default);
-    of("ssl-redirect", work.controller.ssl_redirect)
-        || of("force-ssl-redirect", work.controller.force_ssl_redirect)
 }
 
 fn gateway(work: &Work<'_>, listener: &str) -> Value {

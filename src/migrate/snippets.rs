@@ -273,7 +273,9 @@ fn set(changes: &mut HeaderChanges, name: &str, value: &str) -> bool {
 
 fn remove(changes: &mut HeaderChanges, names: &[&str]) -> bool {
     let names: Vec<&str> = names.iter().map(|it| it.trim_end_matches(':')).collect();
-    let fits = !names.is_empty() && names.iter().all(|name| is_header(name));
+    // `X-*` is each header that begins so, and `-s` a condition.
+    let is_plain = |name: &&str| is_header(name) && !name.contains('*') && !name.starts_with('-');
+    let fits = !names.is_empty() && names.iter().all(is_plain);
     if fits {
         changes
             .remove
@@ -459,6 +461,16 @@ mod tests {
                 false,
             ),
             ("sub_filter a b;", "sub_filter", false),
+            (
+                "more_clear_headers X-Hidden-*;",
+                "more_clear_headers",
+                false,
+            ),
+            (
+                "more_clear_headers -s 404 Server;",
+                "more_clear_headers",
+                false,
+            ),
             (
                 "more_set_headers \"X-A: b",
                 "text that is no list of directives",

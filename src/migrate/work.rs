@@ -6,6 +6,7 @@ use super::model::{Ingress, Source};
 use super::output::Output;
 use super::report::{Outcome, Report};
 use super::settings::Settings;
+use super::values::Values;
 
 /// Name of the HTTP listener of the Gateway.
 pub(super) const HTTP_LISTENER: &str = "http";
@@ -32,5 +33,13 @@ impl Work<'_> {
         text: impl Into<String>,
     ) {
         self.report.ingress(&ingress.name, setting, outcome, text);
+    }
+
+    /// Reports whether an Ingress redirects to HTTPS, if its host has a certificate.
+    pub(super) fn is_redirected(&self, ingress: &Ingress) -> bool {
+        let values = Values(ingress);
+        let of = |name: &str, default: bool| values.flag(name).unwrap_or(default);
+        of("ssl-redirect", self.controller.ssl_redirect)
+            || of("force-ssl-redirect", self.controller.force_ssl_redirect)
     }
 }
