@@ -1,12 +1,13 @@
 //! Input that is wrong: errors name object and field, and restrictions never open.
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use portcullis::migrate::{Outcome, migrate};
-use portcullis::provider::file::written;
-use serde_json::json;
+use portcullis::migrate::{Migration, Outcome, Settings, migrate, unchecked};
+use portcullis::provider::file::written::{self, Written};
+use serde_json::{Value, json};
 
-use crate::{migrated, settings};
+use crate::{migrated, name, settings};
 
 fn ingress(annotations: &str, path: &str) -> String {
     format!(
@@ -89,10 +90,106 @@ fn duplicate_keys_and_objects_are_errors() {
     );
 }
 
+/// Reports whether the routes of an Ingress refuse all requests.
+fn is_closed(migration: &Migration, name: &str) -> bool {
+    migration.output.objects().any(|object| {
+        object["kind"] == "AccessPolicy"
+            && object["spec"]["authorization"] == json!({"default": "Deny"})
+            && object["spec"]["targetRefs"][0]["name"] == name
+    })
+}
+
+#[test]
+fn restrictions_of_a_host_close_the_routes_of_all_of_its_ingresses() {
+    let path = ROOT.replace("path: /,", "path: /other,");
+    for (name, value, expected) in [
+        ("server-snippet", "location /other { deny all; }", true),
+        ("auth-tls-secret", "shop/ca", true),
+        ("server-snippet", "more_set_headers 'X-A: b';", false),
+        // nginx has this one for a path.
+        ("configuration-snippet", "deny all;", false),
+    ] {
+        let one = ingress(&annotation(name, value), ROOT);
+        let other = ingress("{}", &path).replace("name: web\n", "name: other\n");
+        let elsewhere = other.replace("name: other\n", "name: elsewhere\n");
+        let elsewhere = elsewhere.replace("a.example.com", "b.example.com");
+        let text = [one, other, elsewhere].join("---\n");
+        let migration = migrated(&text, &settings());
+        assert_eq!(is_closed(&migration, "other"), expected, "{name}: {value}");
+        assert!(!is_closed(&migration, "elsewhere"), "{name}: {value}");
+        let lines = &migration.report.lines;
+        let is_said = lines.iter().any(|line| {
+            line.object == "Ingress shop/other" && line.outcome == Outcome::NotPossible
+        });
+        assert_eq!(is_said, expected, "{name}: {value}");
+    }
+}
+
+#[test]
+fn restrictions_of_the_controller_close_all_routes() {
+    let of_own = annotation("auth-url", "http://auth.login.svc/verify");
+    let off = annotation("enable-global-auth", "false");
+    let settings = Settings {
+        controller_config: Some(name("ingress-nginx/controller")),
+        ..settings()
+    };
+    for (key, value, annotations, expected) in [
+        ("global-auth-url", "http://auth.login.svc/", "{}", true),
+        ("global-auth-url", "http://auth.login.svc/", &*of_own, false),
+        ("global-auth-url", "http://auth.login.svc/", &*off, false),
+        ("location-snippet", "deny 192.0.2.0/24;", "{}", true),
+        (
+            "location-snippet",
+            "more_set_headers 'X-A: b';",
+            "{}",
+            false,
+        ),
+    ] {
+        let text = format!(
+            "{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {{{key}: {}}}\n",
+            ingress(annotations, ROOT),
+            json!(value)
+        );
+        let migration = migrated(&text, &settings);
+        assert_eq!(
+            is_closed(&migration, "web"),
+            expected,
+            "{key} {annotations}"
+        );
+        assert!(migration.report.needs_hand(), "{key} {annotations}");
+    }
+}
+
+#[test]
+fn hosts_without_an_entry_of_tls_are_reported() {
+    let rule = "  - host: b.example.com\n    http:\n      paths:\n      - ";
+    let text = format!(
+        "{}{rule}{ROOT}\n  tls:\n  - {{hosts: [a.example.com], secretName: a}}\n",
+        ingress("{}", ROOT)
+    );
+    let default = Settings {
+        default_certificate: Some(name("shop/default")),
+        ..settings()
+    };
+    for (settings, expected) in [
+        (settings(), Outcome::NotPossible),
+        (default, Outcome::ChangedMeaning),
+    ] {
+        let migration = migrated(&text, &settings);
+        let mut lines = migration.report.lines.iter();
+        let line = lines.find(|line| line.setting == "tls").unwrap();
+        assert!(line.text.starts_with("b.example.com"), "{line}");
+        assert_eq!(line.outcome, expected, "{line}");
+        assert_eq!(migration.report.faults, Vec::<String>::new());
+    }
+}
+
 #[test]
 fn restrictions_that_cannot_be_converted_close_the_routes() {
     for (name, value) in [
         ("whitelist-source-range", "10.0.0.0/8, office"),
+        ("whitelist-source-range", ""),
+        ("allowlist-source-range", ","),
         ("denylist-source-range", "10.0.0.0/33"),
         ("auth-type", "digest"),
         ("auth-type", "basic"),
@@ -109,12 +206,7 @@ fn restrictions_that_cannot_be_converted_close_the_routes() {
         ("server-snippet", "deny all"),
     ] {
         let migration = migrated(&ingress(&annotation(name, value), ROOT), &settings());
-        let is_closed = migration.output.objects().any(|object| {
-            object["kind"] == "AccessPolicy"
-                && object["spec"]["authorization"] == json!({"default": "Deny"})
-                && object["spec"]["targetRefs"][0]["name"] == "web"
-        });
-        assert!(is_closed, "{name}: {value}");
+        assert!(is_closed(&migration, "web"), "{name}: {value}");
         assert!(
             migration.report.count(Outcome::NotPossible) > 0,
             "{name}: {value}"
@@ -127,79 +219,123 @@ fn restrictions_that_cannot_be_converted_close_the_routes() {
     }
 }
 
-#[test]
-fn no_value_of_an_annotation_is_a_fault_or_a_panic() {
+/// Values that hardly any annotation is for.
+const VALUES: [&str; 35] = [
+    "",
+    " ",
+    "true",
+    "false",
+    "0",
+    "-1",
+    "99999999999999999999",
+    "*",
+    "$",
+    "${",
+    "\\",
+    "\"",
+    "{",
+    "}",
+    ";",
+    "a\nb",
+    "\u{0}",
+    "é",
+    "a/b/c",
+    "//",
+    "/$1",
+    "(",
+    "[",
+    "10.0.0.0/8",
+    ",,,",
+    "http://",
+    "https://a.b:99999/",
+    "a: b",
+    "basic",
+    "cookie",
+    "HTTPS",
+    "GRPC",
+    "always",
+    "/a?b#c",
+    "~^(.*)$",
+];
+
+/// Annotations that others have an effect with.
+const ENABLING: &[(&str, &str)] = &[
+    ("affinity", "cookie"),
+    ("auth-type", "basic"),
+    ("auth-url", "http://auth.login.svc.cluster.local/verify"),
+    ("backend-protocol", "HTTPS"),
+    ("enable-cors", "true"),
+    ("limit-rps", "5"),
+    ("proxy-ssl-verify", "on"),
+    ("rewrite-target", "/x"),
+];
+
+/// Number of Ingresses that are checked together.
+const CHECKED_TOGETHER: usize = 40;
+
+/// An Ingress of which nothing but the annotations changes.
+struct Template(Written);
+
+impl Template {
+    /// Creates one whose names have a number.
+    fn new(number: usize) -> Self {
+        let text = ingress("{}", ROOT).replace("web", &format!("web-{number}"));
+        let text = text.replace("a.example", &format!("a{number}.example"));
+        let (mut objects, problems) = written::of_text(Path::new("input.yaml"), &text).unwrap();
+        assert_eq!(problems, []);
+        Self(objects.remove(0))
+    }
+
+    fn with(&self, annotations: &Annotations) -> Written {
+        let mut object = self.0.clone();
+        object.value["metadata"]["annotations"] = json!(annotations);
+        object
+    }
+}
+
+/// Names with the prefix, and values.
+type Annotations = BTreeMap<String, String>;
+
+/// Calls with each value of each annotation, alone and beside those that enable it.
+fn each_value(mut act: impl FnMut(&'static str, Annotations)) {
+    let full = |name: &str| format!("nginx.ingress.kubernetes.io/{name}");
     let long = "a".repeat(100_000);
-    let values = [
-        "",
-        " ",
-        "true",
-        "false",
-        "0",
-        "-1",
-        "99999999999999999999",
-        "*",
-        "$",
-        "${",
-        "\\",
-        "\"",
-        "{",
-        "}",
-        ";",
-        "a\nb",
-        "\u{0}",
-        "é",
-        "a/b/c",
-        "//",
-        "/$1",
-        "(",
-        "[",
-        "10.0.0.0/8",
-        ",,,",
-        "http://",
-        "https://a.b:99999/",
-        "a: b",
-        "basic",
-        "cookie",
-        "HTTPS",
-        "GRPC",
-        "always",
-        "/a?b#c",
-        "~^(.*)$",
-        long.as_str(),
-    ];
-    // Those that other annotations have an effect with.
-    let enabling = [
-        ("affinity", "cookie"),
-        ("auth-type", "basic"),
-        ("auth-url", "http://auth.login.svc.cluster.local/verify"),
-        ("backend-protocol", "HTTPS"),
-        ("enable-cors", "true"),
-        ("limit-rps", "5"),
-        ("proxy-ssl-verify", "on"),
-        ("rewrite-target", "/x"),
-    ];
-    let mut faults = Vec::new();
     for row in portcullis::migrate::annotations::ANNOTATIONS {
-        for with in [&enabling[..0], &enabling[..]] {
-            let with = with.iter().filter(|(name, _)| *name != row.name);
-            let with: String = with
-                .map(|(name, value)| {
-                    format!(", nginx.ingress.kubernetes.io/{name}: {}", json!(value))
-                })
-                .collect();
-            let texts = values.iter().enumerate().map(|(index, value)| {
-                let own = format!("nginx.ingress.kubernetes.io/{}: {}", row.name, json!(value));
-                let text = ingress(&format!("{{{own}{with}}}"), ROOT);
-                text.replace("web", &format!("web-{index}"))
-                    .replace("a.example", &format!("a{index}.example"))
-            });
-            let texts: Vec<String> = texts.collect();
-            let migration = migrated(&texts.join("---\n"), &settings());
-            let found = migration.report.faults.into_iter();
-            faults.extend(found.map(|fault| format!("{}: {fault}", row.name)));
+        for with in [&ENABLING[..0], ENABLING] {
+            for value in VALUES.into_iter().chain([long.as_str()]) {
+                let with = with.iter();
+                let with = with.map(|(name, value)| (full(name), (*value).to_owned()));
+                let mut annotations: Annotations = with.collect();
+                annotations.insert(full(row.name), value.to_owned());
+                act(row.name, annotations);
+            }
         }
     }
+}
+
+/// Each value is converted. Most do nothing, and the faults of an output depend on the output alone, so that equal ones are
+/// checked once.
+#[test]
+fn no_value_of_an_annotation_is_a_fault_or_a_panic() {
+    let (template, settings) = (Template::new(0), settings());
+    let (mut seen, mut different) = (HashSet::new(), Vec::new());
+    each_value(|name, annotations| {
+        let migration = unchecked(&[template.with(&annotations)], &settings).unwrap();
+        let objects: Vec<&Value> = migration.output.objects().collect();
+        if seen.insert(json!(objects).to_string()) {
+            different.push((name, annotations));
+        }
+    });
+    let mut faults = Vec::new();
+    for chunk in different.chunks(CHECKED_TOGETHER) {
+        let ingresses = chunk.iter().enumerate();
+        let ingresses = ingresses.map(|(number, (_, it))| Template::new(number).with(it));
+        let ingresses: Vec<Written> = ingresses.collect();
+        let found = migrate(&ingresses, &settings).unwrap().report.faults;
+        let names: Vec<_> = chunk.iter().map(|(name, _)| name).collect();
+        faults.extend(found.iter().map(|fault| format!("{fault} (of {names:?})")));
+    }
+    assert!(different.len() > 100, "{} outputs", different.len());
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
