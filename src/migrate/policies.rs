@@ -269,27 +269,7 @@ fn limit_sections(work: &mut Work<'_>, ingress: &Ingress) -> Map<String, Value> 
         let text = "RateLimitPolicy rules[].concurrent counts requests, of which an HTTP/2 connection may have many";
         work.say(ingress, "limit-connections", ChangedMeaning, text);
     }
-    let mut exempt = Vec::new();
-    for name in ["limit-whitelist", "limit-allowlist"] {
-        if !values.has(name) {
-            continue;
-        }
-        match cidrs(&values.list(name)) {
-            Ok(list) => {
-                exempt.extend(list);
-                work.say(
-                    ingress,
-                    name,
-                    Converted,
-                    "RateLimitPolicy rules[].exempt.cidrs",
-                );
-            }
-            Err(wrong) => {
-                let text = format!("`{wrong}` is no address: limits hold for all clients");
-                work.say(ingress, name, NotPossible, text);
-            }
-        }
-    }
+    let exempt = exempt(work, ingress);
     let mut sections = Map::new();
     if rules.is_empty() {
         return sections;
@@ -313,4 +293,36 @@ fn limit_sections(work: &mut Work<'_>, ingress: &Ingress) -> Map<String, Value> 
     let response = json!({"status": work.controller.limit_status});
     sections.insert("response".to_owned(), response);
     sections
+}
+
+/// Returns the addresses that limits are not for.
+fn exempt(work: &mut Work<'_>, ingress: &Ingress) -> Vec<String> {
+    let values = Values(ingress);
+    let mut exempt = Vec::new();
+    for name in ["limit-whitelist", "limit-allowlist"] {
+        if !values.has(name) {
+            continue;
+        }
+        if name == "limit-whitelist" && values.text("limit-allowlist").is_some() {
+            let text = "limit-allowlist takes its place";
+            work.say(ingress, name, DefaultAlready, text);
+            continue;
+        }
+        match cidrs(&values.list(name)) {
+            Ok(list) => {
+                exempt.extend(list);
+                work.say(
+                    ingress,
+                    name,
+                    Converted,
+                    "RateLimitPolicy rules[].exempt.cidrs",
+                );
+            }
+            Err(wrong) => {
+                let text = format!("`{wrong}` is no address: limits hold for all clients");
+                work.say(ingress, name, NotPossible, text);
+            }
+        }
+    }
+    exempt
 }

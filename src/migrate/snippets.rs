@@ -109,7 +109,7 @@ const DEFAULTS: &[&str] = &[
     "proxy_ssl_server_name",
 ];
 
-/// Directives that refuse no requests, so that leaving them out opens nothing.
+/// Directives that refuse no requests, so that leaving them out opens nothing. Headers that they set are removed.
 const HARMLESS: &[&str] = &[
     "access_log",
     "add_header",
@@ -209,7 +209,8 @@ fn convert(name: &str, arguments: &[String], snippet: &mut Snippet) -> bool {
             let is_default = SENT_ALREADY.iter().any(|(known, values)| {
                 *known == header_name && values.iter().any(|it| value.eq_ignore_ascii_case(it))
             });
-            if is_default {
+            let of_client = format!("$http_{}", header_name.replace('-', "_"));
+            if is_default || *value == of_client {
                 snippet.defaults.push(format!("{name} {header}"));
                 return true;
             }
@@ -217,7 +218,11 @@ fn convert(name: &str, arguments: &[String], snippet: &mut Snippet) -> bool {
                 snippet.request.remove.push((*header).to_owned());
                 return true;
             }
-            set(&mut snippet.request, header, value)
+            let is_set = set(&mut snippet.request, header, value);
+            if !is_set {
+                withhold(&mut snippet.request, header);
+            }
+            is_set
         }
         ("add_header", [header, value, rest @ ..]) => {
             let fits = is_header(header) && is_constant(value);
@@ -230,7 +235,14 @@ fn convert(name: &str, arguments: &[String], snippet: &mut Snippet) -> bool {
             true
         }
         ("more_set_headers", headers) => more_set(&mut snippet.response, headers),
-        ("more_set_input_headers", headers) => more_set(&mut snippet.request, headers),
+        ("more_set_input_headers", headers) => {
+            let are_set = more_set(&mut snippet.request, headers);
+            if !are_set {
+                let names = headers.iter().filter_map(|header| header.split_once(':'));
+                names.for_each(|(name, _)| withhold(&mut snippet.request, name.trim()));
+            }
+            are_set
+        }
         ("more_clear_headers", headers) => remove(&mut snippet.response, headers),
         ("more_clear_input_headers", headers) => remove(&mut snippet.request, headers),
         ("proxy_hide_header", [header]) => remove(&mut snippet.response, &[*header]),
@@ -269,6 +281,14 @@ fn set(changes: &mut HeaderChanges, name: &str, value: &str) -> bool {
         changes.set(name, value);
     }
     fits
+}
+
+/// Removes a header that nginx replaces by a value that cannot be converted: backends would take that of a client for it.
+fn withhold(changes: &mut HeaderChanges, name: &str) {
+    let is_sent = |(known, _): &(&str, &[&str])| name.eq_ignore_ascii_case(known);
+    if is_header(name) && !SENT_ALREADY.iter().any(is_sent) {
+        changes.remove.push(name.to_owned());
+    }
 }
 
 fn remove(changes: &mut HeaderChanges, names: &[&str]) -> bool {
@@ -441,6 +461,38 @@ mod tests {
         );
         assert_eq!(snippet.defaults.len(), 2);
         assert!(!snippet.for_all_statuses);
+    }
+
+    #[test]
+    fn headers_that_nginx_replaces_are_not_those_of_clients() {
+        for (text, removed, is_refused) in [
+            (
+                "proxy_set_header X-User $remote_user;",
+                Some("X-User"),
+                true,
+            ),
+            (
+                "more_set_input_headers 'X-User: $remote_user';",
+                Some("X-User"),
+                true,
+            ),
+            ("proxy_set_header X-Real-IP $http_x;", None, true),
+            (
+                "proxy_set_header Authorization $http_authorization;",
+                None,
+                false,
+            ),
+        ] {
+            let Snippet {
+                request, refused, ..
+            } = parse(text);
+            assert_eq!(
+                request.remove.first().map(String::as_str),
+                removed,
+                "{text}"
+            );
+            assert_eq!(!refused.is_empty(), is_refused, "{text}");
+        }
     }
 
     #[test]
