@@ -275,7 +275,7 @@ pub(super) fn is_grpc(ingress: &Ingress) -> bool {
 }
 
 /// Reports whether an Ingress restricts who may send requests. A snippet may do so.
-fn is_restricted(ingress: &Ingress) -> bool {
+pub(super) fn is_restricted(ingress: &Ingress) -> bool {
     let values = Values(ingress);
     let snippets = ["configuration-snippet", "server-snippet"].into_iter();
     let mut snippets = snippets.filter_map(|name| values.text(name));

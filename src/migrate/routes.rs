@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::canary::Canaries;
 use super::features::Features;
 use super::grpc;
-use super::hosts::{Host, aliases, own_hosts};
+use super::hosts::{Host, aliases, is_restricted, own_hosts};
 use super::listeners::{Listeners, TlsParent};
 use super::model::{Backend, Ingress, Name, PathKind, PathRule};
 use super::output::File;
@@ -365,6 +365,10 @@ impl<'c> Routes<'c> {
             Converted,
             "TLSRoute, and a listener that passes TLS through",
         );
+        if is_restricted(ingress) {
+            let text = "restrictions of the Ingress do not hold for TLS that is passed through. ingress-nginx passes it through with --enable-ssl-passthrough only: without that, delete the TLSRoute, and serve the host with a certificate";
+            work.say(ingress, "ssl-passthrough", NotPossible, text);
+        }
         let parents = Parents {
             tls: self.listeners.get(name).cloned(),
             plain: false,
