@@ -9,6 +9,7 @@ mod config;
 mod connections;
 mod events;
 mod explain;
+mod history;
 mod host;
 mod log_level;
 mod page;
@@ -25,6 +26,7 @@ mod stream;
 mod tap;
 mod thread;
 mod token;
+mod totals;
 mod troubles;
 
 use std::convert::Infallible;
@@ -90,13 +92,14 @@ pub fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 /// Serves on `listener` until shutdown is forced. Spawns tasks, so it must run within a runtime.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, shutdown: Shutdown) {
     let mut forced = shutdown.clone();
-    let (levels, recent) = (state.clone(), state.clone());
+    let (levels, recent, recorded) = (state.clone(), state.clone(), state.clone());
     let serve =
         |stream, request_seen| connection(stream, request_seen, state.clone(), shutdown.clone());
     tokio::select! {
         () = connections::accept(listener, serve) => {}
         () = log_level::expire(&levels) => {}
         () = look(&recent) => {}
+        () = record(&recorded) => {}
         () = forced.forced() => {}
     }
 }
@@ -111,6 +114,15 @@ async fn look(state: &Arc<AdminState>) {
         }
         // Without a look, what is recent is older.
         let _ = compute(state, AdminState::look).await;
+    }
+}
+
+/// Adds a step to the history again and again.
+async fn record(state: &Arc<AdminState>) {
+    loop {
+        // Without a look, the next one stands for both steps.
+        let _ = compute(state, AdminState::record).await;
+        tokio::time::sleep(history::STEP).await;
     }
 }
 

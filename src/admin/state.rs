@@ -3,14 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::{Notify, Semaphore};
 
+use super::history::History;
 use super::problem::Problem;
 use super::recent::{DroppedLines, Recent};
 use super::since::Since;
 use super::token::TokenFile;
+use super::totals::Totals;
 use crate::provider::file::Locations;
 use crate::settings::metrics::MetricsDetail;
 use crate::status::{StatusReport, Warning};
@@ -49,6 +52,8 @@ pub struct AdminState {
     pub(super) level_set: Notify,
     /// The counters of some minutes ago.
     pub(super) recent: Recent,
+    /// What happened in the last minutes.
+    pub(super) history: History,
     /// Since when each problem is known.
     pub(super) since: Since,
     /// Permits one computation for a client at a time.
@@ -74,6 +79,7 @@ impl AdminState {
             token: None,
             level_set: Notify::new(),
             recent: Recent::default(),
+            history: History::default(),
             since: Since::default(),
             computing: Arc::new(Semaphore::new(1)),
             event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
@@ -84,6 +90,12 @@ impl AdminState {
     pub fn look(&self) {
         let dropped = self.dropped_lines();
         self.recent.look(&self.table.load(), &self.stats, dropped);
+    }
+
+    /// Adds what happened since the last call to the history.
+    pub(super) fn record(&self) {
+        let totals = Totals::of(&self.table.load(), &self.stats);
+        self.history.look(totals, Instant::now());
     }
 
     /// Lines of the logs that were dropped since the start.

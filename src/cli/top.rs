@@ -14,6 +14,7 @@ use self::connections::Connections;
 use super::admin_client::{self, AdminFlags};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::table::{Table, header};
+use crate::table::quantile;
 
 /// Show the routes of a running proxy by requests or connections per second, with errors, durations and bytes
 #[derive(clap::Args, Debug)]
@@ -238,24 +239,6 @@ impl Look {
     }
 }
 
-/// Estimates a quantile as Prometheus does: evenly within a bucket. What is above the last bound counts as the bound.
-fn quantile(share: f64, bounds: &[f64], buckets: &[u64]) -> Option<f64> {
-    let rank = share * buckets.iter().sum::<u64>() as f64;
-    let mut below = 0.0;
-    for (index, count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let count = *count as f64;
-        if below + count >= rank {
-            let from = index.checked_sub(1).map_or(0.0, |before| bounds[before]);
-            let Some(to) = bounds.get(index) else {
-                return bounds.last().copied();
-            };
-            return Some(from + (to - from) * (rank - below) / count);
-        }
-        below += count;
-    }
-    None
-}
-
 fn table(routes: &[Requests]) -> Table {
     let milliseconds = |seconds: Option<f64>| {
         seconds.map_or("-".to_owned(), |seconds| format!("{:.1} ms", seconds * 1e3))
@@ -345,11 +328,5 @@ TCPRoute a/b  0.0    0.0       0 B         1.5 kB  3
             "bytesReceivedPerSecond": 0.0, "bytesSentPerSecond": 1500.0, "open": 3,
         });
         assert_eq!(rows[0], expected);
-    }
-
-    #[test]
-    fn quantile_of_no_requests_is_none() {
-        assert_eq!(quantile(0.5, &[1.0], &[0, 0]), None);
-        assert_eq!(quantile(0.5, &[1.0], &[0, 3]), Some(1.0));
     }
 }

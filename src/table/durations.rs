@@ -33,6 +33,24 @@ impl DurationCounts {
     }
 }
 
+/// Estimates a quantile as Prometheus does: evenly within a bucket. What is above the last bound counts as the bound.
+pub fn quantile(share: f64, bounds: &[f64], buckets: &[u64]) -> Option<f64> {
+    let rank = share * buckets.iter().sum::<u64>() as f64;
+    let mut below = 0.0;
+    for (index, count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let count = *count as f64;
+        if below + count >= rank {
+            let Some(to) = bounds.get(index) else {
+                return bounds.last().copied();
+            };
+            let from = index.checked_sub(1).map_or(0.0, |before| bounds[before]);
+            return Some(from + (to - from) * (rank - below) / count);
+        }
+        below += count;
+    }
+    None
+}
+
 /// A histogram of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
@@ -65,5 +83,19 @@ impl Histogram {
     /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantile_of_no_durations_is_none() {
+        assert_eq!(quantile(0.5, &[1.0], &[0, 0]), None);
+        assert_eq!(quantile(0.5, &[1.0], &[0, 3]), Some(1.0));
+        assert_eq!(quantile(0.5, &[1.0], &[2, 0]), Some(0.5));
+        // A document of another version may have more buckets than bounds.
+        assert_eq!(quantile(0.5, &[1.0], &[0, 0, 0, 3]), Some(1.0));
     }
 }

@@ -59,7 +59,7 @@ pub use backend_counts::{BackendCounts, ConnectionSlot, Overloaded, PendingSlot,
 pub use backend_settings::BackendSettings;
 pub use class_counts::ClassCounts;
 pub use connections::{ConnectionLimits, Connections, CountedConnection};
-pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram};
+pub use durations::{DURATION_BOUNDS_MICROS, DURATION_BUCKETS, Histogram, quantile};
 pub use endpoint::{Endpoint, Health};
 pub use endpoint_fault::{EndpointFault, EndpointFaults};
 pub use endpoints::Endpoints;

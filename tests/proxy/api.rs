@@ -13,7 +13,7 @@ use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, secret, write};
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "status",
     "ports",
     "routes",
@@ -22,6 +22,7 @@ const DOCUMENTS: [&str; 11] = [
     "policies",
     "problems",
     "totals",
+    "history",
     "limits",
     "conditions",
     "route?name=HTTPRoute%20default/route",

@@ -29,7 +29,7 @@ const CANARY: &str = "canary-7f3a";
 /// What a line of the access log has.
 const LINE: &str = "\"path\":\"/private\"";
 
-const PAGES: [&str; 16] = [
+const PAGES: [&str; 17] = [
     "/",
     "/page.js",
     "/config",
@@ -42,6 +42,7 @@ const PAGES: [&str; 16] = [
     "/api/v1/policies",
     "/api/v1/problems",
     "/api/v1/totals",
+    "/api/v1/history",
     "/api/v1/limits",
     "/api/v1/conditions",
     "/api/v1/route?name=HTTPRoute%20default/route",

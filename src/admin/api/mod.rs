@@ -5,6 +5,7 @@ mod backends;
 mod certificates;
 mod conditions;
 mod counters;
+mod history;
 mod query;
 mod routes;
 
@@ -22,14 +23,15 @@ use super::problem::Problem;
 use super::problems;
 use super::response::{Reply, respond, text};
 use super::state::AdminState;
+use super::totals::Totals;
 use crate::status::StatusPart;
 use crate::table::{Endpoint, KeyUsage, Limiter, Listener, Port, Table};
 
 /// The path of all documents.
 pub(super) const PREFIX: &str = "/api/v1/";
 
-const DOCUMENTS: &str = "see /api/v1/status, totals, ports, routes, route, backends, certificates, conditions, policies, limits, problems, events, \
-                         tap and log-level\n";
+const DOCUMENTS: &str = "see /api/v1/status, totals, history, ports, routes, route, backends, certificates, conditions, policies, limits, problems, \
+                         events, tap and log-level\n";
 
 /// Responds with a document. Computed on another thread, so that many routes do not delay a probe.
 pub(super) async fn respond_to(name: &str, query: Option<&str>, state: &Arc<AdminState>) -> Reply {
@@ -58,6 +60,7 @@ fn document(name: &str, query: &Query, state: &AdminState) -> Option<Value> {
     Some(match name {
         "status" => status(state, &table, query),
         "totals" => totals(state),
+        "history" => history::lists(&state.history),
         "ports" => ports(state, &table, query),
         "routes" => routes::list(&table, query),
         "route" => return routes::one(state, &table, query),
@@ -101,30 +104,17 @@ fn status(state: &AdminState, table: &Table, query: &Query) -> Value {
 /// The counters of all routes together.
 pub(super) fn totals(state: &AdminState) -> Value {
     let table = state.table.load();
-    let (mut classes, mut in_flight) = ([0; 5], 0);
-    let mut durations = Vec::new();
-    for rule in table.rules() {
-        let stats = &rule.state.stats;
-        in_flight += stats.in_flight();
-        for (sum, count) in classes.iter_mut().zip(stats.classes()) {
-            *sum += count;
-        }
-        let buckets = stats.durations().buckets;
-        durations.resize(buckets.len(), 0);
-        for (sum, count) in durations.iter_mut().zip(buckets) {
-            *sum += count;
-        }
-    }
+    let totals = Totals::of(&table, &state.stats);
     json!({
         "ready": state.ready.load(Acquire),
         "generation": table.generation,
         "revision": state.stats.stream.as_ref().map(|stream| stream.revision()),
         "problemsTotal": problems::count(state, &table),
-        "connections": state.stats.connections.open(),
-        "requests": by_class(classes),
-        "inFlight": in_flight,
+        "connections": totals.connections,
+        "requests": by_class(totals.classes),
+        "inFlight": totals.in_flight,
         "durationBounds": duration_bounds(),
-        "durations": durations,
+        "durations": totals.durations.buckets,
     })
 }
 

@@ -1,5 +1,6 @@
 // The views of the page. Each gets its parameters and a function that gets documents, and returns its elements.
 
+import { cards } from "./charts.js";
 import { at, badge, bytes, duration, facts, filter, h, number, object, pages, percent, quantile, span, table } from "./elements.js";
 
 const PAGE = 50;
@@ -90,8 +91,8 @@ function whereabouts(it) {
 
 export async function problems(parameters, get) {
   const lists = ["ports", "backends", "certificates"].map((name) => get(`${name}?limit=5`));
-  const [status, ports, backends, certificates, routes] = await Promise.all([
-    get(`status${part(parameters)}`), ...lists, get("routes?sort=requests&limit=10"),
+  const [status, ports, backends, certificates, routes, history] = await Promise.all([
+    get(`status${part(parameters)}`), ...lists, get("routes?sort=requests&limit=10"), get("history"),
   ]);
   const count = status.problemsTotal;
   const row = (it) => [badge(...(KINDS[it.kind] ?? [it.kind, ""])), whereabouts(it), it.message];
@@ -105,6 +106,7 @@ export async function problems(parameters, get) {
       table("Those with the most effect on requests first", ["What", "Object", "Cause"], status.problems.map(row)),
       pages("problems", parameters, count, PAGE),
     ] : h("p", { class: "well" }, "Ports, certificates, objects, routes and endpoints are as they should be."),
+    cards(history),
     h("h2", {}, "Configuration"),
     facts([
       ["In service", status.loadedAt === null ? "nothing yet" : `generation ${status.generation}${status.revision === null ? "" : `, revision ${status.revision} of the controller`}, since ${status.loadedAt}`],
