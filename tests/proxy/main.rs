@@ -90,6 +90,7 @@ mod oidc_attacks;
 mod oidc_browsers;
 mod oidc_neighbours;
 mod oidc_outages;
+mod oidc_tabs;
 mod phases;
 mod picker;
 mod policy_churn;

@@ -58,17 +58,18 @@ async fn responses_that_the_provider_did_not_send_are_refused() {
         ("empty state", with("state", ""), 400),
         (
             "unknown state",
-            with("state", "0AAAAAAAAAAAAAAAAAAAAAAAA"),
+            with("state", "65f0a1b2AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
             400,
         ),
         (
-            "state without slot",
-            with("state", "xAAAAAAAAAAAAAAAAAAAAAAAA"),
+            "state without the time of its sign-in",
+            with("state", "xAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
             400,
         ),
+        ("state too short", with("state", "65f0a1b2AAAAAAA"), 400),
         (
-            "slot beyond the last one",
-            with("state", "9AAAAAAAAAAAAAAAAAAAAAAAA"),
+            "state with a character across the end of the identifier",
+            with("state", "65f0a1b2AAAAAAA\u{e9}AAAAAAAAAAAAAAAAAAAAAAAA"),
             400,
         ),
         ("state twice", twice("state"), 400),
@@ -135,7 +136,7 @@ async fn sign_ins_belong_to_the_browser_that_has_begun_them() {
     let callback = provider.authorize(&first);
     let mut swapped = Browser::new(scene.at(80), "a.com").await;
     swapped.begin("/").await;
-    swapped.take_slot_of(&victim);
+    swapped.take_names_of(&victim);
     assert_eq!(swapped.get(&callback).await.status, 400);
     // A cookie that was changed.
     let good = victim.cookies.clone();
@@ -454,7 +455,7 @@ async fn many_sign_ins_take_sixteen_cookies() {
         last = browser.begin(&format!("/{number}")).await;
     }
     // Each of eight has one that tells the browser from others.
-    assert!(browser.cookies.len() <= 16, "{}", browser.cookies.len());
+    assert_eq!(browser.cookies.len(), 16);
     let answer = browser.get(&provider.authorize(&last)).await;
     assert_eq!(answer.header("location"), "http://a.com/59");
 }

@@ -198,7 +198,7 @@ async fn other_hosts_cannot_plant_sessions_and_sign_ins_over_tls() {
     assert_eq!(victim.get(&callback).await.status, 400);
     victim.cookies.clear();
     victim.begin("/").await;
-    victim.take_slot_of(&attacker);
+    victim.take_names_of(&attacker);
     victim.cookies.extend(planted);
     assert_eq!(victim.get(&callback).await.status, 400);
     assert_eq!(attacker.get(&callback).await.status, 302);

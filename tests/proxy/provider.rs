@@ -483,8 +483,8 @@ impl Browser {
         answer.header("location").to_owned()
     }
 
-    /// Gives its cookies the names of those of another browser: both have begun one sign-in, as if in the same slot.
-    pub(crate) fn take_slot_of(&mut self, other: &Self) {
+    /// Gives its cookies the names of those of another browser: both have begun one sign-in, as if with the same identifier.
+    pub(crate) fn take_names_of(&mut self, other: &Self) {
         for (cookie, other) in self.cookies.iter_mut().zip(&other.cookies) {
             cookie.name.clone_from(&other.name);
         }

@@ -50,12 +50,12 @@ pub(super) async fn finish(
     let parameters = Parameters::read(&query)?;
     let state = parameters.state.as_deref().ok_or(SignInFault::Malformed)?;
     let login = Login::find(exchange, visit, state);
-    let (login, slot) = login.ok_or(SignInFault::UnknownState)?;
-    let ended = visit.cookies.end_login(slot);
+    let (login, id) = login.ok_or(SignInFault::UnknownState)?;
+    let ended = visit.cookies.end_login(id);
     // The sign-in is over.
     let failed = |fault| Failed {
         fault,
-        cookies: ended.clone().into_iter().collect(),
+        cookies: ended.clone(),
         retry_after: None,
     };
     let code = Code {

@@ -5,7 +5,7 @@ use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 
 use crate::filter::session_cookies::{
-    PART, PARTS, browser_name, login_name, logout_name, part_name,
+    PART, PARTS, SIGN_INS, browser_name, login_name, logout_name, part_name, sign_ins,
 };
 use crate::ir::cookie;
 use crate::ir::oidc::{CookieSettings, Oidc, SameSite};
@@ -14,6 +14,8 @@ use crate::ir::oidc::{CookieSettings, Oidc, SameSite};
 pub(super) const MAX_AGE: u64 = 600;
 /// Length of what tells a browser from others.
 const BROWSER: usize = 24;
+/// Number of sign-ins that a response removes, so that its headers stay small.
+const REMOVED: usize = 8;
 
 /// The cookies of a policy.
 pub(super) struct Cookies<'a> {
@@ -81,32 +83,46 @@ impl<'a> Cookies<'a> {
         self.value(format!("{cookie}; Path={path}{domain}"), *same_site)
     }
 
-    /// Returns the sealed values of a sign-in in a slot, of which there may be several.
-    pub(super) fn login(&self, headers: &HeaderMap, slot: u8) -> Vec<Vec<u8>> {
-        let name = self.login_name(slot);
+    /// Returns the sealed values of a sign-in, of which there may be several.
+    pub(super) fn login(&self, headers: &HeaderMap, id: &str) -> Vec<Vec<u8>> {
+        let name = self.login_name(id);
         let values = cookie::values(headers, &name).take(2);
         values.map(<[u8]>::to_vec).collect()
     }
 
     /// Returns the cookie of a sign-in that begins. Only the path that the provider sends the browser to gets it.
-    pub(super) fn set_login(&self, slot: u8, text: &str) -> Option<HeaderValue> {
-        let (name, path) = (self.login_name(slot), &self.oidc.redirect_path);
+    pub(super) fn set_login(&self, id: &str, text: &str) -> Option<HeaderValue> {
+        let (name, path) = (self.login_name(id), &self.oidc.redirect_path);
         self.short_lived(format!("{name}={text}; Path={path}; Max-Age={MAX_AGE}"))
     }
 
-    /// Returns what removes the cookie of a sign-in from its browser.
-    pub(super) fn end_login(&self, slot: u8) -> Option<HeaderValue> {
-        let (name, path) = (self.login_name(slot), &self.oidc.redirect_path);
-        self.short_lived(format!("{name}=; Path={path}; Max-Age=0"))
+    /// Returns what removes the cookies of a sign-in from its browser.
+    pub(super) fn end_login(&self, id: &str) -> Vec<HeaderValue> {
+        let path = &*self.oidc.redirect_path;
+        let cookies = [(self.login_name(id), path), (self.browser_name(id), "/")];
+        let expired = cookies.into_iter().filter_map(|(name, path)| {
+            let expired = format!("{name}=; Path={path}; Max-Age=0");
+            self.short_lived(expired)
+        });
+        expired.collect()
     }
 
-    fn login_name(&self, slot: u8) -> String {
-        login_name(&self.settings().name, slot)
+    /// Returns what removes the oldest sign-ins of a request from its browser, so that another one may begin. Only the path that
+    /// the provider sends the browser to gets their own cookies: those that tell browsers apart count.
+    pub(super) fn end_oldest_logins(&self, request: &HeaderMap) -> Vec<HeaderValue> {
+        let begun = sign_ins(request, &self.settings().name, self.is_secure);
+        let excess = (begun.len() + 1).saturating_sub(SIGN_INS);
+        let oldest = begun.into_iter().take(excess.min(REMOVED));
+        oldest.flat_map(|id| self.end_login(id)).collect()
     }
 
-    /// Returns what tells the browser of a sign-in in a slot from others.
-    pub(super) fn browser(&self, headers: &HeaderMap, slot: u8) -> Option<String> {
-        let name = self.browser_name(slot);
+    fn login_name(&self, id: &str) -> String {
+        login_name(&self.settings().name, id)
+    }
+
+    /// Returns what tells the browser of a sign-in from others.
+    pub(super) fn browser(&self, headers: &HeaderMap, id: &str) -> Option<String> {
+        let name = self.browser_name(id);
         let fits = |it: &u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_');
         let is_it = |it: &&[u8]| it.len() == BROWSER && it.iter().all(fits);
         let value = cookie::values(headers, &name).find(is_it)?;
@@ -114,13 +130,13 @@ impl<'a> Cookies<'a> {
     }
 
     /// Returns the cookie that tells a browser from others while it signs in.
-    pub(super) fn set_browser(&self, slot: u8, text: &str) -> Option<HeaderValue> {
-        let name = self.browser_name(slot);
+    pub(super) fn set_browser(&self, id: &str, text: &str) -> Option<HeaderValue> {
+        let name = self.browser_name(id);
         self.short_lived(format!("{name}={text}; Path=/; Max-Age={MAX_AGE}"))
     }
 
-    fn browser_name(&self, slot: u8) -> String {
-        browser_name(&self.settings().name, slot, self.is_secure)
+    fn browser_name(&self, id: &str) -> String {
+        browser_name(&self.settings().name, id, self.is_secure)
     }
 
     /// Returns the sealed value of a sign-out.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::cookies::MAX_AGE;
 use super::visit::{Visit, response};
 use crate::filter::LocalResponse;
-use crate::filter::session_cookies::SLOTS;
+use crate::filter::session_cookies::{SIGN_IN_ID, is_sign_in_id, sign_in_id};
 use crate::proxy::request::exchange::Exchange;
 use crate::proxy::request::original;
 use crate::proxy::sign_in_fault::SignInFault;
@@ -28,7 +28,7 @@ const MAX_TARGET: usize = 1024;
 /// A sign-in, as its cookie has it.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Login {
-    /// Its name, which the provider returns.
+    /// Its name, which the provider returns. Begins with the identifier in the names of its cookies.
     #[serde(rename = "s")]
     pub(super) state: String,
     /// What its ID token has.
@@ -49,13 +49,14 @@ pub(super) struct Login {
 pub(super) fn begin(exchange: &Exchange, visit: &Visit<'_>) -> Result<LocalResponse, SignInFault> {
     let ir = &visit.oidc.ir;
     let endpoints = ir.endpoints.as_ref().ok_or(SignInFault::Unavailable)?;
-    let slot = rand::rng().random_range(0..SLOTS);
+    let began = now();
+    let id = sign_in_id(began, &random::<6>());
     let login = Login {
-        state: format!("{slot}{}", random::<18>()),
+        state: format!("{id}{}", random::<18>()),
         nonce: random::<18>(),
         verifier: random::<32>(),
         target: target(exchange),
-        began: now(),
+        began,
     };
     let challenge = digest(&SHA256, login.verifier.as_bytes());
     let challenge = URL_SAFE_NO_PAD.encode(challenge);
@@ -75,41 +76,47 @@ pub(super) fn begin(exchange: &Exchange, visit: &Visit<'_>) -> Result<LocalRespo
     let location = with_query(&endpoints.authorization.to_string(), &parameters);
     let sealed = serde_json::to_vec(&login).map_err(|_| SignInFault::TooLarge)?;
     let key = &exchange.client.worker.session_key;
-    // Tabs that a browser opens at one moment have no cookie of each other: each slot has its own.
+    // Tabs that a browser opens at one moment have no cookie of each other: each sign-in has its own.
     let browser = random::<18>();
     let sealed = key.seal_content(&sealed, &sealing(visit, &browser));
     let cookies = [
-        visit.cookies.set_login(slot, &sealed),
-        visit.cookies.set_browser(slot, &browser),
+        visit.cookies.set_login(&id, &sealed),
+        visit.cookies.set_browser(&id, &browser),
     ];
     let cookies: Option<Vec<_>> = cookies.into_iter().collect();
-    redirect(&location, cookies.ok_or(SignInFault::TooLarge)?)
+    let mut cookies = cookies.ok_or(SignInFault::TooLarge)?;
+    cookies.extend(visit.cookies.end_oldest_logins(&exchange.parts.headers));
+    redirect(&location, cookies)
 }
 
 /// Returns what seals a sign-in of a browser. The cookie of a sign-in has a path, so that other hosts of the domain can set it,
-/// too: it is of use only beside the cookie of its slot that tells browsers apart.
+/// too: it is of use only beside its cookie that tells browsers apart.
 fn sealing(visit: &Visit<'_>, browser: &str) -> Vec<u8> {
     visit.sealing(&format!("{PURPOSE} {browser}"))
 }
 
 impl Login {
-    /// Returns the sign-in of this browser that has a state.
-    pub(super) fn find(exchange: &Exchange, visit: &Visit<'_>, state: &str) -> Option<(Self, u8)> {
-        let slot = state.bytes().next()?.checked_sub(b'0')?;
-        if slot >= SLOTS {
+    /// Returns the sign-in of this browser that has a state, and its identifier.
+    pub(super) fn find<'s>(
+        exchange: &Exchange,
+        visit: &Visit<'_>,
+        state: &'s str,
+    ) -> Option<(Self, &'s str)> {
+        let id = state.get(..SIGN_IN_ID)?;
+        if !is_sign_in_id(id.as_bytes()) {
             return None;
         }
         let key = &exchange.client.worker.session_key;
         let headers = &exchange.parts.headers;
-        let scope = sealing(visit, &visit.cookies.browser(headers, slot)?);
-        let sealed = visit.cookies.login(headers, slot);
+        let scope = sealing(visit, &visit.cookies.browser(headers, id)?);
+        let sealed = visit.cookies.login(headers, id);
         let opened = sealed.iter().filter_map(|it| key.open_content(it, &scope));
         let mut logins = opened.filter_map(|it| serde_json::from_slice::<Self>(&it.content).ok());
         let is_it = |login: &Self| {
             // The holder of the cookie knows neither, so that no time discloses anything.
             login.state == state && now().saturating_sub(login.began) < MAX_AGE
         };
-        Some((logins.find(is_it)?, slot))
+        Some((logins.find(is_it)?, id))
     }
 }
 

@@ -5,6 +5,9 @@ use http::header::COOKIE;
 use super::*;
 use crate::filter::session_cookies;
 
+/// The identifier of a sign-in.
+const ID: &str = "65f0a1b2abcd-_YZ";
+
 fn oidc(same_site: SameSite) -> Oidc {
     Oidc {
         cookie: CookieSettings {
@@ -65,20 +68,20 @@ fn attributes_are_those_of_the_policy() {
             SameSite::Strict,
             true,
             "s=1.x; Path=/app; Domain=example.com; HttpOnly; SameSite=Strict; Secure",
-            "s-login-3=x; Path=/callback; Max-Age=600; HttpOnly; SameSite=Lax; Secure",
+            "s-login-65f0a1b2abcd-_YZ=x; Path=/callback; Max-Age=600; HttpOnly; SameSite=Lax; Secure",
         ),
         (
             SameSite::None,
             false,
             "s=1.x; Path=/app; Domain=example.com; HttpOnly; SameSite=None",
-            "s-login-3=x; Path=/callback; Max-Age=600; HttpOnly; SameSite=None",
+            "s-login-65f0a1b2abcd-_YZ=x; Path=/callback; Max-Age=600; HttpOnly; SameSite=None",
         ),
     ] {
         let oidc = oidc(same_site);
         let cookies = Cookies::new(&oidc, "s", is_secure);
         let set = cookies.set_session("x", &HeaderMap::new()).unwrap();
         assert_eq!(set, [session]);
-        assert_eq!(cookies.set_login(3, "x").unwrap(), login);
+        assert_eq!(cookies.set_login(ID, "x").unwrap(), login);
     }
 }
 
@@ -96,15 +99,15 @@ fn cookies_are_of_the_host_alone_over_https() {
         for (is_secure, expected) in [
             (
                 true,
-                "__Host-s-browser-3=x; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure",
+                "__Host-s-browser-65f0a1b2abcd-_YZ=x; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure",
             ),
             (
                 false,
-                "s-browser-3=x; Path=/; Max-Age=600; HttpOnly; SameSite=Lax",
+                "s-browser-65f0a1b2abcd-_YZ=x; Path=/; Max-Age=600; HttpOnly; SameSite=Lax",
             ),
         ] {
             let cookies = Cookies::new(&oidc, "s", is_secure);
-            assert_eq!(cookies.set_browser(3, "x").unwrap(), expected);
+            assert_eq!(cookies.set_browser(ID, "x").unwrap(), expected);
         }
     }
 }
@@ -114,10 +117,76 @@ fn browser_is_known_by_a_text_of_its_own_form() {
     let oidc = oidc(SameSite::Lax);
     let cookies = Cookies::new(&oidc, "s", true);
     let text = "Abcdefghijklmnopqrstuv-_";
-    let other = format!("s-browser-3={text}; __Host-s-browser-3=short");
-    assert_eq!(cookies.browser(&request(&other), 3), None);
-    let own = format!("__Host-s-browser-3=short; __Host-s-browser-3={text}");
+    let other = format!("s-browser-{ID}={text}; __Host-s-browser-{ID}=short");
+    assert_eq!(cookies.browser(&request(&other), ID), None);
+    let own = format!("__Host-s-browser-{ID}=short; __Host-s-browser-{ID}={text}");
     let own = request(&own);
-    assert_eq!(cookies.browser(&own, 3).as_deref(), Some(text));
-    assert_eq!(cookies.browser(&own, 2), None);
+    assert_eq!(cookies.browser(&own, ID).as_deref(), Some(text));
+    assert_eq!(cookies.browser(&own, "65f0a1b2other-_Y"), None);
+}
+
+/// Returns a request whose browser has begun sign-ins at these times, in this order.
+fn begun(times: impl IntoIterator<Item = usize>) -> HeaderMap {
+    let cookies = times.into_iter().enumerate();
+    let cookies = cookies.map(|(at, time)| format!("s-browser-{time:08x}{at:08}=x"));
+    request(&cookies.collect::<Vec<_>>().join("; "))
+}
+
+#[test]
+fn sign_ins_within_the_bound_stay() {
+    let oidc = oidc(SameSite::Lax);
+    let cookies = Cookies::new(&oidc, "s", false);
+    assert!(cookies.end_oldest_logins(&HeaderMap::new()).is_empty());
+    for count in 1..SIGN_INS {
+        let ended = cookies.end_oldest_logins(&begun(0..count));
+        assert!(ended.is_empty(), "{count}");
+    }
+    // Those of HTTPS are others, and what is no sign-in does not count.
+    let secure = Cookies::new(&oidc, "s", true);
+    assert!(secure.end_oldest_logins(&begun(0..20)).is_empty());
+    let strange = (0..20).map(|it| format!("s-browser-{it}=x"));
+    let strange = request(&strange.collect::<Vec<_>>().join("; "));
+    assert!(cookies.end_oldest_logins(&strange).is_empty());
+}
+
+#[test]
+fn oldest_sign_ins_leave_for_another_one() {
+    let oidc = oidc(SameSite::Lax);
+    let cookies = Cookies::new(&oidc, "s", false);
+    let ended = cookies.end_oldest_logins(&begun([7, 6, 1, 4, 3, 2, 5, 8]));
+    assert_eq!(
+        ended,
+        [
+            "s-login-0000000100000002=; Path=/callback; Max-Age=0; HttpOnly; SameSite=Lax",
+            "s-browser-0000000100000002=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax",
+        ]
+    );
+    // Within a second, the first one of the request is the oldest.
+    let ended = cookies.end_oldest_logins(&begun([2; SIGN_INS + 1]));
+    assert_eq!(
+        pairs(&ended),
+        [
+            "s-login-0000000200000000=",
+            "s-browser-0000000200000000=",
+            "s-login-0000000200000001=",
+            "s-browser-0000000200000001=",
+        ]
+    );
+    // A response removes so many, and the next ones do the rest.
+    let ended = cookies.end_oldest_logins(&begun(0..100));
+    assert_eq!(ended.len(), 2 * REMOVED);
+    assert!(ended[0].to_str().unwrap().starts_with("s-login-00000000"));
+}
+
+#[test]
+fn sign_in_that_has_ended_leaves_no_cookie() {
+    let oidc = oidc(SameSite::Strict);
+    let cookies = Cookies::new(&oidc, "s", true);
+    assert_eq!(
+        cookies.end_login(ID),
+        [
+            "s-login-65f0a1b2abcd-_YZ=; Path=/callback; Max-Age=0; HttpOnly; SameSite=Lax; Secure",
+            "__Host-s-browser-65f0a1b2abcd-_YZ=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax; Secure",
+        ]
+    );
 }
