@@ -208,6 +208,7 @@ impl Controller {
         for (key, is_deny) in [
             ("whitelist-source-range", false),
             ("denylist-source-range", true),
+            ("block-cidrs", true),
         ] {
             let Some(text) = reading.text(key) else {
                 continue;
@@ -218,7 +219,7 @@ impl Controller {
             };
             match cidrs(&elements(text)) {
                 Ok(found) => {
-                    *list = found;
+                    list.extend(found);
                     reading.say(key, Converted, "AccessPolicy ipRules of each Ingress");
                 }
                 Err(wrong) => {

@@ -125,14 +125,43 @@ fn restrictions_of_a_host_close_the_routes_of_all_of_its_ingresses() {
     }
 }
 
+/// Returns an Ingress and the ConfigMap of the controller with this data.
+fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
+    let data: BTreeMap<_, _> = data.iter().copied().collect();
+    format!(
+        "{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {}\n",
+        ingress(annotations, ROOT),
+        json!(data)
+    )
+}
+
+/// Settings that name this ConfigMap.
+fn controller_settings() -> Settings {
+    Settings {
+        controller_config: Some(name("ingress-nginx/controller")),
+        ..settings()
+    }
+}
+
+#[test]
+fn addresses_that_the_controller_blocks_are_denied() {
+    let data = [
+        ("denylist-source-range", "198.51.100.0/24"),
+        ("block-cidrs", "192.0.2.0/24, 203.0.113.7"),
+    ];
+    let text = with_controller("{}", &data);
+    let migration = migrated(&text, &controller_settings());
+    let denied = json!(["198.51.100.0/24", "192.0.2.0/24", "203.0.113.7"]);
+    let mut objects = migration.output.objects();
+    assert!(objects.any(|object| object["spec"]["ipRules"]["deny"] == denied));
+    assert!(!migration.report.needs_hand());
+}
+
 #[test]
 fn restrictions_of_the_controller_close_all_routes() {
     let of_own = annotation("auth-url", "http://auth.login.svc/verify");
     let off = annotation("enable-global-auth", "false");
-    let settings = Settings {
-        controller_config: Some(name("ingress-nginx/controller")),
-        ..settings()
-    };
+    let settings = controller_settings();
     for (key, value, annotations, expected) in [
         ("global-auth-url", "http://auth.login.svc/", "{}", true),
         ("global-auth-url", "http://auth.login.svc/", &*of_own, false),
@@ -144,12 +173,9 @@ fn restrictions_of_the_controller_close_all_routes() {
             "{}",
             false,
         ),
+        ("block-cidrs", "192.0.2.0/24, office", "{}", true),
     ] {
-        let text = format!(
-            "{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {{{key}: {}}}\n",
-            ingress(annotations, ROOT),
-            json!(value)
-        );
+        let text = with_controller(annotations, &[(key, value)]);
         let migration = migrated(&text, &settings);
         assert_eq!(
             is_closed(&migration, "web"),
