@@ -310,6 +310,12 @@ fn first_pod_of_a_pool_or_of_its_ports_waits() {
     assert!(apply(&mut store, pod_of_pool(1, "80", true)));
     assert!(!apply(&mut store, pod_of_pool(1, "80,81", true)));
     assert_eq!(published_pods(&store).len(), 2);
+    // One that has ended cannot be chosen.
+    let metadata = json!({"annotations": {ACTIVE_PORTS: "82"}});
+    let status = json!({"phase": "Failed", "podIP": "192.0.2.3"});
+    let ended = object("Pod", "3", &json!({"metadata": metadata, "status": status}));
+    assert!(apply(&mut store, ended));
+    assert_eq!(published_pods(&store).len(), 3);
 }
 
 /// The EndpointSlice was published while the pod was not known, so that its endpoint was of no release.
