@@ -124,6 +124,8 @@ impl Api {
             at: Instant::now(),
             method: method.to_owned(),
             target: target.to_owned(),
+            is_of_metadata: header(head, "accept")
+                .is_some_and(|it| it.contains("as=PartialObjectMetadata")),
         });
         let page = state.texts.get(target).cloned();
         let accepted = state.token.as_ref();

@@ -57,6 +57,8 @@ pub(crate) struct Request {
     pub(crate) at: Instant,
     pub(crate) method: String,
     pub(crate) target: String,
+    /// Whether it asks for the metadata of objects alone.
+    pub(crate) is_of_metadata: bool,
 }
 
 #[derive(Default)]

@@ -71,9 +71,10 @@ fn middle(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Number of lists of objects that were requested. Those of their versions have no pages.
+/// Number of lists of objects that were requested, besides those of their versions.
 fn lists(api: &Api) -> usize {
-    api.requests("limit=").len()
+    let lists = api.requests("limit=").into_iter();
+    lists.filter(|it| !it.is_of_metadata).count()
 }
 
 /// Applies objects in the given order; returns the time from the last one until the host is served. The event of the

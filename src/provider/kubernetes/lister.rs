@@ -45,9 +45,11 @@ pub(super) struct ListPage {
     pub(super) items: Option<Vec<Value>>,
 }
 
-/// The versions of listed objects.
+/// A page of the versions of listed objects.
 #[derive(Deserialize)]
 struct Versions {
+    #[serde(default)]
+    metadata: ListMeta,
     /// The API server says null of no objects.
     items: Option<Vec<VersionedItem>>,
 }
@@ -127,18 +129,42 @@ impl Lister<'_> {
         Ok(serde_json::from_str(&text).map_err(kube::Error::SerdeError)?)
     }
 
-    /// Returns the newest version of the objects, as of now; `None` if there are none, or if versions cannot be compared.
+    /// Returns the newest version of the objects, as of now; `None` if there are none, or if versions cannot be compared. The
+    /// version of the list itself would not do: objects of other kinds count in it, and a watch does not show these.
     pub(super) async fn newest_version(&self, served: &Served) -> Result<Option<u64>, Failure> {
-        let params = ListParams {
+        match self.newest_in_pages(served, Some(PAGE)).await {
+            // A list without a limit has one page, whose continue token cannot expire.
+            Err(failure) if failure.status() == Some(410) => {
+                self.newest_in_pages(served, None).await
+            }
+            newest => newest,
+        }
+    }
+
+    /// The same from pages of this size. All pages are as old as the first one.
+    async fn newest_in_pages(
+        &self,
+        served: &Served,
+        limit: Option<u32>,
+    ) -> Result<Option<u64>, Failure> {
+        let mut params = ListParams {
             field_selector: self.scope.fields.clone(),
+            limit,
             ..ListParams::default()
         };
-        let request = served.requests.list_metadata(&params);
-        let request = request.map_err(kube::Error::BuildRequest)?;
-        let list: Versions = self.with_timeout(self.client.request(request)).await?;
-        let items = list.items.unwrap_or_default();
-        let versions = items.iter().map(|item| &item.metadata.resource_version);
-        Ok(versions.filter_map(|it| parsed::version(it)).max())
+        let mut newest: Option<u64> = None;
+        loop {
+            let request = served.requests.list_metadata(&params);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            let page: Versions = self.with_timeout(self.client.request(request)).await?;
+            let items = page.items.unwrap_or_default();
+            let versions = items.iter().map(|item| &item.metadata.resource_version);
+            newest = newest.max(versions.filter_map(|it| parsed::version(it)).max());
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(newest);
+            }
+        }
     }
 
     async fn with_timeout<T>(
