@@ -161,6 +161,7 @@ struct Results {
     authorized: [AtomicU64; AuthResult::ALL.len()],
     pages: [AtomicU64; PageResult::ALL.len()],
     picked: [AtomicU64; PickResult::ALL.len()],
+    pick_times: PerWorker<DurationCounts>,
 }
 
 impl BackendStats {
@@ -351,6 +352,17 @@ impl BackendStats {
         self.result(|results| &results.picked[result as usize])
     }
 
+    /// Counts the time until the picker of the backend has chosen an endpoint or responded itself.
+    pub fn pick_took(&self, worker: WorkerId, time: Duration) {
+        self.results().pick_times.of(worker).record(time);
+    }
+
+    /// Returns the times until the picker of the backend has chosen an endpoint or responded itself.
+    pub fn pick_times(&self) -> Histogram {
+        let results = self.0.get().and_then(|counters| counters.results.get());
+        Histogram::of(results.into_iter().flat_map(|it| it.pick_times.iter()))
+    }
+
     /// Connections established so far.
     pub fn connects(&self) -> u64 {
         self.count(|counters| &counters.connects)
@@ -367,6 +379,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_of_picks_are_those_of_all_workers() {
+        let stats = BackendStats::default();
+        assert_eq!(stats.pick_times(), Histogram::default());
+        for index in 0..2 {
+            stats.pick_took(WorkerId::new(index, 2), Duration::from_millis(3));
+        }
+        let times = stats.pick_times();
+        assert_eq!((times.count(), times.total_micros), (2, 6_000));
+        assert_eq!(stats.response_times(), Histogram::default());
+    }
+
+    #[test]
     fn all_lists_are_in_the_order_of_their_counters() {
         let stats = BackendStats::default();
         for (index, fault) in UpstreamFault::ALL.into_iter().enumerate() {
@@ -378,6 +402,9 @@ mod tests {
             assert_eq!(failure as usize, index);
         }
         for (index, result) in MirrorResult::ALL.into_iter().enumerate() {
+            assert_eq!(result as usize, index);
+        }
+        for (index, result) in PickResult::ALL.into_iter().enumerate() {
             assert_eq!(result as usize, index);
         }
         for (index, result) in PageResult::ALL.into_iter().enumerate() {

@@ -17,6 +17,7 @@ use std::mem;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use http::header::CONTENT_LENGTH;
@@ -75,9 +76,10 @@ pub(super) async fn pick(
         let Some(picker) = backend.picker() else {
             return Ok(None);
         };
+        let begin = Instant::now();
         let asked = ask(exchange, backend, &picker).await;
         if let Some(result) = result_of(&asked) {
-            backend.stats.picked(result);
+            note(exchange, backend, (result, begin.elapsed()));
         }
         match asked? {
             Asked::Respond(response) => return Ok(Some(response)),
@@ -108,6 +110,15 @@ fn result_of(asked: &Result<Asked, Error>) -> Option<PickResult> {
         Ok(Asked::Respond(_)) => Some(PickResult::Responded),
         Err(Error::PickerUnavailable) => Some(PickResult::Refused),
         Err(_) => None,
+    }
+}
+
+/// Counts a question with this result, which took this time.
+fn note(exchange: &Exchange, backend: &Backend, (result, time): (PickResult, Duration)) {
+    backend.stats.picked(result);
+    if matches!(result, PickResult::Picked | PickResult::Responded) {
+        let worker = exchange.client.worker.id;
+        backend.stats.pick_took(worker, time);
     }
 }
 

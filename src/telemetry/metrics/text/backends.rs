@@ -136,6 +136,15 @@ impl Metrics {
             "picker_requests",
             "Requests that endpoint pickers of backends were asked about, by result",
             picks,
+        )?;
+        let times = backends
+            .iter()
+            .map(|(own, backend)| (*own, backend.stats.pick_times()));
+        let times = times.filter(|(_, histogram)| histogram.count() > 0);
+        page.durations(
+            "picker_duration",
+            "Time from the question to an endpoint picker to its choice, with that in which the body of the request comes",
+            times,
         )
     }
 

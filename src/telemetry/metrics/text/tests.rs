@@ -200,6 +200,7 @@ pub(super) fn table() -> Arc<Table> {
         stats.authorized(AuthResult::Denied);
         stats.paged(PageResult::Timeout);
         stats.picked(PickResult::FailedOpen);
+        stats.pick_took(WorkerId::ONLY, Duration::from_millis(1));
         stats.retry_refused();
     }
     Arc::new(table)

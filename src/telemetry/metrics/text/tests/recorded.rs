@@ -87,6 +87,7 @@ fn recorded_table(labels: DurationLabels) -> Table {
         stats.paged(PageResult::Timeout);
         stats.picked(PickResult::Picked);
         stats.picked(PickResult::FailedOpen);
+        stats.pick_took(WorkerId::ONLY, Duration::from_millis(1));
         stats.authorized(AuthResult::Allowed);
         stats.retry_refused();
         backend.fell_back();
