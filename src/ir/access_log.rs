@@ -11,7 +11,7 @@ use super::serialized::name;
 use super::telemetry::Share;
 
 /// The fields of lines of the access log: those of requests and those of connections.
-pub const FIELDS: [&str; 26] = [
+pub const FIELDS: [&str; 28] = [
     "time",
     "client",
     "method",
@@ -34,6 +34,8 @@ pub const FIELDS: [&str; 26] = [
     "upstream",
     "upstream_ms",
     "attempts",
+    "picker",
+    "picked",
     "release",
     "end",
     "error",

@@ -6,6 +6,7 @@ mod choices;
 mod connections;
 mod message;
 mod phases;
+mod records;
 mod server;
 
 use std::net::SocketAddr;

@@ -40,7 +40,7 @@ pub(in crate::proxy) async fn send(
     let draw = rule.draw(None);
     let mut retries = Retries::default();
     let mut picking: Option<Box<Picking>> = None;
-    let response = loop {
+    let (response, backend) = loop {
         let selected = match place {
             None => rule.select(draw),
             Some(place) => rule.backends().get(place.backend),
@@ -76,7 +76,7 @@ pub(in crate::proxy) async fn send(
         let body = match after_attempt(exchange, &retries, (backend, traffic), attempted)? {
             Next::Respond(mut response) => {
                 finish(exchange, &mut response, place, traffic);
-                break response;
+                break (response, backend);
             }
             Next::Resend(body) => {
                 exchange.restore(unfiltered, body);
@@ -93,7 +93,7 @@ pub(in crate::proxy) async fn send(
     };
     match picking {
         None => Ok(ResponseSource::Backend(response)),
-        Some(picking) => Box::pin(processed(*picking, exchange, response)).await,
+        Some(picking) => Box::pin(processed(*picking, exchange, backend, response)).await,
     }
 }
 
@@ -113,27 +113,45 @@ async fn picked(
     }
     let sent = attempt(exchange, backend, keeps_body);
     let attempted = match picking {
-        None => Attempted::Done(sent.await),
-        Some(picking) => picking.attempt(sent).await?,
+        None => Ok(Attempted::Done(sent.await)),
+        Some(picking) => picking.attempt(sent).await,
     };
-    if let Attempted::Resend(_) = &attempted {
-        backend.stats.picked(PickResult::FailedOpen);
+    let result = match &attempted {
+        Ok(Attempted::Resend(_)) => Some(PickResult::FailedOpen),
+        Ok(Attempted::Respond(_)) => Some(PickResult::Responded),
+        Err(Error::PickerUnavailable) => Some(PickResult::Refused),
+        Ok(Attempted::Done(_)) | Err(_) => None,
+    };
+    if let Some(result) = result {
+        picker::note(exchange, backend, result, None);
+    }
+    if let Ok(Attempted::Resend(_)) = &attempted {
         exchange.record.attempts.choose(None);
         if exchange.record.span.is_some() {
             let why = Error::PickerUnavailable.message();
             end_span(exchange, backend, Err(why));
         }
     }
-    Ok(attempted)
+    attempted
 }
 
 /// Lets the picker process the response of the last attempt.
 async fn processed(
     mut picking: Picking,
     exchange: &mut Exchange,
+    backend: &Backend,
     mut response: upstream::Response<RequestBody>,
 ) -> Result<ResponseSource, Error> {
-    Ok(match picking.respond(exchange, &mut response).await? {
+    let responded = picking.respond(exchange, &mut response).await;
+    let result = match &responded {
+        Ok(Some(_)) => Some(PickResult::Responded),
+        Err(Error::PickerUnavailable) => Some(PickResult::Refused),
+        Ok(None) | Err(_) => None,
+    };
+    if let Some(result) = result {
+        picker::note(exchange, backend, result, None);
+    }
+    Ok(match responded? {
         None => ResponseSource::Backend(response),
         Some(response) => ResponseSource::Filter(response),
     })

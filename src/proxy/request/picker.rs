@@ -14,10 +14,11 @@ mod session;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::mem;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::StatusCode;
 use http::header::CONTENT_LENGTH;
@@ -78,12 +79,16 @@ pub(super) async fn pick(
         };
         let begin = Instant::now();
         let asked = ask(exchange, backend, &picker).await;
-        if let Some(result) = result_of(&asked) {
-            note(exchange, backend, (result, begin.elapsed()));
+        if let Some((result, endpoint)) = result_of(&asked) {
+            note(exchange, backend, result, endpoint);
+            if matches!(result, PickResult::Picked | PickResult::Responded) {
+                let worker = exchange.client.worker.id;
+                backend.stats.pick_took(worker, begin.elapsed());
+            }
         }
         match asked? {
             Asked::Respond(response) => return Ok(Some(response)),
-            Asked::Go(asked) | Asked::Balance(asked) => *picking = Some(asked),
+            Asked::Go(asked, _) | Asked::Balance(asked) => *picking = Some(asked),
         }
     }
     if let Some(picking) = picking {
@@ -94,32 +99,34 @@ pub(super) async fn pick(
 
 /// What the picker says of a request.
 enum Asked {
-    /// An endpoint.
-    Go(Box<Picking>),
+    /// One endpoint or several, of which this is the first one.
+    Go(Box<Picking>, SocketAddr),
     /// No endpoint: the request is balanced.
     Balance(Box<Picking>),
     /// Its own response.
     Respond(LocalResponse),
 }
 
-/// Returns what counts; `None` if the client has failed.
-fn result_of(asked: &Result<Asked, Error>) -> Option<PickResult> {
+/// Returns what counts, and the first endpoint of the choice; `None` if the client has failed.
+fn result_of(asked: &Result<Asked, Error>) -> Option<(PickResult, Option<SocketAddr>)> {
     match asked {
-        Ok(Asked::Go(_)) => Some(PickResult::Picked),
-        Ok(Asked::Balance(_)) => Some(PickResult::FailedOpen),
-        Ok(Asked::Respond(_)) => Some(PickResult::Responded),
-        Err(Error::PickerUnavailable) => Some(PickResult::Refused),
+        Ok(Asked::Go(_, first)) => Some((PickResult::Picked, Some(*first))),
+        Ok(Asked::Balance(_)) => Some((PickResult::FailedOpen, None)),
+        Ok(Asked::Respond(_)) => Some((PickResult::Responded, None)),
+        Err(Error::PickerUnavailable) => Some((PickResult::Refused, None)),
         Err(_) => None,
     }
 }
 
-/// Counts a question with this result, which took this time.
-fn note(exchange: &Exchange, backend: &Backend, (result, time): (PickResult, Duration)) {
+/// Counts and records what the picker of a backend has made of a request, and the first endpoint that it has chosen.
+pub(super) fn note(
+    exchange: &mut Exchange,
+    backend: &Backend,
+    result: PickResult,
+    endpoint: Option<SocketAddr>,
+) {
     backend.stats.picked(result);
-    if matches!(result, PickResult::Picked | PickResult::Responded) {
-        let worker = exchange.client.worker.id;
-        backend.stats.pick_took(worker, time);
-    }
+    exchange.record.picked(result, endpoint);
 }
 
 async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Result<Asked, Error> {
@@ -165,8 +172,8 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         }
         Outcome::Head(Head::Failed | Head::Waiting) => return Err(Error::PickerUnavailable),
     };
-    let has_choice = choose(exchange, backend, picker, &answer);
-    if !has_choice && !fails_open {
+    let first = choose(exchange, backend, picker, &answer);
+    if first.is_none() && !fails_open {
         return Err(Error::PickerUnavailable);
     }
     if has_body {
@@ -179,9 +186,9 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         changes,
         has_body,
     });
-    Ok(match has_choice {
-        true => Asked::Go(picking),
-        false => Asked::Balance(picking),
+    Ok(match first {
+        Some(first) => Asked::Go(picking, first),
+        None => Asked::Balance(picking),
     })
 }
 
@@ -197,21 +204,21 @@ fn timeouts(picker: &Picker) -> PickerTimeouts {
     }
 }
 
-/// Makes attempts use the endpoints of an answer that the backend has. Returns whether there are some.
+/// Makes attempts use the endpoints of an answer that the backend has. Returns the first of them.
 fn choose(
     exchange: &mut Exchange,
     backend: &Backend,
     picker: &Picker,
     answer: &HeadAnswer,
-) -> bool {
+) -> Option<SocketAddr> {
     let HeadAnswer { response, metadata } = answer;
     let mut chosen = destination::chosen(response.as_ref(), metadata.as_ref());
     let endpoints = backend.endpoints();
     chosen.retain(|address| endpoints.find_picked(*address).is_some());
+    let first = chosen.first().copied();
     let chosen = Chosen::of(chosen, picker.ir.failure_mode);
-    let has_choice = chosen.is_some();
     exchange.record.attempts.choose(chosen);
-    has_choice
+    first
 }
 
 impl Picking {

@@ -18,7 +18,7 @@ use crate::proxy::client::client_address::Origin;
 use crate::proxy::client::host::Host;
 use crate::proxy::error::{Error, ErrorSource};
 use crate::proxy::worker_state::current_table::LoadedRule;
-use crate::table::{BodySizes, CountedRequest, Exemplar, KnownMethod, Outcome, Rule};
+use crate::table::{BodySizes, CountedRequest, Exemplar, KnownMethod, Outcome, PickResult, Rule};
 use crate::telemetry::access_log::{Completion, Line, Message, counted_status};
 use crate::telemetry::metrics::TimeoutKind;
 use crate::telemetry::trace::{Decision, Event, Item, LogRecord, Peer, RequestSpan, TRACESTATE};
@@ -41,6 +41,8 @@ pub(crate) struct Record {
     pub(in crate::proxy) attempts: Attempts,
     error: Option<&'static str>,
     complete: bool,
+    /// What an endpoint picker has made of it, if one was asked.
+    pick: Option<Box<Pick>>,
     /// Bytes that the client has sent through a tunnel.
     tunnelled: u64,
     /// What the request counts as for limits.
@@ -53,6 +55,13 @@ pub(crate) struct Record {
     log_settings: Option<Arc<GatewayLog>>,
     /// Its span, if it is sampled.
     pub(in crate::proxy) span: Option<Box<RequestSpan>>,
+}
+
+/// What an endpoint picker has made of a request.
+struct Pick {
+    result: PickResult,
+    /// The first endpoint that it has chosen.
+    endpoint: Option<SocketAddr>,
 }
 
 impl Record {
@@ -81,6 +90,7 @@ impl Record {
             attempts,
             error: None,
             complete: false,
+            pick: None,
             tunnelled: 0,
             counted: None,
             line,
@@ -202,6 +212,15 @@ impl Record {
                 false => Decision::Refused,
             });
         }
+    }
+
+    /// Records what an endpoint picker has made of the request, and the first endpoint that it has chosen. A later result
+    /// replaces an earlier one, and the endpoint stays.
+    pub(in crate::proxy) fn picked(&mut self, result: PickResult, endpoint: Option<SocketAddr>) {
+        self.note(|| Event::picker(result.name(), endpoint));
+        let known = self.pick.take().and_then(|pick| pick.endpoint);
+        let endpoint = endpoint.or(known);
+        self.pick = Some(Box::new(Pick { result, endpoint }));
     }
 
     /// Records the status of a gRPC call, which is in headers or trailers.
@@ -406,6 +425,8 @@ impl Drop for Record {
                 upstream: self.attempts.endpoint(),
                 attempts: self.attempts.count(),
                 response_time: self.attempts.response_time(),
+                picker: self.pick.as_ref().map(|pick| pick.result.name()),
+                picked: self.pick.as_ref().and_then(|pick| pick.endpoint),
                 release: release.map(|release| &*release.name),
                 error: self.error,
                 trace_id: context.map(|context| context.trace_id),

@@ -195,6 +195,10 @@ pub struct Completion<'a> {
     pub attempts: u8,
     /// Duration from the begin of the last attempt to the head of its response.
     pub response_time: Option<Duration>,
+    /// What an endpoint picker has made of the request, if one was asked.
+    pub picker: Option<&'static str>,
+    /// The first endpoint that it has chosen.
+    pub picked: Option<SocketAddr>,
     /// Release of the backend that the request was in.
     pub release: Option<&'a str>,
     /// Why Portcullis responded itself or aborted the exchange.
@@ -265,6 +269,15 @@ fn write_completion(line: &mut Vec<u8>, end: &Completion<'_>) {
     if end.attempts > 1 {
         line.extend_from_slice(b",\"attempts\":");
         write_number(line, end.attempts);
+    }
+    if let Some(picker) = end.picker {
+        line.extend_from_slice(b",\"picker\":");
+        write_plain(line, picker.as_bytes());
+    }
+    if let Some(picked) = end.picked {
+        line.extend_from_slice(b",\"picked\":\"");
+        write_address(line, picked);
+        line.push(b'"');
     }
     if let Some(release) = end.release {
         line.extend_from_slice(b",\"release\":");

@@ -59,6 +59,8 @@ fn end(status: u16, error: Option<&'static str>) -> Completion<'static> {
         upstream: None,
         attempts: 0,
         response_time: None,
+        picker: None,
+        picked: None,
         release: None,
         error,
         trace_id: None,

@@ -31,6 +31,8 @@ fn end(status: u16) -> Completion<'static> {
         upstream: Some("10.0.0.1:80".parse().unwrap()),
         attempts: 1,
         response_time: None,
+        picker: None,
+        picked: None,
         release: None,
         error: None,
         trace_id: None,

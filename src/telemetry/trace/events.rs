@@ -97,6 +97,18 @@ impl Event {
         event.with("portcullis.backend", text(server))
     }
 
+    /// What an endpoint picker has made of the request, and the first endpoint that it has chosen.
+    pub fn picker(result: &'static str, endpoint: Option<SocketAddr>) -> Self {
+        let event = Self {
+            name: "portcullis.picker",
+            attributes: vec![("portcullis.result", EventValue::Word(result))],
+        };
+        match endpoint {
+            None => event,
+            Some(endpoint) => event.at(endpoint),
+        }
+    }
+
     /// Whether a request whose attempt failed for this reason is sent again.
     pub(super) fn retry(decision: Decision, reason: EventValue) -> Self {
         let event = Self::decided("portcullis.retry", decision);
@@ -109,8 +121,11 @@ impl Event {
             name: "portcullis.ejection",
             attributes: Vec::new(),
         };
-        event
-            .with("server.address", text(&endpoint.ip()))
+        event.at(endpoint)
+    }
+
+    fn at(self, endpoint: SocketAddr) -> Self {
+        self.with("server.address", text(&endpoint.ip()))
             .with("server.port", EventValue::Number(endpoint.port().into()))
     }
 

@@ -34,18 +34,23 @@ fn completion() -> Completion<'static> {
         upstream: None,
         attempts: 0,
         response_time: None,
+        picker: None,
+        picked: None,
         release: None,
         error: None,
         trace_id: None,
     }
 }
 
-/// The completion of a request whose second attempt failed at a release.
+/// The completion of a request whose second attempt failed at a release, and whose first one was at another endpoint, which a
+/// picker had chosen.
 fn failed() -> Completion<'static> {
     Completion {
         upstream: Some("10.0.0.1:8080".parse().unwrap()),
         attempts: 2,
         response_time: Some(Duration::from_micros(4321)),
+        picker: Some("picked"),
+        picked: Some("10.0.0.2:8080".parse().unwrap()),
         release: Some("shop-v42"),
         error: Some("the backend failed"),
         ..completion()
@@ -118,7 +123,7 @@ fn line_names_endpoint_release_and_error() {
     };
     let expected = concat!(
         r#""duration_ms":5.000,"bytes_received":0,"bytes_sent":13,"upstream":"10.0.0.1:8080","#,
-        r#""upstream_ms":4.321,"attempts":2,"#,
+        r#""upstream_ms":4.321,"attempts":2,"picker":"picked","picked":"10.0.0.2:8080","#,
         r#""release":"shop-v42","error":"the backend failed"}"#
     );
     assert!(line("/a", &end).contains(expected));
