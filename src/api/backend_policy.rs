@@ -207,6 +207,9 @@ pub struct Connection {
     /// Time without bytes after which TCP asks whether the other side is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keepalive: Option<String>,
+    /// Time in which an endpoint picker answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub picker_timeout: Option<String>,
     /// `Off` (the default), `V1` or `V2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<String>,

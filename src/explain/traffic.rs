@@ -101,6 +101,7 @@ fn connection_settings(connection: &Connection) -> Vec<String> {
         idle,
         max_requests,
         keepalive,
+        picker_timeout,
         proxy_protocol,
         max_header_bytes,
         max_streams,
@@ -110,6 +111,7 @@ fn connection_settings(connection: &Connection) -> Vec<String> {
         (connect_timeout, "connections established within"),
         (idle, "idle connections closed after"),
         (keepalive, "keepalive of TCP after"),
+        (picker_timeout, "answers of an endpoint picker within"),
     ];
     let times = times.into_iter();
     let times = times.filter_map(|(time, what)| time.map(|time| format!("{what} {time:?}")));
@@ -207,6 +209,7 @@ mod tests {
             },
             connection: Connection {
                 idle: Some(second),
+                picker_timeout: Some(second * 9),
                 max_header_bytes: Some(8192),
                 max_streams: Some(10),
                 windows: Http2Windows {
@@ -227,6 +230,7 @@ mod tests {
                 "health checks by a connection every 5s (±10 %), with timeout 1s: failed after 3, healthy after 2",
                 "ejection after 3 failed requests for 1s at first, of at most 50 % of the endpoints; all are used if fewer than 30 % are healthy",
                 "idle connections closed after 1s",
+                "answers of an endpoint picker within 9s",
                 "at most 8192 bytes in a response head of HTTP/1.1",
                 "at most 10 streams of a connection of HTTP/2",
                 "window of a stream of HTTP/2: 70000 bytes",

@@ -64,6 +64,9 @@ pub struct Connection {
     /// Time without bytes after which TCP asks whether the other side is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keepalive: Option<Duration>,
+    /// Time in which an endpoint picker answers what it was sent, and reads what waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub picker_timeout: Option<Duration>,
     /// The version of the PROXY protocol that connections begin with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<ProxyVersion>,

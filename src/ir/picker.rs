@@ -79,8 +79,8 @@ impl FailureMode {
 pub struct PickerTimeouts {
     /// Time to connect, TLS included, unless the policy of the server says it.
     pub connect: Duration,
-    /// Time in which the picker answers what it was sent, and reads what waits for it. Pickers queue requests until a model
-    /// server is free.
+    /// Time in which the picker answers what it was sent, and reads what waits for it, unless the policy of the server says
+    /// it. Pickers queue requests until a model server is free.
     pub answer: Duration,
 }
 

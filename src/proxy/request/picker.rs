@@ -192,15 +192,16 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
     })
 }
 
-/// Returns how long the picker may take. A policy of its server may say how long connecting does.
+/// Returns how long the picker may take, as a policy of its server says, or else the pool.
 fn timeouts(picker: &Picker) -> PickerTimeouts {
     let server = picker.server.as_ref();
     let settings = server.and_then(|server| server.settings.as_ref());
-    let connect = settings.and_then(|settings| settings.ir.connection.connect_timeout);
-    let timeouts = picker.ir.timeouts;
+    let connection = settings.map(|settings| settings.ir.connection);
+    let connection = connection.unwrap_or_default();
+    let PickerTimeouts { connect, answer } = picker.ir.timeouts;
     PickerTimeouts {
-        connect: connect.unwrap_or(timeouts.connect),
-        ..timeouts
+        connect: connection.connect_timeout.unwrap_or(connect),
+        answer: connection.picker_timeout.unwrap_or(answer),
     }
 }
 

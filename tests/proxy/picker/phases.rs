@@ -150,6 +150,42 @@ async fn request_ends_with_its_timeout_if_the_picker_stalls() {
 }
 
 #[tokio::test]
+async fn picker_that_stalls_has_failed_after_the_time_of_its_policy() {
+    let models = [model("a").await];
+    let addresses = [models[0].address];
+    let list = addresses[0].to_string();
+    let picker = Picker::start(Script::choosing(&list)).await;
+    let policy = json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "BackendPolicy",
+        "metadata": {"name": "epp"},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "epp"}],
+            "connection": {"pickerTimeout": "100ms"},
+        },
+    });
+    let objects = objects(&[picker.origin.address])
+        .with(policy.to_string())
+        .with(pool("open", &addresses, "epp", "FailOpen").to_string())
+        .with(pool("close", &addresses, "epp", "FailClose").to_string());
+    let rules = [rule("/open", "open"), rule("/close", "close")];
+    let scene = Scene::start(&objects.route("route", &rules));
+    for phase in [
+        Phase::RequestHead,
+        Phase::RequestEnd,
+        Phase::HeadAnswered,
+        Phase::ResponseHead,
+    ] {
+        picker.follow(stopping(&list, phase, Act::Stall));
+        for mut client in clients(&scene).await {
+            let open = post(&mut client, "/open", full(BODY)).await;
+            assert_eq!(open, Outcome::Whole(200, BODY.to_owned()), "{phase:?}");
+            let close = post(&mut client, "/close", full(BODY)).await;
+            assert_eq!(close, Outcome::Whole(503, String::new()), "{phase:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn picker_that_cannot_be_reached_has_failed() {
     let models = [model("a").await];
     let addresses = [models[0].address];

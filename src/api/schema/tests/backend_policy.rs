@@ -155,6 +155,8 @@ fn validates_limits_and_health_checks() {
             "",
         ),
         ("connection: {connectTimeout: 61s}", "must be 10ms to 1m"),
+        ("connection: {pickerTimeout: 100ms}", ""),
+        ("connection: {pickerTimeout: 61m}", "must be 100ms to 1h"),
         ("connection: {maxRequests: 0}", "greater than or equal to 1"),
     ]);
 }

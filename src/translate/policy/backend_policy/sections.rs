@@ -151,6 +151,7 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
         idle,
         max_requests,
         keepalive,
+        picker_timeout,
         proxy_protocol,
         http1,
         http2,
@@ -182,6 +183,7 @@ pub(super) fn connection(spec: &ConnectionSpec) -> Result<Connection, Fault> {
         idle: time(idle, second..=minute * 60, "idle")?,
         max_requests: *max_requests,
         keepalive: time(keepalive, second..=minute * 120, "keepalive")?,
+        picker_timeout: time(picker_timeout, second / 10..=minute * 60, "pickerTimeout")?,
         proxy_protocol: match proxy_protocol.as_deref() {
             None | Some("Off") => None,
             Some("V1") => Some(ProxyVersion::V1),
@@ -315,6 +317,9 @@ mod tests {
         }
         let connection = |spec: Value| connection(&serde_json::from_value(spec).unwrap()).err();
         assert_eq!(connection(json!({"idle": "1s", "keepalive": "2h"})), None);
+        for time in ["100ms", "1h"] {
+            assert_eq!(connection(json!({"pickerTimeout": time})), None);
+        }
         for http2 in [
             json!({}),
             json!({"initialStreamWindow": "4Mi"}),
@@ -330,6 +335,8 @@ mod tests {
             json!({"idle": "999ms"}),
             json!({"maxRequests": 0}),
             json!({"keepalive": "3h"}),
+            json!({"pickerTimeout": "99ms"}),
+            json!({"pickerTimeout": "61m"}),
             json!({"proxyProtocol": "V3"}),
             json!({"http1": {"maxHeaderBytes": 1023}}),
             json!({"http1": {"maxHeaderBytes": "2Mi"}}),
