@@ -365,12 +365,13 @@ impl Protocol {
         self.immediate.take()
     }
 
-    /// Reports whether the picker owes an answer, however long the sender of a body takes.
+    /// Reports whether the picker owes an answer, however long the sender of a body takes. Pickers answer the head of a request
+    /// once they have all of it.
     pub(super) fn is_awaited(&self) -> bool {
+        let head_of_response =
+            self.response.sent == Progress::Head && self.response.answered == Progress::Nothing;
         self.is_open
-            && [&self.request, &self.response]
-                .iter()
-                .any(|it| it.is_awaited())
+            && (head_of_response || self.request.is_awaited() || self.response.is_awaited())
     }
 
     /// Reports whether a picker that has failed has as little to say as one that ends cleanly.
@@ -459,12 +460,9 @@ impl Flow {
         self.queued = 0;
     }
 
+    /// Reports whether the picker has all of it and has not answered all.
     fn is_awaited(&self) -> bool {
-        match self.answered {
-            Progress::Nothing => self.sent != Progress::Nothing,
-            Progress::Head => self.sent == Progress::Ended,
-            Progress::Ended => false,
-        }
+        self.sent == Progress::Ended && self.answered != Progress::Ended
     }
 }
 

@@ -377,13 +377,21 @@ fn answer_is_awaited_only_while_the_picker_owes_one() {
     let mut protocol = Protocol::new(false);
     assert!(!protocol.is_awaited());
     begin(&mut protocol, Side::Request, &["a"], false);
-    assert!(protocol.is_awaited());
-    protocol.answer(head_answer(Side::Request));
-    // The sender may take its time.
+    // The sender may take its time, and pickers wait for all of it.
     assert!(!protocol.is_awaited());
     protocol.end(Side::Request, None);
     assert!(protocol.is_awaited());
+    protocol.answer(head_answer(Side::Request));
+    assert!(protocol.is_awaited());
     protocol.answer(part(Side::Request, "", true));
+    assert!(!protocol.is_awaited());
+    begin(&mut protocol, Side::Response, &["a"], false);
+    assert!(protocol.is_awaited());
+    protocol.answer(head_answer(Side::Response));
+    assert!(!protocol.is_awaited());
+    protocol.end(Side::Response, None);
+    assert!(protocol.is_awaited());
+    protocol.answer(part(Side::Response, "", true));
     assert!(!protocol.is_awaited());
 }
 

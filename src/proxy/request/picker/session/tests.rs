@@ -138,6 +138,10 @@ async fn client_may_be_slower_than_the_picker() {
     let frame = timeout(Duration::from_secs(3600), frame).await;
     assert!(frame.is_err(), "the picker owes nothing");
     assert!(session.protocol.is_open());
+    let mut session = begin(body(0), true);
+    let head = timeout(Duration::from_secs(3600), head(&mut session)).await;
+    assert!(head.is_err(), "the picker has not the whole request");
+    assert!(session.protocol.is_open());
 }
 
 /// Reads all that it is sent, after a while. Adds up the bytes.
