@@ -101,6 +101,8 @@ named! {
         FailedOpen = "failed_open",
         /// It has failed, and the request is refused.
         Refused = "refused",
+        /// The request has ended before its answer.
+        Abandoned = "abandoned",
     }
 }
 

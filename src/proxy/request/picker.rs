@@ -78,8 +78,11 @@ pub(super) async fn pick(
             return Ok(None);
         };
         let begin = Instant::now();
+        exchange.record.asks_picker();
+        let mut question = Question(Some(backend));
         let asked = ask(exchange, backend, &picker).await;
         if let Some((result, endpoint)) = result_of(&asked) {
+            question.0 = None;
             note(exchange, backend, result, endpoint);
             if matches!(result, PickResult::Picked | PickResult::Responded) {
                 let worker = exchange.client.worker.id;
@@ -95,6 +98,17 @@ pub(super) async fn pick(
         picking.change(exchange)?;
     }
     Ok(None)
+}
+
+/// Counts a question without a result when it is dropped: the client has left, or a timeout has passed.
+struct Question<'a>(Option<&'a Backend>);
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if let Some(backend) = self.0 {
+            backend.stats.picked(PickResult::Abandoned);
+        }
+    }
 }
 
 /// What the picker says of a request.

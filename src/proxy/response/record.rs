@@ -214,6 +214,14 @@ impl Record {
         }
     }
 
+    /// Records that an endpoint picker is asked.
+    pub(in crate::proxy) fn asks_picker(&mut self) {
+        self.pick = Some(Box::new(Pick {
+            result: PickResult::Abandoned,
+            endpoint: None,
+        }));
+    }
+
     /// Records what an endpoint picker has made of the request, and the first endpoint that it has chosen. A later result
     /// replaces an earlier one, and the endpoint stays.
     pub(in crate::proxy) fn picked(&mut self, result: PickResult, endpoint: Option<SocketAddr>) {

@@ -139,3 +139,28 @@ async fn results_and_choices_are_counted_logged_and_traced() {
         ["close", "open"].map(|pool| count(&page, "picker_duration_seconds_count", pool, ""));
     assert_eq!(times, [4, 0]);
 }
+
+#[tokio::test]
+async fn question_that_outlives_its_request_is_counted_and_logged() {
+    let server = model("a").await;
+    let addresses = [server.address];
+    let picker = Picker::start(Script {
+        stop: Some((Phase::RequestHead, Act::Stall)),
+        ..Script::choosing("")
+    })
+    .await;
+    let mut collector = Collector::start().await;
+    let mut limited = rule("/late", "close");
+    limited["timeouts"] = json!({"request": "200ms"});
+    let objects = recorded(&picker, &addresses, &collector).route("late", &[limited]);
+    let scene = Scene::start(&objects);
+    let mut client = Client::http1(scene.at(80)).await;
+    let outcome = post(&mut client, "/late", full("body")).await;
+    assert_eq!(outcome, Outcome::Whole(504, String::new()));
+    let records = collector.records().await;
+    assert_eq!(records[0].line()["picker"], "abandoned");
+    let page = page(&scene, "/metrics").await;
+    let label = "result=\"abandoned\"";
+    let counted = count(&page, "picker_requests_total", "close", label);
+    assert_eq!(counted, 1);
+}
