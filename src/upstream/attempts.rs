@@ -302,19 +302,19 @@ impl Attempts {
         let ring = release::ring(&endpoints, release);
         let choice = Choice::of(backend, worker.worker(), ring, affinity).with_open(&has_open);
         let choice = choice.with_near(endpoints.near());
-        let select = |excluded: &[u64]| match &self.chosen {
-            None => balance::select(worker, candidates, excluded, choice),
-            Some(chosen) => {
-                let excluded = chosen.with_unreachable(excluded);
-                balance::select(worker, candidates, &excluded, choice)
-            }
+        let select = |excluded: &[u64]| balance::select(worker, candidates, excluded, choice);
+        // Apart from the selection for the first attempt, which most requests need alone.
+        let select_other = |excluded: &[u64]| match &self.chosen {
+            None => select(excluded),
+            Some(chosen) => select(&chosen.with_unreachable(excluded)),
         };
         let selected = match &self.failed {
-            None => select(&[]),
+            None if self.chosen.is_none() => select(&[]),
+            None => select_other(&[]),
             Some(failed) => {
-                select(&failed.excluded(failed.refused))
+                select_other(&failed.excluded(failed.refused))
                     // The endpoint that refused the request may accept it on another connection.
-                    .or_else(|| select(&failed.unreachable))
+                    .or_else(|| select_other(&failed.unreachable))
             }
         };
         let selected = match selected {
