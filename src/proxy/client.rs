@@ -206,16 +206,19 @@ impl Client {
     /// of the client hold too much, so that the connection has to end.
     #[inline]
     pub(crate) fn hold_unfinished(&self, bytes: usize) -> bool {
-        if bytes > 0 {
-            return self.resize_unfinished(bytes);
+        if bytes == 0 && self.unfinished.borrow().is_none() {
+            return true;
         }
-        self.unfinished.take();
-        true
+        self.resize_unfinished(bytes)
     }
 
     #[cold]
     fn resize_unfinished(&self, bytes: usize) -> bool {
         let mut unfinished = self.unfinished.borrow_mut();
+        if bytes == 0 {
+            *unfinished = None;
+            return true;
+        }
         let budget = &self.worker.unfinished;
         let new = || Held::none(&budget.share(self.peer.ip()));
         let is_held = unfinished.get_or_insert_with(new).resize_first(bytes);

@@ -146,11 +146,12 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let socket = self.get_mut();
         if socket.received.is_empty() {
+            let Some(handshake) = &mut socket.handshake else {
+                return Pin::new(&mut socket.tcp).poll_read(cx, buf);
+            };
             let before = buf.filled().len();
             let read = Pin::new(&mut socket.tcp).poll_read(cx, buf);
-            if let Some(handshake) = &mut socket.handshake {
-                handshake.add(buf.filled().len() - before)?;
-            }
+            handshake.add(buf.filled().len() - before)?;
             return read;
         }
         let count = buf.remaining().min(socket.received.len());
