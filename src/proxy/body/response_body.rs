@@ -127,6 +127,7 @@ impl ResponseBody {
 
 impl BodySource {
     /// Returns the body of a backend, and of what processes it if something does.
+    #[inline]
     pub(in crate::proxy) fn of_backend(
         body: upstream::ResponseBody<RequestBody>,
         process: Option<Box<dyn Process>>,

@@ -75,7 +75,7 @@ impl Record {
         let start = Instant::now();
         let worker = &client.worker;
         let line = (worker.access_log).open(&client.peer_text, parts, start, &worker.clock);
-        let attempts = Attempts::starting(start, client.kept_bytes.client());
+        let address = client.kept_bytes.client();
         // Written in place: `Box::new` would copy it.
         let place = Box::new_uninit();
         let record = Self {
@@ -87,7 +87,7 @@ impl Record {
             rule: None,
             status: 0,
             sent: 0,
-            attempts,
+            attempts: Attempts::starting(start, address),
             error: None,
             complete: false,
             pick: None,
