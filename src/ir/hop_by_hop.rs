@@ -22,6 +22,7 @@ pub const HOP_BY_HOP: [HeaderName; 7] = [
 ];
 
 /// Whether a header is in [`HOP_BY_HOP`]. Cheaper than a search of the list, for every header of every response.
+#[inline]
 pub fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
