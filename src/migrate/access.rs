@@ -163,10 +163,7 @@ fn servers(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, Va
         };
         work.say(ingress, "enable-global-auth", DefaultAlready, text);
     }
-    // The server of an Ingress takes the place of that of the ConfigMap.
-    let is_global =
-        values.flag("enable-global-auth") != Some(false) && values.text("auth-url").is_none();
-    if work.controller.global_auth.is_some() && is_global {
+    if work.controller.asks_global_server(ingress) {
         let text = format!("global-auth-url of the ConfigMap is not converted: {CLOSED}");
         work.say(ingress, "enable-global-auth", NotPossible, text);
         return false;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::model::Source;
+use super::model::{Ingress, Source};
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::report::{Outcome, Report};
 use super::settings::Settings;
 use super::snippets;
-use super::values::{cidrs, elements, flag, seconds, size};
+use super::values::{Values, cidrs, elements, flag, seconds, size};
 
 /// The settings.
 #[derive(Debug)]
@@ -25,10 +25,10 @@ pub(super) struct Controller {
     pub(super) hsts: Option<String>,
     pub(super) allow: Vec<String>,
     pub(super) deny: Vec<String>,
-    /// Whether every request is refused, since a list of addresses or a snippet cannot be converted.
+    /// Whether every request is refused, since a list of addresses or of headers, or a snippet, cannot be converted.
     pub(super) closed: bool,
     /// URL of the authorization server of Ingresses without one of their own.
-    pub(super) global_auth: Option<String>,
+    global_auth: Option<String>,
     /// Content codings of responses.
     pub(super) encodings: Vec<&'static str>,
     /// Sections of a ClientPolicy.
@@ -235,7 +235,7 @@ impl Controller {
     /// Reads what restricts access and is not converted.
     fn read_restrictions(&mut self, reading: &mut Reading<'_>) {
         self.global_auth = reading.text("global-auth-url").map(str::to_owned);
-        for key in ["location-snippet", "server-snippet"] {
+        for key in ["http-snippet", "location-snippet", "server-snippet"] {
             let text = reading.text(key).unwrap_or_default();
             if snippets::parse(text).may_restrict {
                 self.closed = true;
@@ -243,6 +243,23 @@ impl Controller {
                 reading.say(key, NotPossible, text);
             }
         }
+        // nginx ignores case and has regular expressions. `authorization` compares headers exactly.
+        for key in ["block-user-agents", "block-referers"] {
+            let text = reading.text(key).unwrap_or_default();
+            if !elements(text).is_empty() {
+                self.closed = true;
+                let text = "AccessPolicies have no patterns for headers, so that all routes refuse all requests (403): refuse these requests before the Gateway or in the backends, and delete `authorization` of the AccessPolicies";
+                reading.say(key, NotPossible, text);
+            }
+        }
+    }
+
+    /// Reports whether requests of an Ingress need the permission of `global-auth-url`. A server of its own takes its place.
+    pub(super) fn asks_global_server(&self, ingress: &Ingress) -> bool {
+        let values = Values(ingress);
+        self.global_auth.is_some()
+            && values.flag("enable-global-auth") != Some(false)
+            && values.text("auth-url").is_none()
     }
 
     /// Reads what becomes a ClientPolicy of the Gateway.

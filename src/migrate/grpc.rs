@@ -29,9 +29,7 @@ pub(super) fn fits(work: &mut Work<'_>, ingress: &Ingress, features: &Features) 
         && features.vhost.is_none()
         && features.unavailable.is_none()
         && features.mirror.is_none()
-        && !hosts
-            .iter()
-            .any(|host| work.hosts.is_guarded(host, work.source));
+        && !hosts.iter().any(|host| work.hosts.is_guarded(host));
     if only_calls && are_calls && is_plain {
         work.say(
             ingress,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::controller::Controller;
 use super::model::{Ingress, Name, PathKind, Source, Tls};
 use super::paths::HostMode;
 use super::read::is_hostname;
@@ -36,6 +37,8 @@ pub(super) struct Host {
     pub(super) only_grpc: bool,
     /// Ingresses that restrict all of its paths in ingress-nginx, which cannot be converted.
     restricting: Vec<Name>,
+    /// Whether an Ingress restricts who may send requests to its paths.
+    is_restricted: bool,
 }
 
 /// All hosts.
@@ -56,19 +59,19 @@ const RESTRICTIONS: &[&str] = &[
 ];
 
 impl Hosts {
-    pub(super) fn new(source: &Source, settings: &Settings) -> Self {
+    pub(super) fn new(source: &Source, settings: &Settings, controller: &Controller) -> Self {
         let mut hosts = Self::default();
         // A server of the name of an alias takes precedence over the alias.
         for ingress in main_ingresses(source) {
             for host in own_hosts(ingress) {
-                hosts.add(&host, ingress);
+                hosts.add(&host, ingress, controller);
             }
         }
         let named: BTreeSet<String> = hosts.hosts.keys().cloned().collect();
         for ingress in main_ingresses(source) {
             for alias in aliases(ingress) {
                 if !named.contains(&alias) {
-                    hosts.add(&alias, ingress);
+                    hosts.add(&alias, ingress, controller);
                 }
             }
         }
@@ -81,7 +84,7 @@ impl Hosts {
         hosts
     }
 
-    fn add(&mut self, name: &str, ingress: &Ingress) {
+    fn add(&mut self, name: &str, ingress: &Ingress, controller: &Controller) {
         let values = Values(ingress);
         let host = self.hosts.entry(name.to_owned()).or_insert_with(|| Host {
             mode: HostMode::Plain,
@@ -92,6 +95,7 @@ impl Hosts {
             ingresses: Vec::new(),
             only_grpc: true,
             restricting: Vec::new(),
+            is_restricted: false,
         });
         if !host.ingresses.contains(&ingress.name) {
             host.ingresses.push(ingress.name.clone());
@@ -99,7 +103,8 @@ impl Hosts {
                 host.restricting.push(ingress.name.clone());
             }
         }
-        host.mode = host.mode.max(mode(ingress));
+        host.is_restricted |= is_restricted(ingress, controller);
+        host.mode = host.mode.max(mode(ingress, controller));
         host.only_grpc &= is_grpc(ingress);
         if values.flag("ssl-passthrough") == Some(true) && host.passthrough.is_none() {
             host.passthrough = Some(ingress.name.clone());
@@ -178,12 +183,9 @@ impl Hosts {
 
     /// Reports whether some paths of a host are restricted and others may not be, so that another spelling of a path must
     /// not reach them.
-    pub(super) fn is_guarded(&self, name: &str, source: &Source) -> bool {
-        let Some(host) = self.hosts.get(name).filter(|host| host.ingresses.len() > 1) else {
-            return false;
-        };
-        let mut all = source.ingresses.iter();
-        all.any(|ingress| host.ingresses.contains(&ingress.name) && is_restricted(ingress))
+    pub(super) fn is_guarded(&self, name: &str) -> bool {
+        let host = self.hosts.get(name);
+        host.is_some_and(|host| host.ingresses.len() > 1 && host.is_restricted)
     }
 
     /// Returns the length of the longest path of a host.
@@ -274,12 +276,13 @@ pub(super) fn is_grpc(ingress: &Ingress) -> bool {
     matches!(protocol.to_ascii_uppercase().as_str(), "GRPC" | "GRPCS")
 }
 
-/// Reports whether an Ingress restricts who may send requests. A snippet may do so.
-pub(super) fn is_restricted(ingress: &Ingress) -> bool {
+/// Reports whether an Ingress restricts who may send requests. A snippet may do so, and the server of `global-auth-url` does.
+pub(super) fn is_restricted(ingress: &Ingress, controller: &Controller) -> bool {
     let values = Values(ingress);
     let snippets = ["configuration-snippet", "server-snippet"].into_iter();
     let mut snippets = snippets.filter_map(|name| values.text(name));
     RESTRICTIONS.iter().any(|name| values.has(name))
+        || controller.asks_global_server(ingress)
         || snippets.any(|text| snippets::parse(text).may_restrict)
 }
 
@@ -296,7 +299,7 @@ fn restricts_host(ingress: &Ingress) -> bool {
     asks_for_certificates(values) || snippet.is_some_and(|text| snippets::parse(text).may_restrict)
 }
 
-fn mode(ingress: &Ingress) -> HostMode {
+fn mode(ingress: &Ingress, controller: &Controller) -> HostMode {
     let values = Values(ingress);
     let paths = || ingress.rules.iter().flat_map(|rule| &rule.paths);
     let target = values.text("rewrite-target");
@@ -304,7 +307,7 @@ fn mode(ingress: &Ingress) -> HostMode {
     if values.flag("use-regex") == Some(true) || is_rewritten {
         return HostMode::Regex;
     }
-    match is_restricted(ingress) {
+    match is_restricted(ingress, controller) {
         true => HostMode::Strict,
         false => HostMode::Plain,
     }

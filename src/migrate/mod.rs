@@ -78,7 +78,7 @@ pub fn unchecked(objects: &[Written], settings: &Settings) -> Result<Migration, 
     let source = read::source(objects, settings)?;
     let mut report = Report::default();
     let controller = Controller::new(&source, settings, &mut report);
-    let hosts = Hosts::new(&source, settings);
+    let hosts = Hosts::new(&source, settings, &controller);
     let mut work = Work {
         source: &source,
         settings,

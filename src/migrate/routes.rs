@@ -365,7 +365,7 @@ impl<'c> Routes<'c> {
             Converted,
             "TLSRoute, and a listener that passes TLS through",
         );
-        if is_restricted(ingress) {
+        if is_restricted(ingress, work.controller) {
             let text = "restrictions of the Ingress do not hold for TLS that is passed through. ingress-nginx passes it through with --enable-ssl-passthrough only: without that, delete the TLSRoute, and serve the host with a certificate";
             work.say(ingress, "ssl-passthrough", NotPossible, text);
         }

@@ -63,7 +63,7 @@ impl RuleBuilder<'_, '_, '_> {
         if let Some(root) = &self.features.app_root {
             add(redirect("/", root, 302));
         }
-        if self.work.hosts.is_guarded(host, self.work.source) {
+        if self.work.hosts.is_guarded(host) {
             let matched = paths::encoded(self.work.hosts.longest_path(host));
             add(self.malformed(&matched));
         }

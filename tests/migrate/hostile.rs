@@ -125,14 +125,18 @@ fn restrictions_of_a_host_close_the_routes_of_all_of_its_ingresses() {
     }
 }
 
-/// Returns an Ingress and the ConfigMap of the controller with this data.
-fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
+/// Returns the ConfigMap of the controller with this data.
+fn controller(data: &[(&str, &str)]) -> String {
     let data: BTreeMap<_, _> = data.iter().copied().collect();
     format!(
-        "{}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {}\n",
-        ingress(annotations, ROOT),
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {}\n",
         json!(data)
     )
+}
+
+/// Returns an Ingress and the ConfigMap of the controller with this data.
+fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
+    format!("{}---\n{}", ingress(annotations, ROOT), controller(data))
 }
 
 /// Settings that name this ConfigMap.
@@ -174,6 +178,17 @@ fn restrictions_of_the_controller_close_all_routes() {
             false,
         ),
         ("block-cidrs", "192.0.2.0/24, office", "{}", true),
+        ("block-user-agents", "curl/8.0, ~*(bot|spider)", "{}", true),
+        ("block-referers", "~*spam\\.example", "{}", true),
+        ("block-referers", ", ", "{}", false),
+        (
+            "http-snippet",
+            "server { listen 80 default_server; return 444; }",
+            "{}",
+            true,
+        ),
+        ("http-snippet", "deny 192.0.2.0/24;", "{}", true),
+        ("http-snippet", "keepalive_timeout 65s;", "{}", false),
     ] {
         let text = with_controller(annotations, &[(key, value)]);
         let migration = migrated(&text, &settings);
@@ -183,6 +198,54 @@ fn restrictions_of_the_controller_close_all_routes() {
             "{key} {annotations}"
         );
         assert!(migration.report.needs_hand(), "{key} {annotations}");
+    }
+}
+
+/// Returns the values of the path matches of the HTTPRoute of an Ingress.
+fn paths(migration: &Migration, name: &str) -> Vec<String> {
+    let of_route =
+        |object: &&Value| object["kind"] == "HTTPRoute" && object["metadata"]["name"] == name;
+    let rules = migration.output.objects().filter(of_route);
+    let rules = rules.filter_map(|route| route["spec"]["rules"].as_array());
+    let matches = rules
+        .flatten()
+        .filter_map(|rule| rule["matches"].as_array());
+    let values = matches.flatten().map(|it| &it["path"]["value"]);
+    values
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn no_spelling_of_a_path_evades_the_authorization_server_of_the_controller() {
+    let path = ROOT.replace(
+        "path: /, pathType: Prefix",
+        "path: /admin, pathType: ImplementationSpecific",
+    );
+    let guarded = ingress("{}", &path);
+    let open = ingress(&annotation("enable-global-auth", "false"), ROOT);
+    let open = open.replace("name: web\n", "name: open\n");
+    for (data, expected) in [
+        (&[("global-auth-url", "http://auth.login.svc/")][..], true),
+        (&[][..], false),
+    ] {
+        let text = [controller(data), guarded.clone(), open.clone()].join("---\n");
+        let migration = migrated(&text, &controller_settings());
+        assert_eq!(migration.report.faults, Vec::<String>::new());
+        assert_eq!(is_closed(&migration, "web"), expected);
+        assert!(!is_closed(&migration, "open"));
+        for name in ["web", "open"] {
+            let refused = paths(&migration, name);
+            let mut refused = refused.iter();
+            let is_refused = refused.any(|path| path.contains("%(?:2[def]"));
+            assert_eq!(is_refused, expected, "escaped slashes of {name}");
+        }
+        let path = match expected {
+            true => "/admin(?:.*)",
+            false => "/admin",
+        };
+        assert!(paths(&migration, "web").iter().any(|it| it == path));
     }
 }
 
