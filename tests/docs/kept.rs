@@ -134,6 +134,11 @@ const FIELDS: &[(&str, &str, Bound)] = &[
         Row("bodies for retries"),
     ),
     (
+        "proxy/worker_state/budget.rs",
+        "waiting",
+        Reason("a question to an endpoint picker, which holds bytes of the budget"),
+    ),
+    (
         "proxy/worker_state/current_table.rs",
         "rules",
         Row("counters, health and budgets of rules and backends"),

@@ -2,12 +2,15 @@
 //! authorization server, and queues of copies for mirrors. All of them share one budget, encoders
 //! of responses share another, and heads and handshakes that are not complete a third. Of a budget,
 //! each client has a share that depends on what is free. No client can use up a budget: a client that
-//! asks for too much loses its own replay, copy, compression or connection.
+//! asks for too much loses its own replay, copy, compression or connection, or waits.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
+use std::task::{Context, Waker};
+
+use slab::Slab;
 
 use crate::ir::cidr::client_network;
 
@@ -40,6 +43,18 @@ pub(in crate::proxy) struct Budget {
     held: Cell<usize>,
     /// What addresses hold that have connections with kept bytes.
     addresses: RefCell<HashMap<IpAddr, Weak<Cell<usize>>>>,
+    /// Who waits until its client may hold more.
+    waiting: RefCell<Slab<Waiting>>,
+}
+
+/// A task that waits until its client may hold more.
+struct Waiting {
+    share: Rc<Share>,
+    /// What it holds, and what it has asked for.
+    held: usize,
+    asked: usize,
+    /// `None` once it was woken.
+    task: Option<Waker>,
 }
 
 /// The share of one client connection.
@@ -55,6 +70,8 @@ pub(crate) struct Share {
 pub(in crate::proxy) struct Held {
     share: Rc<Share>,
     bytes: usize,
+    /// Its entry among those who wait, which has the same number of bytes.
+    waiting: Option<usize>,
 }
 
 impl Budget {
@@ -85,6 +102,7 @@ impl Budget {
             part,
             held: Cell::new(0),
             addresses: RefCell::default(),
+            waiting: RefCell::default(),
         })
     }
 
@@ -96,6 +114,20 @@ impl Budget {
             address: client_network(address),
             of_address: OnceCell::new(),
         })
+    }
+
+    /// Wakes those whose clients may hold what they have asked for.
+    fn wake(&self) {
+        if self.waiting.borrow().is_empty() {
+            return;
+        }
+        let mut tasks = Vec::new();
+        for (_, waiting) in self.waiting.borrow_mut().iter_mut() {
+            if waiting.share.permits(waiting.held, waiting.asked) {
+                tasks.extend(waiting.task.take());
+            }
+        }
+        tasks.into_iter().for_each(Waker::wake);
     }
 
     /// Returns the bytes that all clients hold.
@@ -123,6 +155,19 @@ impl Share {
             })
         })
     }
+
+    /// Returns what the connection, its address and all clients hold.
+    fn cells(&self) -> [&Cell<usize>; 3] {
+        [&self.held, self.of_address(), &self.budget.held]
+    }
+
+    /// Reports whether the client may hold `bytes` in place of the `held` ones.
+    fn permits(&self, held: usize, bytes: usize) -> bool {
+        let after = |cell: &Cell<usize>| cell.get() - held + bytes;
+        let [of_connection, of_address, of_all] = self.cells().map(after);
+        let free = self.budget.limit.saturating_sub(of_all);
+        of_connection <= free / self.budget.part && of_address <= free
+    }
 }
 
 impl Drop for Share {
@@ -140,6 +185,7 @@ impl Held {
         Self {
             share: share.clone(),
             bytes: 0,
+            waiting: None,
         }
     }
 
@@ -147,6 +193,23 @@ impl Held {
     /// that many.
     pub(in crate::proxy) fn resize(&mut self, bytes: usize) -> bool {
         self.set(bytes, false)
+    }
+
+    /// Does what [`Self::resize`] does. If the client may not hold that many, wakes the task once it may.
+    pub(in crate::proxy) fn resize_or_wait(&mut self, bytes: usize, cx: &Context<'_>) -> bool {
+        if self.resize(bytes) {
+            return true;
+        }
+        self.stop_waiting();
+        let waiting = Waiting {
+            share: self.share.clone(),
+            held: self.bytes,
+            asked: bytes,
+            task: Some(cx.waker().clone()),
+        };
+        let key = self.share.budget.waiting.borrow_mut().insert(waiting);
+        self.waiting = Some(key);
+        false
     }
 
     /// Does what [`Self::resize`] does, and permits any number of bytes while the client holds no others: those of one
@@ -160,32 +223,56 @@ impl Held {
         if bytes == self.bytes {
             return true;
         }
-        let share = &*self.share;
-        let cells = [&share.held, share.of_address(), &share.budget.held];
-        let after = |cell: &Cell<usize>| cell.get() - self.bytes + bytes;
-        let [of_connection, of_address, of_all] = cells.map(after);
-        let free = share.budget.limit.saturating_sub(of_all);
-        let exceeds = || of_connection > free / share.budget.part || of_address > free;
-        if bytes > self.bytes && !is_permitted && exceeds() {
+        let is_freed = bytes < self.bytes;
+        if !is_freed && !is_permitted && !self.share.permits(self.bytes, bytes) {
             return false;
         }
-        cells.iter().for_each(|cell| cell.set(after(cell)));
+        for cell in self.share.cells() {
+            cell.set(cell.get() - self.bytes + bytes);
+        }
         self.bytes = bytes;
+        self.stop_waiting();
+        if is_freed {
+            self.share.budget.wake();
+        }
         true
+    }
+
+    fn stop_waiting(&mut self) {
+        if let Some(key) = self.waiting.take() {
+            let waiting = self.share.budget.waiting.borrow_mut().remove(key);
+            // After the borrow: a task that is dropped with its waker may stop waiting itself.
+            drop(waiting);
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        self.stop_waiting();
         self.resize(0);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     const LIMIT: usize = 1024 * 1024;
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     /// Takes all that a new connection from `address` can get, in small steps.
     fn greedy(budget: &Rc<Budget>, address: &str) -> Held {
@@ -237,6 +324,33 @@ mod tests {
         assert_eq!(budget.held(), 2 * LIMIT + 16);
         drop(first);
         assert!(second.resize_first(16) && budget.held() == 32);
+    }
+
+    #[test]
+    fn task_is_woken_once_its_client_may_hold_more() {
+        let budget = Budget::new(LIMIT, CONNECTION);
+        let share = budget.share("192.0.2.1".parse().unwrap());
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let cx = Context::from_waker(&waker);
+        let times = || woken.0.load(Ordering::Relaxed);
+        let most = LIMIT / (CONNECTION + 1);
+        let (mut first, mut second) = (Held::none(&share), Held::none(&share));
+        assert!(first.resize(most) && !second.resize_or_wait(16, &cx));
+        // What others free is not enough.
+        let mut other = Held::none(&budget.share("192.0.2.2".parse().unwrap()));
+        assert!(other.resize(16));
+        drop(other);
+        assert_eq!(times(), 0);
+        assert!(first.resize(most / 2) && first.resize(0));
+        assert_eq!(times(), 1);
+        assert!(second.resize_or_wait(16, &cx) && budget.waiting.borrow().is_empty());
+        // One that has left is not woken.
+        assert!(first.resize(most - 16) && !second.resize_or_wait(most, &cx));
+        drop(second);
+        drop(first);
+        assert_eq!((times(), budget.held()), (1, 0));
+        assert!(budget.waiting.borrow().is_empty());
     }
 
     #[test]

@@ -323,7 +323,7 @@ impl Session {
     fn exchange(&mut self, cx: &mut Context<'_>) -> bool {
         let mut has_moved = false;
         while let Some(call) = &mut self.call
-            && has_window(&self.protocol, &mut self.held)
+            && has_window(&self.protocol, &mut self.held, cx)
         {
             let (was_open, waiting) = (call.has_begun(), call.waiting());
             let polled = call.poll(cx);
@@ -384,11 +384,16 @@ impl Session {
     }
 }
 
-/// Reports whether more answers may be read. `held` is the memory of those that wait.
-fn has_window(protocol: &Protocol, held: &mut Held) -> bool {
+/// Reports whether more answers may be read. `held` is the memory of those that wait. The task is woken once the client may
+/// hold what is missing.
+fn has_window(protocol: &Protocol, held: &mut Held, cx: &Context<'_>) -> bool {
     let [request, response] = [Side::Request, Side::Response].map(|side| protocol.queued(side));
-    let is_permitted = held.resize(request + response);
-    let of_request = match protocol.has_begun(Side::Response) && is_permitted {
+    let needs_memory = request >= WINDOW && protocol.has_begun(Side::Response);
+    let is_permitted = match needs_memory {
+        true => held.resize_or_wait(request + response, cx),
+        false => held.resize(request + response),
+    };
+    let of_request = match needs_memory && is_permitted {
         true => WINDOW_BEFORE_RESPONSE,
         false => WINDOW,
     };

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
 use std::net::IpAddr;
+use std::task::Waker;
 use std::time::Duration;
 
+use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 
 use super::super::destination;
@@ -188,28 +190,46 @@ fn returned() -> ProcessingResponse {
     }
 }
 
+/// Begins a session whose picker has returned a part of the request.
+async fn begin_returned(share: &Rc<Share>) -> Session {
+    let call = Call::unanswered(|_| pending());
+    let request = (HeaderList::default(), body(0));
+    let mut session = Session::new(call, request, share, false, PickerTimeouts::default());
+    session.protocol.answer(answer(Answer::RequestHeaders));
+    session.protocol.answer(returned());
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    session
+}
+
+fn begin_response(session: &mut Session) {
+    let served = destination::served(([192, 0, 2, 2], 80).into());
+    session.response_head(HeaderList::default(), true, served);
+}
+
+/// Other requests of the client hold what it may.
+fn all_of(share: &Rc<Share>) -> Held {
+    let (mut others, mut bytes) = (Held::none(share), 0);
+    while others.resize(bytes + PART) {
+        bytes += PART;
+    }
+    others
+}
+
 #[tokio::test(start_paused = true)]
 async fn returned_request_is_memory_of_the_client() {
     let budget = Budget::of_worker(1);
     let share = budget.share(IpAddr::from([192, 0, 2, 1]));
-    let call = Call::unanswered(|_| pending());
-    let request = (HeaderList::default(), body(0));
-    let mut session = Session::new(call, request, &share, false, PickerTimeouts::default());
-    session.protocol.answer(answer(Answer::RequestHeaders));
-    session.protocol.answer(returned());
-    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    let mut session = begin_returned(&share).await;
     assert!(budget.held() > PART && budget.held() == session.returned());
     // Too much until its response has begun.
-    let may_go_on = |session: &mut Session| has_window(&session.protocol, &mut session.held);
+    let may_go_on = |session: &mut Session| {
+        let cx = Context::from_waker(Waker::noop());
+        has_window(&session.protocol, &mut session.held, &cx)
+    };
     assert!(!may_go_on(&mut session));
-    let served = destination::served(([192, 0, 2, 2], 80).into());
-    session.response_head(HeaderList::default(), true, served);
+    begin_response(&mut session);
     assert!(may_go_on(&mut session));
-    // Other requests of the client hold what it may.
-    let (mut others, mut bytes) = (Held::none(&share), 0);
-    while others.resize(bytes + PART) {
-        bytes += PART;
-    }
+    let others = all_of(&share);
     session.protocol.answer(returned());
     assert!(!may_go_on(&mut session));
     drop(others);
@@ -221,4 +241,35 @@ async fn returned_request_is_memory_of_the_client() {
     }
     poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
     assert_eq!(budget.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn freed_memory_wakes_the_session_that_waits_for_it() {
+    let budget = Budget::of_worker(1);
+    let share = budget.share(IpAddr::from([192, 0, 2, 1]));
+    let mut session = begin_returned(&share).await;
+    begin_response(&mut session);
+    let others = all_of(&share);
+    session.protocol.answer(returned());
+    let begun = Instant::now();
+    let goes_on = poll_fn(move |cx| {
+        while session.advance(cx) {}
+        match budget.held() == session.returned() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    });
+    let wait = Duration::from_secs(1);
+    let end_others = async move {
+        // The clock of the test: the session waits meanwhile.
+        sleep(wait).await;
+        drop(others);
+    };
+    // A task of its own, which nothing else wakes before the picker has taken too long.
+    let tasks = LocalSet::new();
+    let session = tasks.spawn_local(goes_on);
+    tasks.spawn_local(end_others);
+    tasks.run_until(session).await.unwrap();
+    let limit = PickerTimeouts::default().answer;
+    assert!((wait..limit).contains(&begun.elapsed()));
 }
