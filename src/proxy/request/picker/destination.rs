@@ -31,16 +31,18 @@ pub(super) fn remove_claims(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the endpoints of a choice, in order: those of the header, or else those of the metadata. An entry that is no
-/// address is skipped.
+/// Returns the endpoints of a choice, in order: those of the header as backends get it, or else those of the metadata. An entry
+/// that is no address is skipped. A header without an entry says nothing.
 pub(super) fn chosen(
     response: Option<&CommonResponse>,
     metadata: Option<&Struct>,
 ) -> Vec<SocketAddr> {
     let changes = response.and_then(|response| response.header_mutation.as_ref());
     let header = changes.and_then(|changes| headers::value(changes, DESTINATION));
+    let has_entries = |list: &&str| list.split(',').any(|entry| !entry.trim().is_empty());
     let in_metadata = || metadata?.part(NAMESPACE)?.text(DESTINATION);
-    let list = header.or_else(in_metadata).unwrap_or_default();
+    let list = header.as_deref().filter(has_entries);
+    let list = list.or_else(in_metadata).unwrap_or_default();
     let entries = list.split(',').take(MAX_ENDPOINTS);
     entries
         .filter_map(|entry| entry.trim().parse().ok())
@@ -130,6 +132,11 @@ mod tests {
         assert_eq!(chosen(None, Some(&other)), addresses(&["10.0.0.2:80"]));
         let both = chosen(Some(&response("10.0.0.1:80")), Some(&other));
         assert_eq!(both, addresses(&["10.0.0.1:80"]));
+        for list in ["", " ", ", ,"] {
+            let found = chosen(Some(&response(list)), Some(&other));
+            assert_eq!(found, addresses(&["10.0.0.2:80"]), "{list:?}");
+        }
+        assert!(chosen(Some(&response("pod:80")), Some(&other)).is_empty());
         assert!(chosen(None, None).is_empty());
         assert!(chosen(None, Some(&Struct::default())).is_empty());
     }

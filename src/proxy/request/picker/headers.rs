@@ -49,14 +49,21 @@ fn list(pseudo: &[(&str, &[u8])], headers: &HeaderMap) -> HeaderList {
     }
 }
 
-/// Returns the first value that a picker gives a header.
-pub(super) fn value<'a>(changes: &'a HeaderMutation, name: &str) -> Option<&'a str> {
-    let mut set = changes.set_headers.iter();
-    let header = set.find_map(|option| {
-        let header = option.header.as_ref()?;
-        header.key.eq_ignore_ascii_case(name).then_some(header)
-    })?;
-    std::str::from_utf8(bytes(header)).ok()
+/// Returns the value that [`apply`] gives a header which a message does not have before. Repeated ones are one value, joined by
+/// `,`. `None` if it is no text.
+pub(super) fn value(changes: &HeaderMutation, name: &str) -> Option<String> {
+    let mut headers = HeaderMap::new();
+    for option in &changes.set_headers {
+        if let Some((key, value)) = pair(option)
+            && key == name
+        {
+            set(option, &mut headers, key, value).ok()?;
+        }
+    }
+    let values = headers.get_all(name).iter();
+    let texts = values.map(|value| str::from_utf8(value.as_bytes()).ok());
+    let texts: Vec<&str> = texts.collect::<Option<_>>()?;
+    Some(texts.join(","))
 }
 
 /// Changes headers as a picker asks for. Leaves framing, host and what belongs to a connection alone.
@@ -253,17 +260,45 @@ mod tests {
 
     #[test]
     fn value_is_raw_or_text_and_names_have_any_case() {
-        let mut set = vec![option("X-Endpoint", "a"), option("x-endpoint", "b")];
-        let changes = |set_headers| HeaderMutation {
-            set_headers,
-            remove_headers: Vec::new(),
+        let of = |set_headers| {
+            let changes = HeaderMutation {
+                set_headers,
+                remove_headers: Vec::new(),
+            };
+            value(&changes, "x-endpoint")
         };
-        assert_eq!(value(&changes(set.clone()), "x-endpoint"), Some("a"));
+        let mut set = vec![option("X-Endpoint", "a"), option("x-other", "b")];
+        assert_eq!(of(set.clone()).as_deref(), Some("a"));
         if let Some(header) = &mut set[0].header {
             header.raw_value = Bytes::new();
             header.value = "c".to_owned();
         }
-        assert_eq!(value(&changes(set), "x-endpoint"), Some("c"));
-        assert_eq!(value(&changes(Vec::new()), "x-endpoint"), None);
+        assert_eq!(of(set).as_deref(), Some("c"));
+        assert_eq!(of(Vec::new()).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn value_is_the_one_that_is_forwarded() {
+        let again = |append, append_action| HeaderOption {
+            append: Some(BoolValue { value: append }),
+            append_action,
+            ..option("x-endpoint", "b")
+        };
+        for (second, expected) in [
+            (again(false, 0), "b"),
+            (again(false, ADD_IF_ABSENT), "a"),
+            (again(true, 0), "a,b"),
+        ] {
+            let changes = HeaderMutation {
+                set_headers: vec![option("x-endpoint", "a"), second],
+                remove_headers: Vec::new(),
+            };
+            assert_eq!(value(&changes, "x-endpoint").as_deref(), Some(expected));
+            let mut headers = HeaderMap::new();
+            apply(&changes, &mut headers).unwrap();
+            let forwarded = headers.get_all("x-endpoint").iter();
+            let forwarded: Vec<_> = forwarded.map(|it| it.to_str().unwrap()).collect();
+            assert_eq!(forwarded.join(","), expected);
+        }
     }
 }
