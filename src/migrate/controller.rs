@@ -8,7 +8,7 @@ use super::model::{Ingress, Source};
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::report::{Outcome, Report};
 use super::settings::Settings;
-use super::snippets;
+use super::snippets::{self, HeaderChanges};
 use super::values::{Values, cidrs, elements, flag, seconds, size};
 
 /// The settings.
@@ -27,6 +27,8 @@ pub(super) struct Controller {
     pub(super) deny: Vec<String>,
     /// Whether every request is refused, since a list of addresses or of headers, or a snippet, cannot be converted.
     pub(super) closed: bool,
+    /// Headers that backends must not take from clients, since a snippet sets or removes them.
+    pub(super) request: HeaderChanges,
     /// URL of the authorization server of Ingresses without one of their own.
     global_auth: Option<String>,
     /// Content codings of responses.
@@ -137,6 +139,7 @@ impl Controller {
             allow: Vec::new(),
             deny: Vec::new(),
             closed: false,
+            request: HeaderChanges::default(),
             global_auth: None,
             encodings: Vec::new(),
             client: Map::new(),
@@ -237,11 +240,16 @@ impl Controller {
         self.global_auth = reading.text("global-auth-url").map(str::to_owned);
         for key in ["http-snippet", "location-snippet", "server-snippet"] {
             let text = reading.text(key).unwrap_or_default();
-            if snippets::parse(text).may_restrict {
+            let snippet = snippets::parse(text);
+            if snippet.may_restrict {
                 self.closed = true;
                 let text = "it may restrict access, so that all routes refuse all requests (403): look at what it does, and which policy does it";
                 reading.say(key, NotPossible, text);
+            } else if !snippet.request.is_empty() {
+                let text = "filters of all routes set or remove the request headers that it changes: look at what else it does, and which policy does it";
+                reading.say(key, NotPossible, text);
             }
+            self.request.extend(snippet.request);
         }
         // nginx ignores case and has regular expressions. `authorization` compares headers exactly.
         for key in ["block-user-agents", "block-referers"] {

@@ -35,7 +35,10 @@ pub(super) struct Features {
 
 impl Features {
     pub(super) fn new(work: &mut Work<'_>, ingress: &Ingress) -> Self {
-        let mut features = Self::default();
+        let mut features = Self {
+            request: work.controller.request.clone(),
+            ..Self::default()
+        };
         features.read_snippets(work, ingress);
         features.read_headers(work, ingress);
         if features.request.truncate() | features.response.truncate() {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const MAX_CHANGES: usize = 16;
 
 /// What a snippet does to headers.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeaderChanges {
     pub(super) set: Vec<(String, String)>,
     pub(super) add: Vec<(String, String)>,

@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use crate::{migrated, name, settings};
 
-fn ingress(annotations: &str, path: &str) -> String {
+pub(crate) fn ingress(annotations: &str, path: &str) -> String {
     format!(
         "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: web\n  namespace: shop\n  annotations: {annotations}\n\
          spec:\n  ingressClassName: nginx\n  rules:\n  - host: a.example.com\n    http:\n      paths:\n      - {path}\n"
     )
 }
 
-const ROOT: &str =
+pub(crate) const ROOT: &str =
     "{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}";
 
-fn annotation(name: &str, value: &str) -> String {
+pub(crate) fn annotation(name: &str, value: &str) -> String {
     format!("{{nginx.ingress.kubernetes.io/{name}: {}}}", json!(value))
 }
 
@@ -91,7 +91,7 @@ fn duplicate_keys_and_objects_are_errors() {
 }
 
 /// Reports whether the routes of an Ingress refuse all requests.
-fn is_closed(migration: &Migration, name: &str) -> bool {
+pub(crate) fn is_closed(migration: &Migration, name: &str) -> bool {
     migration.output.objects().any(|object| {
         object["kind"] == "AccessPolicy"
             && object["spec"]["authorization"] == json!({"default": "Deny"})
@@ -122,130 +122,6 @@ fn restrictions_of_a_host_close_the_routes_of_all_of_its_ingresses() {
             line.object == "Ingress shop/other" && line.outcome == Outcome::NotPossible
         });
         assert_eq!(is_said, expected, "{name}: {value}");
-    }
-}
-
-/// Returns the ConfigMap of the controller with this data.
-fn controller(data: &[(&str, &str)]) -> String {
-    let data: BTreeMap<_, _> = data.iter().copied().collect();
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {}\n",
-        json!(data)
-    )
-}
-
-/// Returns an Ingress and the ConfigMap of the controller with this data.
-fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
-    format!("{}---\n{}", ingress(annotations, ROOT), controller(data))
-}
-
-/// Settings that name this ConfigMap.
-fn controller_settings() -> Settings {
-    Settings {
-        controller_config: Some(name("ingress-nginx/controller")),
-        ..settings()
-    }
-}
-
-#[test]
-fn addresses_that_the_controller_blocks_are_denied() {
-    let data = [
-        ("denylist-source-range", "198.51.100.0/24"),
-        ("block-cidrs", "192.0.2.0/24, 203.0.113.7"),
-    ];
-    let text = with_controller("{}", &data);
-    let migration = migrated(&text, &controller_settings());
-    let denied = json!(["198.51.100.0/24", "192.0.2.0/24", "203.0.113.7"]);
-    let mut objects = migration.output.objects();
-    assert!(objects.any(|object| object["spec"]["ipRules"]["deny"] == denied));
-    assert!(!migration.report.needs_hand());
-}
-
-#[test]
-fn restrictions_of_the_controller_close_all_routes() {
-    let of_own = annotation("auth-url", "http://auth.login.svc/verify");
-    let off = annotation("enable-global-auth", "false");
-    let settings = controller_settings();
-    for (key, value, annotations, expected) in [
-        ("global-auth-url", "http://auth.login.svc/", "{}", true),
-        ("global-auth-url", "http://auth.login.svc/", &*of_own, false),
-        ("global-auth-url", "http://auth.login.svc/", &*off, false),
-        ("location-snippet", "deny 192.0.2.0/24;", "{}", true),
-        (
-            "location-snippet",
-            "more_set_headers 'X-A: b';",
-            "{}",
-            false,
-        ),
-        ("block-cidrs", "192.0.2.0/24, office", "{}", true),
-        ("block-user-agents", "curl/8.0, ~*(bot|spider)", "{}", true),
-        ("block-referers", "~*spam\\.example", "{}", true),
-        ("block-referers", ", ", "{}", false),
-        (
-            "http-snippet",
-            "server { listen 80 default_server; return 444; }",
-            "{}",
-            true,
-        ),
-        ("http-snippet", "deny 192.0.2.0/24;", "{}", true),
-        ("http-snippet", "keepalive_timeout 65s;", "{}", false),
-    ] {
-        let text = with_controller(annotations, &[(key, value)]);
-        let migration = migrated(&text, &settings);
-        assert_eq!(
-            is_closed(&migration, "web"),
-            expected,
-            "{key} {annotations}"
-        );
-        assert!(migration.report.needs_hand(), "{key} {annotations}");
-    }
-}
-
-/// Returns the values of the path matches of the HTTPRoute of an Ingress.
-fn paths(migration: &Migration, name: &str) -> Vec<String> {
-    let of_route =
-        |object: &&Value| object["kind"] == "HTTPRoute" && object["metadata"]["name"] == name;
-    let rules = migration.output.objects().filter(of_route);
-    let rules = rules.filter_map(|route| route["spec"]["rules"].as_array());
-    let matches = rules
-        .flatten()
-        .filter_map(|rule| rule["matches"].as_array());
-    let values = matches.flatten().map(|it| &it["path"]["value"]);
-    values
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect()
-}
-
-#[test]
-fn no_spelling_of_a_path_evades_the_authorization_server_of_the_controller() {
-    let path = ROOT.replace(
-        "path: /, pathType: Prefix",
-        "path: /admin, pathType: ImplementationSpecific",
-    );
-    let guarded = ingress("{}", &path);
-    let open = ingress(&annotation("enable-global-auth", "false"), ROOT);
-    let open = open.replace("name: web\n", "name: open\n");
-    for (data, expected) in [
-        (&[("global-auth-url", "http://auth.login.svc/")][..], true),
-        (&[][..], false),
-    ] {
-        let text = [controller(data), guarded.clone(), open.clone()].join("---\n");
-        let migration = migrated(&text, &controller_settings());
-        assert_eq!(migration.report.faults, Vec::<String>::new());
-        assert_eq!(is_closed(&migration, "web"), expected);
-        assert!(!is_closed(&migration, "open"));
-        for name in ["web", "open"] {
-            let refused = paths(&migration, name);
-            let mut refused = refused.iter();
-            let is_refused = refused.any(|path| path.contains("%(?:2[def]"));
-            assert_eq!(is_refused, expected, "escaped slashes of {name}");
-        }
-        let path = match expected {
-            true => "/admin(?:.*)",
-            false => "/admin",
-        };
-        assert!(paths(&migration, "web").iter().any(|it| it == path));
     }
 }
 

@@ -10,6 +10,7 @@
 
 #[path = "../proxy/client.rs"]
 mod client;
+mod controller;
 #[path = "../harness/generated.rs"]
 mod generated;
 mod guide;
