@@ -198,8 +198,9 @@ fn container(plan: &Plan<'_>) -> Value {
         "securityContext": security(plan),
         "startupProbe": probe("/healthz", 1, 60, 1),
         "livenessProbe": probe("/healthz", 10, 3, 5),
-        // Kubernetes notices a failing probe well within the drain delay.
-        "readinessProbe": probe("/readyz", 1, 2, 1),
+        // Kubernetes notices a probe that fails well within the drain delay. A pod that is slow because its node is busy stays ready:
+        // its neighbours, which are as slow, would get its requests.
+        "readinessProbe": probe("/readyz", 1, 2, 3),
         "volumeMounts": with(mounts, workload.volume_mounts.as_ref()),
     });
     let policy = workload.image_pull_policy.as_ref();
