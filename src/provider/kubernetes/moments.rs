@@ -100,11 +100,20 @@ impl Moments {
     pub(super) fn listed(&mut self, scope: usize, newest: Option<u64>) {
         // A cluster that was restored has older versions.
         self.change(scope, |seen| seen.newest = Some(newest.unwrap_or_default()));
+        self.ask_anew(scope);
     }
 
     /// Records that the watch of a scope has found that the cluster does not serve its kind.
     pub(super) fn absent(&mut self, scope: usize) {
         self.change(scope, |seen| seen.newest = None);
+        self.ask_anew(scope);
+    }
+
+    /// Asks again for the newest version if the watch has not reached it: the watch has missed events, and that version may be
+    /// deleted by now.
+    fn ask_anew(&mut self, scope: usize) {
+        let seen = self.watches.get(&scope);
+        self.is_wanted |= seen.is_some_and(|seen| seen.first.is_some());
     }
 
     /// Records an event of a version. Versions that cannot be compared do not count.
@@ -246,6 +255,28 @@ mod tests {
         assert!(!moments.is_past(moment));
         moments.answered(one, moment, Some(3));
         assert!(moments.is_past(moment));
+    }
+
+    /// The watch has missed the events of a policy that was created and deleted.
+    #[test]
+    fn newest_version_that_is_deleted_before_the_watch_shows_it_is_asked_for_again() {
+        for absent in [false, true] {
+            let (mut moments, one, other) = two();
+            let moment = moments.next();
+            assert_eq!(moments.take(), Some(moment));
+            moments.answered(other, moment, None);
+            moments.answered(one, moment, Some(9));
+            match absent {
+                true => moments.absent(one),
+                false => moments.listed(one, Some(7)),
+            }
+            assert!(!moments.is_past(moment));
+            let again = moments.take().unwrap();
+            moments.answered(other, again, None);
+            moments.answered(one, again, (!absent).then_some(7));
+            assert!(moments.is_past(moment));
+            assert_eq!(moments.take(), None);
+        }
     }
 
     #[test]
