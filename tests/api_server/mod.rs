@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use self::kinds::{KINDS, Kind};
 
 /// Timeout of any wait.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Failure of requests for a kind.
 #[derive(Clone, Copy, Debug)]

@@ -21,7 +21,7 @@ pub(crate) mod yaml;
 use std::time::Duration;
 
 /// Timeout of any wait; reached only on failure, also on a busy machine.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A limit that no test reaches: what happens sooner than [`TEST_TIMEOUT`] has another reason.
 pub(crate) const UNREACHED: Duration = Duration::from_secs(3600);

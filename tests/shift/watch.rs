@@ -11,7 +11,7 @@ use crate::ports::free_ports;
 use crate::{Outcome, Scene};
 
 /// Timeout of any wait.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A running program, killed when a test fails.
 struct Running {

@@ -37,7 +37,7 @@ use tokio_rustls::TlsConnector;
 use crate::api_server::Api;
 
 /// Timeout of any wait on a busy machine.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 const HOST: &str = "controller.example";
 const NAMESPACE: &str = "portcullis-system";
 
