@@ -63,7 +63,7 @@ const IDLE: Duration = Duration::from_millis(10);
 const MAX_DEBOUNCE: Duration = Duration::from_millis(10);
 /// Capacity of the queue of watch events. A full queue blocks the watches.
 const QUEUE: usize = 128;
-/// Interval of log messages that name missing kinds until the first configuration is complete.
+/// Interval of log messages that say what is missing until the first configuration is complete.
 const READINESS_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval and timeout of health requests to the API server.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -397,16 +397,17 @@ async fn apply(
     is_changed
 }
 
-/// Returns the next message. Logs missing kinds until the first configuration is complete.
+/// Returns the next message. Logs what is missing until the first configuration is complete.
 async fn first(store: &Store, messages: &mut mpsc::Receiver<Message>) -> Option<Message> {
     loop {
-        if store.awaited().next().is_none() {
+        if store.missing().is_none() {
             return messages.recv().await;
         }
         if let Ok(message) = timeout(READINESS_LOG_INTERVAL, messages.recv()).await {
             return message;
         }
-        let missing: Vec<_> = store.awaited().map(ToString::to_string).collect();
-        tracing::warn!("not ready: still waiting for {}", missing.join(", "));
+        if let Some(missing) = store.missing() {
+            tracing::warn!("not ready: {missing}");
+        }
     }
 }

@@ -139,7 +139,10 @@ impl Api {
             }
             let of_writes = state.write_faults.get(request.kind.name);
             let of_writes = of_writes.filter(|_| method != "GET");
-            of_writes.or(state.faults.get(request.kind.name)).copied()
+            let of_watches = state.watch_faults.get(request.kind.name);
+            let of_watches = of_watches.filter(|_| query.contains("watch=true"));
+            let of_all = state.faults.get(request.kind.name);
+            of_writes.or(of_watches).or(of_all).copied()
         });
         drop(state);
         self.0.1.notify_all();

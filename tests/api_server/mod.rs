@@ -73,6 +73,8 @@ struct State {
     faults: BTreeMap<String, Fault>,
     /// By kind, for writes only.
     write_faults: BTreeMap<String, Fault>,
+    /// By kind, for watches only.
+    watch_faults: BTreeMap<String, Fault>,
     /// Tokens whose requests get no response.
     silenced: BTreeSet<String>,
     /// A status field that is pruned on write, like one that the CRD does not have.
@@ -264,6 +266,17 @@ impl Api {
             if let Some(fault) = fault {
                 state.write_faults.insert(kind.to_owned(), fault);
             }
+        });
+    }
+
+    /// Sets or clears the failure of watches of a kind; ends those that are open.
+    pub(crate) fn fail_watches(&self, kind: &str, fault: Option<Fault>) {
+        self.change(|state| {
+            state.watch_faults.remove(kind);
+            if let Some(fault) = fault {
+                state.watch_faults.insert(kind.to_owned(), fault);
+            }
+            state.cuts += 1;
         });
     }
 

@@ -1,7 +1,7 @@
 //! Objects that protect requests, while what they refer to is not fetched yet: the API server holds back the response, or
 //! does not know their kind. No request passes that they would not let pass.
 
-use crate::api::Api;
+use crate::api::{Api, Fault};
 use crate::harness::origin::Origin;
 use crate::harness::ports::free_ports;
 use crate::plane::{DataPlane, request};
@@ -238,6 +238,28 @@ fn new_route_is_not_served_before_a_policy_that_is_older() {
             other => other == Some("403") || panic!("{other:?}"),
         },
     );
+}
+
+/// The API server permits lists of the kind, and no watch: nothing shows the policy.
+#[test]
+fn route_that_waits_names_the_right_that_is_missing() {
+    let (api, plane) = start();
+    api.apply(&route("marker", "one"));
+    plane.wait_for("marker.example", "https://one/");
+    api.fail_watches("AccessPolicy", Some(Fault::Status(403)));
+    api.apply(&access("policy", "a", "ipRules: {allow: [192.0.2.1]}"));
+    api.apply(&route("a", "one"));
+    let names_right = || {
+        let lines = plane.log("HTTPRoute default/a: is new and not served yet");
+        let right = "AccessPolicy (the API server does not permit the verb watch: status 403 (403 Forbidden))";
+        lines.iter().any(|line| line.contains(right))
+    };
+    eventually(names_right, |names| *names);
+    let waiting = plane.metric("portcullis_waiting_objects");
+    assert_eq!(waiting.as_deref(), Some("1"));
+    assert_eq!(plane.answer("a.example").as_deref(), Some("404"));
+    api.fail_watches("AccessPolicy", None);
+    plane.wait_for("a.example", "403");
 }
 
 /// The same before the first configuration is complete.

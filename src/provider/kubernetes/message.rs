@@ -1,6 +1,6 @@
-//! Messages to the store: watch events, results of fetches, and the newest versions at a moment.
+//! Messages to the store: watch events, results of fetches, the newest versions at a moment, and what the API server refuses.
 
-use super::moments::Moment;
+use super::moments::{Moment, Requester};
 use super::parsed::ParsedObject;
 use crate::api::{Key, ObjectRef};
 
@@ -13,6 +13,8 @@ pub(super) enum Message {
     Fetched(ObjectRef, Option<ParsedObject>),
     /// The newest version of the objects of the scope with this index at a moment; `None` if there were none.
     Newest(usize, Moment, Option<u64>),
+    /// Why the API server refuses requests for the scope with this index; `None` when it no longer does.
+    Refused(usize, Requester, Option<String>),
     /// The first list of the scope with this index is late: publication no longer waits for it.
     ListLate(usize),
 }

@@ -9,6 +9,15 @@ use crate::api::protects;
 /// A point in time. Moments are counted from 1; 0 is past.
 pub(super) type Moment = u64;
 
+/// What sends requests for a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Requester {
+    /// The watch.
+    Watch,
+    /// What asks for the newest version.
+    Newest,
+}
+
 /// The moments that have been asked for, and what the watches of policies that protect requests have seen.
 #[derive(Default)]
 pub(super) struct Moments {
@@ -18,6 +27,8 @@ pub(super) struct Moments {
     is_wanted: bool,
     /// By the index of the scope.
     watches: BTreeMap<usize, Seen>,
+    /// Why the API server refuses requests for scopes.
+    refusals: BTreeMap<(usize, Requester), String>,
 }
 
 /// What the watch of a scope has seen.
@@ -88,12 +99,42 @@ impl Moments {
         moment: Moment,
         scopes: &BTreeMap<usize, Scope>,
     ) -> Option<String> {
-        let kinds = self.behind(moment).filter_map(|scope| scopes.get(&scope));
-        let kinds: Vec<_> = kinds.map(ToString::to_string).collect();
+        let kinds = self.behind(moment).filter_map(|number| {
+            let scope = scopes.get(&number)?;
+            Some(match self.refusal(number) {
+                Some(why) => format!("{scope} ({why})"),
+                None => scope.to_string(),
+            })
+        });
+        let kinds: Vec<_> = kinds.collect();
         (!kinds.is_empty()).then(|| {
             let kinds = kinds.join(", ");
             format!("policies may have been written before that the watch of {kinds} has not shown so far")
         })
+    }
+
+    /// Records why the API server refuses requests for a scope, or that it no longer does. Returns whether something may wait
+    /// for the scope.
+    pub(super) fn refused(
+        &mut self,
+        scope: usize,
+        requester: Requester,
+        why: Option<String>,
+    ) -> bool {
+        if !self.watches.contains_key(&scope) {
+            return false;
+        }
+        match why {
+            Some(why) => self.refusals.insert((scope, requester), why),
+            None => self.refusals.remove(&(scope, requester)),
+        };
+        true
+    }
+
+    fn refusal(&self, scope: usize) -> Option<&str> {
+        let of_scope = (scope, Requester::Watch)..=(scope, Requester::Newest);
+        let mut refusals = self.refusals.range(of_scope);
+        refusals.next().map(|(_, why)| &**why)
     }
 
     /// Records that a list of a scope is complete, and the newest version in it.

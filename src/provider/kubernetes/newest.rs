@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::lister::{Lister, REDISCOVERY, Served};
 use super::message::Message;
-use super::moments::Moment;
+use super::moments::{Moment, Requester};
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
 use super::timing::Timing;
@@ -20,6 +20,9 @@ struct Known {
     /// Whether it was served when it was asked for the last time.
     was_served: bool,
 }
+
+/// The store has ended.
+struct Closed;
 
 /// The newest versions of a scope. Ends when either channel is closed.
 pub(super) struct Newest {
@@ -46,6 +49,9 @@ impl Newest {
             match self.find(&mut known).await {
                 Ok(newest) => {
                     retry.on_success();
+                    if self.report(&mut retry, None).await.is_err() {
+                        return;
+                    }
                     let answer = Message::Newest(self.number, moment, newest);
                     if self.versions.send(answer).await.is_err() {
                         return;
@@ -54,11 +60,24 @@ impl Newest {
                 }
                 Err(failure) => {
                     known.served = None;
+                    let refusal = failure.refusal("list");
+                    if self.report(&mut retry, refusal).await.is_err() {
+                        return;
+                    }
                     retry.wait_after(&failure).await;
                     self.moments.mark_changed();
                 }
             }
         }
+    }
+
+    /// Reports why the API server refuses requests, or that it no longer does, if that is new.
+    async fn report(&self, retry: &mut Retry, refusal: Option<String>) -> Result<(), Closed> {
+        if !retry.is_new_refusal(refusal.as_deref()) {
+            return Ok(());
+        }
+        let message = Message::Refused(self.number, Requester::Newest, refusal);
+        self.versions.send(message).await.map_err(|_| Closed)
     }
 
     /// Returns the newest version; `None` if there are no objects.

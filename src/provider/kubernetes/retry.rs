@@ -51,6 +51,15 @@ impl Failure {
         }
     }
 
+    /// Returns why the API server does not permit a verb; `None` if the request failed for another reason.
+    pub(super) fn refusal(&self, verb: &str) -> Option<String> {
+        let is_refused = matches!(self.status(), Some(401 | 403));
+        is_refused.then(|| {
+            let why = describe(self);
+            format!("the API server does not permit the verb {verb}: {why}")
+        })
+    }
+
     /// Reports whether another attempt may succeed soon.
     pub(super) fn is_transient(&self) -> bool {
         match self.status() {
@@ -80,6 +89,7 @@ pub(super) struct Retry {
     last: Option<Instant>,
     logged: Option<(Instant, String)>,
     is_logged_failing: bool,
+    refusal: Option<String>,
 }
 
 impl Retry {
@@ -91,6 +101,7 @@ impl Retry {
             last: None,
             logged: None,
             is_logged_failing: false,
+            refusal: None,
         }
     }
 
@@ -106,6 +117,15 @@ impl Retry {
         if std::mem::take(&mut self.is_logged_failing) {
             tracing::info!("{} is {} again", self.subject, self.participle);
         }
+    }
+
+    /// Records why the API server refuses requests, if it does. Returns whether that is new.
+    pub(super) fn is_new_refusal(&mut self, why: Option<&str>) -> bool {
+        let is_new = self.refusal.as_deref() != why;
+        if is_new {
+            self.refusal = why.map(str::to_owned);
+        }
+        is_new
     }
 
     fn next(&mut self, minimum: Duration, now: Instant) -> Duration {
@@ -156,6 +176,28 @@ mod tests {
         let after = Duration::from_secs(seconds);
         let asked = RetryAfter { status: 429, after };
         Failure::Api(kube::Error::Service(Box::new(asked)))
+    }
+
+    #[test]
+    fn only_missing_rights_are_refusals() {
+        let refusal = |code| {
+            let status = kube::core::Status {
+                code,
+                message: "cannot watch resource".to_owned(),
+                reason: "Forbidden".to_owned(),
+                ..kube::core::Status::default()
+            };
+            Failure::Api(kube::Error::Api(Box::new(status))).refusal("watch")
+        };
+        let why =
+            "the API server does not permit the verb watch: cannot watch resource (403 Forbidden)";
+        assert_eq!(refusal(403).as_deref(), Some(why));
+        assert!(
+            [404, 410, 429, 500]
+                .iter()
+                .all(|code| refusal(*code).is_none())
+        );
+        assert_eq!(Failure::ShortWatch.refusal("watch"), None);
     }
 
     #[test]

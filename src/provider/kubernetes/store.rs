@@ -20,7 +20,7 @@ use super::retained::Retained;
 use super::scope::{Scope, is_watched_where_needed};
 use super::timing::Timing;
 use crate::api::{Key, Kind, Object, ObjectRef, UnknownFields, waits};
-use crate::provider::{Load, Problem};
+use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 
 /// All objects of all kinds.
@@ -107,6 +107,11 @@ impl Store {
             Message::Newest(scope, moment, newest) => {
                 self.moments.answered(scope, moment, newest);
                 false
+            }
+            Message::Refused(scope, requester, why) => {
+                let is_awaited = self.moments.refused(scope, requester, why);
+                // The problems of what waits say so.
+                is_awaited && !(self.deferred.is_empty() && self.retained.is_empty())
             }
             Message::ListLate(scope) => {
                 self.expected.remove(&scope);
@@ -229,17 +234,6 @@ impl Store {
         changes
     }
 
-    /// Scopes that have never been listed.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = &Scope> {
-        let awaited = self.awaited.iter();
-        awaited.filter_map(|number| self.scopes.get(number))
-    }
-
-    /// Reports whether all kinds that can reference Secrets and ConfigMaps have been listed.
-    pub(super) fn has_all_referrers(&self) -> bool {
-        self.awaited().all(|scope| !can_reference(scope.kind))
-    }
-
     /// Returns for which referenced objects the need of a fetch has changed since the last call: their watch will not
     /// report them again.
     pub(super) fn take_wanted(&mut self) -> WantedChanges {
@@ -276,35 +270,6 @@ impl Store {
     /// Records that a load was published.
     pub(super) fn published(&mut self) {
         self.is_published = true;
-    }
-
-    /// Reports whether waiting for a list is worthwhile, or for fetches before the first publication.
-    pub(super) fn is_waiting(&self) -> bool {
-        let is_late = |after: &Option<Moment>| after.is_none_or(|it| !self.moments.is_past(it));
-        self.expected.values().any(is_late) || (!self.is_published && self.referenced.is_waiting())
-    }
-
-    /// Returns the complete state, once every scope has been listed and all policies are known that are as old as that.
-    pub(super) fn load(&self) -> Option<Load> {
-        let is_complete = self.first.is_some_and(|first| self.moments.is_past(first));
-        if !is_complete || !self.awaited.is_empty() {
-            return None;
-        }
-        let mut snapshot = self.snapshot.clone();
-        self.deferred.restore(&mut snapshot);
-        self.retained.restore(&mut snapshot);
-        let late = self
-            .deferred
-            .problems(&self.snapshot, &self.moments, &self.scopes);
-        let late = late.chain(
-            self.retained
-                .problems(&self.moments, &self.deferred, &self.scopes),
-        );
-        Some(Load {
-            position: None,
-            snapshot: Arc::new(snapshot),
-            problems: self.problems.iter().cloned().chain(late).collect(),
-        })
     }
 
     /// Drops unreferenced objects.
@@ -483,6 +448,7 @@ impl Versions {
     }
 }
 
+mod complete;
 mod endpoints;
 mod removal;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::deferral::is_policy;
 use super::events::{Event, EventType, Events};
 use super::lister::{Lister, REDISCOVERY, Served, page_size};
 use super::message::{Change, Message};
+use super::moments::Requester;
 use super::parsed::{self, ParsedObject};
 use super::retry::{Failure, Retry};
 use super::scope::Scope;
@@ -103,19 +104,42 @@ impl Watch {
                 Ok(()) => continue,
                 Err(end) => end,
             };
-            match end {
+            let verb = match progress.since.is_some() {
+                true => "watch",
+                false => "list",
+            };
+            let failure = match end {
                 WatchEnd::Closed => return,
                 WatchEnd::Absent(failure) => {
                     progress.served = None;
-                    retry.wait_after(&failure).await;
+                    failure
                 }
                 WatchEnd::Expired(failure) => {
                     progress.since = None;
-                    retry.wait_after(&failure).await;
+                    failure
                 }
-                WatchEnd::Failed(failure) => retry.wait_after(&failure).await,
+                WatchEnd::Failed(failure) => failure,
+            };
+            let refusal = failure.refusal(verb);
+            if self.report_refusal(&mut retry, refusal).await.is_err() {
+                return;
             }
+            retry.wait_after(&failure).await;
         }
+    }
+
+    /// Reports why the API server refuses requests, or that it no longer does, if that is new.
+    async fn report_refusal(
+        &self,
+        retry: &mut Retry,
+        refusal: Option<String>,
+    ) -> Result<(), WatchEnd> {
+        if !retry.is_new_refusal(refusal.as_deref()) {
+            return Ok(());
+        }
+        let message = Message::Refused(self.number, Requester::Watch, refusal);
+        let sent = self.changes.send(message).await;
+        sent.map_err(|_| WatchEnd::Closed)
     }
 
     /// Performs the next step: discovery, list or watch.
@@ -286,6 +310,7 @@ impl Watch {
         let response = pin!(response?);
         let mut events = Events::new(response);
         retry.on_success();
+        self.report_refusal(retry, None).await?;
         loop {
             let Ok(event) = timeout_at(end, events.next()).await else {
                 return Err(Failure::Timeout(begin.elapsed()).into());

@@ -1,7 +1,7 @@
 //! Objects of different kinds arrive in any order: a new one is published when the policies that were written before it are
 //! known.
 
-use super::super::super::moments::Moments;
+use super::super::super::moments::{Moments, Requester};
 use super::*;
 use crate::api::protects;
 
@@ -75,6 +75,45 @@ fn first_load_has_the_policies_that_are_older_than_the_last_list() {
     assert!(store.load().is_none());
     store.apply(policies, policy("a", 9));
     assert!(has_policy(&store, "a"));
+}
+
+/// The API server refuses a verb for AccessPolicies, or does so no longer.
+fn refused(why: Option<&str>) -> Message {
+    let why = why.map(str::to_owned);
+    Message::Refused(index("AccessPolicy"), Requester::Watch, why)
+}
+
+#[test]
+fn first_load_that_is_late_names_the_right_that_is_missing() {
+    let (mut store, policies) = (started(), index("AccessPolicy"));
+    let moment = store.take_moment().unwrap();
+    for scope in protecting() {
+        let newest = (scope == policies).then_some(9);
+        store.apply_message(Message::Newest(scope, moment, newest));
+    }
+    store.apply_message(refused(Some("no right")));
+    let missing = store.missing().unwrap();
+    let kind = "the watch of AccessPolicy (no right) has not shown";
+    assert!(missing.contains(kind), "{missing}");
+    store.apply_message(refused(None));
+    let missing = store.missing().unwrap();
+    assert!(!missing.contains("no right"), "{missing}");
+    store.apply(policies, policy("a", 9));
+    assert_eq!(store.missing(), None);
+}
+
+#[test]
+fn what_waits_for_long_names_the_right_that_is_missing() {
+    let (mut store, routes) = (published(), index("HTTPRoute"));
+    assert!(!store.apply_message(refused(Some("no right"))));
+    store.apply(routes, Change::Applied(route("a", "a.example")));
+    let late = store.next_release().unwrap();
+    assert!(store.release(late));
+    let problem = |store: &Store| store.load().unwrap().problems[0].to_string();
+    assert!(problem(&store).contains("AccessPolicy (no right)"));
+    assert!(store.apply_message(refused(None)));
+    assert!(!problem(&store).contains("no right"));
+    assert!(!is_served(&store, "a"));
 }
 
 #[test]
