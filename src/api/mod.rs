@@ -57,6 +57,7 @@ pub use protection::{Protection, protecting_kind, protection, protects, waits};
 pub(crate) use schema::nearest;
 #[cfg(test)]
 pub(crate) use schema::sample_of;
+pub use unreadable::refusing;
 pub use whole::{decode_whole, decode_whole_event, unknown_to_sender};
 
 pub use crate::ir::ObjectRef;

@@ -13,7 +13,7 @@ use super::client_policy::{ClientPolicy, ClientSpec};
 use super::core::Service;
 use super::finding::{Finding, Severity};
 use super::inherited_policy::{SectionTargetRef, Strategy, Unreadable};
-use super::meta::{ObjectMeta, Resource};
+use super::meta::{Key, ObjectMeta, Resource};
 use super::object::{Kind, Object};
 use super::policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
@@ -21,6 +21,7 @@ use super::schema;
 use super::service_import::ServiceImport;
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::GATEWAY_GROUP;
+use crate::ir::sharing::Text;
 
 /// Maximum number of targets that are read. A valid policy has 16.
 const MAX_TARGETS: usize = 256;
@@ -50,6 +51,8 @@ const BACKENDS: [(&str, &str); 2] = [
 const HTTP_TARGETS: usize = 4;
 /// Number of the kinds that have listeners.
 const LISTENER_TARGETS: usize = 2;
+/// Name of policies that nobody has written. Kubernetes permits no such name.
+const REFUSING: &str = "Refusing";
 /// Sections of a ClientPolicy that say nothing of the addresses of clients.
 const WITHOUT_ADDRESSES: [&str; 6] = ["timeouts", "connections", "headers", "http2", "tls", "path"];
 
@@ -189,6 +192,64 @@ pub(super) fn outcome(
         }
     };
     Outcome::Replaced(Box::new(object))
+}
+
+/// Returns policies that refuse, for this reason, the requests to all Gateways, ListenerSets and routes of a namespace, and those
+/// to its Services and from it to others. `keys` returns the keys of the objects of a kind.
+pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>) -> [Object; 2] {
+    let metadata = ObjectMeta {
+        name: REFUSING.into(),
+        namespace: namespace.clone(),
+        ..ObjectMeta::default()
+    };
+    let unreadable = Some(Box::new(Unreadable {
+        reason: reason.to_owned(),
+        sections: Vec::new(),
+    }));
+    let of_kind = |kind: &'static Kind| keys(kind).into_iter().map(move |key| (kind, key));
+    let is_target = |kind: &&Kind| kind.group == GATEWAY_GROUP && TARGETS.contains(&kind.kind);
+    let targets = Kind::all().iter().filter(is_target).flat_map(of_kind);
+    let targets = targets.filter(|(_, key)| key.namespace == *namespace);
+    let targets = targets.map(|(kind, key)| SectionTargetRef {
+        group: kind.group.to_owned(),
+        kind: kind.kind.to_owned(),
+        name: key.name.to_string(),
+        section_name: None,
+    });
+    let access = AccessPolicy {
+        metadata: metadata.clone(),
+        spec: AccessSpec {
+            target_refs: targets.collect(),
+            strategy: Strategy::Overrides,
+            ..AccessSpec::default()
+        },
+        unreadable: unreadable.clone(),
+        withheld: None,
+        pending: None,
+    };
+    let is_backend = |kind: &&Kind| BACKENDS.contains(&(kind.group, kind.kind));
+    let backends = Kind::all().iter().filter(is_backend).flat_map(of_kind);
+    let backends = backends.map(|(kind, key)| PolicyTargetRef {
+        group: kind.group.to_owned(),
+        kind: kind.kind.to_owned(),
+        namespace: Some(key.namespace.to_string()),
+        name: key.name.to_string(),
+        section_name: None,
+        from: None,
+    });
+    let tls = BackendTlsOverride {
+        metadata,
+        spec: BackendTlsSpec {
+            target_refs: backends.collect(),
+            ..BackendTlsSpec::default()
+        },
+        unreadable,
+        pending: None,
+    };
+    [
+        Object::AccessPolicy(access.into()),
+        Object::BackendTlsOverride(tls.into()),
+    ]
 }
 
 /// Returns the limits without the rules of mode Audit that are not valid, if nothing else of the policy is not valid.

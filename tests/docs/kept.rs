@@ -17,13 +17,14 @@ enum Bound {
 use self::Bound::{Reason, Row};
 
 /// The parts of the program that read what clients, backends, other servers and pods send.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
     "datagrams",
     "dns",
     "http2",
     "https",
     "key_sets",
     "peers",
+    "provider/kubernetes",
     "proxy",
     "stream",
     "telemetry",
@@ -46,6 +47,13 @@ const TYPES: [&str; 12] = [
     "Slab<",
     "VecDeque<",
 ];
+
+/// What the watches of an API server fill.
+const DELETED: Bound = Row("policies that are deleted or lose targets");
+const FETCHED: Bound = Row("Secrets and ConfigMaps to fetch");
+const KINDS: Bound = Reason("kinds and watched namespaces, one each");
+const OBJECTS: Bound = Row("objects, their conditions");
+const WAITING: Bound = Row("objects that wait for what they refer to, or for policies");
 
 /// Fields and statics of these types, or structs around one, by file below `src`.
 const FIELDS: &[(&str, &str, Bound)] = &[
@@ -82,6 +90,35 @@ const FIELDS: &[(&str, &str, Bound)] = &[
         Row("key sets and discovery documents"),
     ),
     ("peers/server.rs", "tasks", Row("handshakes of other pods")),
+    ("provider/kubernetes/deferrals.rs", "all", WAITING),
+    ("provider/kubernetes/fetch.rs", "complete", FETCHED),
+    ("provider/kubernetes/fetch.rs", "running", FETCHED),
+    ("provider/kubernetes/fetch.rs", "waiting", FETCHED),
+    ("provider/kubernetes/fetch.rs", "wanted", FETCHED),
+    ("provider/kubernetes/moments.rs", "refusals", KINDS),
+    ("provider/kubernetes/moments.rs", "watches", KINDS),
+    ("provider/kubernetes/once.rs", "not_served", KINDS),
+    ("provider/kubernetes/pods.rs", "numbers", OBJECTS),
+    ("provider/kubernetes/problems.rs", "Problems", OBJECTS),
+    ("provider/kubernetes/referenced.rs", "children", OBJECTS),
+    ("provider/kubernetes/referenced.rs", "named", FETCHED),
+    (
+        "provider/kubernetes/referenced.rs",
+        "namespaces",
+        Reason("namespaces that the operator names"),
+    ),
+    ("provider/kubernetes/referenced.rs", "versions", OBJECTS),
+    ("provider/kubernetes/retained.rs", "all", DELETED),
+    ("provider/kubernetes/retained.rs", "refused", DELETED),
+    ("provider/kubernetes/store.rs", "awaited", KINDS),
+    ("provider/kubernetes/store.rs", "expected", OBJECTS),
+    ("provider/kubernetes/store.rs", "scopes", OBJECTS),
+    ("provider/kubernetes/store.rs", "staged", OBJECTS),
+    (
+        "provider/kubernetes/store/endpoints.rs",
+        "splits",
+        Reason("labels of ReleaseBackends, while one change is applied"),
+    ),
     (
         "proxy/connection/listener.rs",
         "open",

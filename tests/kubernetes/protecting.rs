@@ -262,6 +262,25 @@ fn route_that_waits_names_the_right_that_is_missing() {
     plane.wait_for("a.example", "403");
 }
 
+/// Nothing says whether policies of another kind were written before that take the place of those that are deleted.
+#[test]
+fn namespace_with_too_many_deleted_policies_is_refused() {
+    let (api, plane) = start();
+    api.apply(&route("a", "one"));
+    plane.wait_for("a.example", "https://one/");
+    api.fail("BackendTLSPolicy", Some(Fault::Status(403)));
+    for number in 0..=1024 {
+        let name = format!("policy{number}");
+        api.apply(&access(&name, "other", "ipRules: {deny: [192.0.2.1]}"));
+        api.delete("AccessPolicy", "default", &name);
+    }
+    plane.wait_for("a.example", "500");
+    let problem = "Namespace default: too many policies of the namespace were deleted";
+    eventually(|| plane.log(problem).len(), |lines| *lines > 0);
+    api.fail("BackendTLSPolicy", None);
+    plane.wait_for("a.example", "https://one/");
+}
+
 /// The same before the first configuration is complete.
 #[test]
 fn first_configuration_has_the_policies_that_are_older_than_its_routes() {

@@ -1,6 +1,6 @@
 //! Policies that protect requests and are gone, or no longer have some of their targets. For these they stay in force until all
 //! else has arrived that was written before: the deletion of a route that had the policy, or another policy that takes its
-//! place. Must not know why a policy is gone.
+//! place. Owns that too many of them leave their namespace refused and not open. Must not know why a policy is gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -11,23 +11,42 @@ use super::deferrals::{Deferrals, Released, late_problem};
 use super::moments::{Moment, Moments};
 use super::scope::Scope;
 use super::timing::Timing;
-use crate::api::{Object, ObjectRef};
+use crate::api::backend_tls_override::BackendTlsOverride;
+use crate::api::core::Namespace;
+use crate::api::policy::BackendTlsPolicy;
+use crate::api::{Kind, Object, ObjectRef, Resource, Text, refusing};
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 
-/// Maximum number of versions of a policy whose targets stay. An author who changes them more often loses the first ones.
+/// Maximum number of versions of a policy. The next one gets the targets of the first.
 const MAX_VERSIONS: usize = 8;
+/// Maximum number of versions of the policies of a namespace. While more have to stay, which is long where a kind of policies
+/// cannot be listed, all requests of the namespace are refused instead.
+const MAX_RETAINED: usize = 1024;
 
 /// The policies that stay in force.
 pub(super) struct Retained {
     /// Published versions of each, the last one at the end.
     all: BTreeMap<ObjectRef, VecDeque<Version>>,
+    /// Namespaces that are refused, each until the last of its policies would have ended.
+    refused: BTreeMap<Text, Stay>,
+    /// Policies that no longer stay, since their namespace is refused.
+    dropped: Vec<ObjectRef>,
+    /// Whether another namespace is refused.
+    is_changed: bool,
     timing: Timing,
 }
 
 /// A version of a policy that was published.
 struct Version {
     policy: Object,
+    /// Number of versions whose targets it has.
+    count: usize,
+    stay: Stay,
+}
+
+/// How long something stays.
+struct Stay {
     /// What was written before has arrived by this time.
     until: Instant,
     /// What has arrived by then may wait for this moment.
@@ -40,27 +59,69 @@ impl Retained {
     pub(super) fn new(timing: Timing) -> Self {
         Self {
             all: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            dropped: Vec::new(),
+            is_changed: false,
             timing,
         }
     }
 
-    /// Reports whether no policy stays.
+    /// Reports whether no policy stays, and no namespace is refused.
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.all.is_empty() && self.refused.is_empty()
     }
 
     /// Leaves the published version of a policy in force for the targets that the next one lacks.
     pub(super) fn add(&mut self, name: ObjectRef, policy: Object) {
+        let stay = Stay::new(&self.timing);
+        if let Some(refused) = self.refused.get_mut(&name.namespace) {
+            *refused = stay;
+            self.dropped.push(name);
+            return;
+        }
+        if self.count(&name.namespace) >= MAX_RETAINED {
+            self.refuse(&name.namespace, stay);
+            self.dropped.push(name);
+            return;
+        }
         let versions = self.all.entry(name).or_default();
         versions.push_back(Version {
             policy,
-            until: Instant::now() + self.timing.removal_wait,
-            after: None,
-            is_late: false,
+            count: 1,
+            stay,
         });
-        if versions.len() > MAX_VERSIONS {
-            versions.pop_front();
+        if versions.len() > MAX_VERSIONS
+            && let Some(first) = versions.pop_front()
+            && let Some(next) = versions.front_mut()
+        {
+            next.count += first.count;
+            if let Some(policy) = next.policy.with_targets_of(&first.policy) {
+                next.policy = policy;
+            }
         }
+    }
+
+    /// Returns the number of versions of the policies of a namespace.
+    fn count(&self, namespace: &Text) -> usize {
+        let all = self.all.iter();
+        let own = all.filter(|(name, _)| name.namespace == *namespace);
+        own.flat_map(|(_, versions)| versions)
+            .map(|version| version.count)
+            .sum()
+    }
+
+    /// Refuses all requests of a namespace instead of keeping its policies.
+    fn refuse(&mut self, namespace: &Text, stay: Stay) {
+        let dropped = &mut self.dropped;
+        self.all.retain(|name, _| {
+            let is_other = name.namespace != *namespace;
+            if !is_other {
+                dropped.push(name.clone());
+            }
+            is_other
+        });
+        self.refused.insert(namespace.clone(), stay);
+        self.is_changed = true;
     }
 
     /// Ends what has stayed long enough. `is_terminating` says of which namespaces all objects are being deleted: there, the
@@ -72,45 +133,47 @@ impl Retained {
         deferred: &Deferrals,
         is_terminating: impl Fn(&str) -> bool,
     ) -> Released {
-        let mut released = Released::default();
+        let mut released = Released {
+            names: mem::take(&mut self.dropped),
+            is_changed: mem::take(&mut self.is_changed),
+        };
+        let timing = &self.timing;
+        let mut stays = |namespace: &str, stay: &mut Stay| {
+            let was_late = stay.is_late;
+            let terminates = || is_terminating(namespace);
+            let stays = stay.continues(now, timing, moments, deferred, terminates);
+            released.is_changed |= !stays || was_late != stay.is_late;
+            stays
+        };
+        self.refused
+            .retain(|namespace, stay| stays(namespace, stay));
+        let mut ended = Vec::new();
         self.all.retain(|name, versions| {
-            versions.retain_mut(|version| {
-                if version.after.is_none() && now >= version.until {
-                    if is_terminating(&name.namespace) {
-                        version.until = now + self.timing.removal_wait;
-                        return true;
-                    }
-                    version.after = Some(moments.next());
-                }
-                // Of an object that changes often, the last change that is older may be published later.
-                let is_published =
-                    |after| moments.is_past(after) && deferred.first_before(after).is_none();
-                let ends = version.after.is_some_and(is_published);
-                let is_late = version.after.is_some() && now >= version.late(&self.timing);
-                released.is_changed |=
-                    ends || is_late != mem::replace(&mut version.is_late, is_late);
-                !ends
-            });
+            versions.retain_mut(|version| stays(&name.namespace, &mut version.stay));
             if versions.is_empty() {
-                released.names.push(name.clone());
+                ended.push(name.clone());
             }
             !versions.is_empty()
         });
+        released.names.extend(ended);
         released
     }
 
     /// Returns when the next policy has stayed long enough, or is late.
     pub(super) fn next(&self) -> Option<Instant> {
         let versions = self.all.values().flatten();
-        let waiting = versions.filter(|version| !version.is_late);
-        let times = waiting.map(|version| match version.after {
-            None => version.until,
-            Some(_) => version.late(&self.timing),
+        let stays = versions.map(|version| &version.stay);
+        let waiting = stays
+            .chain(self.refused.values())
+            .filter(|stay| !stay.is_late);
+        let times = waiting.map(|stay| match stay.after {
+            None => stay.until,
+            Some(_) => stay.late(&self.timing),
         });
         times.min()
     }
 
-    /// Problems of policies that should have ended.
+    /// Problems of policies that should have ended, and of namespaces that are refused.
     pub(super) fn problems(
         &self,
         moments: &Moments,
@@ -118,17 +181,22 @@ impl Retained {
         scopes: &BTreeMap<usize, Scope>,
     ) -> impl Iterator<Item = Problem> {
         let versions = self.all.iter().flat_map(|(name, versions)| {
-            let late = versions.iter().find(|version| version.is_late);
+            let late = versions.iter().find(|version| version.stay.is_late);
             late.map(|version| (name, version))
         });
-        versions.filter_map(|(name, version)| {
+        let late = versions.filter_map(|(name, version)| {
             let state = "was deleted or has lost targets, and is in force still";
             let generation = version.policy.meta().generation;
-            let after = version.after?;
-            let why = moments.why_not_past(after, scopes);
-            let why = why.or_else(|| deferred.first_before(after).map(not_served))?;
+            let why = version.stay.why(moments, deferred, scopes)?;
             Some(late_problem(name, generation, state, &why))
-        })
+        });
+        let refused = self.refused.iter().map(|(namespace, stay)| {
+            let name = ObjectRef::new(Namespace::GROUP, Namespace::KIND, "", namespace);
+            let why = stay.why(moments, deferred, scopes).filter(|_| stay.is_late);
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            Problem::of_object(name, 0, format!("{TOO_MANY}{why}"))
+        });
+        late.chain(refused)
     }
 
     /// Puts the policies into a snapshot, or their targets.
@@ -144,7 +212,35 @@ impl Retained {
                 }
             }
         }
+        for namespace in self.refused.keys() {
+            refuse_within(namespace, snapshot);
+        }
     }
+}
+
+/// Why a namespace is refused.
+const TOO_MANY: &str = "too many policies of the namespace were deleted or have lost targets at once: requests to its Gateways, \
+                        routes and backends are refused until all else is known that was written before";
+
+/// Refuses all requests of a namespace in a snapshot.
+fn refuse_within(namespace: &Text, snapshot: &mut Snapshot) {
+    // Of these, one for a port would take precedence.
+    for kind in Kind::all().iter().filter(|it| is_of_backends(it)) {
+        for key in snapshot.keys(kind) {
+            if key.namespace == *namespace {
+                snapshot.remove(&kind.object_ref(&key.namespace, &key.name));
+            }
+        }
+    }
+    let policies = refusing(namespace, TOO_MANY, |kind| snapshot.keys(kind));
+    for policy in policies {
+        snapshot.insert(policy);
+    }
+}
+
+/// Reports whether objects of a kind say which backends get no plain text.
+fn is_of_backends(kind: &Kind) -> bool {
+    matches!(kind.kind, BackendTlsPolicy::KIND | BackendTlsOverride::KIND)
 }
 
 /// Says that a change of an object may be older than the end of a policy.
@@ -155,7 +251,50 @@ fn not_served(object: &ObjectRef) -> String {
     )
 }
 
-impl Version {
+impl Stay {
+    fn new(timing: &Timing) -> Self {
+        Self {
+            until: Instant::now() + timing.removal_wait,
+            after: None,
+            is_late: false,
+        }
+    }
+
+    /// Reports whether it has not ended, and records whether it should have.
+    fn continues(
+        &mut self,
+        now: Instant,
+        timing: &Timing,
+        moments: &mut Moments,
+        deferred: &Deferrals,
+        is_terminating: impl Fn() -> bool,
+    ) -> bool {
+        if self.after.is_none() && now >= self.until {
+            if is_terminating() {
+                self.until = now + timing.removal_wait;
+                return true;
+            }
+            self.after = Some(moments.next());
+        }
+        // Of an object that changes often, the last change that is older may be published later.
+        let is_published = |after| moments.is_past(after) && deferred.first_before(after).is_none();
+        let ends = self.after.is_some_and(is_published);
+        self.is_late = self.after.is_some() && now >= self.late(timing);
+        !ends
+    }
+
+    /// Says what it waits for; `None` if it does not.
+    fn why(
+        &self,
+        moments: &Moments,
+        deferred: &Deferrals,
+        scopes: &BTreeMap<usize, Scope>,
+    ) -> Option<String> {
+        let after = self.after?;
+        let why = moments.why_not_past(after, scopes);
+        why.or_else(|| deferred.first_before(after).map(not_served))
+    }
+
     /// The time from which it should have ended.
     fn late(&self, timing: &Timing) -> Instant {
         self.until + timing.fetch_wait
@@ -164,10 +303,11 @@ impl Version {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
 
     use super::*;
-    use crate::api::Kind;
 
     fn version(generation: usize) -> Object {
         let target = format!("route-{generation}");
@@ -183,16 +323,96 @@ mod tests {
         kind.decode(&policy).unwrap()
     }
 
+    fn name_of(namespace: &str, number: usize) -> ObjectRef {
+        let name = number.to_string();
+        ObjectRef::new("portcullis.dev", "AccessPolicy", namespace, &name)
+    }
+
     #[test]
-    fn author_who_changes_a_policy_without_end_loses_the_first_versions() {
+    fn author_who_changes_a_policy_often_keeps_all_targets_in_few_versions() {
         let name = ObjectRef::new("portcullis.dev", "AccessPolicy", "shop", "one");
         let mut retained = Retained::new(Timing::default());
         for generation in 0..100 {
             retained.add(name.clone(), version(generation));
         }
-        let versions = retained.all[&name].iter();
-        let generations: Vec<_> = versions.map(|it| it.policy.meta().generation).collect();
-        assert_eq!(generations, (92..100).collect::<Vec<_>>());
-        assert_eq!(generations.len(), MAX_VERSIONS);
+        assert_eq!(retained.all[&name].len(), MAX_VERSIONS);
+        assert_eq!(retained.count(&name.namespace), 100);
+        let mut snapshot = Snapshot::default();
+        retained.restore(&mut snapshot);
+        let policy = snapshot.access_policies.iter().next().unwrap();
+        assert_eq!(policy.spec.target_refs.len(), 100);
+    }
+
+    /// Returns an object of a kind of the Gateway API, or of the core.
+    fn object(api_version: &str, kind: &str, namespace: &str, name: &str) -> Object {
+        let value = json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": {"name": name, "namespace": namespace}, "spec": {},
+        });
+        let kind = Kind::find(api_version, kind).unwrap();
+        kind.decode(&value).unwrap()
+    }
+
+    /// Returns what is refused of a snapshot with a route and a Service each in two namespaces.
+    fn refused(retained: &Retained) -> (Vec<String>, Vec<String>) {
+        let mut snapshot = Snapshot::default();
+        for namespace in ["shop", "other"] {
+            let route = "gateway.networking.k8s.io/v1";
+            snapshot.insert(object(route, "HTTPRoute", namespace, "r"));
+            snapshot.insert(object("v1", "Service", namespace, "s"));
+        }
+        retained.restore(&mut snapshot);
+        let access = snapshot.access_policies.iter();
+        let access = access.filter(|it| it.unreadable.is_some());
+        let routes = access.flat_map(|policy| {
+            let namespace = &policy.metadata.namespace;
+            let targets = policy.spec.target_refs.iter();
+            targets.map(move |it| format!("{} {namespace}/{}", it.kind, it.name))
+        });
+        let tls = snapshot.backend_tls_overrides.iter();
+        let services = tls.flat_map(|policy| {
+            let sender = &policy.metadata.namespace;
+            let targets = policy.spec.target_refs.iter();
+            targets.map(move |it| {
+                format!("{sender} to {}/{}", it.namespace.as_ref().unwrap(), it.name)
+            })
+        });
+        (routes.collect(), services.collect())
+    }
+
+    /// While a kind of policies cannot be listed, no moment passes.
+    #[test]
+    fn namespace_with_too_many_deleted_policies_is_refused_until_they_would_have_ended() {
+        let mut retained = Retained::new(Timing::default());
+        for number in 0..MAX_RETAINED {
+            retained.add(name_of("shop", number), version(number));
+        }
+        assert_eq!(refused(&retained), (Vec::new(), Vec::new()));
+        for number in MAX_RETAINED..MAX_RETAINED + 9 {
+            retained.add(name_of("shop", number), version(number));
+            assert!(retained.all.is_empty() && !retained.is_empty());
+        }
+        let (routes, services) = refused(&retained);
+        assert_eq!(routes, ["HTTPRoute shop/r"]);
+        assert_eq!(services, ["shop to other/s", "shop to shop/s"]);
+        // Others have their own.
+        retained.add(name_of("other", 0), version(0));
+        assert_eq!(retained.all.len(), 1);
+        let kinds: Vec<_> = Kind::all().iter().collect();
+        let scopes = Scope::all(&kinds, None, &BTreeSet::new());
+        let mut moments = Moments::of(&scopes);
+        let deferred = Deferrals::new(Timing::default().fetch_wait);
+        let later = Instant::now() + Timing::default().removal_wait;
+        let mut release =
+            |moments: &mut Moments| retained.release(later, moments, &deferred, |_| false);
+        let released = release(&mut moments);
+        assert!(released.is_changed && released.names.len() == MAX_RETAINED + 9);
+        let moment = moments.take().unwrap();
+        for scope in moments.scopes().collect::<Vec<_>>() {
+            moments.listed(scope, None);
+            moments.answered(scope, moment, None);
+        }
+        assert!(release(&mut moments).is_changed);
+        assert!(retained.is_empty());
     }
 }
