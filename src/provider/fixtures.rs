@@ -2,6 +2,7 @@
 //! other, and nothing is ever open that a policy is for. Where a write would open something, its policy is written first.
 
 mod judge;
+mod pods;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use serde_json::{Value, json};
 
 pub(crate) use self::judge::{Judge, Open, options};
+use self::pods::has_pods;
 use crate::api::{Kind, ObjectRef};
 use crate::scale::scaled;
 use crate::snapshot::Snapshot;
@@ -17,10 +19,14 @@ use crate::snapshot::Snapshot;
 /// The address that all AccessPolicies refuse.
 pub(crate) const REFUSED: &str = "192.0.2.1";
 
-/// Applications, each with a route, a Service, and a ListenerSet. The last one has no policies.
-const APPLICATIONS: u32 = 3;
+/// Applications, each with a route, a Service, and a ListenerSet. The last one has no policies. There is one digit of each name.
+const APPLICATIONS: u32 = 5;
 /// The application whose route attaches to its ListenerSet, which has the AccessPolicy.
 const OF_LISTENER_SET: u32 = 1;
+/// The application whose route refers to a ReleaseBackend.
+const OF_RELEASES: u32 = 2;
+/// The application whose route refers to an InferencePool.
+const OF_POOL: u32 = 3;
 
 /// Returns a runner of this number of cases, or of more in long runs. They are always the same.
 pub(crate) fn runner(usual: u32) -> TestRunner {
@@ -38,14 +44,17 @@ pub(crate) fn runner(usual: u32) -> TestRunner {
 const CLIENTS: &str = "clients";
 const LIMITS: &str = "limits";
 const PLAIN_TEXT: &str = "plain text";
-const PURPOSES: [&str; 3] = [CLIENTS, LIMITS, PLAIN_TEXT];
+const PURPOSES: &[&str] = &[CLIENTS, LIMITS, PLAIN_TEXT];
 /// The kinds of objects that can open something.
-const OPENING: [&str; 5] = [
+const OPENING: [&str; 8] = [
     "HTTPRoute",
     "ListenerSet",
     "RoutePolicy",
     "Service",
     "EndpointSlice",
+    "ReleaseBackend",
+    "InferencePool",
+    "Pod",
 ];
 
 /// An object as it is stored, or its end.
@@ -204,16 +213,18 @@ impl World {
     fn candidate(&self, application: u32, choice: u32) -> Write {
         let has_policies = application + 1 < APPLICATIONS;
         let (what, how) = (choice % 12, choice / 12);
+        let purposes = purposes(application);
+        let purpose = purposes[how as usize % purposes.len()];
         match what {
+            4 | 5 | 9.. if has_pods(application) => pods::other(self, application, how),
             0 => self.toggled(service(application)),
             1 => self.toggled(route(application, application == OF_LISTENER_SET)),
             2 => self.toggled(listener_set(application)),
             3 => self.moved_route(application),
             4 => self.toggled(pages(application)),
             5 => credentials(application, how),
-            6 | 7 if has_policies => self.replaced(application, how),
+            6 | 7 if has_policies => self.replaced(application, purpose, how / 3),
             8 if has_policies => {
-                let purpose = PURPOSES[how as usize % 3];
                 let second = policy(application, purpose, true, how / 3);
                 let is_second = self.has(&second);
                 policy(application, purpose, is_second, how / 3)
@@ -279,8 +290,7 @@ impl World {
     }
 
     /// Returns the next write of those that replace a policy by another one: the new one, then the end of the old one.
-    fn replaced(&self, application: u32, how: u32) -> Write {
-        let (purpose, how) = (PURPOSES[how as usize % 3], how / 3);
+    fn replaced(&self, application: u32, purpose: &str, how: u32) -> Write {
         let one = policy(application, purpose, false, how);
         let other = policy(application, purpose, true, how);
         match (self.has(&one), self.has(&other)) {
@@ -289,6 +299,14 @@ impl World {
             (true, false) => other,
             (false, _) => one,
         }
+    }
+}
+
+/// Returns what policies of an application are for.
+fn purposes(application: u32) -> &'static [&'static str] {
+    match has_pods(application) {
+        true => &PURPOSES[..2],
+        false => PURPOSES,
     }
 }
 
@@ -306,9 +324,14 @@ fn service(application: u32) -> Write {
 
 /// Returns one of two EndpointSlices of a Service, with these addresses, each with whether it is ready.
 fn endpoints(application: u32, which: u32, addresses: &[(&str, bool)]) -> Write {
-    let endpoints = addresses
-        .iter()
-        .map(|(address, ready)| json!({"addresses": [address], "conditions": {"ready": ready}}));
+    let endpoints = addresses.iter().map(|(address, ready)| {
+        let mut endpoint = json!({"addresses": [address], "conditions": {"ready": ready}});
+        if has_pods(application) {
+            let name = pods::pod_name(application, which);
+            endpoint["targetRef"] = json!({"kind": "Pod", "name": name});
+        }
+        endpoint
+    });
     let labels = json!({"kubernetes.io/service-name": format!("s{application}")});
     let fields = json!({
         "metadata": {"labels": labels}, "addressType": "IPv4",
@@ -330,7 +353,10 @@ fn route(application: u32, is_of_set: bool) -> Write {
         true => json!({"kind": "ListenerSet", "name": format!("l{application}")}),
         false => json!({"name": "edge"}),
     };
-    let backend = json!({"name": format!("s{application}"), "port": 80});
+    let backend = match has_pods(application) {
+        true => pods::backend_ref(application),
+        false => json!({"name": format!("s{application}"), "port": 80}),
+    };
     let spec = json!({
         "parentRefs": [parent], "hostnames": [format!("{application}.example")],
         "rules": [{"backendRefs": [backend]}],

@@ -12,7 +12,7 @@ use super::*;
 use crate::provider::fixtures::{Judge, Published, World, Write, runner};
 
 /// The kinds that are written.
-const WRITTEN: [&str; 11] = [
+const WRITTEN: [&str; 14] = [
     "ListenerSet",
     "HTTPRoute",
     "BackendTLSPolicy",
@@ -24,7 +24,13 @@ const WRITTEN: [&str; 11] = [
     "EndpointSlice",
     "Secret",
     "ConfigMap",
+    "ReleaseBackend",
+    "InferencePool",
+    POD,
 ];
+
+/// Pods are written of one namespace, and followed while something of it needs them.
+const POD: &str = "Pod";
 
 /// Longer than a case takes, also on a machine that is busy: only the end of a case lets this time pass.
 const LONG: Duration = Duration::from_secs(60 * 60);
@@ -60,6 +66,8 @@ struct Followed {
     store: Store,
     /// How many of the writes have arrived, or are of other kinds.
     arrived: BTreeMap<&'static str, usize>,
+    /// The scope of Pods while there is one, and whether it is listed.
+    pods: Option<(usize, bool)>,
     moment: Moment,
     /// What is fetched.
     wanted: Vec<ObjectRef>,
@@ -94,6 +102,7 @@ impl Followed {
             world,
             store,
             arrived: BTreeMap::new(),
+            pods: None,
             moment: 1,
             wanted: Vec::new(),
             judge: Judge::new(),
@@ -121,6 +130,12 @@ impl Followed {
     }
 
     fn release(&mut self, now: Instant) -> Vec<String> {
+        for change in self.store.follow_pods(true) {
+            self.pods = match change {
+                ScopeChange::Added(number, _) => Some((number, false)),
+                ScopeChange::Removed(_) => None,
+            };
+        }
         self.store.release(now);
         let objects = (*self.store.load().unwrap().snapshot).clone();
         if objects == self.published.objects {
@@ -133,8 +148,17 @@ impl Followed {
         holes
     }
 
-    /// Lets the next write of a kind arrive. Returns whether there is one.
+    /// Lets the next write of a kind arrive, or the list of Pods. Returns whether there is one.
     fn arrive(&mut self, kind: &'static str) -> bool {
+        let scope = match (kind, self.pods) {
+            (POD, None) => return false,
+            (POD, Some((number, false))) => {
+                self.list_pods(number);
+                return true;
+            }
+            (POD, Some((number, true))) => number,
+            _ => index(kind),
+        };
         let arrived = self.arrived.entry(kind).or_default();
         let mut writes = self.world.writes.iter().enumerate().skip(*arrived);
         let Some((place, write)) = writes.find(|(_, it)| it.kind.kind == kind) else {
@@ -146,8 +170,27 @@ impl Followed {
             Some(version) => Change::Applied(version),
             None => Change::Deleted(Key::new("default", &write.name), number),
         };
-        self.store.apply(index(kind), change);
+        self.store.apply(scope, change);
         true
+    }
+
+    /// Lists the Pods as they are now: earlier writes do not arrive.
+    fn list_pods(&mut self, number: usize) {
+        self.pods = Some((number, true));
+        self.arrived.insert(POD, self.world.last());
+        let mut last = BTreeMap::new();
+        for (place, write) in (1_u64..).zip(&self.world.writes) {
+            if write.kind.kind == POD {
+                last.insert(&write.name, (place, write));
+            }
+        }
+        self.store.apply(number, Change::Listing);
+        for (place, write) in last.into_values() {
+            if let Some(pod) = version(write, Some(place)) {
+                self.store.apply(number, Change::Listed(pod));
+            }
+        }
+        self.store.apply(number, Change::Complete);
     }
 
     /// Says what the newest versions of the objects of these scopes are.
@@ -201,13 +244,15 @@ impl Followed {
         holes
     }
 
-    /// Returns the objects whose last version is not published. Those that are held by reference may be none.
+    /// Returns the objects whose last version is not published. Those that are held by reference may be none, and so may Pods
+    /// that nothing needs.
     fn missing(&self) -> Vec<String> {
         let published = self.store.load().unwrap().snapshot;
         let differing = published.changes_since(self.world.state()).into_iter();
         let differing = differing.filter(|it| {
             let kind = Kind::of(&it.object).unwrap();
-            !is_held_by_reference(kind)
+            let is_needed = kind.kind != POD || self.pods.is_some();
+            is_needed && !is_held_by_reference(kind)
         });
         differing.map(|it| it.object.to_string()).collect()
     }
