@@ -10,7 +10,7 @@ use super::super::deferrals::Wait;
 use super::{Store, Versions};
 use crate::api::core::{EndpointSlice, SliceEndpoint, SlicePort};
 use crate::api::pod::Pod;
-use crate::api::release_backend::ReleaseBackend;
+use crate::api::release_backend::{BelowMinReady, ReleaseBackend};
 use crate::api::service_import::OWNER_LABELS;
 use crate::api::{Object, ObjectMeta, ObjectRef, Resource};
 
@@ -23,6 +23,8 @@ struct Reached<'a> {
     port: (Option<&'a str>, Option<&'a str>),
     /// A label by which a ReleaseBackend splits, and its value; `None` for all releases together.
     release: Option<(&'a str, &'a str)>,
+    /// The address of an endpoint that is ready, where these count; `None` for all endpoints together.
+    endpoint: Option<&'a str>,
 }
 
 /// What a version adds where requests found no endpoint.
@@ -39,6 +41,8 @@ struct Pods<'a> {
     namespace: &'a str,
     /// The labels by which ReleaseBackends split.
     splits: BTreeSet<&'a str>,
+    /// Whether a release may get no request before several of its endpoints are ready.
+    counts_ready: bool,
     is_published: bool,
 }
 
@@ -121,10 +125,12 @@ impl Store {
             namespace, labels, ..
         } = &pod.metadata;
         let own = known.published().and_then(as_pod);
+        let counts_ready = self.counts_ready(namespace);
         let opens = |gets: fn(&Pod) -> bool| {
             let pods = self.snapshot.pods.in_namespace(namespace);
             let pods = self.published_in(namespace, pods, as_pod);
             let others = pods.filter(|it| it.metadata.name != pod.metadata.name);
+            let others = others.filter(|_| !counts_ready);
             let mut published = own.into_iter().chain(others);
             gets(pod) && !published.any(|it| gets(it) && is_alike(it, pod))
         };
@@ -187,17 +193,31 @@ impl Store {
         }
     }
 
-    fn pods_of<'a>(&'a self, namespace: &'a str, is_published: bool) -> Pods<'a> {
+    /// Returns the ReleaseBackends of a namespace: both versions while one waits.
+    pub(super) fn release_backends<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a ReleaseBackend> {
         let backends = self.snapshot.release_backends.in_namespace(namespace);
-        // Those of both versions while one waits.
-        let versions = backends.flat_map(|last| {
+        backends.flat_map(move |last| {
             let published = self.published_version(&**last, as_release_backend);
             iter::once(&**last).chain(published)
-        });
+        })
+    }
+
+    /// Reports whether a release in a namespace may get no request before several of its endpoints are ready.
+    fn counts_ready(&self, namespace: &str) -> bool {
+        let mut backends = self.release_backends(namespace);
+        backends.any(|it| it.spec.below_min_ready == BelowMinReady::Unavailable)
+    }
+
+    fn pods_of<'a>(&'a self, namespace: &'a str, is_published: bool) -> Pods<'a> {
+        let backends = self.release_backends(namespace);
         Pods {
             store: self,
             namespace,
-            splits: versions.map(|it| it.spec.split_by.as_str()).collect(),
+            splits: backends.map(|it| it.spec.split_by.as_str()).collect(),
+            counts_ready: self.counts_ready(namespace),
             is_published,
         }
     }
@@ -228,7 +248,7 @@ impl<'a> Pods<'a> {
         &self,
         slice: &'a EndpointSlice,
         port: &'a SlicePort,
-        endpoint: &SliceEndpoint,
+        endpoint: &'a SliceEndpoint,
     ) -> Vec<Reached<'a>> {
         let address = endpoint.addresses.first();
         let has_address = address.is_some_and(|it| it.parse::<IpAddr>().is_ok());
@@ -244,12 +264,19 @@ impl<'a> Pods<'a> {
             let splits = self.splits.iter();
             splits.filter_map(move |label| Some((*label, labels.get(*label)?.as_str())))
         });
-        let releases: Vec<_> = iter::once(None).chain(splits.map(Some)).collect();
+        let is_counted = self.counts_ready && endpoint.conditions.is_ready();
+        let counted = address.filter(|_| is_counted).map(|it| &**it);
+        let releases = splits.flat_map(|split| {
+            let each = iter::once(None).chain(counted.map(Some));
+            each.map(move |endpoint| (Some(split), endpoint))
+        });
+        let releases: Vec<_> = iter::once((None, None)).chain(releases).collect();
         let reached = owners(slice).flat_map(|owner| {
-            releases.iter().map(move |release| Reached {
+            releases.iter().map(move |(release, endpoint)| Reached {
                 owner,
                 port: (port.name.as_deref(), port.protocol.as_deref()),
                 release: *release,
+                endpoint: *endpoint,
             })
         });
         reached.collect()
@@ -257,11 +284,11 @@ impl<'a> Pods<'a> {
 
     /// Returns a version of an EndpointSlice whose endpoints add nothing to what is open.
     fn part(&self, slice: &'a EndpointSlice, open: &BTreeSet<Reached<'a>>) -> EndpointSlice {
-        let is_open = |port: &'a SlicePort, endpoint: &SliceEndpoint| {
+        let is_open = |port: &'a SlicePort, endpoint: &'a SliceEndpoint| {
             let reached = self.through(slice, port, endpoint);
             reached.iter().all(|it| open.contains(it))
         };
-        let joins = |port: &'a SlicePort, endpoint: &SliceEndpoint| {
+        let joins = |port: &'a SlicePort, endpoint: &'a SliceEndpoint| {
             is_open(port, endpoint) && !self.through(slice, port, endpoint).is_empty()
         };
         let ports = slice.ports.iter();

@@ -6,7 +6,8 @@ use super::super::deferrals::Wait;
 use super::super::observer::is_observed;
 use super::super::references::can_reference;
 use super::Store;
-use crate::api::{Kind, Object, ObjectRef, Protection, protection, protects};
+use crate::api::core::Service;
+use crate::api::{Kind, Object, ObjectRef, Protection, Resource, protection, protects};
 
 impl Store {
     /// Publishes deferred changes whose references are known, or that have waited too long for them, and ends what has stayed
@@ -59,6 +60,7 @@ impl Store {
         let stays = match protection(kind) {
             Protection::Protects => self.retain(name),
             Protection::Takes => self.hold_removed(kind, name),
+            Protection::Waits if self.may_leave_one(kind, name) => self.hold_removed(kind, name),
             Protection::Waits | Protection::Neither => false,
         };
         if stays {
@@ -100,7 +102,15 @@ impl Store {
         protecting.cloned()
     }
 
-    /// Removes an object that takes requests. Leaves the published version in service until the policies are known that were
+    /// Reports whether the end of an object may leave one of several: a ReleaseBackend that finds its Service by a label uses
+    /// the only one that has it.
+    fn may_leave_one(&self, kind: &Kind, name: &ObjectRef) -> bool {
+        let mut backends = self.release_backends(&name.namespace);
+        (kind.group, kind.kind) == (Service::GROUP, Service::KIND)
+            && backends.any(|it| it.spec.load_balancer.is_empty())
+    }
+
+    /// Removes an object that takes requests, or whose end may open others. Leaves the published version in service until the policies are known that were
     /// written before: others may take these requests. Returns whether there is such a version.
     fn hold_removed(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
         let known = self.versions(name);

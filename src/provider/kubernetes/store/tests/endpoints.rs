@@ -177,11 +177,14 @@ fn changes_of_endpoints_that_wait_are_published_after_the_first_moment() {
     assert_eq!(served(&store, "one", "http"), ["1", "9"]);
 }
 
+/// The label by which pods are of releases.
+const RELEASE: &str = "app.kubernetes.io/version";
+
 /// Returns a pod of a release, which gets requests or not.
 fn pod(number: u8, release: &str, is_ready: bool) -> ParsedObject {
     let condition = json!({"type": "Ready", "status": if is_ready { "True" } else { "False" }});
     let status = json!({"conditions": [condition], "podIP": format!("192.0.2.{number}")});
-    let labels = json!({"app.kubernetes.io/version": release});
+    let labels = json!({RELEASE: release});
     let fields = json!({"metadata": {"labels": labels}, "status": status});
     object("Pod", &number.to_string(), &fields)
 }
@@ -256,6 +259,30 @@ fn first_endpoint_of_a_release_waits_and_others_of_its_service_do_not() {
     assert_eq!(served(&store, "one", "http"), ["1", "2", "3"]);
 }
 
+/// A ReleaseBackend may refuse all requests until a second endpoint of a release is ready.
+#[test]
+fn each_endpoint_of_a_release_waits_where_ready_ones_are_counted() {
+    let spec = json!({"splitBy": RELEASE, "minReady": 2, "belowMinReady": "Unavailable"});
+    let backend = parsed("ReleaseBackend", "app", &spec);
+    let (mut store, scope) = with_pods_of("ReleaseBackend", backend, vec![pod(1, "old", true)]);
+    apply(&mut store, slice("one", &["http"], &[(1, ready())]));
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert!(!store.apply(scope, Change::Applied(pod(2, "old", true))));
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    let both = [(1, ready()), (2, ready())];
+    assert!(!apply(&mut store, slice("one", &["http"], &both)));
+    assert_eq!(served(&store, "one", "http"), ["1"]);
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(served(&store, "one", "http"), ["1", "2"]);
+    // What is gone gets no requests, and what has changed otherwise does not wait.
+    assert!(apply(&mut store, slice("one", &["http"], &[(2, ready())])));
+    assert_eq!(store.take_moment(), None);
+    assert_eq!(served(&store, "one", "http"), ["2"]);
+}
+
 /// A pod that is not ready gets no requests, although its new labels wait.
 #[test]
 fn pod_of_another_release_that_is_not_ready_gets_no_requests() {
@@ -273,7 +300,7 @@ fn pod_of_another_release_that_is_not_ready_gets_no_requests() {
     let now = |store: &Store| {
         let snapshot = store.load().unwrap().snapshot;
         let pod = snapshot.pods.get("default", "2").unwrap();
-        let release = pod.metadata.labels.get("app.kubernetes.io/version");
+        let release = pod.metadata.labels.get(RELEASE);
         (release.cloned(), pod.status.is_ready)
     };
     assert_eq!(now(&store), (Some("old".to_owned()), false));

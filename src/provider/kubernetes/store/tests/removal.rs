@@ -148,6 +148,35 @@ fn deleted_route_is_published_until_the_policies_are_known_that_were_written_bef
     assert!(has_policy(&store, "b") && !is_served(&store, "a"));
 }
 
+/// A ReleaseBackend finds its Service by a label: without one of two, it uses the other one.
+#[test]
+fn deleted_service_is_published_while_its_end_may_leave_one() {
+    let services = index("Service");
+    let by_name = json!({"v1.Service": {"name": "a"}});
+    let by_label = json!({});
+    for (load_balancer, waits) in [(by_label, true), (by_name, false)] {
+        let mut store = published();
+        let spec = json!({"splitBy": "version", "loadBalancer": load_balancer});
+        let backend = parsed("ReleaseBackend", "app", &spec);
+        store.apply(index("ReleaseBackend"), Change::Applied(backend));
+        let service = parsed("Service", "a", &json!({}));
+        store.apply(services, Change::Applied(service));
+        answer(&mut store);
+        assert!(store.release(Instant::now()));
+        let has_service = |store: &Store| {
+            let snapshot = store.load().unwrap().snapshot;
+            snapshot.services.get("default", "a").is_some()
+        };
+        assert_eq!(store.apply(services, deleted("a")), !waits);
+        assert_eq!(has_service(&store), waits);
+        if waits {
+            answer(&mut store);
+            assert!(store.release(Instant::now()));
+        }
+        assert!(!has_service(&store));
+    }
+}
+
 #[test]
 fn policy_that_stays_for_long_is_a_problem() {
     let (mut store, policies) = (published(), index("AccessPolicy"));
