@@ -17,6 +17,7 @@ use super::meta::{Key, ObjectMeta, Resource};
 use super::object::{Kind, Object};
 use super::policy::{BackendTlsPolicy, BackendTlsSpec, FromRef, PolicyTargetRef};
 use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
+use super::release_backend::ReleaseBackend;
 use super::schema;
 use super::service_import::ServiceImport;
 use crate::ir::ObjectRef;
@@ -42,10 +43,11 @@ const TARGETS: [&str; 7] = [
     "TCPRoute",
     "UDPRoute",
 ];
-/// Groups and kinds that policies on TLS to Services target.
-const BACKENDS: [(&str, &str); 2] = [
+/// Groups and kinds that policies on TLS to backends target.
+const BACKENDS: [(&str, &str); 3] = [
     ("", Service::KIND),
     (ServiceImport::GROUP, ServiceImport::KIND),
+    (ReleaseBackend::GROUP, ReleaseBackend::KIND),
 ];
 /// Number of the kinds that have HTTP requests.
 const HTTP_TARGETS: usize = 4;
@@ -195,7 +197,7 @@ pub(super) fn outcome(
 }
 
 /// Returns policies that refuse, for this reason, the requests to all Gateways, ListenerSets and routes of a namespace, and those
-/// to its Services and from it to others. `keys` returns the keys of the objects of a kind.
+/// to its backends and from it to others. `keys` returns the keys of the objects of a kind.
 pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>) -> [Object; 2] {
     let metadata = ObjectMeta {
         name: REFUSING.into(),

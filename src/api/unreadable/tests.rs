@@ -162,3 +162,29 @@ fn names_that_could_be_those_of_another_namespace_have_no_stand_in() {
         assert!(meta.is_none_or(|it| it.name == *name && it.namespace == *namespace));
     }
 }
+
+#[test]
+fn policies_on_tls_refuse_each_kind_of_backend_that_they_may_target() {
+    let all = ["Service a", "ServiceImport a", "ReleaseBackend a"];
+    let cases = [
+        ("Service", vec![all[0]]),
+        ("ServiceImport", vec![all[1]]),
+        ("ReleaseBackend", vec![all[2]]),
+        ("Other", all.to_vec()),
+    ];
+    for (kind, expected) in cases {
+        let target = json!({"group": "portcullis.dev", "kind": kind, "name": "a"});
+        let policy = stand_in(
+            "BackendTLSOverride",
+            &json!({"targetRefs": [target], "validation": 7}),
+        );
+        let Some(Object::BackendTlsOverride(policy)) = policy else {
+            panic!("{policy:?}");
+        };
+        let targets = policy.spec.target_refs.iter();
+        let targets: Vec<_> = targets
+            .map(|it| format!("{} {}", it.kind, it.name))
+            .collect();
+        assert_eq!(targets, expected, "{kind}");
+    }
+}
