@@ -296,7 +296,8 @@ pub struct Limits {
     /// Maximum client connections of the process; at the limit, a new one replaces an idle one. Default: 65,536, or as
     /// many as the file descriptors of the process allow.
     pub max_connections: Option<usize>,
-    /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest. Default: 4,096.
+    /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest of the client with
+    /// most. Default: 4,096.
     pub max_handshakes: usize,
     /// Maximum size of a request or response head, in bytes. Default: 64 KiB.
     pub max_header_bytes: usize,

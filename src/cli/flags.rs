@@ -331,7 +331,7 @@ limit_flags! {
     upstream_idle_timeout: Span, "TIME", "PORTCULLIS_UPSTREAM_IDLE_TIMEOUT";
     /// Idle time after which a client connection releases its buffers
     idle_buffer_timeout: Span, "TIME", "PORTCULLIS_IDLE_BUFFER_TIMEOUT";
-    /// Maximum concurrent TLS handshakes of the process; a new one replaces the oldest
+    /// Maximum concurrent TLS handshakes of the process; a new one replaces an old one
     max_handshakes: usize, "N", "PORTCULLIS_MAX_HANDSHAKES";
     /// Maximum size of a request or response head, in HTTP/1.1 and HTTP/2
     max_header_bytes: Size, "SIZE", "PORTCULLIS_MAX_HEADER_BYTES";

@@ -182,7 +182,12 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ),
     (
         "proxy/worker_state/handshakes.rs",
-        "in_progress",
+        "by_client",
+        Row("handshakes of TLS"),
+    ),
+    (
+        "proxy/worker_state/handshakes.rs",
+        "by_place",
         Row("handshakes of TLS"),
     ),
     ("proxy/worker_state/idle.rs", "open", Row("connections")),

@@ -141,7 +141,7 @@ async fn timed_handshake(
     peer: SocketAddr,
     record: &ConnectionRecord,
 ) -> Result<Greeted, HandshakeFailure> {
-    let mut entry = worker.handshakes.begin();
+    let mut entry = worker.handshakes.begin(peer.ip());
     let limits = worker.limits_of(port);
     let activity = Activity::handshake(&worker.clock, &limits);
     worker
