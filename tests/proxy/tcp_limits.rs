@@ -12,10 +12,13 @@ use crate::client::{connect, read_until};
 use crate::harness::TEST_TIMEOUT;
 use crate::scene::{Objects, Scene};
 use crate::tcp_route::{echo, route, talk, until_counted, until_reset};
+use crate::tls_route::{passthrough, tls_route};
 
 /// Ports of the listeners.
 const PORT: u16 = 5432;
 const SLOW: u16 = 5433;
+/// What the handshakes of one client may hold of one worker: half of what there is for all.
+const SHARE: usize = 16 * 1024 * 1024;
 /// More than the timeout of tests.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -134,4 +137,80 @@ async fn new_client_gets_the_place_of_a_quiet_connection() {
 #[tokio::test]
 async fn new_client_gets_the_place_of_a_connection_whose_backend_does_not_answer() {
     is_replaced_when_idle(SLOW).await;
+}
+
+/// Padding of a ClientHello that is almost as large as one may be.
+const LARGE: usize = 30_000;
+
+/// Returns a ClientHello with this server name and so much padding, in one record.
+fn hello_of(name: &str, padding: usize) -> Vec<u8> {
+    let be = |length: usize| u16::try_from(length).expect("a length").to_be_bytes();
+    let extension =
+        |kind: u16, content: &[u8]| [&kind.to_be_bytes()[..], &be(content.len()), content].concat();
+    let names = [
+        &be(name.len() + 3)[..],
+        &[0],
+        &be(name.len()),
+        name.as_bytes(),
+    ]
+    .concat();
+    let extensions = [extension(0, &names), extension(21, &vec![0; padding])].concat();
+    // Version, random, no session, one cipher suite, no compression.
+    let begin = [&[3_u8, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0]].concat();
+    let body = [&begin[..], &be(extensions.len()), &extensions].concat();
+    let message = [&[1_u8, 0][..], &be(body.len()), &body].concat();
+    [&[22_u8, 3, 1][..], &be(message.len()), &message].concat()
+}
+
+/// Serves connections that are passed through to these endpoints, by server name, on one worker.
+fn passing_through(app: SocketAddr, slow: SocketAddr) -> Scene {
+    let objects = Objects::gateway(&[passthrough("tls", "*.example.com")])
+        .service("app", &[app])
+        .service("slow", &[slow])
+        .with(tls_route("app", &["app.example.com"], "app"))
+        .with(tls_route("slow", &["slow.example.com"], "slow"));
+    Scene::with(&objects, |settings| {
+        settings.workers = 1;
+        settings.limits.connect_timeout = LONG;
+    })
+}
+
+#[tokio::test]
+async fn hellos_that_wait_for_a_backend_count_for_their_client() {
+    let (app, slow) = (echo("app").await, Unanswering::start());
+    let scene = passing_through(app.address, slow.address);
+    let hello = hello_of("slow.example.com", LARGE);
+    let most = SHARE / hello.len();
+    let mut waiting = Vec::new();
+    for _ in 0..most + 20 {
+        let mut client = connect(scene.at(443)).await;
+        // Fails if the proxy has ended the connection.
+        let _ = client.write_all(&hello).await;
+        waiting.push(client);
+    }
+    let most = u64::try_from(most).expect("a number");
+    until_counted(&scene, "the share of a client", |it| it.open() <= most).await;
+    // One of the usual size takes nothing of it.
+    let mut client = connect(scene.at(443)).await;
+    let usual = hello_of("app.example.com", 0);
+    client.write_all(&usual).await.expect("sent");
+    assert_eq!(read_until(&mut client, "\n").await, "app\n");
+}
+
+#[tokio::test]
+async fn hellos_that_the_backend_has_count_no_more() {
+    let (app, slow) = (echo("app").await, Unanswering::start());
+    let scene = passing_through(app.address, slow.address);
+    let hello = hello_of("app.example.com", LARGE);
+    let mut open = Vec::new();
+    for _ in 0..SHARE / hello.len() + 20 {
+        let mut client = connect(scene.at(443)).await;
+        client.write_all(&hello).await.expect("sent");
+        assert_eq!(read_until(&mut client, "\n").await, "app\n");
+        let mut echoed = vec![0; hello.len()];
+        let read = timeout(TEST_TIMEOUT, client.read_exact(&mut echoed)).await;
+        read.expect("in time").expect("the echo");
+        assert!(echoed == hello);
+        open.push(client);
+    }
 }

@@ -173,6 +173,9 @@ async fn handshake(
     record: &ConnectionRecord,
 ) -> Result<Greeted, HandshakeFailure> {
     let mut counted = Received::new(&worker.unfinished, peer.ip());
+    counted
+        .add(received.len())
+        .map_err(|error| HandshakeFailure::from(&error))?;
     let forwards = port
         .configured(&worker.table.load())
         .is_some_and(|port| port.passes_tls_through());
@@ -185,7 +188,7 @@ async fn handshake(
                 let client = (ClientIo::Plain(socket), hello);
                 let (security, record) = (Security::EndToEnd, record.take());
                 let forwarded = Forwarded::new(client, peer, Ok(rule), security, record);
-                return Ok(Greeted::Forwarded(forwarded));
+                return Ok(Greeted::Forwarded(forwarded.counting(counted)));
             }
             Err(failure) => {
                 refuse(worker, port, Socket::new(socket, Bytes::new())).await;
@@ -230,7 +233,7 @@ async fn handshake(
     Ok(Greeted::Http(stream, TlsClient { sni, certificate }))
 }
 
-/// Reads a ClientHello that may be forwarded, of which `received` was read already. Returns all that was read, and its
+/// Reads a ClientHello that may be forwarded, of which `received` was read and counted already. Returns all that was read, and its
 /// server name. What is no ClientHello has none.
 async fn read_hello(
     socket: &mut TcpStream,
@@ -238,13 +241,19 @@ async fn read_hello(
     counted: &mut Received,
 ) -> io::Result<(Vec<u8>, Option<Box<str>>)> {
     let mut hello = ClientHello::default();
+    // What was received, and the message in it.
+    counted.set_buffers(2);
     let mut status = hello.push(received);
     let mut buffer = [0; 2048];
     loop {
-        match status {
-            Status::Incomplete => {}
-            Status::Complete(name) => return Ok((hello.into_received(), name)),
-            Status::Invalid => return Ok((hello.into_received(), None)),
+        let name = match status {
+            Status::Incomplete => None,
+            Status::Complete(name) => Some(name),
+            Status::Invalid => Some(None),
+        };
+        if let Some(name) = name {
+            counted.set_buffers(1);
+            return Ok((hello.into_received(), name));
         }
         let count = socket.read(&mut buffer).await?;
         if count == 0 {

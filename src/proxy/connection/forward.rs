@@ -1,7 +1,7 @@
 //! Connections whose bytes are forwarded as they are: those of TCP listeners, and of TLS listeners with or without their
 //! TLS. The rule of a route selects the backend once, for the life of the connection.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::io::ClientIo;
 use super::relay::{Half, RelayEnd, Side, relay};
+use super::socket::Received;
 use crate::proxy::activity::Activity;
 use crate::proxy::connection_record::ConnectionRecord;
 use crate::proxy::worker_state::OpenConnection;
@@ -31,7 +32,9 @@ pub(super) struct Forwarded {
     /// Port of the client.
     pub(super) port: u16,
     /// Bytes that were read from it already.
-    pub(super) first: Vec<u8>,
+    first: Box<[u8]>,
+    /// Counts them for the client until the backend has them.
+    counted: Option<Box<Received>>,
     /// The rule, or why none is for the connection.
     pub(super) rule: Result<Arc<Rule>, Unrouted>,
     pub(super) security: Security,
@@ -51,10 +54,20 @@ impl Forwarded {
             client,
             peer: peer.ip().to_canonical(),
             port: peer.port(),
-            first,
+            first: first.into(),
+            counted: None,
             rule,
             security,
             record,
+        }
+    }
+
+    /// Counts the bytes that were read already until the backend has them.
+    pub(super) fn counting(self, mut received: Received) -> Self {
+        received.shrink();
+        Self {
+            counted: Some(Box::new(received)),
+            ..self
         }
     }
 }
@@ -72,12 +85,14 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
     let Forwarded {
         client,
         first,
+        counted,
         record,
         ..
     } = forwarded;
     match connected {
         Ok(mut backend) => {
             let client = RefCell::new(client);
+            let first = (first.into_vec(), counted);
             let joined = (&client, first, &mut backend.io);
             let end = forward(open, port, &activity, joined, &record).await;
             record.end(end);
@@ -89,14 +104,19 @@ pub(super) async fn serve(open: &OpenConnection, port: &PortState, forwarded: Fo
     }
 }
 
+/// The first bytes of a client, and what counts them.
+type First = (Vec<u8>, Option<Box<Received>>);
+
 /// Forwards bytes until the connection ends, and returns why.
 async fn forward(
     open: &OpenConnection,
     port: &PortState,
     activity: &Activity,
-    (client, first, backend): (&RefCell<ClientIo>, Vec<u8>, &mut Io),
+    (client, (first, counted), backend): (&RefCell<ClientIo>, First, &mut Io),
     record: &ConnectionRecord,
 ) -> ConnectionEnd {
+    let length = first.len() as u64;
+    let counted = Cell::new(counted);
     let backend = RefCell::new(backend);
     let of_client = Side {
         reader: Half(client),
@@ -117,6 +137,10 @@ async fn forward(
         if progress.has_moved {
             activity.on_moved();
             record.on_moved();
+            if record.received.get() >= length {
+                // The backend has them.
+                drop(counted.take());
+            }
         }
         if progress.is_blocked && check.poll_due(cx).is_ready() {
             if client.borrow().has_failed() {

@@ -17,9 +17,11 @@ use crate::proxy::worker_state::budget::{Budget, Held};
 /// Bytes of a handshake that do not count: those of a usual one.
 const FREE: usize = 8 * 1024;
 
-/// What was received of a handshake that is not complete.
+/// What was received of a handshake that is not complete, or of a ClientHello that waits for its backend.
 pub(super) struct Received {
     bytes: usize,
+    /// Buffers that have these bytes.
+    buffers: usize,
     held: Option<Held>,
     budget: Rc<Budget>,
     client: IpAddr,
@@ -30,9 +32,23 @@ impl Received {
     pub(super) fn new(budget: &Rc<Budget>, client: IpAddr) -> Self {
         Self {
             bytes: 0,
+            buffers: 1,
             held: None,
             budget: budget.clone(),
             client,
+        }
+    }
+
+    /// Sets how many buffers have the bytes, from the next ones on.
+    pub(super) fn set_buffers(&mut self, buffers: usize) {
+        self.buffers = buffers;
+    }
+
+    /// Records that the bytes are in one buffer of their size. They count until this is dropped.
+    pub(super) fn shrink(&mut self) {
+        if let Some(held) = &mut self.held {
+            // Fewer than before are always permitted.
+            held.resize(self.bytes);
         }
     }
 
@@ -44,11 +60,8 @@ impl Received {
         }
         let new = || Held::none(&self.budget.share(self.client));
         // A buffer that grows has up to twice what is in it.
-        match self
-            .held
-            .get_or_insert_with(new)
-            .resize_first(2 * self.bytes)
-        {
+        let allocated = 2 * self.buffers * self.bytes;
+        match self.held.get_or_insert_with(new).resize_first(allocated) {
             true => Ok(()),
             false => Err(io::ErrorKind::OutOfMemory.into()),
         }
@@ -230,6 +243,21 @@ mod tests {
         );
         assert!(received(2).add(LARGE).is_ok());
         drop((hostile, usual));
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn hello_counts_in_both_buffers_and_then_as_what_is_forwarded() {
+        const LARGE: usize = 32 * 1024;
+        let budget = Budget::of_unfinished(1);
+        let mut hello = Received::new(&budget, IpAddr::from([192, 0, 2, 1]));
+        hello.set_buffers(2);
+        assert!(hello.add(FREE).is_ok() && budget.held() == 0);
+        assert!(hello.add(LARGE - FREE).is_ok());
+        assert_eq!(budget.held(), 4 * LARGE);
+        hello.shrink();
+        assert_eq!(budget.held(), LARGE);
+        drop(hello);
         assert_eq!(budget.held(), 0);
     }
 }
