@@ -44,6 +44,19 @@ const LONG_TIMEOUTS: [&str; 4] = [
 
 const MIB: u64 = 1024 * 1024;
 
+/// Returns a constant of the program, which is a product of numbers. `file` is below `src`.
+fn constant(file: &str, name: &str) -> usize {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file);
+    let code = fs::read_to_string(path).unwrap();
+    let begin = format!("const {name}: usize = ");
+    let found = code.split_once(&begin);
+    let found = found.and_then(|(_, rest)| rest.split_once(';'));
+    let (value, _) = found.unwrap_or_else(|| panic!("no constant {name} in {file}"));
+    let factors = value.split('*');
+    let factors = factors.map(|it| it.trim().replace('_', "").parse::<usize>().unwrap());
+    factors.product()
+}
+
 /// A Gateway.
 fn gateway(port: u16) -> String {
     format!(

@@ -6,11 +6,15 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use portcullis::settings::Limits;
+
 use super::hostile::{
-    CONNECTIONS, FIELD, Idle, STREAMS, connect, connect_from_elsewhere, open, origin,
+    CONNECTIONS, FIELD, Idle, STREAMS, WORKERS, connect, connect_from_elsewhere, open, origin,
     raise_descriptors, read_preface, read_request, request_head,
 };
-use super::{DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, SETTINGS, TEST_TIMEOUT, frame, next};
+use super::{
+    DATA, HEADERS, HTTP1, HTTP2, PING, PREFACE, SETTINGS, TEST_TIMEOUT, constant, frame, next,
+};
 
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
@@ -132,21 +136,68 @@ fn is_open(client: &mut TcpStream) -> bool {
     }
 }
 
-/// Leaves a head unfinished on each of many connections of one client, where it counts with `held` bytes. Checks that the client
-/// keeps its share alone, that all of it takes less than `limit` bytes, and that another client is served.
-fn leave_unfinished(begin: &[u8], held: usize, limit: u64) {
-    const CLIENTS: usize = 900;
-    // Half of what the workers have for all.
-    const SHARE: usize = 16 * 1024 * 1024;
-    raise_descriptors();
-    let (route, _) = origin(HTTP1, |socket, _| {
-        read_request(socket)?;
-        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-        socket.write_all(response).ok()
-    });
-    let mut idle = Idle::start(&route);
+/// Heads that are not complete, on connections of one client.
+struct Unfinished {
+    /// The beginning of a head that does not count, and that of a long one.
+    usual: Vec<u8>,
+    long: Vec<u8>,
+    /// Bytes with which a long one counts at least.
+    counted: usize,
+    /// What it takes at most, in multiples of these bytes.
+    most: u64,
+}
+
+impl Unfinished {
+    /// Leaves many long ones. Checks that the client keeps its share alone, that these take no more than it beside what as many
+    /// connections with usual heads take, and that another client is served.
+    fn check(&self) {
+        let share = share();
+        // Far more than may stay.
+        let count = 4 * share / self.counted;
+        raise_descriptors();
+        let (route, _) = origin(HTTP1, |socket, _| {
+            read_request(socket)?;
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            socket.write_all(response).ok()
+        });
+        let reference = {
+            let mut idle = Idle::start(&route);
+            let _clients = begin_all(&mut idle, count, &self.usual);
+            idle.until_steady();
+            idle.most()
+        };
+        println!("usual heads take {} KiB", reference / 1024);
+        let mut idle = Idle::start(&route);
+        let mut clients = begin_all(&mut idle, count, &self.long);
+        idle.until(|| {
+            clients.retain_mut(is_open);
+            clients.len() <= share / self.counted
+        });
+        let mut polite = connect_from_elsewhere(idle.port);
+        polite.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        let head = [long_head().as_slice(), b"\r\n\r\n"].concat();
+        for part in head.chunks(head.len() / 2) {
+            polite.write_all(part).unwrap();
+        }
+        let mut status = [0; 12];
+        polite.read_exact(&mut status).unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+        idle.check_below(reference + self.most * share as u64);
+    }
+}
+
+/// Returns what one client may hold of heads that are not complete, on all workers: half of what there is.
+fn share() -> usize {
+    const FILE: &str = "proxy/worker_state/budget.rs";
+    let workers: usize = WORKERS.parse().unwrap();
+    let of_worker = constant(FILE, "UNFINISHED") / workers;
+    workers * of_worker.max(constant(FILE, "MIN_UNFINISHED")) / 2
+}
+
+/// Begins connections with these bytes.
+fn begin_all(idle: &mut Idle, count: usize, begin: &[u8]) -> Vec<TcpStream> {
     let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
+    for _ in 0..count {
         let mut client = connect(idle.port);
         // Fails if the proxy has closed the connection.
         let _ = client.write_all(begin);
@@ -155,33 +206,36 @@ fn leave_unfinished(begin: &[u8], held: usize, limit: u64) {
         clients.push(client);
         idle.measure();
     }
-    idle.until(|| {
-        clients.retain_mut(is_open);
-        clients.len() <= SHARE / held
-    });
-    let mut polite = connect_from_elsewhere(idle.port);
-    polite.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    let head = [unfinished_head().as_slice(), b"\r\n\r\n"].concat();
-    for part in head.chunks(head.len() / 2) {
-        polite.write_all(part).unwrap();
-    }
-    let mut status = [0; 12];
-    polite.read_exact(&mut status).unwrap();
-    assert_eq!(&status, b"HTTP/1.1 200");
-    idle.check_below(limit);
+    clients
 }
 
-/// Returns a head of 56 KiB without its end.
-fn unfinished_head() -> Vec<u8> {
+/// Returns a head with a field of this length, without its end.
+fn head_with(field: usize) -> Vec<u8> {
     let begin = "GET / HTTP/1.1\r\nHost: a\r\nX: ".to_owned();
-    (begin + &"x".repeat(56 * 1024)).into_bytes()
+    (begin + &"x".repeat(field)).into_bytes()
+}
+
+/// Returns a head that is almost as long as one may be, without its end.
+fn long_head() -> Vec<u8> {
+    head_with(Limits::default().max_header_bytes - usual_head())
+}
+
+/// Returns the length of heads that do not count.
+fn usual_head() -> usize {
+    constant("proxy/client.rs", "USUAL_HEAD")
 }
 
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn unfinished_heads_of_many_connections() {
-    let head = unfinished_head();
-    leave_unfinished(&head, 2 * head.len(), 30 * MIB);
+    let long = long_head();
+    let heads = Unfinished {
+        usual: head_with(usual_head() / 2),
+        counted: constant("proxy/connection/http1.rs", "FIRST_BUFFER") + 2 * long.len(),
+        long,
+        most: 1,
+    };
+    heads.check();
 }
 
 #[test]
@@ -189,12 +243,21 @@ fn unfinished_heads_of_many_connections() {
 fn unfinished_header_blocks_of_many_connections() {
     // The beginning of a field with a value of 65,535 bytes (RFC 7541, 5.1). h2 permits 5 frames without an end.
     const LONG_FIELD: [u8; 7] = [0, 1, b'x', 127, 0x80, 0xff, 3];
+    const PARTS: usize = 3;
     let part = [b'x'; 16 * 1024];
     let begin = [&request_head("GET")[..], &LONG_FIELD].concat();
-    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
-    bytes.extend(frame(HEADERS, 0, 1, &begin));
-    for _ in 0..3 {
-        bytes.extend(frame(CONTINUATION, 0, 1, &part));
+    let mut usual = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    usual.extend(frame(HEADERS, 0, 1, &begin));
+    let mut long = usual.clone();
+    for _ in 0..PARTS {
+        long.extend(frame(CONTINUATION, 0, 1, &part));
     }
-    leave_unfinished(&bytes, 2 * 3 * part.len(), 48 * MIB);
+    let blocks = Unfinished {
+        usual,
+        long,
+        // The block and the copy of h2, each in a buffer that has up to twice what is in it.
+        counted: 2 * PARTS * part.len(),
+        most: 2,
+    };
+    blocks.check();
 }

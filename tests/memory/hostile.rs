@@ -19,7 +19,7 @@ use super::{
 };
 
 pub(super) const CONNECTIONS: usize = 100;
-const WORKERS: &str = "4";
+pub(super) const WORKERS: &str = "4";
 /// Streams of each HTTP/2 connection.
 pub(super) const STREAMS: usize = 10;
 /// Length of a long header.
@@ -68,6 +68,11 @@ impl Idle {
     /// Adds a connection that is ended with the attack.
     pub(super) fn add(&mut self, client: &TcpStream) {
         self.clients.push(client.try_clone().unwrap());
+    }
+
+    /// Returns what was taken at most above the heap before the attack.
+    pub(super) fn most(&self) -> u64 {
+        self.most
     }
 
     /// Notes what is taken above the heap before the attack.
