@@ -194,7 +194,9 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         let body = Box::new(PickedRequest::new(&session));
         exchange.body = RequestBody::derived(body, &exchange.client.kept_bytes);
     }
-    let changes = answer.response.and_then(|it| it.header_mutation);
+    let mut changes = answer.response.and_then(|it| it.header_mutation);
+    // They last as long as the request.
+    changes.iter_mut().for_each(HeaderMutation::detach);
     let picking = Box::new(Picking {
         session: Some(session),
         changes,

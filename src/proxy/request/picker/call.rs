@@ -1,6 +1,8 @@
 //! One call to a picker: `envoy.service.ext_proc.v3.ExternalProcessor/Process`, with messages in both directions. Driven by
 //! polling, without a task.
 
+#[cfg(test)]
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +18,9 @@ use crate::proxy::client::Client;
 use crate::proxy::grpc_frame::{self, Messages};
 use crate::proxy::request::subrequest::{self, Subrequest};
 use crate::proxy::worker_state::Worker;
+#[cfg(test)]
+use crate::proxy::worker_state::budget::Budget;
+use crate::proxy::worker_state::budget::Held;
 use crate::table::Backend;
 use crate::telemetry::trace::{Purpose, RequestSpan};
 use crate::upstream::{Response, ResponseBody, Semantics, SendError};
@@ -23,6 +28,8 @@ use crate::upstream::{Response, ResponseBody, Semantics, SendError};
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// Maximum bytes of a message of a picker, which cuts bodies at 62,000 bytes.
 const MAX_MESSAGE: usize = 1024 * 1024;
+/// Bytes of a message that do not count while the rest of it is to come: those of usual ones.
+const USUAL_MESSAGE: usize = 64 * 1024;
 
 /// What the picker says.
 pub(super) enum Event {
@@ -35,6 +42,8 @@ pub(super) struct Call {
     outbox: Outbox,
     state: State,
     messages: Messages,
+    /// Memory of a message that is longer than usual ones and has not arrived as a whole.
+    received: Held,
 }
 
 enum State {
@@ -60,7 +69,7 @@ impl Call {
         // A question has no effect, so that it may be asked again. The picker says no more than the client takes.
         let request = Subrequest::new(head, Semantics::Safe).caused_by(client.kept_bytes.client());
         let mut request = request.traced(worker, span, Purpose::Picker, Some(PROCESS));
-        let outbox = Outbox::default();
+        let outbox = Outbox::new(&client.kept_bytes);
         let body = outbox.body();
         let (worker, server) = (worker.clone(), server.clone());
         let opening = async move {
@@ -71,6 +80,7 @@ impl Call {
             outbox,
             state: State::Opening(Box::pin(opening)),
             messages: Messages::new(MAX_MESSAGE),
+            received: Held::none(&client.kept_bytes),
         })
     }
 
@@ -80,7 +90,8 @@ impl Call {
     where
         R: Future<Output = ()> + 'static,
     {
-        let outbox = Outbox::default();
+        let share = Budget::of_worker(1).share(IpAddr::from([192, 0, 2, 1]));
+        let outbox = Outbox::new(&share);
         let mut body = outbox.body();
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let _ = Pin::new(&mut body).poll_frame(&mut cx);
@@ -93,6 +104,7 @@ impl Call {
             outbox,
             state: State::Opening(Box::pin(opening)),
             messages: Messages::new(MAX_MESSAGE),
+            received: Held::none(&share),
         }
     }
 
@@ -142,10 +154,11 @@ impl Call {
                 State::Open(open) => {
                     match self.messages.next() {
                         Ok(Some(message)) => {
+                            self.received.resize(0);
                             return Poll::Ready(Event::Message(Box::new(message)));
                         }
-                        Ok(None) => {}
-                        Err(_) => return self.closed(false),
+                        Ok(None) if may_wait(&mut self.received, self.messages.len()) => {}
+                        Ok(None) | Err(_) => return self.closed(false),
                     }
                     let Some(Ok(frame)) = ready!(Pin::new(&mut open.0).poll_frame(cx)) else {
                         // Without trailers there is no status.
@@ -172,5 +185,32 @@ impl Call {
             true => Close::Clean,
             false => Close::Failed,
         }))
+    }
+}
+
+/// Counts what has arrived of a message. Returns false if the client may not hold it.
+fn may_wait(received: &mut Held, bytes: usize) -> bool {
+    received.resize(match bytes {
+        0..=USUAL_MESSAGE => 0,
+        // A buffer that grows has up to twice what is in it.
+        bytes => 2 * bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_are_memory_of_the_client() {
+        let budget = Budget::of_worker(1);
+        let share = budget.share(IpAddr::from([192, 0, 2, 1]));
+        let mut received = Held::none(&share);
+        assert!(may_wait(&mut received, USUAL_MESSAGE) && budget.held() == 0);
+        assert!(may_wait(&mut received, MAX_MESSAGE));
+        assert_eq!(budget.held(), 2 * MAX_MESSAGE);
+        let mut other = Held::none(&share);
+        assert!(!may_wait(&mut other, MAX_MESSAGE) && may_wait(&mut other, USUAL_MESSAGE));
+        assert!(may_wait(&mut received, 0) && budget.held() == 0);
     }
 }

@@ -227,6 +227,30 @@ pub(super) struct HttpStatus {
     pub(super) code: i32,
 }
 
+impl HeaderMutation {
+    /// Returns the memory of the changes.
+    pub(super) fn size(&self) -> usize {
+        let set = self.set_headers.iter().map(|option| {
+            let header = option.header.as_ref();
+            let text = header.map_or(0, |it| it.key.len() + it.value.len() + it.raw_value.len());
+            size_of::<HeaderOption>() + text
+        });
+        let removed = self.remove_headers.iter();
+        let removed = removed.map(|name| size_of::<String>() + name.len());
+        set.sum::<usize>() + removed.sum::<usize>()
+    }
+
+    /// Copies values, which otherwise keep the whole message allocated that they came in.
+    pub(super) fn detach(&mut self) {
+        self.set_headers.shrink_to_fit();
+        self.remove_headers.shrink_to_fit();
+        let options = self.set_headers.iter_mut();
+        for header in options.filter_map(|option| option.header.as_mut()) {
+            header.raw_value = Bytes::copy_from_slice(&header.raw_value);
+        }
+    }
+}
+
 impl Value {
     /// A string.
     pub(super) fn text(text: String) -> Self {
@@ -330,6 +354,21 @@ mod tests {
         assert_eq!(immediate.status, Some(HttpStatus { code: 429 }));
         // An unknown oneof and a mode_override.
         assert_eq!(answer(b"\x5a\x00\x4a\x02\x08\x01"), None);
+    }
+
+    #[test]
+    fn detached_changes_are_equal_and_have_memory_of_their_own() {
+        // set_headers { header { key: "a" raw_value: "b" } } set_headers {} remove_headers: "cd"
+        let data = b"\x0a\x08\x0a\x06\x0a\x01a\x1a\x01b\x0a\x00\x12\x02cd";
+        let data = Bytes::copy_from_slice(data);
+        let read = HeaderMutation::decode(data.clone()).unwrap();
+        let mut kept = read.clone();
+        kept.detach();
+        assert_eq!(kept, read);
+        let size = 2 * size_of::<HeaderOption>() + size_of::<String>() + 4;
+        assert_eq!((kept.size(), read.size()), (size, size));
+        drop(read);
+        assert!(data.try_into_mut().is_ok(), "the message is not held");
     }
 
     #[test]

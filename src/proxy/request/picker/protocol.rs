@@ -9,14 +9,16 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::message::{
-    Answer, Body, CommonResponse, FULL_DUPLEX_STREAMED, HeaderList, HttpBody, HttpHeaders,
-    ImmediateResponse, Metadata, ProcessingRequest, ProcessingResponse, ProtocolConfiguration,
-    Sent, Struct,
+    Answer, Body, CommonResponse, FULL_DUPLEX_STREAMED, HeaderList, HeaderMutation, HttpBody,
+    HttpHeaders, ImmediateResponse, Metadata, ProcessingRequest, ProcessingResponse,
+    ProtocolConfiguration, Sent, Struct,
 };
 use crate::byte_chain::MIN_SLICE;
 
 /// Maximum bytes of a body in one message: what pickers send, too. They accept 4 MiB at most.
 pub(super) const MAX_CHUNK: usize = 62_000;
+/// Maximum memory of the changes of a head: as much as a head may have itself by default.
+const MAX_CHANGES: usize = 64 * 1024;
 /// What a part of a body that waits takes apart from its bytes.
 const PART: usize = 64;
 /// `CONTINUE_AND_REPLACE`: the answer to a head has the whole body, which no mode of this protocol permits.
@@ -276,6 +278,9 @@ impl Protocol {
             Some(Answer::ResponseBody(it)) => self.response.answer_body(it.response),
             // The client has its response.
             Some(Answer::Immediate(_)) if self.response.answered == Progress::Ended => Ok(()),
+            Some(Answer::Immediate(response)) if is_too_large(response.headers.as_ref()) => {
+                Err(Violation)
+            }
             Some(Answer::Immediate(response)) => {
                 self.immediate = Some(Box::new(response));
                 self.is_open = false;
@@ -405,10 +410,11 @@ impl Flow {
         response: Option<CommonResponse>,
         metadata: Option<Struct>,
     ) -> Result<(), Violation> {
-        let replaces = response.as_ref().is_some_and(|response| {
-            response.status == REPLACES_BODY || response.body_mutation.is_some()
+        let is_wrong = response.as_ref().is_some_and(|response| {
+            let replaces = response.status == REPLACES_BODY || response.body_mutation.is_some();
+            replaces || is_too_large(response.header_mutation.as_ref())
         });
-        if self.sent == Progress::Nothing || self.answered != Progress::Nothing || replaces {
+        if self.sent == Progress::Nothing || self.answered != Progress::Nothing || is_wrong {
             return Err(Violation);
         }
         self.answered = match self.has_body {
@@ -464,6 +470,10 @@ impl Flow {
     fn is_awaited(&self) -> bool {
         self.sent == Progress::Ended && self.answered != Progress::Ended
     }
+}
+
+fn is_too_large(changes: Option<&HeaderMutation>) -> bool {
+    changes.is_some_and(|changes| changes.size() > MAX_CHANGES)
 }
 
 /// Copies a short part, so that it does not hold the buffer that it was read into while it waits.

@@ -11,7 +11,8 @@ use tokio::time::{sleep, timeout};
 
 use super::super::destination;
 use super::super::message::{
-    self, Answer, BodyMutation, CommonAnswer, CommonResponse, HttpBody, ProcessingResponse,
+    self, Answer, BodyMutation, CommonAnswer, CommonResponse, HeaderMutation, HttpBody,
+    ProcessingResponse,
 };
 use super::super::outbox::OutboxBody;
 use super::*;
@@ -87,6 +88,28 @@ async fn picker_that_does_not_answer_has_failed() {
         assert_eq!(head(&mut session).await, expected);
         assert!(!session.protocol.is_open());
         assert_is_limit(begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn picker_that_changes_a_head_without_end_has_failed() {
+    for (count, is_open) in [(100, true), (10_000, false)] {
+        let changes = HeaderMutation {
+            remove_headers: vec![String::new(); count],
+            ..HeaderMutation::default()
+        };
+        let common = CommonAnswer {
+            response: Some(CommonResponse {
+                header_mutation: Some(changes),
+                ..CommonResponse::default()
+            }),
+        };
+        let mut session = begin(RequestBody::Empty, false);
+        session.protocol.answer(ProcessingResponse {
+            answer: Some(Answer::RequestHeaders(common)),
+            dynamic_metadata: None,
+        });
+        assert_eq!(session.protocol.is_open(), is_open);
     }
 }
 
