@@ -30,6 +30,7 @@ use crate::proxy::client::forwarding::{
 };
 use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
+use crate::proxy::worker_state::budget::Share;
 use crate::table::{AuthResult, Backend};
 use crate::telemetry::trace::{Decision, Event, Purpose, RequestSpan};
 use crate::upstream::Semantics;
@@ -90,7 +91,7 @@ pub(super) async fn authorize(
         match &call.protocol {
             AuthProtocol::Http(http) => {
                 let span = exchange.record.span.as_deref();
-                let target = (&**backend, span);
+                let target = (&**backend, span, &exchange.client.kept_bytes);
                 let scheme = exchange.client.scheme();
                 let request = (&mut exchange.parts, &exchange.path, scheme);
                 http_verdict(&worker, target, http, request, body).await
@@ -130,21 +131,25 @@ pub(super) async fn authorize(
 /// effect, so that it may be sent again.
 async fn http_verdict(
     worker: &Rc<Worker>,
-    (backend, span): (&Backend, Option<&RequestSpan>),
+    (backend, span, share): (&Backend, Option<&RequestSpan>, &Rc<Share>),
     http: &HttpAuth,
     (parts, path, scheme): (&mut request::Parts, &RequestPath, Scheme),
     body: Bytes,
 ) -> Result<Verdict, Error> {
     let head = http_head(http, (&*parts, path, scheme), body.len())?;
     // The path is that of the client.
-    let request = Subrequest::new(head, Semantics::Safe);
+    let request = Subrequest::new(head, Semantics::Safe).caused_by(share.client());
     let mut request = request.traced(worker, span, Purpose::ExternalAuth, None);
     let body = Buffered::new(body);
     let response = subrequest::send(worker, backend, &mut request, body).await;
     let response = response.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, headers) = (response.status, response.headers);
     // A response that is cut off may have become another one: it neither allows nor explains.
-    let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
+    let read = match status {
+        // Nothing of its body is used.
+        StatusCode::OK => subrequest::read(response.body, 0).await,
+        _ => subrequest::read_for(response.body, share).await,
+    };
     let read = read.ok_or(Error::AuthorizationUnavailable)?;
     if status != StatusCode::OK {
         let body = read.body.unwrap_or_default();

@@ -12,6 +12,7 @@ use http_body::Body;
 
 use crate::proxy::error::Error;
 use crate::proxy::worker_state::Worker;
+use crate::proxy::worker_state::budget::{Held, Share};
 use crate::runtime::per_worker::WorkerId;
 use crate::table::Backend;
 use crate::telemetry::trace::{Item, Purpose, RequestSpan, TRACEPARENT, TRACESTATE};
@@ -181,6 +182,8 @@ pub(in crate::proxy) async fn send_by<B: Replay>(
 
 /// Maximum size of a response body that is used.
 pub(in crate::proxy) const MAX_RESPONSE: usize = 64 * 1024;
+/// Bytes of a response body that do not count.
+const USUAL_RESPONSE: usize = 8 * 1024;
 /// Maximum size of a response body that is read to its end.
 const MAX_READ: usize = 1024 * 1024;
 
@@ -195,16 +198,40 @@ pub(in crate::proxy) struct WholeResponse {
 /// Reads a response to its end and keeps up to `max` bytes of its body. `None` if the body ends
 /// early or exceeds [`MAX_READ`].
 pub(in crate::proxy) async fn read<B: Replay>(
-    mut body: ResponseBody<B>,
+    body: ResponseBody<B>,
     max: usize,
 ) -> Option<WholeResponse> {
+    read_while(body, |length| length <= max).await
+}
+
+/// Does what [`read`] does, with up to [`MAX_RESPONSE`] bytes, which count as memory of a client. Those of one that may not hold
+/// them are not kept.
+pub(in crate::proxy) async fn read_for(
+    body: impl Body<Data = Bytes> + Unpin,
+    share: &Rc<Share>,
+) -> Option<WholeResponse> {
+    let mut held = Held::none(share);
+    read_while(body, |length| {
+        length <= MAX_RESPONSE && (length <= USUAL_RESPONSE || held.resize(2 * length))
+    })
+    .await
+}
+
+/// Reads a response to its end. Keeps its body while `keeps` permits its length.
+async fn read_while(
+    mut body: impl Body<Data = Bytes> + Unpin,
+    mut keeps: impl FnMut(usize) -> bool,
+) -> Option<WholeResponse> {
     let (mut read, mut trailers, mut length) = (BytesMut::new(), HeaderMap::new(), 0);
+    let mut is_kept = true;
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         match frame.ok()?.into_data() {
             Ok(data) => {
                 length += data.len();
-                if length <= max {
-                    read.extend_from_slice(&data);
+                is_kept = is_kept && keeps(length);
+                match is_kept {
+                    true => read.extend_from_slice(&data),
+                    false => read = BytesMut::new(),
                 }
             }
             Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
@@ -213,6 +240,36 @@ pub(in crate::proxy) async fn read<B: Replay>(
             return None;
         }
     }
-    let body = (length <= max).then(|| read.freeze());
+    let body = is_kept.then(|| read.freeze());
     Some(WholeResponse { body, trailers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::body::buffered::Buffered;
+    use crate::proxy::worker_state::budget::Budget;
+
+    /// Reports whether a body of this length is kept.
+    async fn is_kept(length: usize, share: &Rc<Share>) -> bool {
+        let body = Buffered::new(Bytes::from(vec![0; length]));
+        let read = read_for(body, share).await.expect("a whole response");
+        read.body.is_some_and(|body| body.len() == length)
+    }
+
+    #[tokio::test]
+    async fn bodies_are_kept_as_far_as_the_client_may_hold_them() {
+        const STEP: usize = 1024;
+        let budget = Budget::of_worker(1);
+        let share = budget.share(IpAddr::from([192, 0, 2, 1]));
+        assert!(is_kept(MAX_RESPONSE, &share).await);
+        assert!(!is_kept(MAX_RESPONSE + 1, &share).await);
+        assert_eq!(budget.held(), 0);
+        let (mut others, mut bytes) = (Held::none(&share), 0);
+        while others.resize(bytes + STEP) {
+            bytes += STEP;
+        }
+        assert!(is_kept(USUAL_RESPONSE, &share).await);
+        assert!(!is_kept(USUAL_RESPONSE + 1, &share).await);
+    }
 }

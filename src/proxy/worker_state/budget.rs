@@ -1,6 +1,7 @@
 //! Memory of a worker for bytes that outlive their turn: request bodies for another attempt or an
-//! authorization server, and queues of copies for mirrors. All of them share one budget, encoders
-//! of responses share another, and heads and handshakes that are not complete a third. Of a budget,
+//! authorization server, queues of copies for mirrors, and messages for and of endpoint pickers. All of them
+//! share one budget, encoders of responses share another, and heads and handshakes that are not complete,
+//! with ClientHellos that wait for their backend, a third. Of a budget,
 //! each client has a share that depends on what is free. No client can use up a budget: a client that
 //! asks for too much loses its own replay, copy, compression or connection, or waits.
 

@@ -11,6 +11,9 @@ use crate::ir::filter::HeaderChanges;
 use crate::ir::protected_headers::{ProtectedHeaders, Protection};
 use crate::proxy::error::Error;
 
+/// Maximum changes of headers by one response, each of which takes more memory than its bytes.
+const MAX_CHANGES: usize = 1000;
+
 /// The verdict of a response. With permission, `request` is changed as the server asks for, and
 /// `changes` gets the changes of the response to the client.
 pub(super) fn verdict(
@@ -20,6 +23,9 @@ pub(super) fn verdict(
 ) -> Result<Verdict, Error> {
     // An absent status is the default of its type, whose code is OK.
     let is_allowed = response.status.is_none_or(|status| status.code == 0);
+    if changes_of(response.http_response.as_ref()) > MAX_CHANGES {
+        return Err(Error::AuthorizationUnavailable);
+    }
     match (is_allowed, response.http_response) {
         (true, None) => Ok(Verdict::Allow(None)),
         (true, Some(HttpResponse::Ok(ok))) => {
@@ -66,6 +72,17 @@ pub(super) fn verdict(
     }
 }
 
+/// Returns the number of headers that a response changes.
+fn changes_of(response: Option<&HttpResponse>) -> usize {
+    match response {
+        None => 0,
+        Some(HttpResponse::Denied(denied)) => denied.headers.len(),
+        Some(HttpResponse::Ok(ok)) => {
+            ok.headers.len() + ok.headers_to_remove.len() + ok.response_headers_to_add.len()
+        }
+    }
+}
+
 /// The names of headers that a server may change.
 fn names<'a>(names: impl IntoIterator<Item = &'a String>) -> impl Iterator<Item = HeaderName> {
     names.into_iter().filter_map(|name| header_name(name))
@@ -103,7 +120,25 @@ fn apply(options: &[HeaderValueOption], headers: &mut HeaderMap) -> Result<(), E
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::OkHttpResponse;
     use super::*;
+
+    #[test]
+    fn number_of_changes_is_bounded() {
+        for (count, is_valid) in [(MAX_CHANGES, true), (MAX_CHANGES + 1, false)] {
+            let ok = OkHttpResponse {
+                headers_to_remove: vec!["x-a".to_owned(); count],
+                ..OkHttpResponse::default()
+            };
+            let response = CheckResponse {
+                status: None,
+                http_response: Some(HttpResponse::Ok(ok)),
+            };
+            let changes = &mut HeaderChanges::default();
+            let verdict = verdict(response, &mut HeaderMap::new(), changes);
+            assert_eq!(verdict.is_ok(), is_valid, "{count}");
+        }
+    }
 
     #[test]
     fn framing_and_pseudo_headers_cannot_be_changed() {

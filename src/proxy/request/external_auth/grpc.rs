@@ -49,13 +49,14 @@ pub(super) async fn verdict(
     let head = subrequest::grpc_head(backend, CHECK);
     let head = head.ok_or(Error::AuthorizationUnavailable)?;
     let span = exchange.record.span.as_deref();
-    let request = Subrequest::new(head, Semantics::Safe);
+    let share = exchange.client.kept_bytes.clone();
+    let request = Subrequest::new(head, Semantics::Safe).caused_by(share.client());
     let mut request = request.traced(worker, span, Purpose::ExternalAuth, Some(CHECK));
     let body = Buffered::new(message);
     let call = subrequest::send(worker, backend, &mut request, body);
     let response = call.await.map_err(|_| Error::AuthorizationUnavailable)?;
     let (status, head) = (response.status, response.headers);
-    let read = subrequest::read(response.body, subrequest::MAX_RESPONSE).await;
+    let read = subrequest::read_for(response.body, &share).await;
     let read = read.ok_or(Error::AuthorizationUnavailable)?;
     let data = read.body.ok_or(Error::AuthorizationUnavailable)?;
     let end = match grpc_frame::has_status(&read.trailers) {
