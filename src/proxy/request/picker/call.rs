@@ -1,8 +1,6 @@
 //! One call to a picker: `envoy.service.ext_proc.v3.ExternalProcessor/Process`, with messages in both directions. Driven by
 //! polling, without a task.
 
-#[cfg(test)]
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,9 +16,9 @@ use crate::proxy::client::Client;
 use crate::proxy::grpc_frame::{self, Messages};
 use crate::proxy::request::subrequest::{self, Subrequest};
 use crate::proxy::worker_state::Worker;
-#[cfg(test)]
-use crate::proxy::worker_state::budget::Budget;
 use crate::proxy::worker_state::budget::Held;
+#[cfg(test)]
+use crate::proxy::worker_state::budget::Share;
 use crate::table::Backend;
 use crate::telemetry::trace::{Purpose, RequestSpan};
 use crate::upstream::{Response, ResponseBody, Semantics, SendError};
@@ -86,12 +84,11 @@ impl Call {
 
     /// Begins a call that a connection carries, to a server that says nothing, and reads only what `read` does.
     #[cfg(test)]
-    pub(super) fn unanswered<R>(read: impl FnOnce(OutboxBody) -> R) -> Self
+    pub(super) fn unanswered<R>(share: &Rc<Share>, read: impl FnOnce(OutboxBody) -> R) -> Self
     where
         R: Future<Output = ()> + 'static,
     {
-        let share = Budget::of_worker(1).share(IpAddr::from([192, 0, 2, 1]));
-        let outbox = Outbox::new(&share);
+        let outbox = Outbox::new(share);
         let mut body = outbox.body();
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let _ = Pin::new(&mut body).poll_frame(&mut cx);
@@ -104,7 +101,7 @@ impl Call {
             outbox,
             state: State::Opening(Box::pin(opening)),
             messages: Messages::new(MAX_MESSAGE),
-            received: Held::none(&share),
+            received: Held::none(share),
         }
     }
 
@@ -199,7 +196,10 @@ fn may_wait(received: &mut Held, bytes: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::proxy::worker_state::budget::Budget;
 
     #[test]
     fn long_messages_are_memory_of_the_client() {

@@ -48,10 +48,15 @@ fn body(parts: usize) -> RequestBody {
     RequestBody::derived(Box::new(Parts(parts)), &share())
 }
 
-/// Begins a session with a picker that reads nothing and says nothing.
+/// Returns a call to a picker that reads nothing and says nothing.
+fn silent() -> Call {
+    Call::unanswered(&share(), |_| pending())
+}
+
+/// Begins a session with such a picker.
 fn begin(body: RequestBody, fails_open: bool) -> Session {
     let timeouts = PickerTimeouts::default();
-    let call = Call::unanswered(|_| pending());
+    let call = silent();
     let request = (HeaderList::default(), body);
     Session::new(call, request, &share(), fails_open, timeouts)
 }
@@ -185,9 +190,31 @@ async fn client_is_read_on_once_the_picker_has_read_all_that_waits() {
     const PARTS: usize = 3;
     let count = Rc::new(Cell::new(0));
     let counted = count.clone();
-    let call = Call::unanswered(|body| read_late(body, counted));
+    let call = Call::unanswered(&share(), |body| read_late(body, counted));
     let request = (HeaderList::default(), body(PARTS));
     let mut session = Session::new(call, request, &share(), false, PickerTimeouts::default());
+    let outcome = poll_fn(|cx| session.poll_request_head(cx));
+    let outcome = timeout(Duration::from_secs(10), outcome).await;
+    assert!(outcome.is_err(), "the picker says nothing");
+    assert!(count.get() > PARTS * PART, "{} bytes", count.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_holds_too_much_is_read_part_by_part() {
+    const PARTS: usize = 3;
+    const STEP: usize = 16;
+    let share = share();
+    let (mut others, mut bytes) = (Held::none(&share), 0);
+    while others.resize(bytes + STEP) {
+        bytes += STEP;
+    }
+    let count = Rc::new(Cell::new(0));
+    let counted = count.clone();
+    let call = Call::unanswered(&share, |body| read_late(body, counted));
+    let request = (HeaderList::default(), body(PARTS));
+    let mut session = Session::new(call, request, &share, false, PickerTimeouts::default());
+    poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
+    assert!(!session.has_room(), "one part waits");
     let outcome = poll_fn(|cx| session.poll_request_head(cx));
     let outcome = timeout(Duration::from_secs(10), outcome).await;
     assert!(outcome.is_err(), "the picker says nothing");
@@ -215,7 +242,7 @@ fn returned() -> ProcessingResponse {
 
 /// Begins a session whose picker has returned a part of the request.
 async fn begin_returned(share: &Rc<Share>) -> Session {
-    let call = Call::unanswered(|_| pending());
+    let call = silent();
     let request = (HeaderList::default(), body(0));
     let mut session = Session::new(call, request, share, false, PickerTimeouts::default());
     session.protocol.answer(answer(Answer::RequestHeaders));
