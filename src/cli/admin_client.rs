@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -105,7 +106,7 @@ impl Page {
 }
 
 /// Timeout of a document.
-const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Gets a document of `/api/v1/`.
 ///
@@ -199,6 +200,20 @@ pub(super) async fn request(
     let socket = TcpStream::connect((host, port))
         .await
         .context("cannot connect")?;
+    send(socket, url.authority.as_str(), (method, path), token).await
+}
+
+/// Sends a request without a body on a connection, which ends with the body of the response. `path` includes the query. Does
+/// not limit the time.
+pub(super) async fn send<S>(
+    socket: S,
+    authority: &str,
+    (method, path): (&Method, &str),
+    token: Option<HeaderValue>,
+) -> anyhow::Result<Response<Incoming>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
     // Ends with the body of the response. Errors of it are those of the exchange.
@@ -206,7 +221,7 @@ pub(super) async fn request(
     let mut request = http::Request::builder()
         .method(method)
         .uri(path)
-        .header(http::header::HOST, url.authority.as_str())
+        .header(http::header::HOST, authority)
         .body(Empty::<Bytes>::new())?;
     if let Some(token) = token {
         let headers = request.headers_mut();
@@ -215,7 +230,8 @@ pub(super) async fn request(
     Ok(sender.send_request(request).await?)
 }
 
-async fn page(response: Response<Incoming>) -> anyhow::Result<Page> {
+/// Reads a response with its body.
+pub(super) async fn page(response: Response<Incoming>) -> anyhow::Result<Page> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, PAGE_LIMIT).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("{error}"))?;

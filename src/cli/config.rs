@@ -1,12 +1,14 @@
 //! `portcullis config`: what is in service in a running proxy, as tables.
 
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use serde_json::Value;
 
 use super::admin_client::{self, AdminFlags};
+use super::gateway::{self, GatewayFlags, Pods};
 use super::output::{self, OutputFlag, OutputFormat};
-use super::table::{Table, header};
+use super::table::{Table, of_pods};
 
 /// Show the ports, routes, backends, certificates or policies in service
 #[derive(clap::Args, Debug)]
@@ -15,10 +17,12 @@ Examples:
   portcullis config routes --admin http://127.0.0.1:19000
   portcullis config certificates --admin http://127.0.0.1:19000
   portcullis config backends --admin http://127.0.0.1:19000 -o json
+  portcullis config backends -n infra gateway/edge
 
-Asks a running proxy. Sends nothing to a backend. Keys, and values of headers and query parameters in matches, are never
-shown.
-Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy cannot be reached.")]
+Asks a running proxy, or with gateway/NAME all pods of a Gateway that the controller has created, whose names then begin the
+rows. That takes the rights to list pods, and to get and create pods/portforward. Sends nothing to a backend. Keys, and values
+of headers and query parameters in matches, are never shown.
+Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy, or one of the pods, cannot be reached.")]
 pub struct Args {
     /// What to show
     #[arg(value_enum)]
@@ -26,6 +30,9 @@ pub struct Args {
     /// The proxy.
     #[command(flatten)]
     proxy: AdminFlags,
+    /// All pods of a Gateway.
+    #[command(flatten)]
+    gateway: GatewayFlags,
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
@@ -58,21 +65,38 @@ impl Part {
     }
 }
 
-/// Prints a part of the configuration.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let document = admin_client::document(&args.proxy, args.part.name())?;
+/// Prints a part of the configuration, of the proxy or of all pods.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let name = args.part.name();
+    let Some(pods) = Pods::of(&args.gateway)? else {
+        let document = admin_client::document(&args.proxy, name)?;
+        print(args, &document, &[(None, &document)])?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let responses = pods.documents(name)?;
+    let documents = responses.iter();
+    let documents: Vec<_> = documents
+        .filter_map(|(pod, document)| Some((Some(pod.as_str()), document.as_ref().ok()?)))
+        .collect();
+    print(args, &pods.json(&responses), &documents)?;
+    Ok(gateway::report(&responses))
+}
+
+/// Documents, each with the name of its pod.
+type Documents<'a> = [(Option<&'a str>, &'a Value)];
+
+fn print(args: &Args, json: &Value, documents: &Documents<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match args.format.output {
-        OutputFormat::Json => output::json(&document, &mut out)?,
-        OutputFormat::Text => write!(out, "{}", table(args.part, &document))?,
+        OutputFormat::Json => output::json(json, &mut out),
+        OutputFormat::Text => write!(out, "{}", table(args.part, documents)),
     }
-    Ok(())
 }
 
 /// The rows of an item.
 type Rows = fn(&Value) -> Vec<Vec<String>>;
 
-fn table(part: Part, document: &Value) -> Table {
+fn table(part: Part, documents: &Documents<'_>) -> Table {
     let (columns, rows): (&[&str], Rows) = match part {
         Part::Ports => (
             &[
@@ -95,8 +119,12 @@ fn table(part: Part, document: &Value) -> Table {
         Part::Certificates => (&["EXPIRES", "SECRET", "NAMES", "LISTENERS"], of_certificate),
         Part::Policies => (&["POLICY", "FOR", "CONDITION", "MESSAGE"], of_policy),
     };
-    let rows = items(&document[part.name()]).iter().flat_map(rows);
-    Table([header(columns)].into_iter().chain(rows).collect())
+    let mut all = Vec::new();
+    for (pod, document) in documents {
+        let rows = items(&document[part.name()]).iter().flat_map(rows);
+        all.extend(rows.map(|row| (*pod, row)));
+    }
+    of_pods(columns, all)
 }
 
 fn items(list: &Value) -> &[Value] {
@@ -211,6 +239,10 @@ BACKEND         ENDPOINT     STATE        CAUSE                IN FLIGHT  ERRORS
 Service a/b:80  10.0.0.1:80  ejected      refuses connections  2          connect 3
 Service a/c:80  -            no endpoint  -                    -          -
 ";
-        assert_eq!(table(Part::Backends, &document).to_string(), expected);
+        let table = |pod| table(Part::Backends, &[(pod, &document)]).to_string();
+        assert_eq!(table(None), expected);
+        let of_pod = table(Some("edge-1"));
+        assert!(of_pod.starts_with("POD     BACKEND  "), "{of_pod}");
+        assert!(of_pod.contains("\nedge-1  Service a/c:80  -  "), "{of_pod}");
     }
 }

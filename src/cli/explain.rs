@@ -4,7 +4,7 @@
 mod policies;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,16 @@ use anyhow::{Context, anyhow, bail};
 use clap::error::ErrorKind;
 use form_urlencoded::Serializer;
 use jiff::Timestamp;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::admin_client::{self, AdminUrl, Page, TokenFlag};
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
+use super::gateway::{self, GatewayFlags, Pods, Responses};
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource, is_default};
 use super::output::{self, OutputFlag, OutputFormat};
+use super::value::namespace;
 use crate::admin::FOUND;
 use crate::explain::{Configuration, ExplainedRequest, Findings, Header, State, Values, explain};
 use crate::ir::RuleId;
@@ -42,15 +45,18 @@ Examples:
   portcullis explain --backend-tls-floor gateway config/quickstart http://demo.example.com:8080/hello
   portcullis explain --admin http://127.0.0.1:19000 http://demo.example.com:8080/hello
   portcullis explain --kubernetes --gateway infra/edge https://demo.example.com/hello
+  portcullis explain -n infra gateway/edge https://demo.example.com/hello
 
 Sends nothing to a backend. With DIR, reads and translates the folder as `run` does, matches the request against the result,
 and shows every TLS policy for the backends with its level, and why it applies or not. Pass the same permissions, zone and
 node as to `run`. With --kubernetes, reads the objects of a cluster once, writes nothing, and does the same; a kind that is
 not served or that the user may not read is named on standard error and treated as absent. With --admin, asks a running proxy
 what the configuration in service does with the request, and shows its revision, and health and requests in flight of the
-endpoints. Permissions and location are then those of the proxy.
-Exit codes: 0 if a rule matches, 1 if none matches, 2 for wrong usage, 3 if the folder or the cluster cannot be read or
-the proxy cannot be reached."
+endpoints. Permissions and location are then those of the proxy. With -n NAMESPACE gateway/NAME, asks all pods of a Gateway
+that the controller has created in the same way, and shows once what several of them respond. That takes the rights to list
+pods, and to get and create pods/portforward.
+Exit codes: 0 if a rule matches, in all pods, 1 if none matches, 2 for wrong usage, 3 if the folder or the cluster cannot be
+read, or the proxy or one of the pods cannot be reached."
 )]
 pub struct Args {
     /// Folder or file of Gateway API YAML, or `-` for standard input
@@ -63,6 +69,15 @@ pub struct Args {
     /// Ask the proxy with this admin address, such as http://127.0.0.1:19000, instead of reading DIR
     #[arg(long, value_name = "URL")]
     admin: Option<AdminUrl>,
+    /// Ask all pods of a Gateway in this namespace, which is named as gateway/NAME instead of DIR
+    #[arg(
+        long,
+        short,
+        value_name = "NAMESPACE",
+        conflicts_with_all = ["admin", "kubernetes"],
+        value_parser = namespace
+    )]
+    namespace: Option<String>,
     /// The token of the proxy.
     #[command(flatten)]
     token: TokenFlag,
@@ -94,7 +109,8 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     let mut request = args.request.clone();
     let source = args.source();
     let wrong = request.add_headers(&args.header).err();
-    if let Some(wrong) = wrong.or(source.err().map(str::to_owned)) {
+    let misnamed = source.as_ref().err().map(|it| (*it).to_owned());
+    if let Some(wrong) = wrong.or(misnamed) {
         command.error(ErrorKind::ValueValidation, wrong).exit();
     }
     if args.trusted_proxy {
@@ -102,21 +118,24 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
     }
     let is_found = match source {
         Ok(Source::Proxy(url)) => ask(url, args)?,
+        Ok(Source::Pods(gateway)) => return ask_pods(&gateway, args),
         Ok(Source::Objects(source)) => explain_objects(source, &request, args)?,
         Err(wrong) => bail!(wrong),
     };
-    Ok(if is_found {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(code(is_found))
+}
+
+fn code(is_found: bool) -> ExitCode {
+    ExitCode::from(u8::from(!is_found))
 }
 
 /// What is asked about a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Source<'a> {
     /// A running proxy.
     Proxy(&'a AdminUrl),
+    /// All pods of a Gateway.
+    Pods(Box<GatewayFlags>),
     /// Objects that no proxy serves.
     Objects(ObjectSource<'a>),
 }
@@ -125,6 +144,10 @@ impl Args {
     /// Returns what is asked. --admin has precedence over a folder from the environment.
     fn source(&self) -> Result<Source<'_>, &'static str> {
         let folder = self.config_dir.as_deref();
+        if let Some(namespace) = &self.namespace {
+            return self.pods(namespace);
+        }
+        self.cluster.check()?;
         match &self.admin {
             Some(_) if self.cluster.kubernetes => Err(
                 "--kubernetes and --admin exclude each other: the first is a cluster, the other a running proxy",
@@ -139,6 +162,22 @@ impl Args {
             ),
             None => ObjectSource::new(folder, &self.cluster).map(Source::Objects),
         }
+    }
+
+    /// Returns the Gateway in a namespace, which takes the place of the folder.
+    fn pods(&self, namespace: &str) -> Result<Source<'_>, &'static str> {
+        let named = self.config_dir.as_deref().and_then(Path::to_str);
+        let gateway = named.and_then(|named| gateway::gateway(named).ok());
+        let gateway = gateway.ok_or(
+            "-n NAMESPACE is that of a Gateway: name it as gateway/NAME, in lower case, before the request",
+        )?;
+        let ClusterFlags {
+            kubeconfig,
+            context,
+            ..
+        } = &self.cluster;
+        let flags = GatewayFlags::new((namespace, gateway), kubeconfig.clone(), context.clone());
+        Ok(Source::Pods(Box::new(flags)))
     }
 }
 
@@ -204,25 +243,97 @@ fn of_rule(
 
 /// Asks a proxy what the configuration in service does. Returns whether a rule matches.
 fn ask(url: &AdminUrl, args: &Args) -> anyhow::Result<bool> {
-    let path = format!("/explain?{}", query(args));
+    let path = path(args);
     let token = args.token.read()?;
     let page = admin_client::runtime()?.block_on(async {
         let page = timeout(RESPONSE_TIMEOUT, admin_client::get(url, &path, token)).await;
         page.unwrap_or_else(|_| bail!("no response within {} s", RESPONSE_TIMEOUT.as_secs()))
     });
-    let page = page.with_context(|| format!("cannot ask the proxy at {url}"))?;
-    let Page { status, body, .. } = &page;
-    match (status.as_u16(), page.header(FOUND)) {
-        (200, Some(found)) => {
-            io::stdout().lock().write_all(body.as_bytes())?;
-            Ok(found == "true")
-        }
+    let explanation = page.and_then(Explanation::of);
+    let explanation = explanation.with_context(|| format!("cannot ask the proxy at {url}"))?;
+    let text = explanation.text.as_bytes();
+    io::stdout().lock().write_all(text)?;
+    Ok(explanation.is_found)
+}
+
+/// What a proxy says of a request.
+struct Explanation {
+    text: String,
+    is_found: bool,
+}
+
+impl Explanation {
+    fn of(page: Page) -> anyhow::Result<Self> {
+        let is_found = is_found(&page)?;
+        let text = page.body;
+        Ok(Self { text, is_found })
+    }
+}
+
+/// Reports whether a rule matches.
+fn is_found(page: &Page) -> anyhow::Result<bool> {
+    match (page.status.as_u16(), page.header(FOUND)) {
+        (200, Some(found)) => Ok(found == "true"),
         (404, _) => Err(anyhow!("it has no /explain: it may be an older version")),
         (431, _) => Err(anyhow!("the request and its headers are too long for it")),
         (200, None) => Err(anyhow!("its response is not that of a proxy")),
-        (status, _) => Err(anyhow!("status {status}: {}", body.trim())),
+        (status, _) => Err(anyhow!("status {status}: {}", page.body.trim())),
     }
-    .with_context(|| format!("cannot ask the proxy at {url}"))
+}
+
+/// Asks all pods of a Gateway what the configuration in service does.
+fn ask_pods(flags: &GatewayFlags, args: &Args) -> anyhow::Result<ExitCode> {
+    let Some(pods) = Pods::of(flags)? else {
+        bail!("no Gateway is named");
+    };
+    let pages = pods.pages(&path(args))?.into_iter();
+    let explanations: Responses<Explanation> = pages
+        .map(|(pod, page)| (pod, page.and_then(Explanation::of)))
+        .collect();
+    let mut out = io::stdout().lock();
+    match args.format.output {
+        OutputFormat::Json => output::json(&pods.json(&documents(&explanations)), &mut out)?,
+        OutputFormat::Text => write!(out, "{}", text(&explanations))?,
+    }
+    if explanations.iter().any(|(_, it)| it.is_err()) {
+        return Ok(gateway::report(&explanations));
+    }
+    let mut explained = explanations.iter().filter_map(|(_, it)| it.as_ref().ok());
+    Ok(code(explained.all(|it| it.is_found)))
+}
+
+fn documents(explanations: &Responses<Explanation>) -> Responses<Value> {
+    let document = |explanation: &anyhow::Result<Explanation>| match explanation {
+        Ok(it) => serde_json::from_str::<Value>(&it.text).context("its response is not JSON"),
+        Err(error) => Err(anyhow!("{error:#}")),
+    };
+    let explanations = explanations.iter();
+    explanations
+        .map(|(pod, it)| (pod.clone(), document(it)))
+        .collect()
+}
+
+/// Explanations under the names of the pods, each once.
+fn text(explanations: &Responses<Explanation>) -> String {
+    let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
+    for (pod, explanation) in explanations {
+        let Ok(Explanation { text, .. }) = explanation else {
+            continue;
+        };
+        match groups.iter_mut().find(|(_, other)| *other == text.as_str()) {
+            Some((pods, _)) => pods.push(pod),
+            None => groups.push((vec![pod.as_str()], text.as_str())),
+        }
+    }
+    let of = |(pods, text): &(Vec<&str>, &str)| {
+        let word = if pods.len() == 1 { "pod" } else { "pods" };
+        format!("{word} {}:\n{text}", pods.join(", "))
+    };
+    groups.iter().map(of).collect::<Vec<_>>().join("\n")
+}
+
+fn path(args: &Args) -> String {
+    format!("/explain?{}", query(args))
 }
 
 /// The query of the request to the proxy.

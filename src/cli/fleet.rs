@@ -2,56 +2,36 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::admin_client::runtime;
-use super::objects::api_server;
+use super::gateway::GatewayFlags;
 use super::output::{self, OutputFormat};
-use super::pods;
 use super::table::{Table, header};
-use super::value::namespace;
-use crate::settings::{NamespacedName, is_name};
 
 /// Time between two looks with --watch.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// The Gateway whose pods a command asks.
+/// The Gateway whose pods have a row each.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "All pods of a Gateway")]
 pub struct FleetFlags {
-    /// Ask all pods of this Gateway instead of --admin, through the API server of a cluster
-    #[arg(value_name = "gateway/NAME", value_parser = gateway, conflicts_with_all = ["admin", "readiness"])]
-    gateway: Option<String>,
-    /// Namespace of the Gateway [default: that of the context of the kubeconfig]
-    #[arg(long, short, value_name = "NAMESPACE", requires = "gateway", value_parser = namespace)]
-    namespace: Option<String>,
-    /// Kubeconfig of the cluster [default: KUBECONFIG, else ~/.kube/config, else the pod's service account]
-    #[arg(long, value_name = "FILE", requires = "gateway")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig [default: its current context]
-    #[arg(long, value_name = "NAME", requires = "gateway")]
-    context: Option<String>,
+    /// The Gateway.
+    #[command(flatten)]
+    gateway: GatewayFlags,
     /// Show the pods again every two seconds, until a signal
     #[arg(long, requires = "gateway")]
     watch: bool,
 }
 
-fn gateway(text: &str) -> Result<String, &'static str> {
-    let name = text.strip_prefix("gateway/").filter(|name| is_name(name));
-    name.map(str::to_owned)
-        .ok_or("must be gateway/NAME, in lower case")
-}
-
 impl FleetFlags {
     /// Reports whether a command asks the pods of a Gateway.
     pub(super) fn is_set(&self) -> bool {
-        self.gateway.is_some()
+        self.gateway.is_set()
     }
 }
 
@@ -64,20 +44,10 @@ pub(super) fn run(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<Ex
 }
 
 async fn show(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCode> {
-    let api_server = api_server(flags.kubeconfig.as_deref(), flags.context.as_deref()).await?;
-    let client = api_server.client()?;
-    let namespace = flags.namespace.as_deref();
-    let gateway = NamespacedName {
-        namespace: namespace.unwrap_or(client.default_namespace()).to_owned(),
-        name: flags.gateway.clone().unwrap_or_default(),
-    };
+    let gateway = flags.gateway.client().await?;
     loop {
-        let pages = pods::pages(&client, &gateway).await?;
-        if pages.is_empty() {
-            let NamespacedName { namespace, name } = &gateway;
-            bail!("Gateway {namespace}/{name} has no pods");
-        }
-        let fleet = Fleet::new(gateway.namespace.clone(), pages, Timestamp::now());
+        let pages = gateway.metrics().await?;
+        let fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
         print(&fleet, format, flags.watch)?;
         if !flags.watch {
             return Ok(ExitCode::from(u8::from(!fleet.is_well())));
@@ -295,13 +265,5 @@ causes and remedies: kubectl exec -n infra edge-2 -- /portcullis status
         assert!(!fleet.is_well());
         let one = vec![("edge-1".to_owned(), Ok(well))];
         assert!(Fleet::new("infra".to_owned(), one, now).is_well());
-    }
-
-    #[test]
-    fn gateways_are_named_with_their_kind() {
-        assert_eq!(gateway("gateway/edge"), Ok("edge".to_owned()));
-        for wrong in ["edge", "gateway/", "gateway/Edge", "infra/edge"] {
-            assert!(gateway(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -11,6 +11,7 @@ pub mod echo;
 pub mod explain;
 pub mod flags;
 pub mod fleet;
+pub mod gateway;
 pub mod infrastructure;
 pub mod log_level;
 pub mod man;
@@ -18,6 +19,7 @@ pub mod migrate;
 pub mod objects;
 pub mod output;
 mod pods;
+mod port_forward;
 pub mod quickstart;
 pub mod run;
 pub mod shift;
@@ -34,6 +36,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use self::output::UNREACHABLE;
 use crate::telemetry::log;
 
 /// Version, commit and profile of the build.
@@ -48,9 +51,6 @@ const VERSION: &str = concat!(
 
 /// Exit code when the reader of standard output has ended, such as `head -1`: that of a program which SIGPIPE ends.
 const NO_READER: u8 = 128 + 13;
-
-/// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
-const UNREACHABLE: u8 = 3;
 
 /// A Kubernetes Gateway API data plane: serves Gateway API objects as traffic.
 #[derive(Debug, Parser)]
@@ -134,9 +134,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Explain(args) => explain::run(args, command()),
         Command::Migrate(args) => migrate::run(args, command()),
         Command::Status(args) => status::run(args),
-        Command::Config(args) => config::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Tap(args) => tap::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Config(args) => config::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Tap(args) => tap::run(args),
         Command::LogLevel(args) => log_level::run(args).map(|()| ExitCode::SUCCESS),
         Command::Shift(args) => shift::run(args, command()),
         Command::Echo(args) => echo::run(args).map(|()| ExitCode::SUCCESS),

@@ -36,11 +36,11 @@ pub struct ClusterFlags {
     #[arg(long)]
     pub(super) kubernetes: bool,
     /// Kubeconfig of the cluster [default: KUBECONFIG, else ~/.kube/config, else the pod's service account]
-    #[arg(long, value_name = "FILE", requires = "kubernetes")]
-    kubeconfig: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig [default: its current context]
-    #[arg(long, value_name = "NAME", requires = "kubernetes")]
-    context: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
     /// Read this Gateway only, and no other [default: all]
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "kubernetes")]
     gateway: Option<NamespacedName>,
@@ -63,6 +63,20 @@ pub struct ClusterFlags {
     pub(super) controller_name: ControllerName,
 }
 
+impl ClusterFlags {
+    /// Checks that no cluster is named where none is read.
+    ///
+    /// # Errors
+    /// When one is.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let is_named = self.kubeconfig.is_some() || self.context.is_some();
+        match is_named && !self.kubernetes {
+            true => Err("--kubeconfig and --context are those of a cluster: add --kubernetes"),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Where objects are read from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ObjectSource<'a> {
@@ -81,6 +95,7 @@ impl<'a> ObjectSource<'a> {
         folder: Option<&'a Path>,
         cluster: &'a ClusterFlags,
     ) -> Result<Self, &'static str> {
+        cluster.check()?;
         match folder {
             Some(folder) if cluster.kubernetes && !is_default(folder) => Err(
                 "DIR and --kubernetes exclude each other: the first is a folder, the other a cluster",

@@ -1,8 +1,11 @@
-//! The format of what commands print on standard output.
+//! The format of what commands print on standard output, and the exit code of those that have nothing to print.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
+
+/// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
+pub(super) const UNREACHABLE: u8 = 3;
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -1,16 +1,19 @@
-//! The pods of Gateways in a cluster, and their metrics, which are for everyone: through the API server.
+//! The pods of Gateways in a cluster, through the API server: their metrics, which are for everyone, and connections to their
+//! admin address.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use tokio::time::timeout;
 
+use super::port_forward::{self, PortForward};
 use crate::cluster::api_server::{describe, request};
+use crate::cluster::client::ApiServer;
 use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
 use crate::settings::{NamespacedName, Settings};
 
@@ -107,22 +110,72 @@ pub(super) async fn metrics(client: &Client, pod: &GatewayPod) -> Result<String,
     text.map_err(|error| describe(&error))
 }
 
-/// Reads the metrics of all pods of a Gateway, in the order of their names. Those of some may fail.
-///
-/// # Errors
-/// When the API server does not list the pods.
-pub(super) async fn pages(
-    client: &Client,
-    gateway: &NamespacedName,
-) -> anyhow::Result<Vec<(String, Result<String, String>)>> {
-    let pods = of_gateway(client, gateway, Phase::Any).await?;
-    let pages = stream::iter(pods).map(|pod| async move {
-        let page = timeout(PAGE_TIMEOUT, metrics(client, &pod)).await;
-        let late = || format!("no response within {} s", PAGE_TIMEOUT.as_secs());
-        let page = page.unwrap_or_else(|_| Err(late()));
-        (pod.name, page)
-    });
-    let mut pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
-    pages.sort();
-    Ok(pages)
+/// A Gateway in a cluster.
+pub(super) struct GatewayClient {
+    client: Client,
+    gateway: NamespacedName,
+}
+
+impl GatewayClient {
+    /// The Gateway of this name, in the namespace of the context of the kubeconfig unless another is named.
+    ///
+    /// # Errors
+    /// When the address or the credentials of the API server are invalid.
+    pub(super) fn new(
+        api_server: &ApiServer,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> anyhow::Result<Self> {
+        let client = api_server.client()?;
+        let gateway = NamespacedName {
+            namespace: namespace.unwrap_or(client.default_namespace()).to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(Self { client, gateway })
+    }
+
+    /// Returns the namespace of the Gateway and of its pods.
+    pub(super) fn namespace(&self) -> &str {
+        &self.gateway.namespace
+    }
+
+    /// Lists the pods of the Gateway by name, also those that do not run.
+    ///
+    /// # Errors
+    /// When the API server does not list them, or there is none.
+    pub(super) async fn pods(&self) -> anyhow::Result<Vec<GatewayPod>> {
+        let mut pods = of_gateway(&self.client, &self.gateway, Phase::Any).await?;
+        if pods.is_empty() {
+            let NamespacedName { namespace, name } = &self.gateway;
+            bail!("Gateway {namespace}/{name} has no pods");
+        }
+        pods.sort();
+        Ok(pods)
+    }
+
+    /// Connects to the admin address of a pod, as a client on its loopback.
+    ///
+    /// # Errors
+    /// Why the API server does not permit it.
+    pub(super) async fn connect(&self, pod: &GatewayPod) -> Result<PortForward, String> {
+        let GatewayPod {
+            namespace, name, ..
+        } = pod;
+        let pod = (namespace.as_str(), name.as_str());
+        port_forward::connect(&self.client, pod, Settings::ADMIN.port()).await
+    }
+
+    /// Reads the metrics of all pods of the Gateway, in the order of their names. Those of some may fail.
+    ///
+    /// # Errors
+    /// When the API server does not list the pods, or there is none.
+    pub(super) async fn metrics(&self) -> anyhow::Result<Vec<(String, Result<String, String>)>> {
+        let pages = stream::iter(self.pods().await?).map(|pod| async move {
+            let page = timeout(PAGE_TIMEOUT, metrics(&self.client, &pod)).await;
+            let late = || format!("no response within {} s", PAGE_TIMEOUT.as_secs());
+            let page = page.unwrap_or_else(|_| Err(late()));
+            (pod.name, page)
+        });
+        Ok(pages.buffered(CONCURRENT_PAGES).collect().await)
+    }
 }

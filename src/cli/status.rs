@@ -40,7 +40,7 @@ pub struct Args {
     #[command(flatten)]
     format: OutputFlag,
     /// Ask only whether the proxy, or a controller, is ready, as probes do: from any address, without a token
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long, conflicts_with_all = ["output", "gateway"])]
     readiness: bool,
     /// All pods of a Gateway.
     #[command(flatten)]

@@ -31,6 +31,19 @@ pub(super) fn header(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
+/// A table of rows, each with the name of its pod. Without names it has no column for them.
+pub(super) fn of_pods(columns: &[&str], rows: Vec<(Option<&str>, Vec<String>)>) -> Table {
+    let has_pods = rows.iter().any(|(pod, _)| pod.is_some());
+    let with = |pod: &str, cells: Vec<String>| -> Vec<String> {
+        let pod = has_pods.then(|| pod.to_owned());
+        pod.into_iter().chain(cells).collect()
+    };
+    let columns = with("POD", header(columns));
+    let rows = rows.into_iter();
+    let rows = rows.map(|(pod, cells)| with(pod.unwrap_or_default(), cells));
+    Table([columns].into_iter().chain(rows).collect())
+}
+
 /// Formats a part of a sum in percent, with up to two decimal places.
 pub(super) fn percent(part: u32, all: impl Iterator<Item = u32>) -> String {
     let sum: u64 = all.map(u64::from).sum();
@@ -76,6 +89,18 @@ mod tests {
             table.to_string(),
             "RELEASE    READY\na          10\nrelease-2  3\n"
         );
+    }
+
+    #[test]
+    fn pods_have_a_column_if_there_are_some() {
+        let table = |pods: [Option<&str>; 2]| {
+            let rows = pods.into_iter().zip(["1", "2"]);
+            let rows = rows.map(|(pod, number)| (pod, header(&[number])));
+            of_pods(&["NUMBER"], rows.collect()).to_string()
+        };
+        assert_eq!(table([None, None]), "NUMBER\n1\n2\n");
+        let expected = "POD     NUMBER\nedge-1  1\nedge-2  2\n";
+        assert_eq!(table([Some("edge-1"), Some("edge-2")]), expected);
     }
 
     #[test]

@@ -1,18 +1,24 @@
 //! `portcullis tap`: requests of a running proxy while they happen.
 
+use std::fmt::Display;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use form_urlencoded::Serializer;
-use http::{Method, StatusCode};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::admin_client::{self, AdminFlags};
-use super::output::{OutputFlag, OutputFormat};
+use super::gateway::{self, GatewayFlags, Pods};
+use super::output::{OutputFlag, OutputFormat, UNREACHABLE};
+use super::pods::{GatewayClient, GatewayPod};
 use super::value::Span;
 use crate::telemetry::log;
 use crate::telemetry::tap::{MAX_RATE, StatusFilter};
@@ -24,12 +30,14 @@ Examples:
   portcullis tap --admin http://127.0.0.1:19000
   portcullis tap --route shop/web --status 5xx --admin http://127.0.0.1:19000
   portcullis tap --host shop.example.com --min-duration 500ms --max-rps 100 -o json --admin http://127.0.0.1:19000
+  portcullis tap --status 5xx -n infra gateway/edge
 
 Shows requests that end while it runs: time, method, host with path, status, duration, route with the index of its rule,
 backend, endpoint, and why Portcullis responded itself or aborted the exchange. Never queries, headers, cookies, credentials
-or bodies. Requests do not wait for it: those that it does not show are counted. Ends after an hour. In a cluster, use
-kubectl port-forward pod/NAME 19000 first.
-Exit codes: 0 when the proxy ends, 2 for wrong usage, 3 if it cannot be reached or has too many taps.")]
+or bodies. Requests do not wait for it: those that it does not show are counted. Ends after an hour. With gateway/NAME, shows
+the requests of all pods of a Gateway that the controller has created, with up to --max-rps of each; lines begin with the pod.
+That takes the rights to list pods, and to get and create pods/portforward.
+Exit codes: 0 when the proxy ends, 2 for wrong usage, 3 if it, or one of the pods, cannot be reached or has too many taps.")]
 pub struct Args {
     /// Only requests of this route, [KIND ]NAMESPACE/NAME
     #[arg(long, value_name = "ROUTE")]
@@ -55,6 +63,9 @@ pub struct Args {
     /// The proxy.
     #[command(flatten)]
     proxy: AdminFlags,
+    /// All pods of a Gateway.
+    #[command(flatten)]
+    gateway: GatewayFlags,
     /// Format of the output: a line, or a JSON document in a line.
     #[command(flatten)]
     format: OutputFlag,
@@ -69,8 +80,11 @@ fn status(text: &str) -> Result<String, &'static str> {
     text.ok_or("must be a status such as 503, or a class such as 5xx")
 }
 
-/// Prints requests until the proxy ends.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Prints requests until the proxy, or all pods, end.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(pods) = Pods::of(&args.gateway)? {
+        return pods.block_on(|gateway| of_pods(gateway, args));
+    }
     let url = &args.proxy.admin;
     let token = args.proxy.token.read()?;
     let path = path(args);
@@ -80,21 +94,75 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let response = response
             .context("no response in time")?
             .with_context(|| format!("cannot ask {url}"))?;
-        let status = response.status();
-        let body = response.into_body();
-        if status != StatusCode::OK {
-            let text = body.collect().await?.to_bytes();
-            bail!(
-                "{url} responds {status}: {}",
-                String::from_utf8_lossy(&text).trim()
-            );
+        let body = accepted(response, url).await?;
+        begin(args, url);
+        print(body, args.format.output, None).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints requests of all pods of a Gateway until they end, or nobody reads them.
+async fn of_pods(gateway: &GatewayClient, args: &Args) -> anyhow::Result<ExitCode> {
+    let (path, format) = (path(args), args.format.output);
+    let path = path.as_str();
+    let pods = gateway.pods().await?;
+    begin(args, &format!("each of {} pods", pods.len()));
+    let taps = pods.iter().map(|pod| async move {
+        let shown = of_pod(gateway, pod, path, format).await;
+        (pod, shown)
+    });
+    let mut taps: FuturesUnordered<_> = taps.collect();
+    let mut code = ExitCode::SUCCESS;
+    while let Some((pod, shown)) = taps.next().await {
+        match shown {
+            Ok(()) => {}
+            // Of the output: those of the pod have a context.
+            Err(error) if error.chain().len() == 1 && error.is::<io::Error>() => {
+                return Err(error);
+            }
+            Err(error) => {
+                gateway::say(&pod.name, &error);
+                code = ExitCode::from(UNREACHABLE);
+            }
         }
-        log::write_line(&format!(
-            "showing up to {} requests per second of {url}, until Ctrl-C",
-            args.max_rps
-        ));
-        print(body, args.format.output).await
-    })
+    }
+    Ok(code)
+}
+
+async fn of_pod(
+    gateway: &GatewayClient,
+    pod: &GatewayPod,
+    path: &str,
+    format: OutputFormat,
+) -> anyhow::Result<()> {
+    let response = timeout(QUIET, gateway::request(gateway, pod, path)).await;
+    let response = response
+        .context("no response in time")?
+        .context("cannot connect")?;
+    let body = accepted(response, &"it").await?;
+    print(body, format, Some(&pod.name)).await
+}
+
+/// Returns the body of a response that has requests.
+async fn accepted(response: Response<Incoming>, of: &impl Display) -> anyhow::Result<Incoming> {
+    let status = response.status();
+    let body = response.into_body();
+    if status == StatusCode::OK {
+        return Ok(body);
+    }
+    let text = body.collect().await?.to_bytes();
+    bail!(
+        "{of} responds {status}: {}",
+        String::from_utf8_lossy(&text).trim()
+    );
+}
+
+/// Says what is shown.
+fn begin(args: &Args, of: &impl Display) {
+    log::write_line(&format!(
+        "showing up to {} requests per second of {of}, until Ctrl-C",
+        args.max_rps
+    ));
 }
 
 fn path(args: &Args) -> String {
@@ -118,8 +186,8 @@ fn path(args: &Args) -> String {
     query.finish()
 }
 
-/// Prints the lines of a body.
-async fn print(mut body: Incoming, format: OutputFormat) -> anyhow::Result<()> {
+/// Prints the lines of a body, of a pod if it is named.
+async fn print(mut body: Incoming, format: OutputFormat, pod: Option<&str>) -> anyhow::Result<()> {
     let mut rest = Vec::new();
     loop {
         let frame = timeout(QUIET, body.frame()).await;
@@ -135,12 +203,24 @@ async fn print(mut body: Incoming, format: OutputFormat) -> anyhow::Result<()> {
         rest.drain(..=end);
         let mut out = io::stdout().lock();
         for line in text.lines().filter(|line| !line.is_empty()) {
-            match format {
-                OutputFormat::Json => writeln!(out, "{}", visible(line))?,
-                OutputFormat::Text => writeln!(out, "{}", visible(&shown(line)))?,
-            }
+            let line = match (format, pod) {
+                (OutputFormat::Json, None) => line.to_owned(),
+                (OutputFormat::Json, Some(pod)) => named(line, pod),
+                (OutputFormat::Text, None) => shown(line),
+                (OutputFormat::Text, Some(pod)) => format!("{pod}  {}", shown(line)),
+            };
+            writeln!(out, "{}", visible(&line))?;
         }
         out.flush()?;
+    }
+}
+
+/// A line of JSON with the name of its pod.
+fn named(line: &str, pod: &str) -> String {
+    match line.trim_start().strip_prefix('{') {
+        // A name in Kubernetes needs no escapes.
+        Some(rest) => format!("{{\"pod\":\"{pod}\",{rest}"),
+        None => line.to_owned(),
     }
 }
 
@@ -202,6 +282,12 @@ mod tests {
             counts,
             "(7 requests more than --max-rps, 0 that were too many to send)"
         );
+    }
+
+    #[test]
+    fn the_pod_is_a_member_of_a_line() {
+        let line = named(r#"{"status":200,"reason":null}"#, "edge-1");
+        assert_eq!(line, r#"{"pod":"edge-1","status":200,"reason":null}"#);
     }
 
     #[test]

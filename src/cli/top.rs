@@ -5,6 +5,7 @@ mod connections;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -12,8 +13,9 @@ use serde_json::Value;
 
 use self::connections::Connections;
 use super::admin_client::{self, AdminFlags};
+use super::gateway::{self, GatewayFlags, Pods};
 use super::output::{self, OutputFlag, OutputFormat};
-use super::table::{Table, header};
+use super::table::{Table, of_pods};
 use crate::table::quantile;
 
 /// Show the routes of a running proxy by requests or connections per second, with errors, durations and bytes
@@ -23,15 +25,21 @@ Examples:
   portcullis top --admin http://127.0.0.1:19000
   portcullis top --once --admin http://127.0.0.1:19000
   portcullis top --once -o json --admin http://127.0.0.1:19000
+  portcullis top -n infra gateway/edge
 
 Reads the counters of the proxy every two seconds. p50 and p99 are estimates from the buckets of its histograms.
 Connections of TCPRoutes and TLSRoutes and sessions of UDPRoutes have a table of their own. FAILED/S are those whose
 line of the access log has an error, and sessions that could not begin. RECEIVED/S is what clients have sent.
-Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy cannot be reached.")]
+With gateway/NAME, a route has a row for each pod of a Gateway that the controller has created. That takes the rights to list
+pods, and to get and create pods/portforward.
+Exit codes: 0 on success, 2 for wrong usage, 3 if the proxy, or with --once one of the pods, cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]
     proxy: AdminFlags,
+    /// All pods of a Gateway.
+    #[command(flatten)]
+    gateway: GatewayFlags,
     /// Print once and end
     #[arg(long)]
     once: bool,
@@ -47,12 +55,13 @@ pub struct Args {
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Prints the routes until it is ended, or once.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut before = Look::at(args)?;
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let pods = Pods::of(&args.gateway)?;
+    let (mut before, _) = looks(args, pods.as_ref())?;
     loop {
         std::thread::sleep(INTERVAL);
-        let now = Look::at(args)?;
-        let mut activity = now.since(&before);
+        let (now, code) = looks(args, pods.as_ref())?;
+        let mut activity = Activity::between(&before, &now);
         activity.requests.truncate(args.limit);
         activity.connections.truncate(args.limit);
         before = now;
@@ -69,9 +78,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         out.flush()?;
         if args.once {
-            return Ok(());
+            return Ok(code);
         }
     }
+}
+
+/// A look at each proxy, by the name of its pod if it is one of a Gateway.
+type Looks = BTreeMap<Option<String>, Look>;
+
+/// Looks at all proxies. Returns the exit code too.
+fn looks(args: &Args, pods: Option<&Pods>) -> anyhow::Result<(Looks, ExitCode)> {
+    const DOCUMENT: &str = "routes";
+    let Some(pods) = pods else {
+        let document = admin_client::document(&args.proxy, DOCUMENT)?;
+        let look = Look::of(&document, Instant::now());
+        return Ok((Looks::from([(None, look)]), ExitCode::SUCCESS));
+    };
+    let responses = pods.documents(DOCUMENT)?;
+    let code = gateway::report(&responses);
+    let now = Instant::now();
+    let looks = responses
+        .into_iter()
+        .filter_map(|(pod, document)| Some((Some(pod), Look::of(&document.ok()?, now))));
+    Ok((looks.collect(), code))
 }
 
 /// What routes did between two looks, the busiest first.
@@ -90,6 +119,34 @@ enum Row<'a> {
 }
 
 impl Activity {
+    /// Returns what the routes of all proxies did between two looks at each.
+    fn between(before: &Looks, now: &Looks) -> Self {
+        let (mut requests, mut connections) = (Vec::new(), Vec::new());
+        for (pod, now) in now {
+            // A pod that has just been added has no earlier look.
+            let Some(before) = before.get(pod) else {
+                continue;
+            };
+            let activity = now.since(before);
+            let of_requests = activity.requests.into_iter();
+            requests.extend(of_requests.map(|it| Requests {
+                pod: pod.clone(),
+                ..it
+            }));
+            let of_connections = activity.connections.into_iter();
+            connections.extend(of_connections.map(|it| Connections {
+                pod: pod.clone(),
+                ..it
+            }));
+        }
+        sort(&mut requests);
+        connections::sort(&mut connections);
+        Self {
+            requests,
+            connections,
+        }
+    }
+
     fn rows(&self) -> Vec<Row<'_>> {
         let connections = self.connections.iter().map(Row::Connections);
         let requests = self.requests.iter().map(Row::Requests);
@@ -113,6 +170,9 @@ impl fmt::Display for Activity {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Requests {
+    /// The pod, if it is one of a Gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<String>,
     route: String,
     requests_per_second: f64,
     /// Share of 5xx, from 0 to 1.
@@ -141,11 +201,6 @@ struct Counters {
 }
 
 impl Look {
-    fn at(args: &Args) -> anyhow::Result<Self> {
-        let document = admin_client::document(&args.proxy, "routes")?;
-        Ok(Self::of(&document, Instant::now()))
-    }
-
     fn of(document: &Value, time: Instant) -> Self {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let bounds = list(&document["durationBounds"]);
@@ -206,6 +261,7 @@ impl Look {
                 .map(|(now, before)| now.saturating_sub(*before))
                 .collect();
             Requests {
+                pod: None,
                 route: route.clone(),
                 requests_per_second: all as f64 / seconds,
                 errors: failed as f64 / all.max(1) as f64,
@@ -215,12 +271,7 @@ impl Look {
             }
         };
         let mut routes: Vec<_> = self.routes.iter().map(activity).collect();
-        routes.sort_by(|one, other| {
-            let by_rate = other
-                .requests_per_second
-                .total_cmp(&one.requests_per_second);
-            by_rate.then_with(|| one.route.cmp(&other.route))
-        });
+        sort(&mut routes);
         Activity {
             requests: routes,
             connections: self.forwarded_since(before, seconds),
@@ -239,27 +290,35 @@ impl Look {
     }
 }
 
+/// Sorts the busiest routes first.
+fn sort(routes: &mut [Requests]) {
+    routes.sort_by(|one, other| {
+        let by_rate = other
+            .requests_per_second
+            .total_cmp(&one.requests_per_second);
+        by_rate.then_with(|| (&one.route, &one.pod).cmp(&(&other.route, &other.pod)))
+    });
+}
+
 fn table(routes: &[Requests]) -> Table {
+    let columns = ["ROUTE", "REQUESTS/S", "5XX", "P50", "P99", "IN FLIGHT"];
+    of_pods(&columns, routes.iter().map(row).collect())
+}
+
+/// The cells of a route, with its pod.
+fn row(it: &Requests) -> (Option<&str>, Vec<String>) {
     let milliseconds = |seconds: Option<f64>| {
         seconds.map_or("-".to_owned(), |seconds| format!("{:.1} ms", seconds * 1e3))
     };
-    let row = |it: &Requests| {
-        vec![
-            it.route.clone(),
-            format!("{:.1}", it.requests_per_second),
-            format!("{:.2}%", it.errors * 100.0),
-            milliseconds(it.p50),
-            milliseconds(it.p99),
-            it.in_flight.to_string(),
-        ]
-    };
-    let columns = header(&["ROUTE", "REQUESTS/S", "5XX", "P50", "P99", "IN FLIGHT"]);
-    Table(
-        [columns]
-            .into_iter()
-            .chain(routes.iter().map(row))
-            .collect(),
-    )
+    let cells = vec![
+        it.route.clone(),
+        format!("{:.1}", it.requests_per_second),
+        format!("{:.2}%", it.errors * 100.0),
+        milliseconds(it.p50),
+        milliseconds(it.p99),
+        it.in_flight.to_string(),
+    ];
+    (it.pod.as_deref(), cells)
 }
 
 #[cfg(test)]
@@ -284,6 +343,7 @@ mod tests {
         let now = look(start + Duration::from_secs(2), 120, 51, [100, 20, 0]);
         let activity = now.since(&before);
         let expected = Requests {
+            pod: None,
             route: "HTTPRoute a/b".to_owned(),
             requests_per_second: 10.0,
             errors: 0.05,
@@ -297,6 +357,32 @@ ROUTE          REQUESTS/S  5XX    P50      P99      IN FLIGHT
 HTTPRoute a/b  10.0        5.00%  15.0 ms  19.9 ms  1
 ";
         assert_eq!(activity.to_string(), expected);
+    }
+
+    #[test]
+    fn each_pod_has_a_row_with_the_busiest_first() {
+        let start = Instant::now();
+        let pod = |name: &str| Some(name.to_owned());
+        let before = Looks::from([
+            (pod("edge-1"), look(start, 100, 50, [100, 0, 0])),
+            (pod("edge-2"), look(start, 100, 50, [100, 0, 0])),
+        ]);
+        let now = start + Duration::from_secs(2);
+        let now = Looks::from([
+            (pod("edge-1"), look(now, 120, 50, [100, 20, 0])),
+            (pod("edge-2"), look(now, 140, 50, [100, 40, 0])),
+            // Has just been added.
+            (pod("edge-3"), look(now, 10, 0, [10, 0, 0])),
+        ]);
+        let activity = Activity::between(&before, &now);
+        let expected = "\
+POD     ROUTE          REQUESTS/S  5XX    P50      P99      IN FLIGHT
+edge-2  HTTPRoute a/b  20.0        0.00%  15.0 ms  19.9 ms  1
+edge-1  HTTPRoute a/b  10.0        0.00%  15.0 ms  19.9 ms  1
+";
+        assert_eq!(activity.to_string(), expected);
+        let rows = serde_json::to_value(activity.rows()).unwrap();
+        assert_eq!(rows[1]["pod"], "edge-1");
     }
 
     #[test]

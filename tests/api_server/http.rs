@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use socket2::SockRef;
 
-use super::{Api, Fault, KINDS, Kind, Request, State, StoredState};
+use super::{Api, Fault, KINDS, Kind, Request, State, StoredState, port_forward};
 
 /// Maximum duration of a test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -128,6 +128,7 @@ impl Api {
                 .is_some_and(|it| it.contains("as=PartialObjectMetadata")),
         });
         let page = state.texts.get(target).cloned();
+        let forward = state.forwards.get(target).copied();
         let accepted = state.token.as_ref();
         let is_welcome = accepted.is_none_or(|accepted| Some(accepted) == token.as_ref());
         let is_silenced = token.is_some_and(|token| state.silenced.contains(&token));
@@ -157,6 +158,9 @@ impl Api {
             Some(Fault::Slow(delay)) => thread::sleep(delay),
             Some(fault) => return fail_at(socket, fault),
             None => {}
+        }
+        if let Some(to) = forward {
+            return port_forward::serve(socket, head, to);
         }
         if let Some(page) = page {
             return respond_with(socket, 200, "text/plain", &page);
@@ -344,7 +348,7 @@ fn token(head: &str) -> Option<String> {
     Some(value.strip_prefix("Bearer ")?.to_owned())
 }
 
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = head.lines().filter_map(|line| line.split_once(": "));
     lines.find_map(|(one, value)| one.eq_ignore_ascii_case(name).then_some(value))
 }

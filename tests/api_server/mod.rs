@@ -9,6 +9,7 @@
 mod apply;
 mod http;
 mod kinds;
+mod port_forward;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +84,8 @@ struct State {
     refused_managers: BTreeSet<String>,
     /// Texts by path, such as what the proxy of a pod returns.
     texts: BTreeMap<String, String>,
+    /// What listens in pods, by the path that asks for their port.
+    forwards: BTreeMap<String, SocketAddr>,
     /// Results of TokenReviews.
     reviews: BTreeMap<String, Value>,
     /// Kinds that the server does not serve.
@@ -303,6 +306,12 @@ impl Api {
     /// Serves a text at a path. Until then, the path has its previous text.
     pub(crate) fn serve_text(&self, path: &str, text: String) {
         self.change(|state| state.texts.insert(path.to_owned(), text));
+    }
+
+    /// Forwards connections to the admin port of a pod. Until then, the pod does not run.
+    pub(crate) fn forward(&self, namespace: &str, pod: &str, to: SocketAddr) {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports=19000");
+        self.change(|state| state.forwards.insert(path, to));
     }
 
     /// Waits until an object matches.

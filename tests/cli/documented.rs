@@ -124,13 +124,17 @@ fn all_are_understood() {
 fn answerable(mut words: Vec<String>, admin: &str) -> Option<(Vec<String>, i32)> {
     let has = |words: &[String], flag: &str| words.iter().position(|it| it == flag);
     let of_admin = has(&words, "--admin");
+    // Asks pods in a cluster.
+    if has(&words, "-n").is_some() {
+        return None;
+    }
     let is_folder = || (words.get(1)).is_some_and(|it| Path::new(ROOT).join(it).exists());
     let mut code = 0;
     let name = words[0].clone();
     match &*name {
         "check" | "explain" if is_folder() => return Some((words, code)),
         // Of a configuration that has problems, and no rule for the request.
-        "status" if has(&words, "-n").is_none() => code = 1,
+        "status" => code = 1,
         "explain" if of_admin.is_some() => code = 1,
         "config" | "log-level" | "top" => {}
         _ => return None,

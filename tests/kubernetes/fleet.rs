@@ -9,7 +9,7 @@ use crate::api::Api;
 use crate::once::{kubeconfig, run, text};
 
 /// Adds a pod of a Gateway that the controller has created.
-fn pod(api: &Api, name: &str, gateway: &str) {
+pub(crate) fn pod(api: &Api, name: &str, gateway: &str) {
     api.apply(&format!(
         "
 apiVersion: v1
@@ -89,7 +89,7 @@ fn gateway_without_pods_is_named() {
 }
 
 /// A program that is killed when the test ends.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {

@@ -24,11 +24,13 @@
 //! | the Pods of a ReleaseBackend cannot be listed | `pods` |
 //! | kinds that are not served or forbidden, and pages that expire, for commands that list once | `once` |
 //! | pods of a Gateway that are stale or do not run, for `portcullis status` | `fleet` |
+//! | pods of a Gateway whose port is forwarded, refused or not listened on, for `config`, `explain`, `tap` and `top` | `asked_pods` |
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[path = "../api_server/mod.rs"]
 mod api;
+mod asked_pods;
 mod backend_kinds;
 mod credentials;
 mod events;

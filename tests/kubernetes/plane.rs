@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command};
 
 use serde_json::{Value, json};
@@ -93,6 +93,11 @@ spec:
         location
             .or_else(|| head.split(' ').nth(1))
             .map(str::to_owned)
+    }
+
+    /// Returns its admin address.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.admin).into()
     }
 
     pub(crate) fn is_ready(&self) -> bool {

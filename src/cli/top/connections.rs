@@ -3,12 +3,15 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cli::table::{Table, bytes, header};
+use crate::cli::table::{Table, bytes, of_pods};
 
 /// What a route forwarded between two looks.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Connections {
+    /// The pod, if it is one of a Gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pod: Option<String>,
     pub(super) route: String,
     pub(super) new_per_second: f64,
     pub(super) failed_per_second: f64,
@@ -45,6 +48,7 @@ impl Counters {
         // Counters begin again when a route is replaced.
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         Connections {
+            pod: None,
             route: route.to_owned(),
             new_per_second: rate(self.total, before.total),
             failed_per_second: rate(self.failed, before.failed),
@@ -62,26 +66,24 @@ pub(super) fn sort(routes: &mut [Connections]) {
         let by_new = other.new_per_second.total_cmp(&one.new_per_second);
         by_new
             .then_with(|| bytes(other).total_cmp(&bytes(one)))
-            .then_with(|| one.route.cmp(&other.route))
+            .then_with(|| (&one.route, &one.pod).cmp(&(&other.route, &other.pod)))
     });
 }
 
 pub(super) fn table(routes: &[Connections]) -> Table {
-    let row = |it: &Connections| {
-        vec![
-            it.route.clone(),
-            format!("{:.1}", it.new_per_second),
-            format!("{:.1}", it.failed_per_second),
-            bytes(it.bytes_received_per_second),
-            bytes(it.bytes_sent_per_second),
-            it.open.to_string(),
-        ]
-    };
-    let columns = header(&["ROUTE", "NEW/S", "FAILED/S", "RECEIVED/S", "SENT/S", "OPEN"]);
-    Table(
-        [columns]
-            .into_iter()
-            .chain(routes.iter().map(row))
-            .collect(),
-    )
+    let columns = ["ROUTE", "NEW/S", "FAILED/S", "RECEIVED/S", "SENT/S", "OPEN"];
+    of_pods(&columns, routes.iter().map(row).collect())
+}
+
+/// The cells of a route, with its pod.
+fn row(it: &Connections) -> (Option<&str>, Vec<String>) {
+    let cells = vec![
+        it.route.clone(),
+        format!("{:.1}", it.new_per_second),
+        format!("{:.1}", it.failed_per_second),
+        bytes(it.bytes_received_per_second),
+        bytes(it.bytes_sent_per_second),
+        it.open.to_string(),
+    ];
+    (it.pod.as_deref(), cells)
 }
