@@ -1,4 +1,4 @@
-//! `portcullis status` of all pods of a Gateway: a row for each, from its metrics.
+//! `portcullis status` of all pods of a Gateway: a row for each, from its metrics, and their problems.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::admin_client::runtime;
-use super::gateway::GatewayFlags;
+use super::gateway::{self, GatewayFlags, Responses};
 use super::output::{self, OutputFormat};
+use super::problem::described;
 use super::table::{Table, header};
 
 /// Time between two looks with --watch.
@@ -26,6 +28,9 @@ pub struct FleetFlags {
     /// Show the pods again every two seconds, until a signal
     #[arg(long, requires = "gateway")]
     watch: bool,
+    /// Name each problem after the pods that have it, with what to do, as for one proxy
+    #[arg(long, requires = "gateway")]
+    problems: bool,
 }
 
 impl FleetFlags {
@@ -47,7 +52,10 @@ async fn show(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCo
     let gateway = flags.gateway.client().await?;
     loop {
         let pages = gateway.metrics().await?;
-        let fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
+        let mut fleet = Fleet::new(gateway.namespace().to_owned(), pages, Timestamp::now());
+        if flags.problems {
+            fleet.describe(gateway::documents(&gateway, "problems").await?);
+        }
         print(&fleet, format, flags.watch)?;
         if !flags.watch {
             return Ok(ExitCode::from(u8::from(!fleet.is_well())));
@@ -76,6 +84,9 @@ fn print(fleet: &Fleet, format: OutputFormat, is_watch: bool) -> io::Result<()> 
 struct Fleet {
     namespace: String,
     pods: Vec<PodStatus>,
+    /// Whether the pods were asked what their problems are.
+    #[serde(skip)]
+    is_described: bool,
 }
 
 /// What the metrics of a pod say. What they do not have is `None`.
@@ -91,6 +102,9 @@ struct PodStatus {
     connections: Option<u64>,
     /// The kinds of problems, those with the most effect on requests first.
     problems: Vec<ProblemCount>,
+    /// What they are, if the pod was asked and has responded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    descriptions: Option<Vec<Value>>,
     /// Why there are no metrics.
     error: Option<String>,
 }
@@ -119,7 +133,38 @@ impl Fleet {
         Self {
             namespace,
             pods: pods.collect(),
+            is_described: false,
         }
+    }
+
+    /// Adds what the problems are. Says on standard error which pods have metrics and do not tell.
+    fn describe(&mut self, documents: Responses<Value>) {
+        self.is_described = true;
+        for (pod, document) in documents {
+            let mut pods = self.pods.iter_mut();
+            let Some(status) = pods.find(|status| status.name == pod) else {
+                continue;
+            };
+            match document {
+                Ok(document) => status.descriptions = document["problems"].as_array().cloned(),
+                Err(error) if status.error.is_none() => gateway::say(&pod, &error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Each problem once, with the pods that have it. Those of a pod are in its order.
+    fn descriptions(&self) -> Vec<(String, Vec<&str>)> {
+        let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+        for pod in &self.pods {
+            for problem in pod.descriptions.iter().flatten().map(described) {
+                match found.iter_mut().find(|(other, _)| *other == problem) {
+                    Some((_, pods)) => pods.push(&pod.name),
+                    None => found.push((problem, vec![pod.name.as_str()])),
+                }
+            }
+        }
+        found
     }
 
     fn is_well(&self) -> bool {
@@ -149,6 +194,7 @@ impl PodStatus {
             lag_seconds: contact.map(lag),
             connections: number(page, "portcullis_connections_open"),
             problems: problems.collect(),
+            descriptions: None,
             error: None,
         }
     }
@@ -212,20 +258,20 @@ impl fmt::Display for Fleet {
             "{}",
             Table(rows.chain(self.pods.iter().map(row)).collect())
         )?;
-        let with_problems = self.pods.iter().find(|pod| !pod.problems.is_empty());
-        let Some(PodStatus { name, .. }) = with_problems else {
-            return Ok(());
-        };
-        let namespace = &self.namespace;
-        writeln!(
-            f,
-            "causes and remedies: kubectl exec -n {namespace} {name} -- /portcullis status"
-        )
+        for (problem, pods) in self.descriptions() {
+            writeln!(f, "{}: {problem}", pods.join(", "))?;
+        }
+        if !self.is_described && self.pods.iter().any(|pod| !pod.problems.is_empty()) {
+            writeln!(f, "causes and remedies: the same command with --problems")?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const PAGE: &str = "\
@@ -259,10 +305,26 @@ POD     VERSION  REVISION  LAG   CONNECTIONS  PROBLEMS
 edge-1  0.2.0    7         0 s   12           none
 edge-2  0.2.0    7         42 s  12           controller 1, failing 2
 edge-3  -        -         -     -            NOT read: status 503
-causes and remedies: kubectl exec -n infra edge-2 -- /portcullis status
+causes and remedies: the same command with --problems
 ";
         assert_eq!(fleet.to_string(), expected);
         assert!(!fleet.is_well());
+        let problem = |object: &str, since: &str| json!({"object": object, "message": "is lost", "since": since});
+        let mut described = fleet;
+        described.describe(vec![
+            ("edge-1".to_owned(), Ok(json!({"problems": []}))),
+            (
+                "edge-2".to_owned(),
+                Ok(json!({"problems": [problem("a", "1"), problem("b", "1")]})),
+            ),
+            (
+                "edge-3".to_owned(),
+                Ok(json!({"problems": [problem("a", "2")]})),
+            ),
+        ]);
+        let described = described.to_string();
+        let lines: Vec<_> = described.lines().skip(4).collect();
+        assert_eq!(lines, ["edge-2, edge-3: a: is lost", "edge-2: b: is lost"]);
         let one = vec![("edge-1".to_owned(), Ok(well))];
         assert!(Fleet::new("infra".to_owned(), one, now).is_well());
     }

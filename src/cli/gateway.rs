@@ -111,16 +111,7 @@ impl Pods {
     /// # Errors
     /// When the API server does not list the pods, or there is none.
     pub(super) fn documents(&self, name: &str) -> anyhow::Result<Responses<Value>> {
-        let pages = self.pages(&format!("/api/v1/{name}"))?.into_iter();
-        let document = |page: Page| match page.status {
-            StatusCode::OK => {
-                serde_json::from_str::<Value>(&page.body).context("its response is not JSON")
-            }
-            status => bail!("status {}: {}", status.as_u16(), page.body.trim()),
-        };
-        Ok(pages
-            .map(|(pod, page)| (pod, page.and_then(document)))
-            .collect())
+        self.runtime.block_on(documents(&self.gateway, name))
     }
 
     /// Awaits what is done with the Gateway.
@@ -174,6 +165,27 @@ pub(super) async fn request(
         Some(fault) => anyhow!("{fault}"),
         None => error,
     })
+}
+
+/// Gets a document of `/api/v1/` of each pod of a Gateway. `name` includes the query. Those of some may fail.
+///
+/// # Errors
+/// When the API server does not list the pods, or there is none.
+pub(super) async fn documents(
+    gateway: &GatewayClient,
+    name: &str,
+) -> anyhow::Result<Responses<Value>> {
+    let pages = pages(gateway, &format!("/api/v1/{name}")).await?;
+    let document = |page: Page| match page.status {
+        StatusCode::OK => {
+            serde_json::from_str::<Value>(&page.body).context("its response is not JSON")
+        }
+        status => bail!("status {}: {}", status.as_u16(), page.body.trim()),
+    };
+    let pages = pages.into_iter();
+    Ok(pages
+        .map(|(pod, page)| (pod, page.and_then(document)))
+        .collect())
 }
 
 async fn pages(gateway: &GatewayClient, path: &str) -> anyhow::Result<Responses<Page>> {

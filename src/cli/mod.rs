@@ -20,6 +20,7 @@ pub mod objects;
 pub mod output;
 mod pods;
 mod port_forward;
+mod problem;
 pub mod quickstart;
 pub mod run;
 pub mod shift;

@@ -1,7 +1,6 @@
 //! `portcullis status`: whether a running proxy works, and what is wrong.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use super::admin_client::{self, AdminFlags};
 use super::fleet::{self, FleetFlags};
 use super::output::{self, OutputFlag, OutputFormat};
-use crate::provider::FileLocation;
+use super::problem::line;
 
 /// Show whether a running proxy works, and what is wrong
 #[derive(clap::Args, Debug)]
@@ -20,6 +19,7 @@ Examples:
   portcullis status --readiness
   portcullis status -n infra gateway/edge
   portcullis status -n infra gateway/edge --watch
+  portcullis status -n infra gateway/edge --problems
 
 Shows readiness, the configuration in service and every problem with what to do, those with the most effect on requests first:
 a controller or API server that is away, ports that are not bound, overload, certificates that expire soon, are not yet valid or
@@ -30,6 +30,8 @@ no request. What may make the requests of a rule fail comes before these failure
 Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 With gateway/NAME, shows a row for each pod of a Gateway that the controller has created: version, revision of the controller,
 for how long it has had no controller, connections, and problems by kind. That takes the rights to list pods and to get pods/proxy.
+With --problems, also names each problem once, after the pods that have it. That takes the rights to get and create
+pods/portforward, too.
 Exit codes: 0 if the proxy is ready and nothing is wrong, or with --readiness if it is ready, 1 otherwise, 2 for wrong usage,
 3 if it cannot be reached.")]
 pub struct Args {
@@ -117,27 +119,6 @@ fn text(status: &Value) -> String {
         text.push_str(&format!("  {}\n", line(problem)));
     }
     text
-}
-
-/// Returns a problem as a line: where it is, if that is in a file, its object, what is wrong, and since when.
-fn line(problem: &Value) -> String {
-    let of = |name: &str| problem[name].as_str();
-    let number = |name: &str| problem[name].as_u64().unwrap_or_default() as usize;
-    let location = of("file").map(|file| FileLocation {
-        file: Path::new(file).into(),
-        document: number("document"),
-        line: number("line"),
-    });
-    // Of a file without a readable object, the object is the file.
-    let object = of("object").filter(|object| Some(*object) != of("file"));
-    let location = location.map(|it| it.to_string());
-    let message = of("message").unwrap_or_default();
-    let parts = [location.as_deref(), object, Some(message)];
-    let text = parts.into_iter().flatten().collect::<Vec<_>>().join(": ");
-    match of("since") {
-        Some(since) => format!("{text} (since {since})"),
-        None => text,
-    }
 }
 
 #[cfg(test)]

@@ -101,6 +101,39 @@ fn pods_that_explain_alike_are_shown_once() {
 }
 
 #[test]
+fn status_names_each_problem_after_its_pods() {
+    let (api, _plane) = cluster();
+    let lost = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: lost, namespace: default}
+spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: absent, port: 80}]}]}
+";
+    api.apply(lost);
+    let metrics = "portcullis_problems{kind=\"object\"} 1\n# EOF\n";
+    for name in ["edge-1", "edge-2"] {
+        let path = format!("/api/v1/namespaces/infra/pods/{name}:19000/proxy/metrics");
+        api.serve_text(&path, metrics.to_owned());
+    }
+    let status = [&["status", "--problems"][..], &EDGE].concat();
+    let problem = "\nedge-1, edge-2: HTTPRoute default/lost: ";
+    // The data plane has yet to see the route.
+    eventually(
+        || ask(&api, &status),
+        |(_, printed, _)| printed.contains(problem),
+    );
+    let (code, printed, errors) = ask(&api, &[&status[..], &["-o", "json"]].concat());
+    assert_eq!(code, Some(1), "{errors}");
+    let document: Value = serde_json::from_str(&printed).unwrap();
+    let descriptions = document["pods"][0]["descriptions"].as_array().unwrap();
+    let mut objects = descriptions.iter().map(|it| &it["object"]);
+    assert!(
+        objects.any(|it| it == "HTTPRoute default/lost"),
+        "{document}"
+    );
+}
+
+#[test]
 fn pods_that_cannot_be_asked_are_named() {
     let (api, _plane) = cluster();
     pod(&api, "edge-3", "edge");

@@ -67,7 +67,7 @@ fn pods_of_a_gateway_have_a_row_each() {
     assert_eq!(stale["problems"], json!([{"kind": "failing", "count": 2}]));
     assert!(stale["lagSeconds"].as_u64() > Some(1000), "{document}");
     let printed = run(&api, &EDGE);
-    let remedy = "kubectl exec -n infra edge-2 -- /portcullis status";
+    let remedy = "the same command with --problems";
     assert!(text(&printed.stdout).contains(remedy), "{printed:?}");
 
     metrics(&api, "edge-2", 7, (1, 0));
