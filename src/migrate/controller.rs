@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::model::{Ingress, Source};
+use super::header_changes::HeaderChanges;
+use super::model::{Ingress, Name, Source};
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
 use super::report::{Outcome, Report};
 use super::settings::Settings;
-use super::snippets::{self, HeaderChanges};
+use super::snippets;
 use super::values::{Values, cidrs, elements, flag, seconds, size};
 
 /// The settings.
@@ -27,7 +28,7 @@ pub(super) struct Controller {
     pub(super) deny: Vec<String>,
     /// Whether every request is refused, since a list of addresses or of headers, or a snippet, cannot be converted.
     pub(super) closed: bool,
-    /// Headers that backends must not take from clients, since a snippet sets or removes them.
+    /// Headers that backends must not take from clients, since `proxy-set-headers` or a snippet sets or removes them.
     pub(super) request: HeaderChanges,
     /// URL of the authorization server of Ingresses without one of their own.
     global_auth: Option<String>,
@@ -148,6 +149,7 @@ impl Controller {
         controller.read_limits(&mut reading);
         controller.read_addresses(&mut reading);
         controller.read_restrictions(&mut reading);
+        controller.read_request_headers(source, &mut reading);
         controller.read_client(&mut reading);
         report_others(&mut reading);
         controller
@@ -260,6 +262,39 @@ impl Controller {
                 reading.say(key, NotPossible, text);
             }
         }
+    }
+
+    /// Reads the headers that backends get from a ConfigMap.
+    fn read_request_headers(&mut self, source: &Source, reading: &mut Reading<'_>) {
+        let key = "proxy-set-headers";
+        let Some(text) = reading.text(key) else {
+            return;
+        };
+        let map = Name::parse(text, "");
+        let Some(headers) = source.config_maps.get(&map) else {
+            // Backends may trust any of them.
+            self.closed = true;
+            let text = format!(
+                "ConfigMap {text} is not in the input, so that all routes refuse all requests (403): add it, and migrate again"
+            );
+            reading.say(key, NotPossible, text);
+            return;
+        };
+        let snippet = snippets::of_request_headers(headers);
+        match snippet.refused.is_empty() {
+            true => {
+                let text = "request header filters of all routes";
+                reading.say(key, Converted, text);
+            }
+            false => {
+                let names = snippet.refused.join(", ");
+                let text = format!(
+                    "filters cannot set {names} to these values, so that backends do not get those of nginx"
+                );
+                reading.say(key, NotPossible, text);
+            }
+        }
+        self.request.extend(snippet.request);
     }
 
     /// Reports whether requests of an Ingress need the permission of `global-auth-url`. A server of its own takes its place.

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::header_changes::{HeaderChanges, Room};
 use super::model::{Ingress, Name, Port};
 use super::paths::is_path;
 use super::read::{is_dns_name, is_hostname};
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
-use super::snippets::{self, HeaderChanges, Snippet};
+use super::snippets::{self, Snippet};
 use super::values::Values;
 use super::work::Work;
 
@@ -41,10 +42,7 @@ impl Features {
         };
         features.read_snippets(work, ingress);
         features.read_headers(work, ingress);
-        if features.request.truncate() | features.response.truncate() {
-            let text = "a filter changes up to 16 headers: the others are left out";
-            work.say(ingress, "headers", NotPossible, text);
-        }
+        features.fit_filters(work, ingress);
         features.cors = super::cors::filter(work, ingress);
         features.read_mirror(work, ingress);
         features.read_redirects(work, ingress);
@@ -113,7 +111,7 @@ impl Features {
         }
         // ingress-nginx verifies it, and does not forward it.
         if values.text("auth-type") == Some("basic") {
-            self.request.remove.push("Authorization".to_owned());
+            self.request.remove.insert(0, "Authorization".to_owned());
         }
         if let Some(reference) = values.text("custom-headers") {
             let map = Name::parse(reference, &ingress.name.namespace);
@@ -162,6 +160,23 @@ impl Features {
                 }
             }
         }
+    }
+
+    /// Leaves out what filters have no room for. What a client says of a header that ingress-nginx sets or removes reaches no
+    /// backend.
+    fn fit_filters(&mut self, work: &mut Work<'_>, ingress: &Ingress) {
+        let room = self.request.fit_requests();
+        let text = match room.max(self.response.fit_responses()) {
+            Room::Enough => return,
+            Room::Short => {
+                "a filter sets up to 16 headers, and removes as many: the others are left out of responses, and removed from requests"
+            }
+            Room::Unprotected => {
+                self.closed = true;
+                "a filter removes up to 16 headers, and backends would take the others from clients, so that the routes refuse all requests (403): let the backends ignore some of them, or split the Ingress"
+            }
+        };
+        work.say(ingress, "headers", NotPossible, text);
     }
 
     fn read_mirror(&mut self, work: &mut Work<'_>, ingress: &Ingress) {

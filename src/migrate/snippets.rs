@@ -1,78 +1,9 @@
 //! Snippets of nginx configuration: those that only change headers become header changes, others are refused by name.
 
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
-/// Maximum number of headers that a filter sets, adds or removes.
-const MAX_CHANGES: usize = 16;
-
-/// What a snippet does to headers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct HeaderChanges {
-    pub(super) set: Vec<(String, String)>,
-    pub(super) add: Vec<(String, String)>,
-    pub(super) remove: Vec<String>,
-}
-
-impl HeaderChanges {
-    pub(super) fn is_empty(&self) -> bool {
-        self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
-    }
-
-    /// Sets a header. The last value counts.
-    pub(super) fn set(&mut self, name: &str, value: &str) {
-        self.set
-            .retain(|(other, _)| !other.eq_ignore_ascii_case(name));
-        self.set.push((name.to_owned(), value.to_owned()));
-    }
-
-    /// Appends the changes of another one.
-    pub(super) fn extend(&mut self, other: Self) {
-        for (name, value) in &other.set {
-            self.set(name, value);
-        }
-        self.add.extend(other.add);
-        self.remove.extend(other.remove);
-    }
-
-    /// Leaves out what a filter has no room for. Returns whether there was something.
-    pub(super) fn truncate(&mut self) -> bool {
-        let longest = self.set.len().max(self.add.len()).max(self.remove.len());
-        self.set.truncate(MAX_CHANGES);
-        self.add.truncate(MAX_CHANGES);
-        self.remove.truncate(MAX_CHANGES);
-        longest > MAX_CHANGES
-    }
-
-    /// Returns the settings of a filter. A header has one change: to set it is more than to add or remove it.
-    pub(super) fn filter(&self) -> Value {
-        let mut used: Vec<String> = Vec::new();
-        let mut is_new = |name: &str| {
-            let name = name.to_ascii_lowercase();
-            let is_new = !used.contains(&name);
-            used.push(name);
-            is_new
-        };
-        let mut entries = |list: &[(String, String)]| -> Vec<Value> {
-            let new = list.iter().filter(|(name, _)| is_new(name));
-            new.map(|(name, value)| json!({"name": name, "value": value}))
-                .collect()
-        };
-        let (set, add) = (entries(&self.set), entries(&self.add));
-        let removed = self.remove.iter().filter(|name| is_new(name));
-        let removed: Vec<_> = removed.collect();
-        let mut filter = json!({});
-        for (field, list) in [
-            ("set", json!(set)),
-            ("add", json!(add)),
-            ("remove", json!(removed)),
-        ] {
-            if list.as_array().is_some_and(|list| !list.is_empty()) {
-                filter[field] = list;
-            }
-        }
-        filter
-    }
-}
+use super::directives::{Directive, directives};
+use super::header_changes::HeaderChanges;
 
 /// What a snippet does.
 #[derive(Debug, Default)]
@@ -114,20 +45,32 @@ const HARMLESS: &[&str] = &[
     "access_log",
     "add_header",
     "add_trailer",
+    "aio",
     "brotli",
+    "charset",
+    "client_body_temp_path",
     "client_body_timeout",
+    "client_header_buffer_size",
+    "client_header_timeout",
     "client_max_body_size",
+    "default_type",
     "error_log",
     "etag",
     "expires",
-    "gzip_types",
     "grpc_read_timeout",
     "grpc_send_timeout",
+    "js_import",
+    "js_path",
+    "js_set",
+    "keepalive_requests",
     "keepalive_timeout",
-    "log_format",
+    "limit_rate",
+    "limit_rate_after",
+    "lua_shared_dict",
     "more_clear_headers",
     "more_set_headers",
     "more_set_input_headers",
+    "port_in_redirect",
     "proxy_connect_timeout",
     "proxy_cookie_domain",
     "proxy_cookie_flags",
@@ -135,19 +78,61 @@ const HARMLESS: &[&str] = &[
     "proxy_hide_header",
     "proxy_ignore_headers",
     "proxy_intercept_errors",
+    "proxy_max_temp_file_size",
     "proxy_next_upstream",
     "proxy_pass_header",
-    "proxy_pass_request_headers",
     "proxy_read_timeout",
     "proxy_send_timeout",
     "proxy_set_header",
+    "proxy_socket_keepalive",
+    "proxy_temp_path",
+    "reset_timedout_connection",
+    "resolver",
+    "resolver_timeout",
     "send_timeout",
+    "server_name_in_redirect",
     "server_tokens",
     "set",
     "set_real_ip_from",
+    "ssl_buffer_size",
+    "ssl_ciphers",
+    "ssl_prefer_server_ciphers",
+    "ssl_protocols",
     "sub_filter",
     "sub_filter_once",
     "sub_filter_types",
+    "uninitialized_variable_warn",
+];
+
+/// Beginnings of such directives. `limit_req_zone` counts requests, and only `limit_req` refuses some.
+const HARMLESS_PREFIXES: &[&str] = &[
+    "brotli_",
+    "geoip_",
+    "gzip_",
+    "limit_conn_",
+    "limit_req_",
+    "lingering_",
+    "log_",
+    "lua_package_",
+    "map_hash_",
+    "open_file_cache",
+    "proxy_cache_",
+    "proxy_headers_hash_",
+    "server_names_hash_",
+    "ssl_session_",
+    "types_hash_",
+    "variables_hash_",
+];
+
+/// Blocks of values and servers that refuse no requests. A directive that refuses some by these values is not in them.
+const HARMLESS_BLOCKS: &[&str] = &[
+    "charset_map",
+    "geo",
+    "geoip2",
+    "map",
+    "split_clients",
+    "types",
+    "upstream",
 ];
 
 /// Request headers that backends get without a setting, with these values of nginx.
@@ -182,18 +167,42 @@ pub(super) fn parse(text: &str) -> Snippet {
         snippet.may_restrict = true;
         return snippet;
     };
-    for Directive { words, is_block } in directives {
+    for Directive { words, depth } in directives {
         let Some((name, arguments)) = words.split_first() else {
             continue;
         };
-        if is_block || !convert(name, arguments, &mut snippet) {
+        if depth > 0 || !convert(name, arguments, &mut snippet) {
             if !snippet.refused.contains(name) {
                 snippet.refused.push(name.clone());
             }
-            snippet.may_restrict |= is_block || !HARMLESS.contains(&name.as_str());
+            snippet.may_restrict |= !is_harmless(name, depth);
         }
     }
     snippet
+}
+
+/// Parses headers that nginx sets for backends, by name.
+pub(super) fn of_request_headers(headers: &BTreeMap<String, String>) -> Snippet {
+    let mut snippet = Snippet::default();
+    for (name, value) in headers {
+        let arguments = [name.clone(), value.clone()];
+        if !convert("proxy_set_header", &arguments, &mut snippet) {
+            snippet.refused.push(name.clone());
+        }
+    }
+    snippet
+}
+
+/// Reports whether a directive refuses no requests. What is in blocks of a block is not known.
+fn is_harmless(name: &str, depth: usize) -> bool {
+    match depth {
+        0 => {
+            let mut prefixes = HARMLESS_PREFIXES.iter();
+            HARMLESS.contains(&name) || prefixes.any(|prefix| name.starts_with(prefix))
+        }
+        1 => HARMLESS_BLOCKS.contains(&name),
+        _ => false,
+    }
 }
 
 /// Converts a directive. Returns false if that is not possible.
@@ -246,7 +255,7 @@ fn convert(name: &str, arguments: &[String], snippet: &mut Snippet) -> bool {
         ("more_clear_headers", headers) => remove(&mut snippet.response, headers),
         ("more_clear_input_headers", headers) => remove(&mut snippet.request, headers),
         ("proxy_hide_header", [header]) => remove(&mut snippet.response, &[*header]),
-        ("server_tokens", ["off"]) => {
+        ("server_tokens", ["off"]) | ("proxy_pass_request_headers", ["on"]) => {
             snippet.defaults.push(name.to_owned());
             true
         }
@@ -341,96 +350,10 @@ pub(super) fn is_value(value: &str) -> bool {
                 .all(|word| !word.is_empty() && is_word(word)))
 }
 
-/// A directive.
-#[derive(Debug, Default)]
-struct Directive {
-    words: Vec<String>,
-    /// Whether it has directives of its own, which are not read.
-    is_block: bool,
-}
-
-/// Splits a text into directives. Fails if quotes or braces do not match.
-fn directives(text: &str) -> Result<Vec<Directive>, ()> {
-    let mut directives = Vec::new();
-    let mut current = Directive::default();
-    let mut word: Option<String> = None;
-    let mut depth = 0_usize;
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
-        match character {
-            '"' | '\'' if word.is_none() => {
-                let text = quoted(&mut characters, character)?;
-                current.words.push(text);
-            }
-            '#' if word.is_none() => while characters.next_if(|next| *next != '\n').is_some() {},
-            ';' | '{' | '}' | ' ' | '\t' | '\r' | '\n' => {
-                current.words.extend(word.take());
-                match character {
-                    '{' => {
-                        current.is_block = true;
-                        depth += 1;
-                    }
-                    '}' => {
-                        depth = depth.checked_sub(1).ok_or(())?;
-                        if depth == 0 {
-                            // The directive of the block, without those in it.
-                            current.words.truncate(1);
-                            directives.push(std::mem::take(&mut current));
-                        }
-                    }
-                    ';' if depth == 0 => directives.push(std::mem::take(&mut current)),
-                    _ => {}
-                }
-            }
-            '\\' => {
-                let word = word.get_or_insert_default();
-                word.push(character);
-                word.extend(characters.next());
-            }
-            // `${name}` is a variable, and no block.
-            '$' if characters.peek() == Some(&'{') => {
-                let word = word.get_or_insert_default();
-                word.push(character);
-                for next in characters.by_ref() {
-                    word.push(next);
-                    if next == '}' {
-                        break;
-                    }
-                }
-            }
-            other => word.get_or_insert_default().push(other),
-        }
-    }
-    current.words.extend(word);
-    match depth == 0 && current.words.is_empty() {
-        true => Ok(directives),
-        false => Err(()),
-    }
-}
-
-fn quoted(
-    characters: &mut std::iter::Peekable<std::str::Chars<'_>>,
-    quote: char,
-) -> Result<String, ()> {
-    let mut text = String::new();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' => {
-                let next = characters.next().ok_or(())?;
-                if next != quote && next != '\\' {
-                    text.push('\\');
-                }
-                text.push(next);
-            }
-            end if end == quote => return Ok(text),
-            other => text.push(other),
-        }
-    }
-    Err(())
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -530,6 +453,23 @@ mod tests {
             ),
             ("} deny all; {", "text that is no list of directives", true),
             ("deny all", "text that is no list of directives", true),
+            ("map $http_a $b { default 0; '}' 1; }", "map", false),
+            (
+                "upstream a { balancer_by_lua_block { error() } }",
+                "upstream",
+                true,
+            ),
+            (
+                "limit_req_zone $b zone=c:1m rate=1r/s;",
+                "limit_req_zone",
+                false,
+            ),
+            ("limit_req zone=c;", "limit_req", true),
+            (
+                "proxy_pass_request_headers off;",
+                "proxy_pass_request_headers",
+                true,
+            ),
         ] {
             let snippet = parse(text);
             assert_eq!(snippet.refused, [refused], "{text}");

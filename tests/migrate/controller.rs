@@ -8,8 +8,20 @@ use serde_json::{Value, json};
 use crate::hostile::{ROOT, annotation, ingress, is_closed};
 use crate::{migrated, name, settings};
 
+/// An `http-snippet` that only gives values to variables, counts and logs.
+const COUNTING: &str = "
+map $http_x_forwarded_proto $scheme_of_client { default $scheme; ~*^https$ https; }
+geo $remote_addr $is_office { default 0; 10.0.0.0/8 1; }
+limit_req_zone $binary_remote_addr zone=slow:10m rate=1r/s;
+limit_conn_zone $binary_remote_addr zone=few:10m;
+log_format short '$remote_addr \"$request\"';
+proxy_cache_path /tmp/cache keys_zone=cache:10m;
+upstream pages { server 10.0.0.1:8080; keepalive 16; }
+lua_shared_dict counts 1m;
+";
+
 /// Returns the ConfigMap of the controller with this data.
-fn controller(data: &[(&str, &str)]) -> String {
+pub(crate) fn controller(data: &[(&str, &str)]) -> String {
     let data: BTreeMap<_, _> = data.iter().copied().collect();
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: controller, namespace: ingress-nginx}}\ndata: {}\n",
@@ -18,12 +30,12 @@ fn controller(data: &[(&str, &str)]) -> String {
 }
 
 /// Returns an Ingress and the ConfigMap of the controller with this data.
-fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
+pub(crate) fn with_controller(annotations: &str, data: &[(&str, &str)]) -> String {
     format!("{}---\n{}", ingress(annotations, ROOT), controller(data))
 }
 
 /// Settings that name this ConfigMap.
-fn controller_settings() -> Settings {
+pub(crate) fn controller_settings() -> Settings {
     Settings {
         controller_config: Some(name("ingress-nginx/controller")),
         ..settings()
@@ -72,6 +84,17 @@ fn restrictions_of_the_controller_close_all_routes() {
         ),
         ("http-snippet", "deny 192.0.2.0/24;", "{}", true),
         ("http-snippet", "keepalive_timeout 65s;", "{}", false),
+        ("http-snippet", COUNTING, "{}", false),
+        ("http-snippet", "limit_req zone=slow;", "{}", true),
+        ("http-snippet", "auth_basic users;", "{}", true),
+        ("http-snippet", "modsecurity on;", "{}", true),
+        (
+            "http-snippet",
+            "map $a $b { default 1; } deny all;",
+            "{}",
+            true,
+        ),
+        ("http-snippet", "include /etc/nginx/own.conf;", "{}", true),
     ] {
         let text = with_controller(annotations, &[(key, value)]);
         let migration = migrated(&text, &settings);

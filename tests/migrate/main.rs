@@ -20,6 +20,7 @@ mod hostile;
 #[path = "../proxy/origin.rs"]
 mod origin;
 mod requests;
+mod restrictions;
 #[allow(unused_imports, reason = "it re-exports what tests of the proxy need")]
 #[path = "../proxy/scene.rs"]
 mod scene;
