@@ -10,6 +10,7 @@ use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossi
 use super::report::{Outcome, Report};
 use super::settings::Settings;
 use super::snippets;
+use super::unread;
 use super::values::{Values, cidrs, elements, flag, seconds, size};
 
 /// The settings.
@@ -119,9 +120,8 @@ impl Controller {
         let name = settings.controller_config.as_ref();
         let data = name.and_then(|name| source.config_maps.get(name));
         let object = name.map_or_else(String::new, |name| format!("ConfigMap {name}"));
-        if name.is_some() && data.is_none() {
-            let text = "it is not in the input: add it, or leave out --controller-config";
-            report.add(object.clone(), "", NotPossible, text);
+        if data.is_none() {
+            unread::report(source, name, report);
         }
         let mut reading = Reading {
             data: data.unwrap_or(&none),

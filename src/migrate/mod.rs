@@ -29,6 +29,7 @@ mod rules;
 mod sessions;
 mod settings;
 mod snippets;
+mod unread;
 mod values;
 mod verify;
 mod work;

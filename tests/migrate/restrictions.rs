@@ -100,3 +100,34 @@ fn headers_that_the_controller_sets_are_not_those_of_clients() {
         assert_eq!(migration.report.needs_hand(), needs_hand, "{value}");
     }
 }
+
+#[test]
+fn restrictions_of_a_controller_that_is_not_read_are_named_once() {
+    let own = ingress("{}", ROOT);
+    let restricting = with_controller("{}", &[("global-auth-url", "http://auth.login.svc/")]);
+    let other = with_controller("{}", &[("server-snippet", ""), ("proxy-body-size", "8m")]);
+    let of_config_map = |migration: &Migration| {
+        let lines = migration.report.lines.iter();
+        let lines = lines.filter(|line| line.object == "ConfigMap ingress-nginx/controller");
+        lines
+            .map(|line| (line.outcome, line.text.clone()))
+            .collect::<Vec<_>>()
+    };
+    for (text, expected) in [(&own, false), (&restricting, true), (&other, false)] {
+        let migration = migrated(text, &settings());
+        let named = migration.report.notices.iter();
+        let named = named.filter(|notice| notice.contains("global-auth-url"));
+        assert_eq!(named.count(), 1, "{text}");
+        assert_eq!(of_config_map(&migration).len(), usize::from(expected));
+        assert_eq!(migration.report.needs_hand(), expected, "{text}");
+    }
+    let missing = migrated(&own, &controller_settings());
+    let lines = of_config_map(&missing);
+    let [(outcome, text)] = &*lines else {
+        panic!("{}", missing.report.text());
+    };
+    assert_eq!(*outcome, Outcome::NotPossible);
+    assert!(text.contains("not in the input") && text.contains("global-auth-url"));
+    let read = migrated(&restricting, &controller_settings());
+    assert_eq!(read.report.notices, Vec::<String>::new());
+}
