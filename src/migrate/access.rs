@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::auth_server;
+use super::firewall::{ENABLE, RULES};
 use super::grants::grant;
 use super::hosts::asks_for_certificates;
 use super::model::{Ingress, Name};
@@ -22,6 +23,7 @@ pub(super) fn sections(work: &mut Work<'_>, ingress: &Ingress, closed: bool) -> 
     closed |= !passwords(work, ingress, &mut sections);
     closed |= !servers(work, ingress, &mut sections);
     closed |= !certificates(work, ingress);
+    closed |= !firewall_rules(work, ingress);
     closed |= is_host_closed(work, ingress);
     satisfy(work, ingress, &sections);
     if closed {
@@ -196,6 +198,41 @@ fn certificates(work: &mut Work<'_>, ingress: &Ingress) -> bool {
         }
     }
     !is_on
+}
+
+/// Reports the web application firewall. Returns false if it may refuse requests.
+fn firewall_rules(work: &mut Work<'_>, ingress: &Ingress) -> bool {
+    let values = Values(ingress);
+    let is_restricted = work.controller.firewall.restricts(ingress);
+    if is_restricted {
+        let text = format!(
+            "there is no web application firewall, and this one may refuse requests: {CLOSED}. Put one before the Gateway, or behind it"
+        );
+        work.say(ingress, ENABLE, NotPossible, text);
+    }
+    for name in [
+        ENABLE,
+        "enable-owasp-core-rules",
+        RULES,
+        "modsecurity-transaction-id",
+    ] {
+        let Some(text) = values.text(name) else {
+            continue;
+        };
+        match super::annotations::find(name) {
+            Some(row) if text != "false" => {
+                // Each has one line.
+                if !work.report.has(&ingress.name, name) {
+                    work.say(ingress, name, NotPossible, row.text);
+                }
+            }
+            _ => {
+                let text = "there is no web application firewall";
+                work.say(ingress, name, DefaultAlready, text);
+            }
+        }
+    }
+    !is_restricted
 }
 
 /// Reports whether another Ingress restricts all paths of a host: nginx has certificates of clients and `server-snippet` for

@@ -42,6 +42,7 @@ pub fn find(name: &str) -> Option<&'static Annotation> {
 const STREAMS: &str = "responses are sent on as they arrive, with bounded memory";
 const TRACING: &str = "traces are configured for a Gateway by a TelemetryPolicy: docs/traces.md";
 const WAF: &str = "there is no web application firewall: put one before the Gateway, or behind it";
+const WAF_RULES: &str = "there is no web application firewall: put one before the Gateway, or behind it. With rules that may refuse requests (`SecRuleEngine On`), the routes refuse all requests (403)";
 const INFLUX: &str = "ingress-nginx has removed it; use the metrics of docs/metrics.md";
 const AUTH_CACHE: &str = "results of authorization servers are not stored";
 const AUTH_TLS: &str = "the routes refuse all requests (403): certificates of clients are required by spec.tls.frontend of the Gateway, for a port \
@@ -141,7 +142,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     by_value("mirror-host", ChangedMeaning, "copies have the host of the request"),
     by_value("mirror-request-body", DefaultAlready, "copies have the body"),
     by_value("mirror-target", Converted, "RequestMirror filter, for a Service of the namespace"),
-    by_value("modsecurity-snippet", NotPossible, WAF),
+    by_value("modsecurity-snippet", NotPossible, WAF_RULES),
     by_value("modsecurity-transaction-id", NotPossible, WAF),
     row("opentelemetry-operation-name", ChangedMeaning, TRACING),
     row("opentelemetry-trust-incoming-span", ChangedMeaning, TRACING),
@@ -191,7 +192,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     by_value("session-cookie-samesite", ChangedMeaning, "the cookie has SameSite=Lax"),
     by_value("session-cookie-secure", DefaultAlready, "the cookie has Secure over HTTPS"),
     row("ssl-ciphers", ChangedMeaning, "cipher suites are those of rustls, all with forward secrecy: ClientPolicy tls.cipherSuites selects some"),
-    by_value("ssl-passthrough", Converted, "TLSRoute, and a listener that passes TLS through"),
+    by_value("ssl-passthrough", Converted, "TLSRoute, and a listener that passes TLS through; with restrictions of the host, which do not hold for it, connections are refused"),
     row("ssl-prefer-server-ciphers", ChangedMeaning, "clients choose among the offered cipher suites"),
     by_value("ssl-redirect", Converted, "an HTTPRoute that redirects to HTTPS, or none with `false`"),
     row("stream-snippet", NotPossible, "use a TCPRoute or UDPRoute (docs/l4.md)"),

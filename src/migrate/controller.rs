@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::firewall::{self, Firewall};
 use super::header_changes::HeaderChanges;
 use super::model::{Ingress, Name, Source};
 use super::report::Outcome::{ChangedMeaning, Converted, DefaultAlready, NotPossible};
@@ -29,6 +30,7 @@ pub(super) struct Controller {
     pub(super) deny: Vec<String>,
     /// Whether every request is refused, since a list of addresses or of headers, or a snippet, cannot be converted.
     pub(super) closed: bool,
+    pub(super) firewall: Firewall,
     /// Headers that backends must not take from clients, since `proxy-set-headers` or a snippet sets or removes them.
     pub(super) request: HeaderChanges,
     /// URL of the authorization server of Ingresses without one of their own.
@@ -140,6 +142,7 @@ impl Controller {
             allow: Vec::new(),
             deny: Vec::new(),
             closed: false,
+            firewall: Firewall::default(),
             request: HeaderChanges::default(),
             global_auth: None,
             encodings: Vec::new(),
@@ -240,6 +243,10 @@ impl Controller {
     /// Reads what restricts access and is not converted.
     fn read_restrictions(&mut self, reading: &mut Reading<'_>) {
         self.global_auth = reading.text("global-auth-url").map(str::to_owned);
+        self.firewall = Firewall::new(
+            reading.text(firewall::ENABLE).and_then(flag),
+            reading.text(firewall::RULES),
+        );
         for key in ["http-snippet", "location-snippet", "server-snippet"] {
             let text = reading.text(key).unwrap_or_default();
             let snippet = snippets::parse(text);
@@ -295,6 +302,11 @@ impl Controller {
             }
         }
         self.request.extend(snippet.request);
+    }
+
+    /// Reports whether it restricts who may send requests to any path.
+    pub(super) fn restricts_all(&self) -> bool {
+        self.closed || !self.allow.is_empty() || !self.deny.is_empty()
     }
 
     /// Reports whether requests of an Ingress need the permission of `global-auth-url`. A server of its own takes its place.
@@ -412,6 +424,10 @@ fn report_others(reading: &mut Reading<'_>) {
             "http-snippet" | "main-snippet" | "server-snippet" | "location-snippet"
             | "stream-snippet" => {
                 reading.say(key, NotPossible, "there is no nginx configuration: look at what it does, and which policy does it");
+            }
+            firewall::ENABLE | firewall::RULES | "enable-owasp-modsecurity-crs" => {
+                let text = "there is no web application firewall: put one before the Gateway, or behind it. Routes for which it may refuse requests refuse all (403)";
+                reading.say(key, NotPossible, text);
             }
             "global-auth-url" | "global-auth-signin" => {
                 reading.say(

@@ -38,7 +38,7 @@ pub(super) struct Host {
     /// Ingresses that restrict all of its paths in ingress-nginx, which cannot be converted.
     restricting: Vec<Name>,
     /// Whether an Ingress restricts who may send requests to its paths.
-    is_restricted: bool,
+    pub(super) is_restricted: bool,
 }
 
 /// All hosts.
@@ -276,13 +276,15 @@ pub(super) fn is_grpc(ingress: &Ingress) -> bool {
     matches!(protocol.to_ascii_uppercase().as_str(), "GRPC" | "GRPCS")
 }
 
-/// Reports whether an Ingress restricts who may send requests. A snippet may do so, and the server of `global-auth-url` does.
-pub(super) fn is_restricted(ingress: &Ingress, controller: &Controller) -> bool {
+/// Reports whether an Ingress restricts who may send requests. A snippet or a firewall may do so, and the server of
+/// `global-auth-url` does.
+fn is_restricted(ingress: &Ingress, controller: &Controller) -> bool {
     let values = Values(ingress);
     let snippets = ["configuration-snippet", "server-snippet"].into_iter();
     let mut snippets = snippets.filter_map(|name| values.text(name));
     RESTRICTIONS.iter().any(|name| values.has(name))
         || controller.asks_global_server(ingress)
+        || controller.firewall.restricts(ingress)
         || snippets.any(|text| snippets::parse(text).may_restrict)
 }
 

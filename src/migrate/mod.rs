@@ -11,6 +11,7 @@ mod cors;
 mod directives;
 mod error_pages;
 mod features;
+mod firewall;
 mod grants;
 mod grpc;
 mod header_changes;

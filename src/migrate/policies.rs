@@ -217,26 +217,6 @@ fn report_buffers(work: &mut Work<'_>, ingress: &Ingress) {
             ),
         }
     }
-    for name in [
-        "enable-modsecurity",
-        "enable-owasp-core-rules",
-        "modsecurity-snippet",
-        "modsecurity-transaction-id",
-    ] {
-        let Some(text) = values.text(name) else {
-            continue;
-        };
-        let row = super::annotations::find(name);
-        match (text == "false", row) {
-            (false, Some(row)) => work.say(ingress, name, NotPossible, row.text),
-            _ => work.say(
-                ingress,
-                name,
-                DefaultAlready,
-                "there is no web application firewall",
-            ),
-        }
-    }
 }
 
 fn limit_sections(work: &mut Work<'_>, ingress: &Ingress) -> Map<String, Value> {

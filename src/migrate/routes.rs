@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::canary::Canaries;
 use super::features::Features;
 use super::grpc;
-use super::hosts::{Host, aliases, is_restricted, own_hosts};
+use super::hosts::{Host, aliases, own_hosts};
 use super::listeners::{Listeners, TlsParent};
 use super::model::{Backend, Ingress, Name, PathKind, PathRule};
 use super::output::File;
@@ -359,16 +359,17 @@ impl<'c> Routes<'c> {
             work.say(ingress, "ssl-passthrough", NotPossible, text);
             return;
         };
+        if host.is_restricted || work.controller.restricts_all() {
+            let text = "restrictions do not hold for TLS that is passed through, so that connections are refused. ingress-nginx passes it through with --enable-ssl-passthrough only: with that, write a TLSRoute; without it, leave out the annotation, and migrate again";
+            work.say(ingress, "ssl-passthrough", NotPossible, text);
+            return;
+        }
         work.say(
             ingress,
             "ssl-passthrough",
             Converted,
             "TLSRoute, and a listener that passes TLS through",
         );
-        if is_restricted(ingress, work.controller) {
-            let text = "restrictions of the Ingress do not hold for TLS that is passed through. ingress-nginx passes it through with --enable-ssl-passthrough only: without that, delete the TLSRoute, and serve the host with a certificate";
-            work.say(ingress, "ssl-passthrough", NotPossible, text);
-        }
         let parents = Parents {
             tls: self.listeners.get(name).cloned(),
             plain: false,

@@ -126,20 +126,6 @@ fn restrictions_of_a_host_close_the_routes_of_all_of_its_ingresses() {
 }
 
 #[test]
-fn restrictions_that_tls_passes_by_are_reported() {
-    let passed = "nginx.ingress.kubernetes.io/ssl-passthrough: 'true'";
-    let list = "nginx.ingress.kubernetes.io/whitelist-source-range: 10.0.0.0/8";
-    for (annotations, expected) in [
-        (format!("{{{passed}}}"), false),
-        (format!("{{{passed}, {list}}}"), true),
-    ] {
-        let migration = migrated(&ingress(&annotations, ROOT), &settings());
-        assert_eq!(migration.report.needs_hand(), expected, "{annotations}");
-        assert_eq!(migration.report.faults, Vec::<String>::new());
-    }
-}
-
-#[test]
 fn hosts_without_an_entry_of_tls_are_reported() {
     let rule = "  - host: b.example.com\n    http:\n      paths:\n      - ";
     let text = format!(

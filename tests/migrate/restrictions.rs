@@ -1,7 +1,9 @@
-//! What protects headers that backends trust: it is converted, or it closes the routes.
+//! What restricts access, annotation by annotation, and what protects headers that backends trust: it is converted, or it
+//! closes the routes. What is not read is named.
 
 use std::collections::BTreeMap;
 
+use portcullis::migrate::annotations::ANNOTATIONS;
 use portcullis::migrate::{Migration, Outcome};
 use serde_json::{Value, json};
 
@@ -12,7 +14,36 @@ use crate::{migrated, settings};
 /// Names without the prefix, and values.
 type Annotations<'a> = &'a [(&'a str, &'a str)];
 
+const SERVER: (&str, &str) = ("auth-url", "http://auth.login.svc/verify");
+const AUTHORITY: (&str, &str) = ("auth-tls-secret", "shop/ca");
 const USERS: (&str, &str) = ("auth-secret", "users");
+
+/// The annotations with which ingress-nginx refuses requests, with what they need for that.
+const RESTRICTING: &[Annotations<'static>] = &[
+    &[("allowlist-source-range", "10.0.0.0/8")],
+    &[("whitelist-source-range", "10.0.0.0/8")],
+    &[("denylist-source-range", "10.0.0.0/8")],
+    &[("auth-type", "basic"), USERS],
+    &[("auth-type", "digest"), USERS],
+    &[SERVER],
+    &[("auth-url", "https://login.example.com/")],
+    &[SERVER, ("auth-method", "POST")],
+    &[SERVER, ("auth-snippet", "proxy_set_header X-A b;")],
+    &[SERVER, ("auth-proxy-set-headers", "shop/headers")],
+    &[SERVER, ("enable-global-auth", "false")],
+    &[AUTHORITY],
+    &[AUTHORITY, ("auth-tls-verify-client", "optional")],
+    &[AUTHORITY, ("auth-tls-match-cn", "CN=shop")],
+    &[("configuration-snippet", "deny all;")],
+    &[("server-snippet", "deny all;")],
+    &[
+        ("enable-modsecurity", "true"),
+        ("modsecurity-snippet", "SecRuleEngine On"),
+    ],
+    &[("limit-connections", "5")],
+    &[("limit-rpm", "5")],
+    &[("limit-rps", "5")],
+];
 
 /// Returns annotations as YAML.
 fn yaml(annotations: Annotations<'_>) -> String {
@@ -26,6 +57,82 @@ fn request_headers(migration: &Migration) -> Value {
     let mut objects = migration.output.objects();
     let route = objects.find(|object| object["kind"] == "HTTPRoute");
     route.unwrap()["spec"]["rules"][0]["filters"][0]["requestHeaderModifier"].clone()
+}
+
+#[test]
+fn what_restricts_is_converted_or_closes_the_routes() {
+    for annotations in RESTRICTING {
+        let migration = migrated(&ingress(&yaml(annotations), ROOT), &settings());
+        let restricts = |object: &Value| {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            ["AccessPolicy", "RateLimitPolicy"].contains(&kind)
+                && object["spec"]["targetRefs"][0]["name"] == "web"
+        };
+        let mut objects = migration.output.objects();
+        assert!(objects.any(restricts), "{annotations:?}");
+        assert_eq!(
+            migration.report.faults,
+            Vec::<String>::new(),
+            "{annotations:?}"
+        );
+    }
+    let closing = ANNOTATIONS
+        .iter()
+        .filter(|row| row.text.contains("refuse all requests (403)"));
+    for row in closing {
+        let mut all = RESTRICTING.iter().copied().flatten();
+        assert!(all.any(|(name, _)| *name == row.name), "{}", row.name);
+    }
+}
+
+#[test]
+fn a_firewall_closes_the_routes_of_which_it_may_refuse_requests() {
+    let on = ("enable-modsecurity", "true");
+    let off = ("enable-modsecurity", "false");
+    let rules = ("modsecurity-snippet", "SecRuleEngine On");
+    let core = ("enable-owasp-core-rules", "true");
+    let cases: [(Annotations<'_>, Annotations<'_>, bool); 9] = [
+        (&[on, rules], &[], true),
+        (&[on, core], &[], false),
+        (&[rules], &[], false),
+        (&[], &[on, rules], true),
+        (&[rules], &[on], true),
+        (&[on], &[rules], false),
+        (&[off], &[on, rules], false),
+        (&[off, rules], &[on, rules], false),
+        (&[], &[rules], false),
+    ];
+    for (annotations, data, expected) in cases {
+        let text = with_controller(&yaml(annotations), data);
+        let migration = migrated(&text, &controller_settings());
+        let is_closed = is_closed(&migration, "web");
+        assert_eq!(is_closed, expected, "{annotations:?} {data:?}");
+    }
+}
+
+#[test]
+fn tls_is_not_passed_by_restrictions() {
+    let passed = ("ssl-passthrough", "true");
+    let addresses = ("whitelist-source-range", "10.0.0.0/8");
+    let cases: [(Annotations<'_>, Annotations<'_>, Annotations<'_>, bool); 5] = [
+        (&[passed], &[], &[], true),
+        (&[passed, addresses], &[], &[], false),
+        (&[passed], &[addresses], &[], false),
+        (&[passed], &[], &[("block-cidrs", "192.0.2.0/24")], false),
+        (&[passed], &[], &[("block-referers", "spam.example")], false),
+    ];
+    let path = ROOT.replace("path: /,", "path: /other,");
+    for (annotations, of_other, data, expected) in cases {
+        let other = ingress(&yaml(of_other), &path).replace("name: web\n", "name: other\n");
+        let text = format!("{}---\n{other}", with_controller(&yaml(annotations), data));
+        let migration = migrated(&text, &controller_settings());
+        let mut objects = migration.output.objects();
+        let is_passed = objects.any(|object| object["kind"] == "TLSRoute");
+        let place = format!("{annotations:?} {of_other:?} {data:?}");
+        assert_eq!(is_passed, expected, "{place}");
+        assert_eq!(migration.report.needs_hand(), !expected, "{place}");
+        assert_eq!(migration.report.faults, Vec::<String>::new(), "{place}");
+    }
 }
 
 /// Returns a snippet that sets so many headers for backends.
