@@ -72,7 +72,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     by_value("auth-proxy-set-headers", NotPossible, "authorization servers get headers of the request (external.http.allowedHeaders) and no others: the routes refuse all requests (403)"),
     by_value("auth-realm", Converted, "AccessPolicy basic.realm"),
     by_value("auth-request-redirect", ChangedMeaning, "X-Original-URL and X-Forwarded-Uri name the URL, and not X-Auth-Request-Redirect"),
-    by_value("auth-response-headers", Converted, "AccessPolicy external.http.allowedResponseHeaders"),
+    by_value("auth-response-headers", Converted, "AccessPolicy external.http.allowedResponseHeaders; more than 64 close the routes"),
     by_value("auth-secret", Converted, "AccessPolicy basic.secretRef, for hashes of bcrypt, SHA-crypt, `$apr1$` and `{SHA}`"),
     by_value("auth-secret-type", Converted, "`auth-file` is what AccessPolicies read; `auth-map` needs a Secret with lines of an htpasswd file under `auth`"),
     by_value("auth-signin", ChangedMeaning, "AccessPolicy external.signInRedirect, for browsers only"),

@@ -1,6 +1,8 @@
 //! Authorization servers: `auth-url` and what belongs to it. A server of the cluster becomes `external` of the AccessPolicy;
 //! others, and what changes the question to them, close the routes of the Ingress.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::grants::grant;
@@ -13,6 +15,8 @@ use super::work::Work;
 
 /// Headers of requests that such servers look at. ingress-nginx sends all.
 const SENT: [&str; 4] = ["Accept", "Cookie", "User-Agent", "X-Requested-With"];
+/// Maximum number of headers of responses.
+const MAX_RESPONSE_HEADERS: usize = 64;
 /// Annotations that mean something with `auth-url` only.
 const COMPANIONS: [&str; 7] = [
     "auth-method",
@@ -123,7 +127,7 @@ fn server(url: &str) -> Option<(Name, u16, String)> {
     (is_object(&service) && is_path && !has_dots).then(|| (service, port, path.to_owned()))
 }
 
-/// Returns the annotations that change the question to the server.
+/// Returns the annotations that change the question to the server, or what backends get of its response.
 fn changing(values: Values<'_>) -> Vec<&'static str> {
     let is_get = values.text("auth-method").is_none_or(|it| it == "GET");
     let is_known = values.text("auth-snippet").is_none_or(|text| {
@@ -140,6 +144,9 @@ fn changing(values: Values<'_>) -> Vec<&'static str> {
     let mut changing = Vec::new();
     changing.extend((!is_get).then_some("auth-method"));
     changing.extend((!is_known).then_some("auth-snippet"));
+    // Backends would get the others from clients.
+    let has_too_many = listed(values).len() > MAX_RESPONSE_HEADERS;
+    changing.extend(has_too_many.then_some("auth-response-headers"));
     changing.extend(
         values
             .has("auth-proxy-set-headers")
@@ -148,22 +155,22 @@ fn changing(values: Values<'_>) -> Vec<&'static str> {
     changing
 }
 
-/// Returns the headers that backends get.
+/// Returns the headers that backends get from the server, each once.
+fn listed(values: Values<'_>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let names = values.list("auth-response-headers").into_iter();
+    let names = names.filter(|name| is_header(name) && seen.insert(name.to_ascii_lowercase()));
+    names.map(str::to_owned).collect()
+}
+
+/// Returns the headers that backends get from the server, and reports them.
 fn response_headers(work: &mut Work<'_>, ingress: &Ingress) -> Vec<String> {
     let values = Values(ingress);
-    if !values.has("auth-response-headers") {
-        return Vec::new();
+    if values.has("auth-response-headers") {
+        let text = "AccessPolicy external.http.allowedResponseHeaders";
+        work.say(ingress, "auth-response-headers", Converted, text);
     }
-    let mut listed: Vec<String> = Vec::new();
-    for name in values.list("auth-response-headers") {
-        let is_new = !listed.iter().any(|it| it.eq_ignore_ascii_case(name));
-        if is_header(name) && is_new && listed.len() < 64 {
-            listed.push(name.to_owned());
-        }
-    }
-    let text = "AccessPolicy external.http.allowedResponseHeaders";
-    work.say(ingress, "auth-response-headers", Converted, text);
-    listed
+    listed(values)
 }
 
 /// Returns the page to sign in.

@@ -11,6 +11,14 @@ use super::snippets::{self, Snippet};
 use super::values::Values;
 use super::work::Work;
 
+/// Headers in which backends get the certificate of a client.
+const CERTIFICATE_HEADERS: [&str; 4] = [
+    "ssl-client-cert",
+    "ssl-client-issuer-dn",
+    "ssl-client-subject-dn",
+    "ssl-client-verify",
+];
+
 /// What an Ingress does to requests.
 #[derive(Debug, Default)]
 pub(super) struct Features {
@@ -42,6 +50,7 @@ impl Features {
         };
         features.read_snippets(work, ingress);
         features.read_headers(work, ingress);
+        features.read_host(work, ingress);
         features.fit_filters(work, ingress);
         features.cors = super::cors::filter(work, ingress);
         features.read_mirror(work, ingress);
@@ -113,6 +122,11 @@ impl Features {
         if values.text("auth-type") == Some("basic") {
             self.request.remove.insert(0, "Authorization".to_owned());
         }
+        // ingress-nginx says in these what it knows of the certificate of a client.
+        if values.has("auth-tls-secret") {
+            let names = CERTIFICATE_HEADERS.map(str::to_owned);
+            self.request.remove.extend(names);
+        }
         if let Some(reference) = values.text("custom-headers") {
             let map = Name::parse(reference, &ingress.name.namespace);
             match work.source.config_maps.get(&map) {
@@ -138,26 +152,30 @@ impl Features {
                 }
             }
         }
-        if let Some(host) = values.text("upstream-vhost") {
-            let known = snippets::KNOWN_VARIABLES;
-            let plain = known
-                .iter()
-                .fold(host.to_owned(), |text, it| text.replace(it, "x"));
-            match is_dns_name(&plain.to_ascii_lowercase()) {
-                true => {
-                    self.vhost = Some(lower_case(host));
-                    let message = "URLRewrite filter hostname of the HTTPRoute";
-                    work.say(ingress, "upstream-vhost", Converted, message);
-                }
-                false if ["$host", "$http_host", "$best_http_host"].contains(&host) => {
-                    let message = "backends get the host of the request";
-                    work.say(ingress, "upstream-vhost", DefaultAlready, message);
-                }
-                false => {
-                    let message =
-                        format!("`{host}` is no DNS name: backends get the host of the request");
-                    work.say(ingress, "upstream-vhost", NotPossible, message);
-                }
+    }
+
+    fn read_host(&mut self, work: &mut Work<'_>, ingress: &Ingress) {
+        let Some(host) = Values(ingress).text("upstream-vhost") else {
+            return;
+        };
+        let known = snippets::KNOWN_VARIABLES;
+        let plain = known
+            .iter()
+            .fold(host.to_owned(), |text, it| text.replace(it, "x"));
+        match is_dns_name(&plain.to_ascii_lowercase()) {
+            true => {
+                self.vhost = Some(lower_case(host));
+                let message = "URLRewrite filter hostname of the HTTPRoute";
+                work.say(ingress, "upstream-vhost", Converted, message);
+            }
+            false if ["$host", "$http_host", "$best_http_host"].contains(&host) => {
+                let message = "backends get the host of the request";
+                work.say(ingress, "upstream-vhost", DefaultAlready, message);
+            }
+            false => {
+                let message =
+                    format!("`{host}` is no DNS name: backends get the host of the request");
+                work.say(ingress, "upstream-vhost", NotPossible, message);
             }
         }
     }

@@ -174,6 +174,31 @@ fn headers_that_a_filter_has_no_room_for_are_not_those_of_clients() {
 }
 
 #[test]
+fn headers_with_the_certificate_are_not_those_of_clients() {
+    for (value, expected) in [("on", true), ("off", false)] {
+        let annotations = yaml(&[AUTHORITY, ("auth-tls-verify-client", value)]);
+        let migration = migrated(&ingress(&annotations, ROOT), &settings());
+        assert_eq!(is_closed(&migration, "web"), expected, "{value}");
+        let removed = request_headers(&migration)["remove"].clone();
+        let removed = removed.as_array().unwrap();
+        assert!(removed.contains(&json!("ssl-client-verify")), "{value}");
+        assert_eq!(removed.len(), 4, "{value}");
+    }
+}
+
+#[test]
+fn headers_of_a_server_that_do_not_fit_are_not_those_of_clients() {
+    for (count, expected) in [(64, false), (65, true)] {
+        let names = (0..count).map(|number| format!("X-A-{number}"));
+        let names = names.collect::<Vec<_>>().join(",");
+        let annotations = yaml(&[SERVER, ("auth-response-headers", names.as_str())]);
+        let migration = migrated(&ingress(&annotations, ROOT), &settings());
+        assert_eq!(is_closed(&migration, "web"), expected, "{count}");
+        assert_eq!(migration.report.faults, Vec::<String>::new(), "{count}");
+    }
+}
+
+#[test]
 fn headers_of_responses_that_do_not_fit_close_nothing() {
     let lines = (0..17).map(|number| format!("more_set_headers 'X-A-{number}: b';"));
     let snippet = lines.collect::<Vec<_>>().join("\n");
