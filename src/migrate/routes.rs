@@ -360,7 +360,7 @@ impl<'c> Routes<'c> {
             return;
         };
         if host.is_restricted || work.controller.restricts_all() {
-            let text = "restrictions do not hold for TLS that is passed through, so that connections are refused. ingress-nginx passes it through with --enable-ssl-passthrough only: with that, write a TLSRoute; without it, leave out the annotation, and migrate again";
+            let text = "restrictions do not hold for TLS that is passed through, so that connections are refused. ingress-nginx passes it through with --enable-ssl-passthrough only: with that, write a TLSRoute, for which ipRules of an AccessPolicy hold; without it, leave out the annotation, and migrate again";
             work.say(ingress, "ssl-passthrough", NotPossible, text);
             return;
         }
