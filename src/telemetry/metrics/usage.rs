@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,10 +58,13 @@ impl MemoryUse {
 }
 
 fn resident() -> Option<u64> {
-    let memory = fs::read_to_string("/proc/self/statm").ok()?;
-    // Field 2, in pages: proc(5).
-    let pages: u64 = memory.split(' ').nth(1)?.parse().ok()?;
-    Some(pages * page_size() as u64)
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    // In KiB: proc_pid_status(5).
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// Returns the limit of memory of the control group: cgroups(7). Version 1 shows none as a very large number.
