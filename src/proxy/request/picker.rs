@@ -25,7 +25,7 @@ use http::header::CONTENT_LENGTH;
 use http_body::Body as _;
 
 use self::call::Call;
-use self::message::{CommonResponse, HeaderMutation};
+use self::message::HeaderMutation;
 use self::protocol::{Head, HeadAnswer};
 use self::response::PickedResponse;
 use self::session::{Outcome, PickedRequest, Session, Shared};
@@ -48,7 +48,7 @@ pub(super) struct Picking {
     /// `None` if the request goes on without it.
     session: Option<Shared>,
     /// How it changes the head of the request.
-    changes: Option<HeaderMutation>,
+    changes: HeaderMutation,
     has_body: bool,
 }
 
@@ -172,9 +172,7 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
     let outcome = poll_fn(|cx| session.borrow_mut().poll_request_head(cx)).await;
     exchange.record.attempts.have_waited();
     let answer = match outcome {
-        Outcome::Immediate(response) => {
-            return Ok(Asked::Respond(immediate::response(*response)));
-        }
+        Outcome::Immediate(response) => return Ok(Asked::Respond(response)),
         Outcome::ClientFailed => return Err(Error::Send(SendError::RequestBody)),
         Outcome::Head(Head::Answered(answer)) => *answer,
         Outcome::Head(Head::Passed) => {
@@ -194,9 +192,9 @@ async fn ask(exchange: &mut Exchange, backend: &Backend, picker: &Picker) -> Res
         let body = Box::new(PickedRequest::new(&session));
         exchange.body = RequestBody::derived(body, &exchange.client.kept_bytes);
     }
-    let mut changes = answer.response.and_then(|it| it.header_mutation);
+    let mut changes = answer.changes;
     // They last as long as the request.
-    changes.iter_mut().for_each(HeaderMutation::detach);
+    changes.detach();
     let picking = Box::new(Picking {
         session: Some(session),
         changes,
@@ -228,8 +226,8 @@ fn choose(
     picker: &Picker,
     answer: &HeadAnswer,
 ) -> Option<SocketAddr> {
-    let HeadAnswer { response, metadata } = answer;
-    let mut chosen = destination::chosen(response.as_ref(), metadata.as_ref());
+    let HeadAnswer { changes, metadata } = answer;
+    let mut chosen = destination::chosen(changes, metadata);
     let endpoints = backend.endpoints();
     chosen.retain(|address| endpoints.find_picked(*address).is_some());
     let first = chosen.first().copied();
@@ -243,7 +241,7 @@ impl Picking {
     fn none() -> Self {
         Self {
             session: None,
-            changes: None,
+            changes: HeaderMutation::default(),
             has_body: false,
         }
     }
@@ -251,9 +249,7 @@ impl Picking {
     /// Changes the head of the request as the picker asks for.
     fn change(&self, exchange: &mut Exchange) -> Result<(), Error> {
         let headers = &mut exchange.parts.headers;
-        if let Some(changes) = &self.changes {
-            headers::apply(changes, headers).map_err(|_| Error::Filter)?;
-        }
+        headers::apply(&self.changes, headers).map_err(|_| Error::Filter)?;
         if self.has_body {
             // The picker may return another number of bytes.
             headers.remove(CONTENT_LENGTH);
@@ -292,7 +288,7 @@ impl Picking {
         let done = done.await;
         let mut session = session.borrow_mut();
         if let Some(response) = session.take_immediate() {
-            return Ok(Attempted::Respond(immediate::response(*response)));
+            return Ok(Attempted::Respond(response));
         }
         if session.has_client_failed() {
             return Err(SendError::RequestBody.into());
@@ -338,7 +334,7 @@ impl Picking {
         let body = &mut response.body;
         let outcome = poll_fn(|cx| picked.poll_head(body, cx)).await;
         match outcome.map_err(|_| BACKEND_FAILED)? {
-            Outcome::Immediate(response) => Ok(Some(immediate::response(*response))),
+            Outcome::Immediate(response) => Ok(Some(response)),
             Outcome::ClientFailed => Err(Error::Send(SendError::RequestBody)),
             Outcome::Head(Head::Failed | Head::Waiting) => Err(Error::PickerUnavailable),
             // The client has nothing of it yet, and cannot get all of it.
@@ -351,10 +347,7 @@ impl Picking {
             }
             Outcome::Head(Head::Answered(answer)) => {
                 let headers = &mut response.headers;
-                let changes = answer.response.as_ref();
-                if let Some(changes) = changes.and_then(changes_of) {
-                    headers::apply(changes, headers).map_err(|_| Error::Filter)?;
-                }
+                headers::apply(&answer.changes, headers).map_err(|_| Error::Filter)?;
                 if has_body {
                     // The picker may return another number of bytes.
                     headers.remove(CONTENT_LENGTH);
@@ -364,8 +357,4 @@ impl Picking {
             }
         }
     }
-}
-
-fn changes_of(response: &CommonResponse) -> Option<&HeaderMutation> {
-    response.header_mutation.as_ref()
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use http::HeaderMap;
 
 use super::headers;
-use super::message::{CommonResponse, Metadata, Struct, Value};
+use super::message::{HeaderMutation, Metadata, Struct, Value};
 
 /// The header, and the field of metadata, with the choice of a picker.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -33,14 +33,10 @@ pub(super) fn remove_claims(headers: &mut HeaderMap) {
 
 /// Returns the endpoints of a choice, in order: those of the header as backends get it, or else those of the metadata. An entry
 /// that is no address is skipped. A header without an entry says nothing.
-pub(super) fn chosen(
-    response: Option<&CommonResponse>,
-    metadata: Option<&Struct>,
-) -> Vec<SocketAddr> {
-    let changes = response.and_then(|response| response.header_mutation.as_ref());
-    let header = changes.and_then(|changes| headers::value(changes, DESTINATION));
+pub(super) fn chosen(changes: &HeaderMutation, metadata: &Struct) -> Vec<SocketAddr> {
+    let header = headers::value(changes, DESTINATION);
     let has_entries = |list: &&str| list.split(',').any(|entry| !entry.trim().is_empty());
-    let in_metadata = || metadata?.part(NAMESPACE)?.text(DESTINATION);
+    let in_metadata = || metadata.part(NAMESPACE)?.text(DESTINATION);
     let list = header.as_deref().filter(has_entries);
     let list = list.or_else(in_metadata).unwrap_or_default();
     let entries = list.split(',').take(MAX_ENDPOINTS);
@@ -80,10 +76,10 @@ mod tests {
     use bytes::Bytes;
     use http::{HeaderName, HeaderValue};
 
-    use super::super::message::{Header, HeaderMutation, HeaderOption};
+    use super::super::message::{Header, HeaderOption};
     use super::*;
 
-    fn response(list: &str) -> CommonResponse {
+    fn changes(list: &str) -> HeaderMutation {
         let header = Header {
             key: "X-Gateway-Destination-Endpoint".to_owned(),
             value: String::new(),
@@ -93,12 +89,9 @@ mod tests {
             header: Some(header),
             ..HeaderOption::default()
         };
-        CommonResponse {
-            header_mutation: Some(HeaderMutation {
-                set_headers: vec![option],
-                remove_headers: Vec::new(),
-            }),
-            ..CommonResponse::default()
+        HeaderMutation {
+            set_headers: vec![option],
+            remove_headers: Vec::new(),
         }
     }
 
@@ -108,7 +101,7 @@ mod tests {
 
     #[test]
     fn choice_is_a_list_of_addresses() {
-        let of = |list: &str| chosen(Some(&response(list)), None);
+        let of = |list: &str| chosen(&changes(list), &Struct::default());
         assert_eq!(of("10.0.0.1:8000"), addresses(&["10.0.0.1:8000"]));
         let two = addresses(&["10.0.0.1:80", "[fd00::1]:8000"]);
         assert_eq!(of("10.0.0.1:80, [fd00::1]:8000"), two);
@@ -128,17 +121,17 @@ mod tests {
 
     #[test]
     fn choice_is_in_metadata_unless_it_is_in_a_header() {
+        let none = HeaderMutation::default();
         let other = metadata("10.0.0.2:80");
-        assert_eq!(chosen(None, Some(&other)), addresses(&["10.0.0.2:80"]));
-        let both = chosen(Some(&response("10.0.0.1:80")), Some(&other));
+        assert_eq!(chosen(&none, &other), addresses(&["10.0.0.2:80"]));
+        let both = chosen(&changes("10.0.0.1:80"), &other);
         assert_eq!(both, addresses(&["10.0.0.1:80"]));
         for list in ["", " ", ", ,"] {
-            let found = chosen(Some(&response(list)), Some(&other));
+            let found = chosen(&changes(list), &other);
             assert_eq!(found, addresses(&["10.0.0.2:80"]), "{list:?}");
         }
-        assert!(chosen(Some(&response("pod:80")), Some(&other)).is_empty());
-        assert!(chosen(None, None).is_empty());
-        assert!(chosen(None, Some(&Struct::default())).is_empty());
+        assert!(chosen(&changes("pod:80"), &other).is_empty());
+        assert!(chosen(&none, &Struct::default()).is_empty());
     }
 
     #[test]

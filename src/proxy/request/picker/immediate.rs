@@ -3,16 +3,16 @@
 use http::{HeaderMap, Response, StatusCode};
 
 use super::headers;
-use super::message::ImmediateResponse;
+use super::message::{HeaderMutation, ImmediateResponse};
 use crate::filter::LocalResponse;
 
-/// Returns the response for the client. A status that no response can have is an error of the picker.
-pub(super) fn response(immediate: ImmediateResponse) -> LocalResponse {
+/// Returns the response for the client. A status that no response can have is an error of the picker. `None` if the headers are
+/// malformed or too large.
+pub(super) fn response(immediate: ImmediateResponse) -> Option<LocalResponse> {
+    let changes = HeaderMutation::read(immediate.headers)?;
     let mut headers = HeaderMap::new();
-    if let Some(changes) = &immediate.headers {
-        // More headers than a response can have: it has those before.
-        let _ = headers::apply(changes, &mut headers);
-    }
+    // More headers than a response can have: it has those before.
+    let _ = headers::apply(&changes, &mut headers);
     let code = immediate.status.map_or(0, |status| status.code);
     let code = u16::try_from(code).unwrap_or_default();
     let status = StatusCode::from_u16(code).ok();
@@ -20,14 +20,15 @@ pub(super) fn response(immediate: ImmediateResponse) -> LocalResponse {
     let mut response = Response::new(immediate.body);
     *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = headers;
-    Box::new(response)
+    Some(Box::new(response))
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use prost::Message;
 
-    use super::super::message::{Header, HeaderMutation, HeaderOption, HttpStatus};
+    use super::super::message::{Header, HeaderOption, HttpStatus};
     use super::*;
 
     #[test]
@@ -40,19 +41,20 @@ mod tests {
             }),
             ..HeaderOption::default()
         };
+        let changes = HeaderMutation {
+            set_headers: vec![
+                option("Retry-After", "1"),
+                option("content-length", "999"),
+                option("transfer-encoding", "chunked"),
+            ],
+            remove_headers: Vec::new(),
+        };
         let immediate = ImmediateResponse {
             status: Some(HttpStatus { code: 429 }),
-            headers: Some(HeaderMutation {
-                set_headers: vec![
-                    option("Retry-After", "1"),
-                    option("content-length", "999"),
-                    option("transfer-encoding", "chunked"),
-                ],
-                remove_headers: Vec::new(),
-            }),
+            headers: changes.encode_to_vec().into(),
             body: Bytes::from_static(b"later"),
         };
-        let response = response(immediate);
+        let response = response(immediate).unwrap();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers().len(), 1);
         assert_eq!(response.headers()["retry-after"], "1");
@@ -74,8 +76,21 @@ mod tests {
                 status: Some(HttpStatus { code }),
                 ..ImmediateResponse::default()
             };
-            assert_eq!(response(immediate).status(), expected, "{code}");
+            let response = response(immediate).unwrap();
+            assert_eq!(response.status(), expected, "{code}");
         }
-        assert_eq!(response(ImmediateResponse::default()).status(), 500);
+        let empty = response(ImmediateResponse::default());
+        assert_eq!(empty.unwrap().status(), 500);
+    }
+
+    #[test]
+    fn headers_without_end_are_no_response() {
+        let immediate = |count: usize| ImmediateResponse {
+            // set_headers {}
+            headers: b"\x0a\x00".repeat(count).into(),
+            ..ImmediateResponse::default()
+        };
+        assert!(response(immediate(100)).is_some());
+        assert!(response(immediate(100_000)).is_none());
     }
 }

@@ -8,6 +8,9 @@ use prost::{Message, Oneof};
 
 /// `FULL_DUPLEX_STREAMED` of `envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode`.
 pub(super) const FULL_DUPLEX_STREAMED: i32 = 4;
+/// Maximum bytes of the changes of a head, and of metadata: decoded, they may take some forty times as much. Also the maximum
+/// memory of such changes: as much as a head may have itself by default.
+const MAX_CHANGES: usize = 64 * 1024;
 
 /// `envoy.service.ext_proc.v3.ProcessingRequest`.
 #[derive(Clone, PartialEq, Message)]
@@ -116,8 +119,9 @@ pub(super) enum Kind {
 pub(super) struct ProcessingResponse {
     #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub(super) answer: Option<Answer>,
-    #[prost(message, optional, tag = "8")]
-    pub(super) dynamic_metadata: Option<Struct>,
+    /// A [`Struct`], which is decoded only where it is used.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub(super) dynamic_metadata: Bytes,
 }
 
 /// `envoy.service.ext_proc.v3.ProcessingResponse.response`.
@@ -156,8 +160,9 @@ pub(super) struct CommonResponse {
     /// 1 replaces the body by one that is in the same message.
     #[prost(int32, tag = "1")]
     pub(super) status: i32,
-    #[prost(message, optional, tag = "2")]
-    pub(super) header_mutation: Option<HeaderMutation>,
+    /// A [`HeaderMutation`], which is decoded only where it is used.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) header_mutation: Bytes,
     #[prost(message, optional, tag = "3")]
     pub(super) body_mutation: Option<BodyMutation>,
 }
@@ -214,8 +219,9 @@ pub(super) enum Body {
 pub(super) struct ImmediateResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) status: Option<HttpStatus>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) headers: Option<HeaderMutation>,
+    /// A [`HeaderMutation`], which is decoded only where it is used.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) headers: Bytes,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) body: Bytes,
 }
@@ -227,9 +233,22 @@ pub(super) struct HttpStatus {
     pub(super) code: i32,
 }
 
+/// Decodes a part of a message. `None` if it is malformed or too large.
+fn decoded<M: Message + Default>(part: Bytes) -> Option<M> {
+    if part.len() > MAX_CHANGES {
+        return None;
+    }
+    M::decode(part).ok()
+}
+
 impl HeaderMutation {
+    /// Decodes changes. `None` if they are malformed or too large.
+    pub(super) fn read(part: Bytes) -> Option<Self> {
+        decoded(part).filter(|changes: &Self| changes.size() <= MAX_CHANGES)
+    }
+
     /// Returns the memory of the changes.
-    pub(super) fn size(&self) -> usize {
+    fn size(&self) -> usize {
         let set = self.set_headers.iter().map(|option| {
             let header = option.header.as_ref();
             let text = header.map_or(0, |it| it.key.len() + it.value.len() + it.raw_value.len());
@@ -261,6 +280,11 @@ impl Value {
 }
 
 impl Struct {
+    /// Decodes metadata. `None` if it is malformed or too large.
+    pub(super) fn read(part: Bytes) -> Option<Self> {
+        decoded(part)
+    }
+
     /// Returns a field that is a string.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match self.fields.get(name)?.kind.as_ref()? {
@@ -354,6 +378,34 @@ mod tests {
         assert_eq!(immediate.status, Some(HttpStatus { code: 429 }));
         // An unknown oneof and a mode_override.
         assert_eq!(answer(b"\x5a\x00\x4a\x02\x08\x01"), None);
+    }
+
+    #[test]
+    fn changes_and_metadata_are_decoded_only_if_their_bytes_are_few() {
+        // request_headers { response { header_mutation { malformed } } }, and malformed metadata.
+        let data = b"\x0a\x06\x0a\x04\x12\x02\xff\xff\x42\x02\xff\xff";
+        let read = ProcessingResponse::decode(&data[..]).unwrap();
+        assert_eq!(Struct::read(read.dynamic_metadata), None);
+        let Some(Answer::RequestHeaders(CommonAnswer {
+            response: Some(response),
+        })) = read.answer
+        else {
+            panic!("{:?}", read.answer);
+        };
+        assert_eq!(HeaderMutation::read(response.header_mutation), None);
+        // set_headers {}
+        let changes = |count: usize| HeaderMutation::read(b"\x0a\x00".repeat(count).into());
+        let most = MAX_CHANGES / size_of::<HeaderOption>();
+        let read = changes(most).map(|changes| changes.set_headers.len());
+        assert_eq!(read, Some(most));
+        for count in [most + 1, MAX_CHANGES] {
+            assert_eq!(changes(count), None, "{count}");
+        }
+        // fields {}, which are the same one.
+        let metadata = |count: usize| Struct::read(b"\x0a\x00".repeat(count).into());
+        assert!(metadata(MAX_CHANGES / 2).is_some());
+        assert_eq!(metadata(MAX_CHANGES / 2 + 1), None);
+        assert_eq!(HeaderMutation::read(Bytes::new()).unwrap().size(), 0);
     }
 
     #[test]

@@ -8,17 +8,17 @@ use std::mem;
 use bytes::Bytes;
 use http::HeaderMap;
 
+use super::immediate;
 use super::message::{
     Answer, Body, CommonResponse, FULL_DUPLEX_STREAMED, HeaderList, HeaderMutation, HttpBody,
     HttpHeaders, ImmediateResponse, Metadata, ProcessingRequest, ProcessingResponse,
     ProtocolConfiguration, Sent, Struct,
 };
 use crate::byte_chain::MIN_SLICE;
+use crate::filter::LocalResponse;
 
 /// Maximum bytes of a body in one message: what pickers send, too. They accept 4 MiB at most.
 pub(super) const MAX_CHUNK: usize = 62_000;
-/// Maximum memory of the changes of a head: as much as a head may have itself by default.
-const MAX_CHANGES: usize = 64 * 1024;
 /// What a part of a body that waits takes apart from its bytes.
 const PART: usize = 64;
 /// `CONTINUE_AND_REPLACE`: the answer to a head has the whole body, which no mode of this protocol permits.
@@ -47,8 +47,8 @@ pub(super) enum Head {
 /// The answer to a head.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct HeadAnswer {
-    pub(super) response: Option<CommonResponse>,
-    pub(super) metadata: Option<Struct>,
+    pub(super) changes: HeaderMutation,
+    pub(super) metadata: Struct,
 }
 
 /// What follows of a body.
@@ -129,7 +129,7 @@ pub(super) struct Protocol {
     is_first: bool,
     /// The endpoint that responded. The last message of a body has it too: pickers replace what an earlier one said.
     served: Option<Metadata>,
-    immediate: Option<Box<ImmediateResponse>>,
+    immediate: Option<LocalResponse>,
     is_open: bool,
 }
 
@@ -278,23 +278,23 @@ impl Protocol {
             Some(Answer::ResponseBody(it)) => self.response.answer_body(it.response),
             // The client has its response.
             Some(Answer::Immediate(_)) if self.response.answered == Progress::Ended => Ok(()),
-            Some(Answer::Immediate(response)) if is_too_large(response.headers.as_ref()) => {
-                Err(Violation)
-            }
-            Some(Answer::Immediate(response)) => {
-                self.immediate = Some(Box::new(response));
-                self.is_open = false;
-                self.messages.clear();
-                self.request.close(false);
-                self.response.close(false);
-                Ok(())
-            }
+            Some(Answer::Immediate(it)) => self.answer_immediately(it),
             // No trailers are sent, so that an answer to them says nothing.
             Some(Answer::RequestTrailers(_) | Answer::ResponseTrailers(_)) | None => Ok(()),
         };
         if let Err(Violation) = read {
             self.close(Close::Failed);
         }
+    }
+
+    fn answer_immediately(&mut self, response: ImmediateResponse) -> Result<(), Violation> {
+        let response = immediate::response(response).ok_or(Violation)?;
+        self.immediate = Some(response);
+        self.is_open = false;
+        self.messages.clear();
+        self.request.close(false);
+        self.response.close(false);
+        Ok(())
     }
 
     /// The stream has ended, or must end: the picker answers nothing more. One that has not answered the head of the request
@@ -366,7 +366,7 @@ impl Protocol {
     }
 
     /// Returns the response that the picker gives instead of that of a backend.
-    pub(super) fn take_immediate(&mut self) -> Option<Box<ImmediateResponse>> {
+    pub(super) fn take_immediate(&mut self) -> Option<LocalResponse> {
         self.immediate.take()
     }
 
@@ -408,20 +408,20 @@ impl Flow {
     fn answer_head(
         &mut self,
         response: Option<CommonResponse>,
-        metadata: Option<Struct>,
+        metadata: Bytes,
     ) -> Result<(), Violation> {
-        let is_wrong = response.as_ref().is_some_and(|response| {
-            let replaces = response.status == REPLACES_BODY || response.body_mutation.is_some();
-            replaces || is_too_large(response.header_mutation.as_ref())
-        });
-        if self.sent == Progress::Nothing || self.answered != Progress::Nothing || is_wrong {
+        let response = response.unwrap_or_default();
+        let replaces = response.status == REPLACES_BODY || response.body_mutation.is_some();
+        if self.sent == Progress::Nothing || self.answered != Progress::Nothing || replaces {
             return Err(Violation);
         }
+        let changes = HeaderMutation::read(response.header_mutation).ok_or(Violation)?;
+        let metadata = Struct::read(metadata).ok_or(Violation)?;
         self.answered = match self.has_body {
             true => Progress::Head,
             false => Progress::Ended,
         };
-        self.head = Some(Box::new(HeadAnswer { response, metadata }));
+        self.head = Some(Box::new(HeadAnswer { changes, metadata }));
         Ok(())
     }
 
@@ -470,10 +470,6 @@ impl Flow {
     fn is_awaited(&self) -> bool {
         self.sent == Progress::Ended && self.answered != Progress::Ended
     }
-}
-
-fn is_too_large(changes: Option<&HeaderMutation>) -> bool {
-    changes.is_some_and(|changes| changes.size() > MAX_CHANGES)
 }
 
 /// Copies a short part, so that it does not hold the buffer that it was read into while it waits.

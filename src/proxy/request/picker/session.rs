@@ -12,8 +12,9 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::call::{Call, Event};
-use super::message::{HeaderList, ImmediateResponse, Metadata};
+use super::message::{HeaderList, Metadata};
 use super::protocol::{Close, Head, Part, Protocol, Side};
+use crate::filter::LocalResponse;
 use crate::ir::PickerTimeouts;
 use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::worker_state::budget::{Held, Share};
@@ -38,7 +39,7 @@ pub(super) enum Outcome {
     /// See [`Head`]; never [`Head::Waiting`].
     Head(Head),
     /// The picker responds itself.
-    Immediate(Box<ImmediateResponse>),
+    Immediate(LocalResponse),
     /// The client has failed to send its body.
     ClientFailed,
 }
@@ -233,7 +234,7 @@ impl Session {
     }
 
     /// Returns the response that the picker gives itself.
-    pub(super) fn take_immediate(&mut self) -> Option<Box<ImmediateResponse>> {
+    pub(super) fn take_immediate(&mut self) -> Option<LocalResponse> {
         self.protocol.take_immediate()
     }
 

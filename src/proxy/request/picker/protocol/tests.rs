@@ -45,7 +45,7 @@ fn common(response: CommonResponse) -> CommonAnswer {
 fn message(answer: Answer) -> ProcessingResponse {
     ProcessingResponse {
         answer: Some(answer),
-        dynamic_metadata: None,
+        dynamic_metadata: Bytes::new(),
     }
 }
 
@@ -354,7 +354,7 @@ fn picker_may_respond_itself_at_each_phase() {
             .for_each(|it| protocol.answer(it));
         protocol.answer(immediate());
         let response = protocol.take_immediate().expect("a response");
-        assert_eq!(response.status, Some(HttpStatus { code: 429 }));
+        assert_eq!(response.status(), 429);
         assert!(!protocol.is_open());
         // No body is ended that is not whole.
         let is_whole = |protocol: &mut Protocol, side| taken(protocol, side).1 == Part::Ended;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::task::Waker;
 use std::time::Duration;
 
+use prost::Message;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 
@@ -67,7 +68,7 @@ fn answer(answer: impl FnOnce(CommonAnswer) -> Answer) -> ProcessingResponse {
     };
     ProcessingResponse {
         answer: Some(answer(common)),
-        dynamic_metadata: None,
+        dynamic_metadata: Bytes::new(),
     }
 }
 
@@ -98,21 +99,21 @@ async fn picker_that_does_not_answer_has_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn picker_that_changes_a_head_without_end_has_failed() {
-    for (count, is_open) in [(100, true), (10_000, false)] {
+    for (count, is_open) in [(100, true), (10_000, false), (100_000, false)] {
         let changes = HeaderMutation {
             remove_headers: vec![String::new(); count],
             ..HeaderMutation::default()
         };
         let common = CommonAnswer {
             response: Some(CommonResponse {
-                header_mutation: Some(changes),
+                header_mutation: changes.encode_to_vec().into(),
                 ..CommonResponse::default()
             }),
         };
         let mut session = begin(RequestBody::Empty, false);
         session.protocol.answer(ProcessingResponse {
             answer: Some(Answer::RequestHeaders(common)),
-            dynamic_metadata: None,
+            dynamic_metadata: Bytes::new(),
         });
         assert_eq!(session.protocol.is_open(), is_open);
     }
@@ -236,7 +237,7 @@ fn returned() -> ProcessingResponse {
     });
     ProcessingResponse {
         answer: Some(answer),
-        dynamic_metadata: None,
+        dynamic_metadata: Bytes::new(),
     }
 }
 
