@@ -115,7 +115,7 @@ struct Flow {
     has_returned: bool,
     /// Trailers of the sender. Pickers ignore messages with trailers, so that these wait for the end of the body here.
     trailers: Option<HeaderMap>,
-    /// Whether nobody takes the body any more.
+    /// Whether nobody takes the body any more, which then never ends.
     is_unwanted: bool,
 }
 
@@ -311,6 +311,9 @@ impl Protocol {
 
     /// Nobody takes the rest of a body any more.
     pub(super) fn forget(&mut self, side: Side) {
+        if self.is_ended(side) {
+            return;
+        }
         let flow = self.flow_mut(side);
         flow.is_unwanted = true;
         flow.parts.clear();
@@ -334,6 +337,7 @@ impl Protocol {
         match flow.state {
             State::Passed => return Part::Passed,
             State::Failed => return Part::Failed,
+            State::Open if flow.is_unwanted => return Part::Waiting,
             State::Open => {}
         }
         if let Some(part) = flow.parts.pop_front() {
@@ -350,6 +354,7 @@ impl Protocol {
     pub(super) fn is_ended(&self, side: Side) -> bool {
         let flow = self.flow(side);
         flow.state == State::Open
+            && !flow.is_unwanted
             && flow.answered == Progress::Ended
             && flow.parts.is_empty()
             && flow.trailers.is_none()

@@ -410,6 +410,11 @@ fn returned_parts_count_until_they_are_taken() {
     protocol.answer(part(side, "x", false));
     assert_eq!(protocol.queued(side), 0);
     assert!(protocol.is_open());
+    // A body that lacks these parts is not whole.
+    protocol.end(side, None);
+    protocol.answer(part(side, "", true));
+    assert!(protocol.is_open() && !protocol.is_ended(side));
+    assert_eq!(protocol.next_part(side), Part::Waiting);
 }
 
 #[derive(Clone, Copy, Debug)]
