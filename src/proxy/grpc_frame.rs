@@ -131,8 +131,9 @@ impl Messages {
             true => {
                 let message = Bytes::copy_from_slice(&self.partial[..whole]);
                 self.partial.advance(whole);
-                if self.partial.is_empty() {
-                    self.partial = BytesMut::new();
+                // Nor does what follows hold the buffer of a message that was longer.
+                if self.partial.len() < whole {
+                    self.partial = BytesMut::from(&self.partial[..]);
                 }
                 message
             }
@@ -184,6 +185,28 @@ mod tests {
         let mut messages = Messages::new(3);
         messages.push(Bytes::from_static(&[0, 0, 0, 0, 4]));
         assert_eq!(messages.next::<Sample>(), Err(FrameError::TooLarge));
+    }
+
+    #[test]
+    fn what_follows_a_long_message_does_not_hold_its_buffer() {
+        const PART: usize = 40_000;
+        let sample = Sample {
+            body: Bytes::from(vec![1; 100_000]),
+            is_last: false,
+        };
+        let mut bytes = BytesMut::from(&encode(&sample)[..]);
+        // The beginning of another message.
+        bytes.put_u8(0);
+        let mut messages = Messages::new(bytes.len());
+        while bytes.len() > PART {
+            messages.push(bytes.split_to(PART).freeze());
+            assert_eq!(messages.next::<Sample>(), Ok(None));
+        }
+        messages.push(bytes.freeze());
+        assert_eq!(messages.next::<Sample>(), Ok(Some(sample)));
+        assert_eq!(messages.len(), 1);
+        let held = messages.partial.capacity();
+        assert!(held < 1000, "{held} bytes");
     }
 
     #[test]
