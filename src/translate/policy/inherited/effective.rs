@@ -105,41 +105,35 @@ fn route(levels: &Levels<'_>) -> Option<RouteDefaults> {
 
 /// Adds a section to others.
 fn with_section(known: RouteDefaults, section: &RouteDefaults) -> RouteDefaults {
-    // Destructured, so that a new field fails to compile until it is handled here.
-    let RouteDefaults {
-        max_body,
-        buffered_body,
-        timeouts,
-        retry,
-        request_headers,
-        response_headers,
-        compression,
-        error_pages,
-        stream_idle,
-        mut policies,
-    } = known;
+    let mut policies = known.policies;
     for policy in &section.policies {
         if !policies.contains(policy) {
             policies.push(policy.clone());
         }
     }
+    let timeouts = known.timeouts;
+    // All fields are named, so that a new one fails to compile until it is handled here.
     RouteDefaults {
-        max_body: max_body.or(section.max_body),
-        buffered_body: buffered_body.or(section.buffered_body),
+        max_body: known.max_body.or(section.max_body),
+        buffered_body: known.buffered_body.or(section.buffered_body),
         timeouts: Timeouts {
             request: timeouts.request.or(section.timeouts.request),
             backend_request: timeouts
                 .backend_request
                 .or(section.timeouts.backend_request),
         },
-        stream_idle: stream_idle.or(section.stream_idle),
-        retry: retry.or_else(|| section.retry.clone()),
-        request_headers: request_headers.or_else(|| section.request_headers.clone()),
-        response_headers: response_headers.or_else(|| section.response_headers.clone()),
-        compression: compression.or_else(|| section.compression.clone()),
-        error_pages: match error_pages.is_empty() {
+        stream_idle: known.stream_idle.or(section.stream_idle),
+        retry: known.retry.or_else(|| section.retry.clone()),
+        request_headers: known
+            .request_headers
+            .or_else(|| section.request_headers.clone()),
+        response_headers: known
+            .response_headers
+            .or_else(|| section.response_headers.clone()),
+        compression: known.compression.or_else(|| section.compression.clone()),
+        error_pages: match known.error_pages.is_empty() {
             true => section.error_pages.clone(),
-            false => error_pages,
+            false => known.error_pages,
         },
         policies,
     }
@@ -207,48 +201,28 @@ fn unknown(applied: &[OnLevel<'_>]) -> Option<Arc<str>> {
 
 /// Returns the settings of two sections, which set different ones.
 fn joined(known: ConnectionSettings, section: &ConnectionSettings) -> ConnectionSettings {
-    // Destructured, so that a new field fails to compile until it is handled here.
-    let ConnectionSettings {
-        header_timeout,
-        body_timeout,
-        idle_timeout,
-        stream_idle_timeout,
-        handshake_timeout,
-        max_headers,
-        max_header_bytes,
-        max_streams,
-        windows,
-        max_connections,
-        max_per_client,
-        max_requests,
-        max_age,
-        tcp_keepalive,
-        underscores,
-        request_id,
-        forwarded,
-        policies,
-    } = known;
+    // All fields are named, so that a new one fails to compile until it is handled here.
     ConnectionSettings {
-        header_timeout: header_timeout.or(section.header_timeout),
-        body_timeout: body_timeout.or(section.body_timeout),
-        idle_timeout: idle_timeout.or(section.idle_timeout),
-        stream_idle_timeout: stream_idle_timeout.or(section.stream_idle_timeout),
-        handshake_timeout: handshake_timeout.or(section.handshake_timeout),
-        max_headers: max_headers.or(section.max_headers),
-        max_header_bytes: max_header_bytes.or(section.max_header_bytes),
-        max_streams: max_streams.or(section.max_streams),
+        header_timeout: known.header_timeout.or(section.header_timeout),
+        body_timeout: known.body_timeout.or(section.body_timeout),
+        idle_timeout: known.idle_timeout.or(section.idle_timeout),
+        stream_idle_timeout: known.stream_idle_timeout.or(section.stream_idle_timeout),
+        handshake_timeout: known.handshake_timeout.or(section.handshake_timeout),
+        max_headers: known.max_headers.or(section.max_headers),
+        max_header_bytes: known.max_header_bytes.or(section.max_header_bytes),
+        max_streams: known.max_streams.or(section.max_streams),
         windows: Http2Windows {
-            stream: windows.stream.or(section.windows.stream),
-            connection: windows.connection.or(section.windows.connection),
+            stream: known.windows.stream.or(section.windows.stream),
+            connection: known.windows.connection.or(section.windows.connection),
         },
-        max_connections: max_connections.or(section.max_connections),
-        max_per_client: max_per_client.or(section.max_per_client),
-        max_requests: max_requests.or(section.max_requests),
-        max_age: max_age.or(section.max_age),
-        tcp_keepalive: tcp_keepalive.or(section.tcp_keepalive),
-        underscores: underscores.or(section.underscores),
-        request_id: request_id.or(section.request_id),
-        forwarded: forwarded.or_else(|| section.forwarded.clone()),
-        policies,
+        max_connections: known.max_connections.or(section.max_connections),
+        max_per_client: known.max_per_client.or(section.max_per_client),
+        max_requests: known.max_requests.or(section.max_requests),
+        max_age: known.max_age.or(section.max_age),
+        tcp_keepalive: known.tcp_keepalive.or(section.tcp_keepalive),
+        underscores: known.underscores.or(section.underscores),
+        request_id: known.request_id.or(section.request_id),
+        forwarded: known.forwarded.or_else(|| section.forwarded.clone()),
+        policies: known.policies,
     }
 }
