@@ -12,8 +12,8 @@ use portcullis::ir::route::{
     WeightedBackend,
 };
 use portcullis::ir::{
-    AttachedRoute, Backend, BackendId, Bind, Choice, Hostname, Ir, Listener, ListenerKey,
-    ObjectRef, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
+    AttachedRoute, Backend, BackendId, Bind, Hostname, Ir, Listener, ListenerKey, ObjectRef, Port,
+    Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use portcullis::table::{RequestView, Table};
 use rand::SeedableRng;
@@ -23,12 +23,7 @@ use thin_vec::ThinVec;
 const BIND: Bind = Bind::tcp(None, 80);
 
 fn backend() -> BackendId {
-    BackendId {
-        object: ObjectRef::core("Service", "default", "backend"),
-        port: 80,
-        tls: None,
-        protocol: None,
-    }
+    BackendId::new(ObjectRef::core("Service", "default", "backend"), 80)
 }
 
 fn prefix(path: &str) -> Match {
@@ -81,17 +76,8 @@ fn ir(listeners: impl IntoIterator<Item = (Hostname, Vec<AttachedRoute>)>) -> Ar
             routes: routes.into_iter().map(Arc::new).collect(),
         })
     };
-    let backend = Backend {
-        id: backend(),
-        protocol: UpstreamProtocol::Http1,
-        tls: None,
-        endpoints: vec![([127, 0, 0, 1], 8080).into()].into(),
-        slow_start: None,
-        traffic: None,
-        policy: None,
-        fallback: None,
-        choice: Choice::Balance,
-    };
+    let endpoints = vec![([127, 0, 0, 1], 8080).into()].into();
+    let backend = Backend::new(backend(), UpstreamProtocol::Http1, endpoints);
     Arc::new(Ir {
         ports: vec![Arc::new(Port {
             bind: BIND,

@@ -176,18 +176,12 @@ pub struct Release {
     pub addresses: Vec<SocketAddr>,
 }
 
-#[cfg(test)]
 impl Backend {
-    /// A Service `ns/one` without policies, for tests.
-    pub(crate) fn plain(endpoints: Endpoints) -> Self {
+    /// Creates a backend in plain text, to which no policy applies.
+    pub fn new(id: BackendId, protocol: UpstreamProtocol, endpoints: Endpoints) -> Self {
         Self {
-            id: BackendId {
-                object: super::ObjectRef::core("Service", "ns", "one"),
-                port: 80,
-                tls: None,
-                protocol: None,
-            },
-            protocol: UpstreamProtocol::Http1,
+            id,
+            protocol,
             tls: None,
             endpoints,
             slow_start: None,
@@ -196,6 +190,13 @@ impl Backend {
             fallback: None,
             choice: Choice::Balance,
         }
+    }
+
+    /// A Service `ns/one` without policies, for tests.
+    #[cfg(test)]
+    pub(crate) fn plain(endpoints: Endpoints) -> Self {
+        let id = BackendId::new(super::ObjectRef::core("Service", "ns", "one"), 80);
+        Self::new(id, UpstreamProtocol::Http1, endpoints)
     }
 }
 

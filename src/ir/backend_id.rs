@@ -32,6 +32,17 @@ pub struct TlsUse {
 }
 
 impl BackendId {
+    /// Returns the least identity of a port, which sorts before its other uses: no policy on TLS applies, and the requests
+    /// require the protocol of the port.
+    pub fn new(object: ObjectRef, port: u16) -> Self {
+        Self {
+            object,
+            port,
+            tls: None,
+            protocol: None,
+        }
+    }
+
     /// Returns what clients get while it has no endpoint.
     pub fn effect_of_absence(&self) -> &'static str {
         match self.protocol {

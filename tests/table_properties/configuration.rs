@@ -14,8 +14,8 @@ use portcullis::ir::route::{
 };
 use portcullis::ir::time::Time;
 use portcullis::ir::{
-    AttachedRoute, Backend, BackendId, Choice, Filter, Hostname, Ir, Listener, ListenerKey,
-    ObjectRef, Pattern, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
+    AttachedRoute, Backend, BackendId, Filter, Hostname, Ir, Listener, ListenerKey, ObjectRef,
+    Pattern, Port, Protocol, Route, RouteKind, Rule, RuleId, UpstreamProtocol,
 };
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -128,12 +128,7 @@ fn grpc_condition() -> impl Strategy<Value = Match> {
 }
 
 pub(crate) fn backend_id(index: u8) -> BackendId {
-    BackendId {
-        object: ObjectRef::core("Service", "ns", &format!("s{index}")),
-        port: 80,
-        tls: None,
-        protocol: None,
-    }
+    BackendId::new(ObjectRef::core("Service", "ns", &format!("s{index}")), 80)
 }
 
 /// Matches of a rule, and its backends with their weights.
@@ -288,15 +283,8 @@ pub(crate) fn ir() -> impl Strategy<Value = Ir> {
                 let endpoints = ports.into_iter().map(|port| ([127, 0, 0, 1], port).into());
                 let endpoints: Vec<SocketAddr> = endpoints.collect();
                 Arc::new(Backend {
-                    id: backend_id(index),
-                    protocol,
-                    tls: None,
-                    endpoints: endpoints.into(),
-                    slow_start: None,
-                    traffic: None,
                     policy: hashes.then(|| Arc::new(by_address())),
-                    fallback: None,
-                    choice: Choice::Balance,
+                    ..Backend::new(backend_id(index), protocol, endpoints.into())
                 })
             };
             Ir {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use portcullis::ir::route::{Match, PathMatch};
-use portcullis::ir::{Backend, Choice, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
+use portcullis::ir::{Backend, Endpoints, Ir, Port, Release, Releases, UpstreamProtocol};
 use portcullis::runtime::per_worker::WorkerId;
 use portcullis::table::{self, RequestView, Table};
 
@@ -31,17 +31,9 @@ fn pair() -> Ir {
         ],
     };
     let backends = [0, 1].map(|index| {
-        Arc::new(Backend {
-            id: backend_id(index),
-            protocol: UpstreamProtocol::Http1,
-            tls: None,
-            endpoints: vec![([127, 0, 0, 1], 1).into()].into(),
-            slow_start: None,
-            traffic: None,
-            policy: None,
-            fallback: None,
-            choice: Choice::Balance,
-        })
+        let endpoints = vec![([127, 0, 0, 1], 1).into()].into();
+        let backend = Backend::new(backend_id(index), UpstreamProtocol::Http1, endpoints);
+        Arc::new(backend)
     });
     Ir {
         ports: vec![Arc::new(port)],

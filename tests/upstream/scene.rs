@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use portcullis::ir;
 use portcullis::ir::backend_policy::{BackendPolicy, LoadBalancing};
 use portcullis::ir::limit::KeyPart;
-use portcullis::ir::{BackendId, Choice, ObjectRef, UpstreamProtocol};
+use portcullis::ir::{BackendId, ObjectRef, UpstreamProtocol};
 use portcullis::runtime::clock::Clock;
 use portcullis::runtime::per_worker::WorkerId;
 use portcullis::settings::Limits;
@@ -286,22 +286,8 @@ pub(crate) fn hashed(endpoints: &[SocketAddr]) -> Backend {
 fn backend_ir(protocol: UpstreamProtocol, endpoints: &[SocketAddr]) -> ir::Backend {
     let mut endpoints = endpoints.to_vec();
     endpoints.sort();
-    ir::Backend {
-        id: BackendId {
-            object: ObjectRef::core("Service", "ns", "one"),
-            port: 80,
-            tls: None,
-            protocol: None,
-        },
-        protocol,
-        tls: None,
-        endpoints: endpoints.into(),
-        slow_start: None,
-        traffic: None,
-        policy: None,
-        fallback: None,
-        choice: Choice::Balance,
-    }
+    let id = BackendId::new(ObjectRef::core("Service", "ns", "one"), 80);
+    ir::Backend::new(id, protocol, endpoints.into())
 }
 
 /// Returns a backend of HTTP/1.1 in plain text.

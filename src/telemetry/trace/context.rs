@@ -138,12 +138,7 @@ pub(super) mod tests {
     pub(in crate::telemetry::trace) fn tracing() -> Tracing {
         Tracing {
             policy: ObjectRef::new("portcullis.dev", "TelemetryPolicy", "infra", "p"),
-            collector: BackendId {
-                object: ObjectRef::core("Service", "infra", "otel"),
-                port: 4318,
-                tls: None,
-                protocol: None,
-            },
+            collector: BackendId::new(ObjectRef::core("Service", "infra", "otel"), 4318),
             protocol: OtlpProtocol::Http,
             headers: Vec::new(),
             sampling: Share::ALL,

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::api::core::ConfigMap;
-use crate::ir::{Backend, BackendId, Choice, ObjectRef, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, ObjectRef, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
 use super::kind::{BackendKind, Carried, Found, PortRef, Resolver, Sources, name_of};
@@ -43,23 +43,9 @@ impl Resolver for ConfigMaps {
             return Err(fault("has another port in data.address"));
         }
         let protocol = UpstreamProtocol::Http1;
+        let id = BackendId::new(name.clone(), address.port());
         Ok(Found {
-            backend: Backend {
-                id: BackendId {
-                    object: name.clone(),
-                    port: address.port(),
-                    tls: None,
-                    protocol: None,
-                },
-                protocol,
-                tls: None,
-                endpoints: vec![address].into(),
-                slow_start: None,
-                traffic: None,
-                policy: None,
-                fallback: None,
-                choice: Choice::Balance,
-            },
+            backend: Backend::new(id, protocol, vec![address].into()),
             port: Port {
                 zoned: None,
                 name: None,

@@ -8,7 +8,7 @@ use crate::api::inference_pool::{ACTIVE_PORTS, InferencePool};
 use crate::api::pod::Pod;
 use crate::api::{Object, Resource};
 use crate::ir::sharing::Text;
-use crate::ir::{Backend, BackendId, Choice, Endpoints, ObjectRef, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, UpstreamProtocol};
 use crate::status::Condition;
 
 use super::super::reason::{ConditionType, Fault, Reason, judge};
@@ -131,23 +131,9 @@ impl Resolver for InferencePools {
         let refused = |fault: &Fault| -> Text {
             format!("{}; requests are refused rather than sent", fault.message).into()
         };
+        let id = BackendId::new(name.clone(), settings.port);
         Ok(Found {
-            backend: Backend {
-                id: BackendId {
-                    object: name.clone(),
-                    port: settings.port,
-                    tls: None,
-                    protocol: None,
-                },
-                protocol,
-                tls: None,
-                endpoints: endpoints.clone(),
-                slow_start: None,
-                traffic: None,
-                policy: None,
-                fallback: None,
-                choice: Choice::Balance,
-            },
+            backend: Backend::new(id, protocol, endpoints.clone()),
             port: Port {
                 zoned: None,
                 name: None,

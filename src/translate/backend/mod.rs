@@ -260,13 +260,7 @@ impl Backends {
     /// Returns any use of a port, if it has been resolved.
     fn known(&self, object: &ObjectRef, port: PortRef) -> Option<&Resolved> {
         let number = port.number?;
-        // The least identity of the port: `None` precedes other values.
-        let first = BackendId {
-            object: object.clone(),
-            port: number,
-            tls: None,
-            protocol: None,
-        };
+        let first = BackendId::new(object.clone(), number);
         let known = self.resolved.range(first..);
         let mut of_port = known.take_while(|(id, _)| id.object == *object && id.port == number);
         let known = of_port.find(|(id, _)| id.transport() == port.transport);
@@ -386,12 +380,7 @@ impl Backends {
 
     /// Returns all uses of an object.
     fn of_object(&self, object: &ObjectRef) -> impl Iterator<Item = (&BackendId, &Resolved)> {
-        let first = BackendId {
-            object: object.clone(),
-            port: 0,
-            tls: None,
-            protocol: None,
-        };
+        let first = BackendId::new(object.clone(), 0);
         let known = self.resolved.range(first..);
         let of_object = known.take_while(move |(id, _)| id.object == *object);
         of_object.map(|(id, resolved)| (id, &**resolved))

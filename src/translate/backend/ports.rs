@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::core::{ServicePort, SliceEndpoint};
 use crate::ir::sharing::Text;
-use crate::ir::{Backend, BackendId, Choice, Endpoints, ObjectRef, Transport, UpstreamProtocol};
+use crate::ir::{Backend, BackendId, Endpoints, ObjectRef, Transport, UpstreamProtocol};
 
 use super::super::reason::{Fault, Reason};
 use super::kind::{Found, PortRef, Sources};
@@ -40,24 +40,9 @@ pub(super) fn resolve_with(
 ) -> Result<Found, Fault> {
     let port = find_port(ports, port)?;
     let (protocol, speaks_tls) = protocol(port)?;
-    let backend = Backend {
-        id: BackendId {
-            object: name.clone(),
-            port: port.port,
-            tls: None,
-            protocol: None,
-        },
-        protocol,
-        tls: None,
-        endpoints: endpoints(port),
-        slow_start: None,
-        traffic: None,
-        policy: None,
-        fallback: None,
-        choice: Choice::Balance,
-    };
+    let id = BackendId::new(name.clone(), port.port);
     Ok(Found {
-        backend,
+        backend: Backend::new(id, protocol, endpoints(port)),
         port: Port {
             zoned: None,
             name: port.name.clone(),

@@ -9,7 +9,7 @@ use crate::api::xbackend::{XBackend, XBackendTls};
 use crate::api::{Object, Resource};
 use crate::ir::sharing::Text;
 use crate::ir::{
-    Backend, BackendId, Certificate, Choice, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
+    Backend, BackendId, Certificate, ClientTls, Endpoints, ObjectRef, UpstreamProtocol,
 };
 use crate::status::Condition;
 
@@ -136,25 +136,18 @@ impl Resolver for XBackends {
             return Err(fault.clone());
         }
         let tls = external.tls.as_ref().ok().cloned().flatten();
+        let id = BackendId {
+            tls: tls.is_some().then(|| own_use(name)),
+            ..BackendId::new(name.clone(), external.port)
+        };
+        let endpoints = Endpoints::Hostname {
+            hostname: external.hostname.clone(),
+            port: external.port,
+        };
         Ok(Found {
             backend: Backend {
-                id: BackendId {
-                    object: name.clone(),
-                    port: external.port,
-                    tls: tls.is_some().then(|| own_use(name)),
-                    protocol: None,
-                },
-                protocol: external.protocol,
                 tls,
-                endpoints: Endpoints::Hostname {
-                    hostname: external.hostname.clone(),
-                    port: external.port,
-                },
-                slow_start: None,
-                traffic: None,
-                policy: None,
-                fallback: None,
-                choice: Choice::Balance,
+                ..Backend::new(id, external.protocol, endpoints)
             },
             port: Port {
                 zoned: None,
