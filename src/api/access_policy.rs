@@ -8,7 +8,9 @@ use thin_vec::ThinVec;
 
 use super::filter::ExternalAuth;
 use super::http_route::{NameValueMatch, PathMatch};
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable, targets};
+use super::inherited_policy::{
+    InheritedPolicy, SectionTargetRef, Strategy, Unreadable, inherited, targets,
+};
 use super::meta::ObjectMeta;
 use super::reference::{
     BackendObjectRef, ConfigMapRef, Credential, Found, ReferenceField, Role, SecretRef,
@@ -402,16 +404,4 @@ pub struct IpRules {
     pub deny: Vec<String>,
 }
 
-impl InheritedPolicy for AccessPolicy {
-    fn target_refs(&self) -> &[SectionTargetRef] {
-        &self.spec.target_refs
-    }
-
-    fn overrides(&self) -> bool {
-        self.spec.strategy == Strategy::Overrides
-    }
-
-    fn pending(&self) -> Option<&Self> {
-        self.pending.as_deref()
-    }
-}
+inherited!(AccessPolicy, pending);

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable, inherited};
 use super::meta::ObjectMeta;
 use super::route_policy::Size;
 
@@ -217,16 +217,4 @@ pub struct PathNormalization {
     pub dot_segments: Option<String>,
 }
 
-impl InheritedPolicy for ClientPolicy {
-    fn target_refs(&self) -> &[SectionTargetRef] {
-        &self.spec.target_refs
-    }
-
-    fn overrides(&self) -> bool {
-        self.spec.strategy == Strategy::Overrides
-    }
-
-    fn pending(&self) -> Option<&Self> {
-        self.pending.as_deref()
-    }
-}
+inherited!(ClientPolicy, pending);

@@ -20,6 +20,27 @@ pub trait InheritedPolicy: Resource {
     }
 }
 
+/// Implements [`InheritedPolicy`] for a kind with targets and a strategy in its spec. A kind that protects requests names its
+/// field for a later version.
+macro_rules! inherited {
+    ($kind:ty $(, $pending:ident)?) => {
+        impl InheritedPolicy for $kind {
+            fn target_refs(&self) -> &[SectionTargetRef] {
+                &self.spec.target_refs
+            }
+
+            fn overrides(&self) -> bool {
+                self.spec.strategy == Strategy::Overrides
+            }
+
+            $(fn pending(&self) -> Option<&Self> {
+                self.$pending.as_deref()
+            })?
+        }
+    };
+}
+pub(super) use inherited;
+
 /// A target of a policy, in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]

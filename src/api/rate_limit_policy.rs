@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::http_route::HttpMatch;
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, Unreadable, inherited};
 use super::meta::ObjectMeta;
 
 /// How many requests clients may send.
@@ -131,16 +131,4 @@ pub struct LimitResponse {
     pub headers: Option<String>,
 }
 
-impl InheritedPolicy for RateLimitPolicy {
-    fn target_refs(&self) -> &[SectionTargetRef] {
-        &self.spec.target_refs
-    }
-
-    fn overrides(&self) -> bool {
-        self.spec.strategy == Strategy::Overrides
-    }
-
-    fn pending(&self) -> Option<&Self> {
-        self.pending.as_deref()
-    }
-}
+inherited!(RateLimitPolicy, pending);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::HeaderModifier;
 use super::http_route::{HttpRetry, HttpTimeouts};
-use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, targets};
+use super::inherited_policy::{InheritedPolicy, SectionTargetRef, Strategy, inherited, targets};
 use super::meta::ObjectMeta;
 use super::reference::{BackendObjectRef, Found, Purpose, ReferenceField, Role};
 
@@ -165,12 +165,4 @@ pub enum Size {
     Quantity(String),
 }
 
-impl InheritedPolicy for RoutePolicy {
-    fn target_refs(&self) -> &[SectionTargetRef] {
-        &self.spec.target_refs
-    }
-
-    fn overrides(&self) -> bool {
-        self.spec.strategy == Strategy::Overrides
-    }
-}
+inherited!(RoutePolicy);
