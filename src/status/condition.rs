@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+use crate::ir::named::named;
 
 /// A condition of an object, a listener or a route's parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -104,91 +106,58 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Condition types, spelled as in the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[expect(missing_docs, reason = "the Gateway API documents all others")]
-pub enum ConditionType {
-    Accepted,
-    /// Not of the Gateway API: AccessPolicies target the object.
-    #[serde(rename = "portcullis.dev/AccessPolicyAffected")]
-    AccessPolicyAffected,
-    /// Not of the Gateway API: BackendPolicies target the object.
-    #[serde(rename = "portcullis.dev/BackendPolicyAffected")]
-    BackendPolicyAffected,
-    /// Not of the Gateway API: ClientPolicies target the object.
-    #[serde(rename = "portcullis.dev/ClientPolicyAffected")]
-    ClientPolicyAffected,
-    Conflicted,
-    DefaultGateway,
-    InsecureBackend,
-    InsecureFrontendValidationMode,
-    /// Not of the Gateway API: requests have no identity that limits of a policy count them by.
-    #[serde(rename = "portcullis.dev/LacksIdentity")]
-    LacksIdentity,
-    /// Not of the Gateway API: a policy permits more than one above it.
-    #[serde(rename = "portcullis.dev/LoosensInherited")]
-    LoosensInherited,
-    Overridden,
-    OverlappingTLSConfig,
-    PartiallyInvalid,
-    PlaintextToBackend,
-    Programmed,
-    /// Not of the Gateway API: RateLimitPolicies target the object.
-    #[serde(rename = "portcullis.dev/RateLimitPolicyAffected")]
-    RateLimitPolicyAffected,
-    ResolvedRefs,
-    /// Not of the Gateway API: RoutePolicies target the object.
-    #[serde(rename = "portcullis.dev/RoutePolicyAffected")]
-    RoutePolicyAffected,
-    /// Not of the Gateway API: matches of a route get no request.
-    #[serde(rename = "portcullis.dev/Shadowed")]
-    Shadowed,
-    SupportedVersion,
+named! {
+    /// Condition types, spelled as in the API.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[expect(missing_docs, reason = "the Gateway API documents all others")]
+    pub enum ConditionType {
+        Accepted = "Accepted",
+        /// Not of the Gateway API: AccessPolicies target the object.
+        AccessPolicyAffected = "portcullis.dev/AccessPolicyAffected",
+        /// Not of the Gateway API: BackendPolicies target the object.
+        BackendPolicyAffected = "portcullis.dev/BackendPolicyAffected",
+        /// Not of the Gateway API: ClientPolicies target the object.
+        ClientPolicyAffected = "portcullis.dev/ClientPolicyAffected",
+        Conflicted = "Conflicted",
+        DefaultGateway = "DefaultGateway",
+        InsecureBackend = "InsecureBackend",
+        InsecureFrontendValidationMode = "InsecureFrontendValidationMode",
+        /// Not of the Gateway API: requests have no identity that limits of a policy count them by.
+        LacksIdentity = "portcullis.dev/LacksIdentity",
+        /// Not of the Gateway API: a policy permits more than one above it.
+        LoosensInherited = "portcullis.dev/LoosensInherited",
+        Overridden = "Overridden",
+        OverlappingTLSConfig = "OverlappingTLSConfig",
+        PartiallyInvalid = "PartiallyInvalid",
+        PlaintextToBackend = "PlaintextToBackend",
+        Programmed = "Programmed",
+        /// Not of the Gateway API: RateLimitPolicies target the object.
+        RateLimitPolicyAffected = "portcullis.dev/RateLimitPolicyAffected",
+        ResolvedRefs = "ResolvedRefs",
+        /// Not of the Gateway API: RoutePolicies target the object.
+        RoutePolicyAffected = "portcullis.dev/RoutePolicyAffected",
+        /// Not of the Gateway API: matches of a route get no request.
+        Shadowed = "portcullis.dev/Shadowed",
+        SupportedVersion = "SupportedVersion",
+    }
 }
 
 impl ConditionType {
-    const ALL: [Self; 20] = [
-        Self::Accepted,
-        Self::AccessPolicyAffected,
-        Self::BackendPolicyAffected,
-        Self::ClientPolicyAffected,
-        Self::Conflicted,
-        Self::DefaultGateway,
-        Self::InsecureBackend,
-        Self::InsecureFrontendValidationMode,
-        Self::LacksIdentity,
-        Self::LoosensInherited,
-        Self::Overridden,
-        Self::OverlappingTLSConfig,
-        Self::PartiallyInvalid,
-        Self::PlaintextToBackend,
-        Self::Programmed,
-        Self::RateLimitPolicyAffected,
-        Self::ResolvedRefs,
-        Self::RoutePolicyAffected,
-        Self::Shadowed,
-        Self::SupportedVersion,
-    ];
-
     /// Parses a condition type; `None` for types that this controller does not write.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.to_string() == name)
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
 impl fmt::Display for ConditionType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AccessPolicyAffected => f.write_str("portcullis.dev/AccessPolicyAffected"),
-            Self::BackendPolicyAffected => f.write_str("portcullis.dev/BackendPolicyAffected"),
-            Self::ClientPolicyAffected => f.write_str("portcullis.dev/ClientPolicyAffected"),
-            Self::RateLimitPolicyAffected => f.write_str("portcullis.dev/RateLimitPolicyAffected"),
-            Self::RoutePolicyAffected => f.write_str("portcullis.dev/RoutePolicyAffected"),
-            Self::LacksIdentity => f.write_str("portcullis.dev/LacksIdentity"),
-            Self::LoosensInherited => f.write_str("portcullis.dev/LoosensInherited"),
-            Self::Shadowed => f.write_str("portcullis.dev/Shadowed"),
-            of_the_api => fmt::Debug::fmt(of_the_api, f),
-        }
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for ConditionType {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 
