@@ -4,42 +4,28 @@ use std::collections::HashSet;
 use std::fmt::{self, Write};
 
 use super::model::Name;
+use crate::ir::named::named;
 
-/// What becomes of a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
-    /// It has an equal in the output.
-    Converted,
-    /// It is how Portcullis works without a setting.
-    DefaultAlready,
-    /// The output does almost the same; the text says what differs.
-    ChangedMeaning,
-    /// Not a part of this migration.
-    Left,
-    /// Somebody has to do what the text says.
-    NotPossible,
-}
-
-impl Outcome {
-    /// All outcomes.
-    pub const ALL: [Self; 5] = [
-        Self::Converted,
-        Self::DefaultAlready,
-        Self::ChangedMeaning,
-        Self::Left,
-        Self::NotPossible,
-    ];
+named! {
+    /// What becomes of a setting.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Outcome {
+        /// It has an equal in the output.
+        Converted = "converted",
+        /// It is how Portcullis works without a setting.
+        DefaultAlready = "default already",
+        /// The output does almost the same; the text says what differs.
+        ChangedMeaning = "changed meaning",
+        /// Not a part of this migration.
+        Left = "left",
+        /// Somebody has to do what the text says.
+        NotPossible = "not possible",
+    }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Converted => "converted",
-            Self::DefaultAlready => "default already",
-            Self::ChangedMeaning => "changed meaning",
-            Self::Left => "left",
-            Self::NotPossible => "not possible",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn autoscaler(plan: &Plan<'_>) -> Option<Child> {
     let mut spec = json!({
         "scaleTargetRef": {
             "apiVersion": ChildKind::Deployment.api_version(),
-            "kind": ChildKind::Deployment.kind(),
+            "kind": ChildKind::Deployment.name(),
             "name": plan.name,
         },
         "minReplicas": min,

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::revision::Revision;
+use crate::ir::named::named;
 use crate::ir::object_ref::api_version;
 
 /// A desired object of a Gateway.
@@ -22,33 +23,23 @@ pub struct Child {
     pub revision: Option<Revision>,
 }
 
-/// Kinds of provisioned objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "Kubernetes documents each")]
-pub enum ChildKind {
-    ServiceAccount,
-    ConfigMap,
-    Service,
-    NetworkPolicy,
-    PodDisruptionBudget,
-    Deployment,
-    DaemonSet,
-    HorizontalPodAutoscaler,
+named! {
+    /// Kinds of provisioned objects, in apply order. Their names are those of the API.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[expect(missing_docs, reason = "Kubernetes documents each")]
+    pub enum ChildKind {
+        ServiceAccount = "ServiceAccount",
+        ConfigMap = "ConfigMap",
+        Service = "Service",
+        NetworkPolicy = "NetworkPolicy",
+        PodDisruptionBudget = "PodDisruptionBudget",
+        Deployment = "Deployment",
+        DaemonSet = "DaemonSet",
+        HorizontalPodAutoscaler = "HorizontalPodAutoscaler",
+    }
 }
 
 impl ChildKind {
-    /// All kinds, in apply order.
-    pub const ALL: [Self; 8] = [
-        Self::ServiceAccount,
-        Self::ConfigMap,
-        Self::Service,
-        Self::NetworkPolicy,
-        Self::PodDisruptionBudget,
-        Self::Deployment,
-        Self::DaemonSet,
-        Self::HorizontalPodAutoscaler,
-    ];
-
     /// API group; empty for the core group.
     pub const fn group(self) -> &'static str {
         match self {
@@ -79,20 +70,6 @@ impl ChildKind {
             Self::Deployment => "deployments",
             Self::DaemonSet => "daemonsets",
             Self::HorizontalPodAutoscaler => "horizontalpodautoscalers",
-        }
-    }
-
-    /// Kind as spelled in the API.
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Self::ServiceAccount => "ServiceAccount",
-            Self::ConfigMap => "ConfigMap",
-            Self::Service => "Service",
-            Self::NetworkPolicy => "NetworkPolicy",
-            Self::PodDisruptionBudget => "PodDisruptionBudget",
-            Self::Deployment => "Deployment",
-            Self::DaemonSet => "DaemonSet",
-            Self::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
         }
     }
 

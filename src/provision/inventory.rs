@@ -43,7 +43,7 @@ impl ChildKey {
 
 impl fmt::Display for ChildKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind.kind(), self.namespace, self.name)
+        write!(f, "{} {}/{}", self.kind.name(), self.namespace, self.name)
     }
 }
 
@@ -333,7 +333,7 @@ pub(super) fn resource(kind: ChildKind) -> ApiResource {
         group: kind.group().to_owned(),
         version: kind.version().to_owned(),
         api_version: kind.api_version(),
-        kind: kind.kind().to_owned(),
+        kind: kind.name().to_owned(),
         plural: kind.plural().to_owned(),
     }
 }

@@ -41,7 +41,7 @@ impl Plan<'_> {
         let metadata = &self.gateway.metadata;
         let mut object = json!({
             "apiVersion": kind.api_version(),
-            "kind": kind.kind(),
+            "kind": kind.name(),
             "metadata": {
                 "name": name,
                 "namespace": metadata.namespace,

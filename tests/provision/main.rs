@@ -124,7 +124,7 @@ fn child_metadata_matches_its_object() {
         for child in &children {
             let metadata = &child.object["metadata"];
             assert_eq!(child.object["apiVersion"], child.kind.api_version());
-            assert_eq!(child.object["kind"], child.kind.kind());
+            assert_eq!(child.object["kind"], child.kind.name());
             assert_eq!(metadata["name"], child.name.as_str());
             assert_eq!(metadata["namespace"], child.namespace.as_str());
             assert_eq!(metadata["ownerReferences"][0]["uid"], UID);
