@@ -2,9 +2,10 @@
 //! with a request, without sending it.
 
 mod policies;
+mod positionals;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +17,12 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use self::positionals::{Positionals, USAGE};
 use super::admin_client::{self, AdminUrl, Page, TokenFlag};
 use super::check;
 use super::flags::{LocationFlags, PermissionFlags};
 use super::gateway::{self, GatewayFlags, Pods, Responses};
-use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource, is_default};
+use super::objects::{ClusterFlags, ObjectSource, is_default};
 use super::output::{self, OutputFlag, OutputFormat};
 use super::value::namespace;
 use crate::admin::FOUND;
@@ -36,7 +38,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Explain which listener, rule and backends handle a request, and why others do not.
 #[derive(clap::Args, Debug)]
 #[command(
-    allow_missing_positional = true,
+    override_usage = USAGE,
     after_help = "\
 Examples:
   portcullis explain config/quickstart 'GET http://demo.example.com:8080/hello'
@@ -59,13 +61,9 @@ Exit codes: 0 if a rule matches, in all pods, 1 if none matches, 2 for wrong usa
 read, or the proxy or one of the pods cannot be reached."
 )]
 pub struct Args {
-    /// Folder or file of Gateway API YAML, or `-` for standard input
-    #[arg(value_name = "DIR|FILE|-", env = CONFIG_DIR)]
-    config_dir: Option<PathBuf>,
-    /// Method and URL, such as 'GET https://host/path'; the default method is GET. For routes of TLS, TCP and UDP, a URL such
-    /// as 'tls://host:8443'
-    #[arg(value_name = "REQUEST", required = true)]
-    request: ExplainedRequest,
+    /// The folder and the request.
+    #[command(flatten)]
+    positionals: Positionals,
     /// Ask the proxy with this admin address, such as http://127.0.0.1:19000, instead of reading DIR
     #[arg(long, value_name = "URL")]
     admin: Option<AdminUrl>,
@@ -106,21 +104,21 @@ pub struct Args {
 
 /// Prints the explanation. Fails with exit code 1 if no rule matches. `command` is the definition of the command line.
 pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
-    let mut request = args.request.clone();
-    let source = args.source();
-    let wrong = request.add_headers(&args.header).err();
-    let misnamed = source.as_ref().err().map(|it| (*it).to_owned());
-    if let Some(wrong) = wrong.or(misnamed) {
+    let source = args.source().unwrap_or_else(|wrong| {
+        let error = command.error(ErrorKind::ValueValidation, wrong);
+        error.exit()
+    });
+    let mut request = args.positionals.request.clone();
+    if let Err(wrong) = request.add_headers(&args.header) {
         command.error(ErrorKind::ValueValidation, wrong).exit();
     }
     if args.trusted_proxy {
         request.trust();
     }
     let is_found = match source {
-        Ok(Source::Proxy(url)) => ask(url, args)?,
-        Ok(Source::Pods(gateway)) => return ask_pods(&gateway, args),
-        Ok(Source::Objects(source)) => explain_objects(source, &request, args)?,
-        Err(wrong) => bail!(wrong),
+        Source::Proxy(url) => ask(url, args)?,
+        Source::Pods(gateway) => return ask_pods(&gateway, args),
+        Source::Objects(source) => explain_objects(source, &request, args)?,
     };
     Ok(code(is_found))
 }
@@ -143,7 +141,7 @@ enum Source<'a> {
 impl Args {
     /// Returns what is asked. --admin has precedence over a folder from the environment.
     fn source(&self) -> Result<Source<'_>, &'static str> {
-        let folder = self.config_dir.as_deref();
+        let folder = self.positionals.folder.as_deref();
         if let Some(namespace) = &self.namespace {
             return self.pods(namespace);
         }
@@ -166,7 +164,7 @@ impl Args {
 
     /// Returns the Gateway in a namespace, which takes the place of the folder.
     fn pods(&self, namespace: &str) -> Result<Source<'_>, &'static str> {
-        let named = self.config_dir.as_deref().and_then(Path::to_str);
+        let named = self.positionals.folder.as_deref().and_then(Path::to_str);
         let gateway = named.and_then(|named| gateway::gateway(named).ok());
         let gateway = gateway.ok_or(
             "-n NAMESPACE is that of a Gateway: name it as gateway/NAME, in lower case, before the request",
@@ -283,9 +281,7 @@ fn is_found(page: &Page) -> anyhow::Result<bool> {
 
 /// Asks all pods of a Gateway what the configuration in service does.
 fn ask_pods(flags: &GatewayFlags, args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(pods) = Pods::of(flags)? else {
-        bail!("no Gateway is named");
-    };
+    let pods = Pods::new(flags)?;
     let pages = pods.pages(&path(args))?.into_iter();
     let explanations: Responses<Explanation> = pages
         .map(|(pod, page)| (pod, page.and_then(Explanation::of)))
@@ -339,7 +335,7 @@ fn path(args: &Args) -> String {
 /// The query of the request to the proxy.
 fn query(args: &Args) -> String {
     let mut query = Serializer::new(String::new());
-    query.append_pair("request", &args.request.to_string());
+    query.append_pair("request", &args.positionals.request.to_string());
     for header in &args.header {
         query.append_pair("header", &header.to_string());
     }

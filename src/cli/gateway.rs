@@ -90,12 +90,17 @@ impl Pods {
     /// # Errors
     /// When there is no kubeconfig, or its credentials cannot be had.
     pub(super) fn of(flags: &GatewayFlags) -> anyhow::Result<Option<Self>> {
-        if !flags.is_set() {
-            return Ok(None);
-        }
+        flags.is_set().then(|| Self::new(flags)).transpose()
+    }
+
+    /// The pods of the Gateway that the flags name.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig, or its credentials cannot be had.
+    pub(super) fn new(flags: &GatewayFlags) -> anyhow::Result<Self> {
         let runtime = admin_client::runtime()?;
         let gateway = runtime.block_on(flags.client())?;
-        Ok(Some(Self { runtime, gateway }))
+        Ok(Self { runtime, gateway })
     }
 
     /// Gets a page of each pod. `path` includes the query. Those of some may fail.

@@ -180,9 +180,15 @@ fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
+/// Returns the folder of the environment.
+pub(super) fn default_folder() -> Option<PathBuf> {
+    let folder = std::env::var_os(CONFIG_DIR).filter(|it| !it.is_empty());
+    folder.map(PathBuf::from)
+}
+
 /// Reports whether a folder may come from the environment.
 pub(super) fn is_default(folder: &Path) -> bool {
-    std::env::var_os(CONFIG_DIR).as_deref() == Some(folder.as_os_str())
+    default_folder().as_deref() == Some(folder)
 }
 
 /// Returns the API server of a kubeconfig and a context, or else of the environment.

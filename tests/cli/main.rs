@@ -7,6 +7,7 @@ mod check;
 mod documented;
 mod exit_codes;
 mod explain;
+mod explain_arguments;
 mod explain_connections;
 mod ingresses;
 mod man;
