@@ -6,16 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::error::ErrorKind;
 
 use super::objects::{STANDARD_INPUT, standard_input};
+use super::output::UNREACHABLE;
 use crate::migrate::{Migration, Name, Settings, migrate};
 use crate::provider::file::written::{self, WrittenObjects};
 use crate::settings::NamespacedName;
 use crate::telemetry::log;
-
-/// Exit code for input that cannot be read.
-const UNREADABLE: u8 = 2;
 
 /// Convert Ingresses of ingress-nginx to Gateway API objects and policies, with a report of every annotation.
 #[derive(clap::Args, Debug)]
@@ -28,7 +25,8 @@ Examples:
 Reads Ingresses, and for them Services (names of ports), ConfigMaps (the controller's, custom-headers) and Secrets
 (hashes of passwords). Writes a Gateway with an HTTP listener, a ListenerSet for each namespace with certificates, routes
 and policies; the report is on standard error. What restricts access and cannot be converted refuses requests.
-Exit codes: 0 if nothing is left to do by hand, 1 if something is, 2 for wrong usage or input that cannot be read.")]
+Exit codes: 0 if nothing is left to do by hand, 1 if something is or the output cannot be written, 2 for wrong
+usage, 3 if the input or one of its objects cannot be read: nothing is written then.")]
 pub struct Args {
     /// Folder or file of YAML, or `-` for standard input
     #[arg(value_name = "DIR|FILE|-")]
@@ -64,11 +62,15 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
-/// Migrates, and writes objects and report. `command` is the definition of the command line.
-pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> {
-    let (objects, mut problems) = read(&args.input).unwrap_or_else(|error| {
-        command.error(ErrorKind::Io, format!("{error:#}")).exit();
-    });
+/// Migrates, and writes objects and report.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (objects, mut problems) = match read(&args.input) {
+        Ok(found) => found,
+        Err(error) => {
+            log::write_line(&format!("portcullis: {error:#}"));
+            return Ok(ExitCode::from(UNREACHABLE));
+        }
+    };
     let migration = match problems.is_empty() {
         true => migrate(&objects, &settings(args)),
         false => Err(Vec::new()),
@@ -80,7 +82,7 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
             for problem in problems {
                 log::write_line(&format!("{problem}"));
             }
-            return Ok(ExitCode::from(UNREADABLE));
+            return Ok(ExitCode::from(UNREACHABLE));
         }
     };
     write(args, &migration)?;

@@ -1,9 +1,8 @@
-//! Names of metrics, commands, kinds and versions in pages. docs/metrics.md itself is compared with the program.
+//! Names of metrics, kinds and versions in pages. docs/metrics.md itself is compared with the program.
 
 use std::collections::BTreeSet;
 
 use portcullis::api::Kind;
-use portcullis::cli;
 
 use crate::{pages, read};
 
@@ -45,21 +44,6 @@ fn pages_name_metrics_that_exist() {
         }
     }
     assert!(unknown.is_empty(), "\n{}\n", unknown.join("\n"));
-}
-
-/// Every command has a row in README.md.
-#[test]
-fn readme_lists_the_commands() {
-    let readme = read("README.md");
-    let (_, table) = readme.split_once("| command | what it does |").unwrap();
-    let rows = table.lines().skip(2).take_while(|line| !line.is_empty());
-    let mut listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-    let command = cli::command();
-    let commands = command.get_subcommands().map(|one| one.get_name());
-    let mut commands: Vec<&str> = commands.filter(|name| *name != "help").collect();
-    listed.sort_unstable();
-    commands.sort_unstable();
-    assert_eq!(listed, commands);
 }
 
 #[test]
