@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use http::header::SET_COOKIE;
+use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::{HeaderMap, HeaderValue};
 
 use super::cors::{self, Sharing};
@@ -11,6 +11,9 @@ use super::facts::Level;
 use super::header;
 use crate::ir::Filter;
 use crate::ir::filter::HeaderChanges;
+
+/// Headers that caches in front obey in place of `Cache-Control` (RFC 9213; Edge Architecture Specification).
+const CACHE_CONTROLS_OF_CDNS: [&str; 2] = ["cdn-cache-control", "surrogate-control"];
 
 /// The steps for a response: those of the backendRef that served the request, then those of the rule, each in the
 /// order of its list. Without steps it allocates nothing.
@@ -65,6 +68,7 @@ impl ResponsePhase {
                 Step::Cookies(cookies) => set_cookies(cookies, headers),
             }
         }
+        self.keep_cookies_out_of_caches(headers);
     }
 
     /// Adds the CORS filters of a rule if none has run: without them a page cannot read even the status of a refusal.
@@ -89,6 +93,21 @@ impl ResponsePhase {
                 Step::Cookies(cookies) => set_cookies(cookies, headers),
             }
         }
+        self.keep_cookies_out_of_caches(headers);
+    }
+
+    /// Forbids to store a response with cookies of a session, whatever backends and filters say: a shared cache would give
+    /// these to other clients, since `Set-Cookie` does not prevent that (RFC 9111, 7.3).
+    fn keep_cookies_out_of_caches(&self, headers: &mut HeaderMap) {
+        let mut steps = self.backend.iter().chain(&self.rule);
+        if !steps.any(|step| matches!(step, Step::Cookies(_))) {
+            return;
+        }
+        for name in CACHE_CONTROLS_OF_CDNS {
+            headers.remove(name);
+        }
+        // As for the cookies themselves.
+        let _ = headers.try_insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
 }
 
@@ -128,5 +147,36 @@ mod tests {
         let mut headers = HeaderMap::new();
         phase.apply(&mut headers);
         assert_eq!(headers["x-step"], "1,2,3,4");
+    }
+
+    #[test]
+    fn responses_with_cookies_of_sessions_are_not_stored() {
+        let public = HeaderValue::from_static("public, max-age=600");
+        let names = ["cache-control", "cdn-cache-control", "surrogate-control"];
+        let names = names.map(HeaderName::from_static);
+        let set = names.iter().map(|name| (name.clone(), public.clone()));
+        let changes = HeaderChanges {
+            set: set.collect(),
+            ..HeaderChanges::default()
+        };
+        let no_store = HeaderValue::from_static("no-store");
+        for has_cookies in [false, true] {
+            let mut phase = ResponsePhase::default();
+            if has_cookies {
+                phase.set_cookies(vec![HeaderValue::from_static("a=b")]);
+            }
+            phase.change_headers(Level::Rule, changes.clone());
+            let mut headers = HeaderMap::new();
+            phase.apply(&mut headers);
+            let found = names.each_ref().map(|name| headers.get(name));
+            let expected = match has_cookies {
+                true => [Some(&no_store), None, None],
+                false => [Some(&public); 3],
+            };
+            assert_eq!(found, expected);
+            let mut headers = HeaderMap::new();
+            phase.apply_to_error(&mut headers);
+            assert_eq!(headers.contains_key(CACHE_CONTROL), has_cookies);
+        }
     }
 }

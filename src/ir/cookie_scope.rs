@@ -151,6 +151,39 @@ mod tests {
         (gateway, listener)
     }
 
+    #[test]
+    fn cookies_are_sealed_for_their_policy_provider_and_client() {
+        let (gateway, listener) = place("gateway", "http");
+        let scope = CookieScope {
+            gateway: &gateway,
+            listener: &listener,
+            host: "example.com",
+            key: [0; 8],
+        };
+        let own = with_domain(None);
+        let sealing = |oidc: &Oidc| scope.sealing(oidc, "session");
+        let change = |change: fn(&mut Oidc)| {
+            let mut other = own.clone();
+            change(&mut other);
+            sealing(&other)
+        };
+        for other in [
+            change(|it| {
+                it.policy = ObjectRef::new("portcullis.dev", "AccessPolicy", "ns", "other")
+            }),
+            change(|it| {
+                it.policy = ObjectRef::new("portcullis.dev", "AccessPolicy", "other", "policy")
+            }),
+            change(|it| it.id_token.issuer = "https://b.example".into()),
+            change(|it| it.client_id = "desk".into()),
+            change(|it| it.cookie.domain = Some("example.com".into())),
+        ] {
+            assert_ne!(other, sealing(&own));
+        }
+        // Another scope of tokens, for one, ends no session.
+        assert_eq!(change(|it| it.scope = "openid email".into()), sealing(&own));
+    }
+
     /// What is remembered for a scope, and what is sealed for it with its key, agree for every pair of scopes.
     #[test]
     fn bound_cookies_are_those_that_the_same_text_seals() {

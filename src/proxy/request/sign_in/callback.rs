@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, REFERRER_POLICY};
 use http::{HeaderValue, Method, StatusCode};
 use tokio::time::sleep;
 
@@ -227,6 +227,9 @@ fn returned(
     *response.body_mut() = Bytes::from(page);
     let html = HeaderValue::from_static("text/html; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, html);
+    // The URL of this page has the code, which backends would get in `Referer`.
+    let none = HeaderValue::from_static("no-referrer");
+    response.headers_mut().insert(REFERRER_POLICY, none);
     Ok(response)
 }
 

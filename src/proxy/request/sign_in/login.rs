@@ -112,11 +112,14 @@ impl Login {
         let sealed = visit.cookies.login(headers, id);
         let opened = sealed.iter().filter_map(|it| key.open_content(it, &scope));
         let mut logins = opened.filter_map(|it| serde_json::from_slice::<Self>(&it.content).ok());
-        let is_it = |login: &Self| {
-            // The holder of the cookie knows neither, so that no time discloses anything.
-            login.state == state && now().saturating_sub(login.began) < MAX_AGE
-        };
-        Some((logins.find(is_it)?, id))
+        let now = now();
+        Some((logins.find(|it| it.is_begun(state, now))?, id))
+    }
+
+    /// Reports whether it has a state and may end at a time, in seconds since 1970.
+    fn is_begun(&self, state: &str, now: u64) -> bool {
+        // The holder of the cookie knows neither, so that no time discloses anything.
+        self.state == state && now.saturating_sub(self.began) < MAX_AGE
     }
 }
 
@@ -180,6 +183,26 @@ mod tests {
             ),
         ] {
             assert_eq!(with_query(url, &[("a", "b c")]), expected);
+        }
+    }
+
+    #[test]
+    fn sign_in_ends_with_its_own_state_and_in_time() {
+        let login = Login {
+            state: "own".to_owned(),
+            nonce: String::new(),
+            verifier: String::new(),
+            target: "/".to_owned(),
+            began: 1000,
+        };
+        for (state, now, expected) in [
+            ("own", 1000, true),
+            ("own", 999 + MAX_AGE, true),
+            ("own", 1000 + MAX_AGE, false),
+            ("other", 1000, false),
+            ("", 1000, false),
+        ] {
+            assert_eq!(login.is_begun(state, now), expected, "{state} {now}");
         }
     }
 

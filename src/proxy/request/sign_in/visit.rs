@@ -30,9 +30,11 @@ impl Visit<'_> {
         self.scope.sealing(&self.oidc.ir, purpose)
     }
 
-    /// Returns the origin of the URL of the request.
+    /// Returns the origin of the URL of the request. One of HTTP/1.0 without a host has none: the local address, which takes
+    /// its place, is nothing that clients get to know.
     pub(super) fn origin(&self, exchange: &Exchange) -> Result<String, SignInFault> {
         let origin = original::origin(&exchange.parts.headers, self.scheme);
+        let origin = origin.filter(|_| !self.scope.host.is_empty());
         origin.ok_or(SignInFault::NoUrl)
     }
 }

@@ -326,6 +326,18 @@ mod tests {
     }
 
     #[test]
+    fn parameters_of_the_protocol_cannot_be_replaced() {
+        let is_valid = |name: &str| {
+            let named = BTreeMap::from([(name.to_owned(), "a".to_owned())]);
+            parameters(&named).is_ok()
+        };
+        assert!(is_valid("audience"));
+        for name in PROTOCOL {
+            assert!(!is_valid(name), "{name}");
+        }
+    }
+
+    #[test]
     fn policies_have_cookies_of_their_own() {
         let name = |name: &str| {
             own_name(&ObjectRef::new(
