@@ -10,13 +10,14 @@ use tokio::sync::Semaphore;
 
 use crate::access_policy::{before, gateway};
 use crate::backend_limits::{gated, send};
+use crate::browser::Browser;
 use crate::client::{connect, handshake, read_all};
 use crate::first_problem::{Problem, is_first, is_gone};
 use crate::harness::tls::{self, Certificate};
 use crate::issuer::{Issuer, claims};
 use crate::jwks::{Answer, Published, change, until};
 use crate::origin::Origin;
-use crate::provider::{Browser, Provider};
+use crate::provider::Provider;
 use crate::rate_limit_policy::{limits, per_hour};
 use crate::scene::{Objects, Scene, https, secret};
 

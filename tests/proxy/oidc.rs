@@ -11,11 +11,12 @@ use tokio::time::sleep;
 use crate::access_policy::{access, before, gateway};
 use crate::admin::page;
 use crate::api::{portcullis, stdout};
+use crate::browser::Browser;
 use crate::client::Client;
 use crate::issuer::{Issuer, bearer, now};
 use crate::origin::Origin;
 use crate::provider::{
-    Browser, CLIENT_SECRET, Provider, SUBJECT, client_secret, parse, permitted, until_discovered,
+    CLIENT_SECRET, Provider, SUBJECT, client_secret, parse, permitted, until_discovered,
 };
 use crate::scene::Scene;
 

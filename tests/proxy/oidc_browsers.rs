@@ -8,10 +8,11 @@ use rustls::ClientConfig;
 use serde_json::json;
 
 use crate::access_policy::{access, gateway};
+use crate::browser::{Browser, Cookie};
 use crate::client::Client;
 use crate::harness::tls::{self, Certificate};
 use crate::origin::Origin;
-use crate::provider::{Browser, Cookie, Provider, SUBJECT, client_secret};
+use crate::provider::{Provider, SUBJECT, client_secret};
 use crate::scene::{Objects, Scene, http, https, secret, to};
 
 /// Signs another user in with a new browser.

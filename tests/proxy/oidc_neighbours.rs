@@ -8,10 +8,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::access_policy::access;
+use crate::access_policy::{access, gateway};
+use crate::browser::Browser;
 use crate::harness::{TEST_TIMEOUT, yaml};
 use crate::origin::Origin;
-use crate::provider::{Browser, Provider, client_secret, form, permitted, until_discovered};
+use crate::provider::{Provider, client_secret, form, permitted, until_discovered};
 use crate::scene::{Objects, Scene, http, prefix, to};
 
 /// Two Gateways with the same policy each; the first one has two listeners and two policies.
@@ -79,6 +80,40 @@ async fn cookies_are_of_no_use_elsewhere() {
     let mut other = Browser::new(again.at(80), "a.com").await;
     other.cookies.push(session);
     assert_eq!(other.send(Method::GET, "/", &[]).await.status, 401);
+}
+
+/// Listeners of one port differ by their hosts. A port and the case of letters make no other host.
+#[tokio::test]
+async fn cookies_are_of_no_use_to_other_hosts_of_a_port() {
+    let (origin, provider) = (Origin::echo("origin").await, Provider::start().await);
+    let oidc = json!({"oidc": provider.section(&json!({}))});
+    let listeners = [http("one", 80, "a.com"), http("two", 80, "b.com")];
+    let objects = Objects::gateway(&listeners)
+        .service("origin", &[origin.address])
+        .route("route", &[to("origin")])
+        .with(access("a", &gateway(), &oidc))
+        .with(client_secret());
+    let scene = provider.serve(&objects).await;
+    let mut browser = Browser::new(scene.at(80), "a.com").await;
+    browser.sign_in(&provider, "/").await;
+    let mut login = Browser::new(scene.at(80), "a.com").await;
+    let location = login.begin("/").await;
+    let callback = provider.authorize(&location);
+    for (host, expected, end) in [
+        ("b.com", 401, 400),
+        ("evil.example", 404, 404),
+        ("a.com.evil.example", 404, 404),
+        ("A.COM", 200, 400),
+        ("a.com:8080", 200, 400),
+    ] {
+        let mut other = Browser::new(scene.at(80), host).await;
+        other.cookies.clone_from(&browser.cookies);
+        let answer = other.send(Method::GET, "/", &[]).await;
+        assert_eq!(answer.status, expected, "{host}");
+        // The provider binds a code to the redirect URI, which has the host as it was sent.
+        other.cookies.clone_from(&login.cookies);
+        assert_eq!(other.get(&callback).await.status, end, "{host}");
+    }
 }
 
 #[tokio::test]

@@ -8,8 +8,9 @@ use tokio::time::sleep;
 
 use crate::access_policy::access;
 use crate::admin::metric;
+use crate::browser::Browser;
 use crate::origin::Origin;
-use crate::provider::{Browser, Provider, permitted, until_discovered};
+use crate::provider::{Provider, permitted, until_discovered};
 use crate::scene::{Scene, prefix};
 
 async fn tokens(scene: &Scene, policy: &str, outcome: &str) -> f64 {

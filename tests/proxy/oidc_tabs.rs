@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
+use crate::browser::Browser;
 use crate::origin::Origin;
-use crate::provider::{Browser, Provider, form};
+use crate::provider::{Provider, form};
 
 /// Number of sign-ins that a browser may have begun. Each has two cookies.
 const BOUND: usize = 8;

@@ -15,6 +15,7 @@ use super::receiver::{
     Backend, Line, Lines, NOT_OF_CLIENTS, OF_ONE_SPELLING, check, forged, trailers,
 };
 use crate::access_policy::{access, gateway};
+use crate::browser::Browser;
 use crate::client::{connect, header_map, read_all, read_until, write_text};
 use crate::client_policy::clients;
 use crate::credentials::{BCRYPT, api_key, authorization, basic, keys, users};
@@ -26,7 +27,7 @@ use crate::harness::yaml::service_of;
 use crate::issuer::{Issuer, claims, jwt};
 use crate::mirror::{mirror, with_filters};
 use crate::origin::Origin;
-use crate::provider::{Browser, Provider};
+use crate::provider::Provider;
 use crate::rate_limit_policy::{limits, per_hour};
 use crate::route_policy::policy as defaults;
 use crate::scene::{Objects, Scene, to};
