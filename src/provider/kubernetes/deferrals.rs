@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::moments::{Moment, Moments};
-use super::referenced::Referenced;
+use super::referenced::{Earlier, Referenced};
 use super::references::{References, is_held_name};
 use super::scope::Scope;
 use crate::api::{Object, ObjectRef, Severity};
@@ -34,8 +34,8 @@ pub(super) struct Wait {
 /// An object that waits.
 struct Deferred {
     previous: Option<Object>,
-    /// A version that is older than the last one, and is published after its own moment: changes without end delay it no longer.
-    next: Option<(Object, Moment)>,
+    /// A version that is older than the last one, and is published after its own wait: changes without end delay it no longer.
+    next: Option<(Object, Wait)>,
     since: Instant,
     wait: Wait,
     /// The first change that is not published waits for this moment, or for a later one.
@@ -47,6 +47,8 @@ struct Deferred {
 #[derive(Default)]
 pub(super) struct Released {
     pub(super) names: Vec<ObjectRef>,
+    /// Objects whose next version is published while the last one waits.
+    pub(super) advanced: Vec<ObjectRef>,
     /// Whether another version is published, or something else is late from now on.
     pub(super) is_changed: bool,
 }
@@ -81,28 +83,30 @@ impl Deferrals {
     }
 
     /// Makes a version of an object wait, which had another one before. If that waits already, the published version remains,
-    /// and the time counts from the first.
-    pub(super) fn hold(&mut self, name: ObjectRef, previous: Option<Object>, wait: Wait) {
-        match self.all.get_mut(&name) {
-            Some(deferred) => {
-                let after = deferred.wait.after;
-                if deferred.next.is_none() && wait.after > after {
-                    deferred.next = previous.map(|previous| (previous, after));
-                }
-                deferred.wait = wait;
-            }
-            None => {
-                let deferred = Deferred {
-                    previous,
-                    next: None,
-                    since: Instant::now(),
-                    first: wait.after,
-                    wait,
-                    is_late: false,
-                };
-                self.all.insert(name, deferred);
-            }
-        }
+    /// and the time counts from the first. Returns what the version before is from now on; `None` if it is never published.
+    pub(super) fn hold(
+        &mut self,
+        name: ObjectRef,
+        previous: Option<Object>,
+        wait: Wait,
+    ) -> Option<Earlier> {
+        let Some(deferred) = self.all.get_mut(&name) else {
+            let deferred = Deferred {
+                previous,
+                next: None,
+                since: Instant::now(),
+                first: wait.after,
+                wait,
+                is_late: false,
+            };
+            self.all.insert(name, deferred);
+            return Some(Earlier::Published);
+        };
+        let is_next = deferred.next.is_none() && wait.after > deferred.wait.after;
+        let own = mem::replace(&mut deferred.wait, wait);
+        let next = previous.filter(|_| is_next)?;
+        deferred.next = Some((next, own));
+        Some(Earlier::Next)
     }
 
     /// Makes a version of an object wait of which this part is published meanwhile. If one waits already, the time counts from
@@ -153,18 +157,19 @@ impl Deferrals {
             .collect();
         self.all.retain(|name, deferred| {
             let is_due = now.saturating_duration_since(deferred.since) >= self.wait;
-            let is_complete = deferred
-                .wait
-                .has_references(referenced, |name| behind.contains(name));
-            let is_behind = !moments.is_past(deferred.wait.after);
-            if !is_behind && (is_complete || is_due) {
+            let ends = |wait: &mut Wait| {
+                let is_complete = wait.has_references(referenced, |name| behind.contains(name));
+                moments.is_past(wait.after) && (is_complete || is_due)
+            };
+            if ends(&mut deferred.wait) {
                 released.names.push(name.clone());
                 return false;
             }
-            if let Some((next, after)) = deferred.next.take_if(|(_, it)| moments.is_past(*it)) {
+            if let Some((next, wait)) = deferred.next.take_if(|(_, wait)| ends(wait)) {
                 deferred.previous = Some(next);
-                deferred.first = after + 1;
+                deferred.first = wait.after + 1;
                 (deferred.since, deferred.is_late) = (now, false);
+                released.advanced.push(name.clone());
                 released.is_changed = true;
                 return true;
             }

@@ -27,11 +27,21 @@ struct Entry {
     referrers: Vec<(Text, u32)>,
 }
 
-/// A version of an object with references: the stored one, or the previous one while it is still served.
+/// A version of an object before the stored one, while that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Earlier {
+    /// It is published.
+    Published,
+    /// It is published next.
+    Next,
+}
+
+/// A version of an object with references.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Version {
     object: ObjectRef,
-    is_previous: bool,
+    /// `None` is the stored one.
+    earlier: Option<Earlier>,
 }
 
 /// Objects for which the need of a fetch has changed, each with the namespaces of the objects that refer to it. Without
@@ -62,17 +72,16 @@ impl Referenced {
         }
     }
 
-    /// Replaces the references of an object. Those of the version before count until [`Self::forget_previous`] if
-    /// `keeps_previous`.
+    /// Replaces the references of an object. Those of the version before count as those of an earlier one, if it is kept.
     pub(super) fn replace(
         &mut self,
         object: &ObjectRef,
         references: References,
-        keeps_previous: bool,
+        kept: Option<Earlier>,
     ) {
         let version = Version::stored(object);
         let former = self.versions.get(&version);
-        if !keeps_previous && former == Some(&references) {
+        if kept.is_none() && former == Some(&references) {
             return;
         }
         let former = self.take(&version);
@@ -82,26 +91,53 @@ impl Referenced {
         if is_new {
             self.count_children(object, true);
         }
-        match former {
-            Some(former) if keeps_previous => {
-                let previous = Version::previous(object);
-                self.insert(previous, former);
-            }
-            Some(former) => self.count(object, &former, false),
-            None => {}
+        match (former, kept) {
+            (Some(former), Some(earlier)) => self.set_earlier(object, earlier, former),
+            (Some(former), None) => self.count(object, &former, false),
+            (None, _) => {}
         }
     }
 
-    /// Forgets the references of the version of an object before the stored one.
-    pub(super) fn forget_previous(&mut self, object: &ObjectRef) {
-        if let Some(former) = self.take(&Version::previous(object)) {
-            self.count(object, &former, false);
+    /// Counts the references of the stored version, which is deleted, as those of an earlier one, too: another version may take
+    /// its place.
+    pub(super) fn keep(&mut self, object: &ObjectRef, earlier: Earlier) {
+        let stored = self.versions.get(&Version::stored(object));
+        if let Some(references) = stored.cloned() {
+            self.count(object, &references, true);
+            self.set_earlier(object, earlier, references);
+        }
+    }
+
+    /// Records that the next version of an object is published.
+    pub(super) fn publish_next(&mut self, object: &ObjectRef) {
+        if let Some(next) = self.take(&Version::earlier(object, Earlier::Next)) {
+            self.set_earlier(object, Earlier::Published, next);
+        }
+    }
+
+    /// Stores the references of an earlier version, which are already counted.
+    fn set_earlier(&mut self, object: &ObjectRef, earlier: Earlier, references: References) {
+        let version = Version::earlier(object, earlier);
+        self.forget_version(&version);
+        self.insert(version, references);
+    }
+
+    /// Forgets the references of the versions of an object before the stored one.
+    pub(super) fn forget_earlier(&mut self, object: &ObjectRef) {
+        for earlier in [Earlier::Published, Earlier::Next] {
+            self.forget_version(&Version::earlier(object, earlier));
+        }
+    }
+
+    fn forget_version(&mut self, version: &Version) {
+        if let Some(former) = self.take(version) {
+            self.count(&version.object, &former, false);
         }
     }
 
     /// Forgets the references of a deleted object.
     pub(super) fn forget(&mut self, object: &ObjectRef) {
-        self.forget_previous(object);
+        self.forget_earlier(object);
         if let Some(former) = self.take(&Version::stored(object)) {
             self.count(object, &former, false);
             self.count_children(object, false);
@@ -111,7 +147,7 @@ impl Referenced {
     /// Returns the references of the stored ListenerSets of a Gateway, whether the Gateway exists or not.
     pub(super) fn of_children(&self, gateway: &ObjectRef) -> impl Iterator<Item = &References> {
         let children = self.children.get(gateway).into_iter().flatten();
-        let stored = children.filter(|child| !child.is_previous);
+        let stored = children.filter(|child| child.earlier.is_none());
         stored.filter_map(|child| self.versions.get(child))
     }
 
@@ -313,13 +349,13 @@ impl Version {
     fn stored(object: &ObjectRef) -> Self {
         Self {
             object: object.clone(),
-            is_previous: false,
+            earlier: None,
         }
     }
 
-    fn previous(object: &ObjectRef) -> Self {
+    fn earlier(object: &ObjectRef, earlier: Earlier) -> Self {
         Self {
-            is_previous: true,
+            earlier: Some(earlier),
             ..Self::stored(object)
         }
     }

@@ -136,6 +136,7 @@ impl Retained {
         let mut released = Released {
             names: mem::take(&mut self.dropped),
             is_changed: mem::take(&mut self.is_changed),
+            ..Released::default()
         };
         let timing = &self.timing;
         let mut stays = |namespace: &str, stay: &mut Stay| {

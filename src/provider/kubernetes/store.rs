@@ -405,21 +405,19 @@ impl Store {
                 self.deferred.is_behind(name, moments)
             })
             && may_wait(known.published(), &object);
-        let is_held = known.held.is_some();
         let is_deferred = lacks_references || !moments.is_past(after);
+        let kept = match is_deferred {
+            true => self.deferred.hold(name.clone(), known.last, wait),
+            false => None,
+        };
         if let Some(own) = own {
-            let keeps_previous = is_deferred && !is_held;
-            self.referenced.replace(&name, own, keeps_previous);
+            self.referenced.replace(&name, own, kept);
         }
         if !is_deferred {
             self.deferred.remove(&name);
-            self.referenced.forget_previous(&name);
-            return true;
+            self.referenced.forget_earlier(&name);
         }
-        // What this version refers to may be gone before its turn comes.
-        let previous = known.last.filter(|_| !is_held || !can_reference(kind));
-        self.deferred.hold(name, previous, wait);
-        false
+        !is_deferred
     }
 
     /// Removes an object, unless a newer version is stored.

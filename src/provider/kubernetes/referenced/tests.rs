@@ -18,7 +18,7 @@ fn put(referenced: &mut Referenced, object: &Value) {
     let object = decoded(object);
     let key = object.meta();
     let name = object.kind().object_ref(&key.namespace, &key.name);
-    referenced.replace(&name, References::of(&object), false);
+    referenced.replace(&name, References::of(&object), None);
     referenced.drop_unreferenced();
 }
 
@@ -191,9 +191,12 @@ fn change_of_one_object_reports_only_its_own_references() {
 /// A change of one of a few Gateways and ListenerSets.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Stores a version with these certificates; `true` keeps the previous one.
-    Put(ObjectRef, Vec<u8>, Option<ObjectRef>, bool),
-    ForgetPrevious(ObjectRef),
+    /// Stores a version with these certificates, and may keep the one before.
+    Put(ObjectRef, Vec<u8>, Option<ObjectRef>, Option<Earlier>),
+    /// Keeps the stored version, which is deleted.
+    Keep(ObjectRef, Earlier),
+    PublishNext(ObjectRef),
+    ForgetEarlier(ObjectRef),
     Delete(ObjectRef),
     Watched(u8),
     Drop,
@@ -204,14 +207,18 @@ fn step() -> impl Strategy<Value = Step> {
     let set = |of: u8| ObjectRef::gateway_api("ListenerSet", &format!("n{}", of % 2), "set");
     let object = (0..4_u8).prop_map(move |of| if of < 2 { edge(of) } else { set(of) });
     let certificates = proptest::collection::vec(0..5_u8, 0..4);
+    let earlier = || prop_oneof![Just(Earlier::Published), Just(Earlier::Next)];
+    let kept = proptest::option::of(earlier());
     prop_oneof![
-        6 => (object.clone(), certificates, 0..2_u8, any::<bool>()).prop_map(
-            move |(object, names, parent, keeps)| {
+        6 => (object.clone(), certificates, 0..2_u8, kept).prop_map(
+            move |(object, names, parent, kept)| {
                 let parent = (&*object.kind == "ListenerSet").then(|| edge(parent));
-                Step::Put(object, names, parent, keeps)
+                Step::Put(object, names, parent, kept)
             }
         ),
-        2 => object.clone().prop_map(Step::ForgetPrevious),
+        1 => (object.clone(), earlier()).prop_map(|(object, earlier)| Step::Keep(object, earlier)),
+        2 => object.clone().prop_map(Step::PublishNext),
+        2 => object.clone().prop_map(Step::ForgetEarlier),
         2 => object.prop_map(Step::Delete),
         1 => (0..5_u8).prop_map(Step::Watched),
         2 => Just(Step::Drop),
@@ -219,7 +226,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// All versions, as [`Referenced`] should count them.
-type Model = BTreeMap<(ObjectRef, bool), (Vec<u8>, Option<ObjectRef>)>;
+type Model = BTreeMap<(ObjectRef, Option<Earlier>), (Vec<u8>, Option<ObjectRef>)>;
 
 fn certificate(number: u8) -> ObjectRef {
     secret(&number.to_string())
@@ -227,19 +234,30 @@ fn certificate(number: u8) -> ObjectRef {
 
 fn apply(referenced: &mut Referenced, model: &mut Model, step: Step) {
     match step {
-        Step::Put(object, certificates, parent, keeps) => {
+        Step::Put(object, certificates, parent, kept) => {
             let names = certificates.iter().map(|it| certificate(*it)).collect();
-            let former = model.remove(&(object.clone(), false));
-            let keeps = keeps && !model.contains_key(&(object.clone(), true));
-            if let Some(former) = former.filter(|_| keeps) {
-                model.insert((object.clone(), true), former);
+            let former = model.remove(&(object.clone(), None));
+            if let Some(former) = former.filter(|_| kept.is_some()) {
+                model.insert((object.clone(), kept), former);
             }
-            model.insert((object.clone(), false), (certificates, parent.clone()));
-            referenced.replace(&object, References { names, parent }, keeps);
+            model.insert((object.clone(), None), (certificates, parent.clone()));
+            referenced.replace(&object, References { names, parent }, kept);
         }
-        Step::ForgetPrevious(object) => {
-            referenced.forget_previous(&object);
-            model.remove(&(object, true));
+        Step::Keep(object, earlier) => {
+            referenced.keep(&object, earlier);
+            if let Some(stored) = model.get(&(object.clone(), None)).cloned() {
+                model.insert((object, Some(earlier)), stored);
+            }
+        }
+        Step::PublishNext(object) => {
+            referenced.publish_next(&object);
+            if let Some(next) = model.remove(&(object.clone(), Some(Earlier::Next))) {
+                model.insert((object, Some(Earlier::Published)), next);
+            }
+        }
+        Step::ForgetEarlier(object) => {
+            referenced.forget_earlier(&object);
+            model.retain(|(of, earlier), _| *of != object || earlier.is_none());
         }
         Step::Delete(object) => {
             referenced.forget(&object);
@@ -255,7 +273,7 @@ fn naive(model: &Model) -> BTreeMap<ObjectRef, BTreeSet<Text>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ((object, _), (certificates, parent)) in model {
         let mut parents = parent.iter();
-        if parents.all(|parent| model.contains_key(&(parent.clone(), false))) {
+        if parents.all(|parent| model.contains_key(&(parent.clone(), None))) {
             for number in certificates {
                 let of = all.entry(certificate(*number)).or_default();
                 of.insert(object.namespace.clone());

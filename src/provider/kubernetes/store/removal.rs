@@ -25,10 +25,13 @@ impl Store {
             let namespace = namespaces.get("", name);
             namespace.is_some_and(|it| it.metadata.deletion_timestamp.is_some())
         });
+        for name in &changed.advanced {
+            self.referenced.publish_next(name);
+        }
         for name in &changed.names {
             // What only the previous versions referred to is no longer needed.
             match self.snapshot.object(name) {
-                Some(_) => self.referenced.forget_previous(name),
+                Some(_) => self.referenced.forget_earlier(name),
                 None => self.referenced.forget(name),
             }
         }
@@ -59,8 +62,8 @@ impl Store {
         let was_unreadable = self.problems.set(name, None);
         let stays = match protection(kind) {
             Protection::Protects => self.retain(name),
-            Protection::Takes => self.hold_removed(kind, name),
-            Protection::Waits if self.may_leave_one(kind, name) => self.hold_removed(kind, name),
+            Protection::Takes => self.hold_removed(name),
+            Protection::Waits if self.may_leave_one(kind, name) => self.hold_removed(name),
             Protection::Waits | Protection::Neither => false,
         };
         if stays {
@@ -112,7 +115,7 @@ impl Store {
 
     /// Removes an object that takes requests, or whose end may open others. Leaves the published version in service until the policies are known that were
     /// written before: others may take these requests. Returns whether there is such a version.
-    fn hold_removed(&mut self, kind: &Kind, name: &ObjectRef) -> bool {
+    fn hold_removed(&mut self, name: &ObjectRef) -> bool {
         let known = self.versions(name);
         let has_published = self.first.is_some() && known.published().is_some();
         let after = has_published.then(|| self.moments.next());
@@ -120,10 +123,10 @@ impl Store {
             return false;
         };
         self.snapshot.remove(name);
-        let is_held = known.held.is_some();
-        let previous = known.last.filter(|_| !is_held || !can_reference(kind));
-        self.deferred
-            .hold(name.clone(), previous, Wait::new(Vec::new(), after));
+        let wait = Wait::new(Vec::new(), after);
+        if let Some(earlier) = self.deferred.hold(name.clone(), known.last, wait) {
+            self.referenced.keep(name, earlier);
+        }
         true
     }
 }

@@ -304,6 +304,57 @@ fn changes_without_end_delay_none_for_ever() {
     assert_eq!(hostname(&store, "a").as_deref(), Some("10.example"));
 }
 
+/// Applies a version of a Gateway whose certificate does not exist.
+pub(super) fn change_gateway(store: &mut Store, certificate: &str) {
+    store.apply(index("Gateway"), gateway(certificate));
+    let name = ObjectRef::core("Secret", "default", certificate);
+    store.apply_message(Message::Fetched(name, None));
+}
+
+/// The same of an object with references: those of the version whose turn comes are held until then.
+#[test]
+fn changes_of_a_gateway_without_end_delay_none_for_ever() {
+    let mut store = published();
+    let has = |store: &Store, certificate: &str| {
+        let name = ObjectRef::core("Secret", "default", certificate);
+        store.referenced.has(&name)
+    };
+    change_gateway(&mut store, "0");
+    for round in 0..9 {
+        let moment = store.take_moment().unwrap();
+        change_gateway(&mut store, "between");
+        change_gateway(&mut store, &(round + 1).to_string());
+        for scope in protecting() {
+            store.apply_message(Message::Newest(scope, moment, None));
+        }
+        assert!(store.release(Instant::now()));
+        let round = round.to_string();
+        assert_eq!(certificates(&store), Some(round.clone()));
+        assert!(has(&store, &round) && !has(&store, "between"));
+    }
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(certificates(&store).as_deref(), Some("9"));
+    assert!(has(&store, "9") && !has(&store, "8"));
+}
+
+#[test]
+fn certificate_of_a_deleted_gateway_is_held_while_it_is_served() {
+    let mut store = published();
+    change_gateway(&mut store, "a");
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    store.apply(index("Gateway"), deleted("edge"));
+    change_gateway(&mut store, "b");
+    assert_eq!(certificates(&store).as_deref(), Some("a"));
+    let a = ObjectRef::core("Secret", "default", "a");
+    store.drop_unreferenced();
+    assert!(store.referenced.has(&a));
+    answer(&mut store);
+    assert!(store.release(Instant::now()) && !store.referenced.has(&a));
+    assert_eq!(certificates(&store).as_deref(), Some("b"));
+}
+
 #[test]
 fn change_of_a_route_that_waits_is_published_with_it() {
     let (mut store, routes) = (published(), index("HTTPRoute"));

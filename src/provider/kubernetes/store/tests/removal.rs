@@ -1,6 +1,8 @@
 //! What stays published of objects that are gone, and until when.
 
-use super::order::{answer, has_policy, is_served, policy, protecting, published, with_route};
+use super::order::{
+    answer, change_gateway, has_policy, is_served, policy, protecting, published, with_route,
+};
 use super::*;
 
 /// What was written before a policy was deleted has arrived after this time.
@@ -194,6 +196,22 @@ fn policy_that_stays_for_long_is_a_problem() {
     answer(&mut store);
     assert!(store.release(late));
     assert!(store.load().unwrap().problems.is_empty());
+}
+
+/// Whoever changes an object without end would otherwise keep all deleted policies in force, also those of others.
+#[test]
+fn gateway_that_changes_without_end_keeps_no_policy_in_force() {
+    let (mut store, policies) = (published(), index("AccessPolicy"));
+    store.apply(policies, policy("a", 9));
+    change_gateway(&mut store, "0");
+    store.apply(policies, deleted("a"));
+    store.release(later(1));
+    let moment = store.take_moment().unwrap();
+    change_gateway(&mut store, "1");
+    for scope in protecting() {
+        store.apply_message(Message::Newest(scope, moment, None));
+    }
+    assert!(store.release(later(1)) && !has_policy(&store, "a"));
 }
 
 /// The moment is past that the policy waits for, but not the one of the next change of the route.
