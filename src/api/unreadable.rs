@@ -197,8 +197,9 @@ pub(super) fn outcome(
 }
 
 /// Returns policies that refuse, for this reason, the requests to all Gateways, ListenerSets and routes of a namespace, and those
-/// to its backends and from it to others. `keys` returns the keys of the objects of a kind.
-pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>) -> [Object; 2] {
+/// to its backends and from it to others. One of each kind of policies for the former: what locks the sections of one kind leaves
+/// those of another. `keys` returns the keys of the objects of a kind.
+pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>) -> [Object; 4] {
     let metadata = ObjectMeta {
         name: REFUSING.into(),
         namespace: namespace.clone(),
@@ -208,20 +209,11 @@ pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>
         reason: reason.to_owned(),
         sections: Vec::new(),
     }));
-    let of_kind = |kind: &'static Kind| keys(kind).into_iter().map(move |key| (kind, key));
-    let is_target = |kind: &&Kind| kind.group == GATEWAY_GROUP && TARGETS.contains(&kind.kind);
-    let targets = Kind::all().iter().filter(is_target).flat_map(of_kind);
-    let targets = targets.filter(|(_, key)| key.namespace == *namespace);
-    let targets = targets.map(|(kind, key)| SectionTargetRef {
-        group: kind.group.to_owned(),
-        kind: kind.kind.to_owned(),
-        name: key.name.to_string(),
-        section_name: None,
-    });
+    let own = |kinds: &[&str]| own_targets(namespace, kinds, &keys);
     let access = AccessPolicy {
         metadata: metadata.clone(),
         spec: AccessSpec {
-            target_refs: targets.collect(),
+            target_refs: own(&TARGETS),
             strategy: Strategy::Overrides,
             ..AccessSpec::default()
         },
@@ -229,20 +221,30 @@ pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>
         withheld: None,
         pending: None,
     };
-    let is_backend = |kind: &&Kind| BACKENDS.contains(&(kind.group, kind.kind));
-    let backends = Kind::all().iter().filter(is_backend).flat_map(of_kind);
-    let backends = backends.map(|(kind, key)| PolicyTargetRef {
-        group: kind.group.to_owned(),
-        kind: kind.kind.to_owned(),
-        namespace: Some(key.namespace.to_string()),
-        name: key.name.to_string(),
-        section_name: None,
-        from: None,
-    });
+    let clients = ClientPolicy {
+        metadata: metadata.clone(),
+        spec: ClientSpec {
+            target_refs: own(&TARGETS[..LISTENER_TARGETS]),
+            strategy: Strategy::Overrides,
+            ..ClientSpec::default()
+        },
+        unreadable: unreadable.clone(),
+        pending: None,
+    };
+    let limits = RateLimitPolicy {
+        metadata: metadata.clone(),
+        spec: RateLimitSpec {
+            target_refs: own(&TARGETS[..HTTP_TARGETS]),
+            strategy: Strategy::Overrides,
+            ..RateLimitSpec::default()
+        },
+        unreadable: unreadable.clone(),
+        pending: None,
+    };
     let tls = BackendTlsOverride {
         metadata,
         spec: BackendTlsSpec {
-            target_refs: backends.collect(),
+            target_refs: all_backends(&keys),
             ..BackendTlsSpec::default()
         },
         unreadable,
@@ -250,8 +252,48 @@ pub fn refusing(namespace: &Text, reason: &str, keys: impl Fn(&Kind) -> Vec<Key>
     };
     [
         Object::AccessPolicy(access.into()),
+        Object::ClientPolicy(clients.into()),
+        Object::RateLimitPolicy(limits.into()),
         Object::BackendTlsOverride(tls.into()),
     ]
+}
+
+/// Returns the objects of a namespace of these kinds of the Gateway API.
+fn own_targets(
+    namespace: &Text,
+    kinds: &[&str],
+    keys: impl Fn(&Kind) -> Vec<Key>,
+) -> Vec<SectionTargetRef> {
+    let is_target = |kind: &&Kind| kind.group == GATEWAY_GROUP && kinds.contains(&kind.kind);
+    let mut targets = Vec::new();
+    for kind in Kind::all().iter().filter(is_target) {
+        let found = keys(kind).into_iter();
+        let own = found.filter(|key| key.namespace == *namespace);
+        targets.extend(own.map(|key| SectionTargetRef {
+            group: kind.group.to_owned(),
+            kind: kind.kind.to_owned(),
+            name: key.name.to_string(),
+            section_name: None,
+        }));
+    }
+    targets
+}
+
+/// Returns the backends of all namespaces that policies on TLS may target.
+fn all_backends(keys: impl Fn(&Kind) -> Vec<Key>) -> Vec<PolicyTargetRef> {
+    let is_backend = |kind: &&Kind| BACKENDS.contains(&(kind.group, kind.kind));
+    let mut targets = Vec::new();
+    for kind in Kind::all().iter().filter(is_backend) {
+        targets.extend(keys(kind).into_iter().map(|key| PolicyTargetRef {
+            group: kind.group.to_owned(),
+            kind: kind.kind.to_owned(),
+            namespace: Some(key.namespace.to_string()),
+            name: key.name.to_string(),
+            section_name: None,
+            from: None,
+        }));
+    }
+    targets
 }
 
 /// Returns the limits without the rules of mode Audit that are not valid, if nothing else of the policy is not valid.

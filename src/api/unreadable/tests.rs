@@ -188,3 +188,48 @@ fn policies_on_tls_refuse_each_kind_of_backend_that_they_may_target() {
         assert_eq!(targets, expected, "{kind}");
     }
 }
+
+/// A Gateway of another namespace may lock all sections of AccessPolicies: limits hold there nevertheless.
+#[test]
+fn namespace_is_refused_by_a_policy_of_each_kind_that_its_routes_can_have() {
+    let keys = |_: &Kind| ["team", "other"].map(|of| Key::new(of, "a")).to_vec();
+    let policies = refusing(&Text::from("team"), "too many", keys);
+    for policy in &policies {
+        let unreadable = policy.unreadable().unwrap();
+        assert!(unreadable.reason == "too many" && unreadable.sections.is_empty());
+        assert!(policy.refused().contains("500"), "{policy:?}");
+    }
+    let [
+        Object::AccessPolicy(access),
+        Object::ClientPolicy(clients),
+        Object::RateLimitPolicy(limits),
+        Object::BackendTlsOverride(tls),
+    ] = policies
+    else {
+        panic!("{policies:?}");
+    };
+    let of_routes = [
+        (
+            &access.spec.target_refs,
+            access.spec.strategy,
+            TARGETS.len(),
+        ),
+        (
+            &clients.spec.target_refs,
+            clients.spec.strategy,
+            LISTENER_TARGETS,
+        ),
+        (&limits.spec.target_refs, limits.spec.strategy, HTTP_TARGETS),
+    ];
+    for (targets, strategy, count) in of_routes {
+        let mut kinds: Vec<_> = targets.iter().map(|it| &*it.kind).collect();
+        kinds.sort_unstable();
+        let mut expected = TARGETS[..count].to_vec();
+        expected.sort_unstable();
+        assert_eq!((kinds, strategy), (expected, Strategy::Overrides));
+    }
+    let targets = tls.spec.target_refs.iter();
+    let targets: Vec<_> = targets.map(|it| it.namespace.as_deref()).collect();
+    assert_eq!(targets.len(), BACKENDS.len() * 2);
+    assert!(targets.contains(&Some("other")));
+}
