@@ -26,8 +26,8 @@ const MAX_RETAINED: usize = 1024;
 
 /// The policies that stay in force.
 pub(super) struct Retained {
-    /// Published versions of each, the last one at the end.
-    all: BTreeMap<ObjectRef, VecDeque<Version>>,
+    /// By namespace, the published versions of each, the last one at the end.
+    all: BTreeMap<Text, BTreeMap<ObjectRef, VecDeque<Version>>>,
     /// Namespaces that are refused, each until the last of its policies would have ended.
     refused: BTreeMap<Text, Stay>,
     /// Policies that no longer stay, since their namespace is refused.
@@ -84,7 +84,8 @@ impl Retained {
             self.dropped.push(name);
             return;
         }
-        let versions = self.all.entry(name).or_default();
+        let own = self.all.entry(name.namespace.clone()).or_default();
+        let versions = own.entry(name).or_default();
         versions.push_back(Version {
             policy,
             count: 1,
@@ -103,23 +104,15 @@ impl Retained {
 
     /// Returns the number of versions of the policies of a namespace.
     fn count(&self, namespace: &Text) -> usize {
-        let all = self.all.iter();
-        let own = all.filter(|(name, _)| name.namespace == *namespace);
-        own.flat_map(|(_, versions)| versions)
-            .map(|version| version.count)
-            .sum()
+        let own = self.all.get(namespace).into_iter();
+        let versions = own.flat_map(BTreeMap::values).flatten();
+        versions.map(|version| version.count).sum()
     }
 
     /// Refuses all requests of a namespace instead of keeping its policies.
     fn refuse(&mut self, namespace: &Text, stay: Stay) {
-        let dropped = &mut self.dropped;
-        self.all.retain(|name, _| {
-            let is_other = name.namespace != *namespace;
-            if !is_other {
-                dropped.push(name.clone());
-            }
-            is_other
-        });
+        let own = self.all.remove(namespace).unwrap_or_default();
+        self.dropped.extend(own.into_keys());
         self.refused.insert(namespace.clone(), stay);
         self.is_changed = true;
     }
@@ -149,12 +142,15 @@ impl Retained {
         self.refused
             .retain(|namespace, stay| stays(namespace, stay));
         let mut ended = Vec::new();
-        self.all.retain(|name, versions| {
-            versions.retain_mut(|version| stays(&name.namespace, &mut version.stay));
-            if versions.is_empty() {
-                ended.push(name.clone());
-            }
-            !versions.is_empty()
+        self.all.retain(|namespace, own| {
+            own.retain(|name, versions| {
+                versions.retain_mut(|version| stays(namespace, &mut version.stay));
+                if versions.is_empty() {
+                    ended.push(name.clone());
+                }
+                !versions.is_empty()
+            });
+            !own.is_empty()
         });
         released.names.extend(ended);
         released
@@ -162,7 +158,7 @@ impl Retained {
 
     /// Returns when the next policy has stayed long enough, or is late.
     pub(super) fn next(&self) -> Option<Instant> {
-        let versions = self.all.values().flatten();
+        let versions = self.all.values().flat_map(BTreeMap::values).flatten();
         let stays = versions.map(|version| &version.stay);
         let waiting = stays
             .chain(self.refused.values())
@@ -181,7 +177,7 @@ impl Retained {
         deferred: &Deferrals,
         scopes: &BTreeMap<usize, Scope>,
     ) -> impl Iterator<Item = Problem> {
-        let versions = self.all.iter().flat_map(|(name, versions)| {
+        let versions = self.all.values().flatten().flat_map(|(name, versions)| {
             let late = versions.iter().find(|version| version.stay.is_late);
             late.map(|version| (name, version))
         });
@@ -202,7 +198,7 @@ impl Retained {
 
     /// Puts the policies into a snapshot, or their targets.
     pub(super) fn restore(&self, snapshot: &mut Snapshot) {
-        for (name, versions) in &self.all {
+        for (name, versions) in self.all.values().flatten() {
             for version in versions.iter().rev() {
                 let policy = match snapshot.object(name) {
                     Some(policy) => policy.with_targets_of(&version.policy),
@@ -336,7 +332,7 @@ mod tests {
         for generation in 0..100 {
             retained.add(name.clone(), version(generation));
         }
-        assert_eq!(retained.all[&name].len(), MAX_VERSIONS);
+        assert_eq!(retained.all[&name.namespace][&name].len(), MAX_VERSIONS);
         assert_eq!(retained.count(&name.namespace), 100);
         let mut snapshot = Snapshot::default();
         retained.restore(&mut snapshot);
