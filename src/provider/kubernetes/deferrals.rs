@@ -130,11 +130,10 @@ impl Deferrals {
         waits.filter(|after| !moments.is_past(*after)).count()
     }
 
-    /// Returns an object of which neither a change that arrived before this moment was asked for is published nor a later one.
-    pub(super) fn first_before(&self, moment: Moment) -> Option<&ObjectRef> {
-        let mut changes = self.all.iter().filter(|(_, it)| it.wait.after > 0);
-        let found = changes.find(|(_, it)| it.first <= moment);
-        found.map(|(name, _)| name)
+    /// Returns the first moment that a change waits for, and its object, of which neither this change is published nor a later one.
+    pub(super) fn first(&self) -> Option<(Moment, &ObjectRef)> {
+        let changes = self.all.iter().filter(|(_, it)| it.wait.after > 0);
+        changes.map(|(name, it)| (it.first, name)).min()
     }
 
     /// Ends the wait of an object.

@@ -131,11 +131,11 @@ impl Retained {
             is_changed: mem::take(&mut self.is_changed),
             ..Released::default()
         };
-        let timing = &self.timing;
+        let (timing, first) = (&self.timing, deferred.first());
         let mut stays = |namespace: &str, stay: &mut Stay| {
             let was_late = stay.is_late;
             let terminates = || is_terminating(namespace);
-            let stays = stay.continues(now, timing, moments, deferred, terminates);
+            let stays = stay.continues(now, timing, moments, first, terminates);
             released.is_changed |= !stays || was_late != stay.is_late;
             stays
         };
@@ -177,19 +177,20 @@ impl Retained {
         deferred: &Deferrals,
         scopes: &BTreeMap<usize, Scope>,
     ) -> impl Iterator<Item = Problem> {
+        let first = deferred.first();
         let versions = self.all.values().flatten().flat_map(|(name, versions)| {
             let late = versions.iter().find(|version| version.stay.is_late);
             late.map(|version| (name, version))
         });
-        let late = versions.filter_map(|(name, version)| {
+        let late = versions.filter_map(move |(name, version)| {
             let state = "was deleted or has lost targets, and is in force still";
             let generation = version.policy.meta().generation;
-            let why = version.stay.why(moments, deferred, scopes)?;
+            let why = version.stay.why(moments, first, scopes)?;
             Some(late_problem(name, generation, state, &why))
         });
-        let refused = self.refused.iter().map(|(namespace, stay)| {
+        let refused = self.refused.iter().map(move |(namespace, stay)| {
             let name = ObjectRef::new(Namespace::GROUP, Namespace::KIND, "", namespace);
-            let why = stay.why(moments, deferred, scopes).filter(|_| stay.is_late);
+            let why = stay.why(moments, first, scopes).filter(|_| stay.is_late);
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             Problem::of_object(name, 0, format!("{TOO_MANY}{why}"))
         });
@@ -257,13 +258,13 @@ impl Stay {
         }
     }
 
-    /// Reports whether it has not ended, and records whether it should have.
+    /// Reports whether it has not ended, and records whether it should have. `first` is the first change that is not published.
     fn continues(
         &mut self,
         now: Instant,
         timing: &Timing,
         moments: &mut Moments,
-        deferred: &Deferrals,
+        first: Option<(Moment, &ObjectRef)>,
         is_terminating: impl Fn() -> bool,
     ) -> bool {
         if self.after.is_none() && now >= self.until {
@@ -274,8 +275,9 @@ impl Stay {
             self.after = Some(moments.next());
         }
         // Of an object that changes often, the last change that is older may be published later.
-        let is_published = |after| moments.is_past(after) && deferred.first_before(after).is_none();
-        let ends = self.after.is_some_and(is_published);
+        let is_published = |after| first.is_none_or(|(moment, _)| moment > after);
+        let ends = |after| moments.is_past(after) && is_published(after);
+        let ends = self.after.is_some_and(ends);
         self.is_late = self.after.is_some() && now >= self.late(timing);
         !ends
     }
@@ -284,12 +286,13 @@ impl Stay {
     fn why(
         &self,
         moments: &Moments,
-        deferred: &Deferrals,
+        first: Option<(Moment, &ObjectRef)>,
         scopes: &BTreeMap<usize, Scope>,
     ) -> Option<String> {
         let after = self.after?;
+        let older = first.filter(|(moment, _)| *moment <= after);
         let why = moments.why_not_past(after, scopes);
-        why.or_else(|| deferred.first_before(after).map(not_served))
+        why.or_else(|| older.map(|(_, object)| not_served(object)))
     }
 
     /// The time from which it should have ended.
