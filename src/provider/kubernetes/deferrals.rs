@@ -73,6 +73,12 @@ impl Deferrals {
         Some((deferred.previous.as_ref(), deferred.wait.after))
     }
 
+    /// Returns the version of an object that is published before the last one; `None` if that is next.
+    pub(super) fn next_version(&self, name: &ObjectRef) -> Option<&Object> {
+        let (next, _) = self.all.get(name)?.next.as_ref()?;
+        Some(next)
+    }
+
     /// Returns the published versions of the objects that wait, from this name on in the order of names.
     pub(super) fn published_from(
         &self,
@@ -109,12 +115,22 @@ impl Deferrals {
         Some(Earlier::Next)
     }
 
-    /// Makes a version of an object wait of which this part is published meanwhile. If one waits already, the time counts from
-    /// the first.
-    pub(super) fn hold_part(&mut self, name: &ObjectRef, part: Option<Object>, wait: Wait) {
-        self.hold(name.clone(), None, wait);
-        if let Some(deferred) = self.all.get_mut(name) {
-            deferred.previous = part;
+    /// Makes a version of an object wait of which this part is published meanwhile, and then `next`, when the version that waits
+    /// already would be. If one does, the time counts from the first.
+    pub(super) fn hold_part(
+        &mut self,
+        name: &ObjectRef,
+        part: Option<Object>,
+        next: Option<Object>,
+        wait: Wait,
+    ) {
+        self.hold(name.clone(), next.clone(), wait);
+        let Some(deferred) = self.all.get_mut(name) else {
+            return;
+        };
+        deferred.previous = part;
+        if let (Some((former, _)), Some(next)) = (&mut deferred.next, next) {
+            *former = next;
         }
     }
 

@@ -350,6 +350,7 @@ impl Store {
         let held = self.deferred.published(name);
         Versions {
             last: self.snapshot.object(name),
+            next: self.deferred.next_version(name).cloned(),
             held: held.map(|(published, after)| (published.cloned(), after)),
         }
     }
@@ -433,6 +434,8 @@ impl Store {
 /// The versions of an object that are known.
 struct Versions {
     last: Option<Object>,
+    /// The version that is published before the last one.
+    next: Option<Object>,
     /// The published version and the moment that the last one waits for; `None` if it does not wait.
     held: Option<(Option<Object>, Moment)>,
 }
@@ -443,6 +446,12 @@ impl Versions {
             Some((published, _)) => published.as_ref(),
             None => self.last.as_ref(),
         }
+    }
+
+    /// Returns the first version that waits.
+    fn waiting(&self) -> Option<&Object> {
+        let last = self.last.as_ref().filter(|_| self.held.is_some());
+        self.next.as_ref().or(last)
     }
 }
 

@@ -31,6 +31,8 @@ struct Reached<'a> {
 struct Opening {
     /// What is published until the policies are known.
     meanwhile: Option<Object>,
+    /// What is published when the first version would be that waits: what it adds, as far as the new one has it.
+    next: Option<Object>,
     /// Whether the version before adds the same.
     is_repeated: bool,
 }
@@ -76,7 +78,8 @@ impl Store {
         }
         let is_changed = opening.meanwhile.as_ref() != known.published();
         let wait = Wait::new(Vec::new(), after);
-        self.deferred.hold_part(name, opening.meanwhile, wait);
+        self.deferred
+            .hold_part(name, opening.meanwhile, opening.next, wait);
         is_changed
     }
 
@@ -112,8 +115,14 @@ impl Store {
             true => Some(Arc::new(part).into()),
             false => known.published().cloned(),
         };
+        let next = known.waiting().and_then(as_slice).map(|waiting| {
+            let mut open = open.clone();
+            open.extend(last.reached(waiting));
+            Arc::new(last.part(slice, &open)).into()
+        });
         Some(Opening {
             meanwhile,
+            next,
             is_repeated: opened.is_subset(&before),
         })
     }
@@ -145,6 +154,10 @@ impl Store {
         let is_relabelled = own.is_none_or(|own| own.metadata.labels != *labels);
         (is_first || is_relabelled && is_named()).then(|| Opening {
             meanwhile: own.map(|own| Arc::new(part_of_pod(own, pod)).into()),
+            next: known
+                .waiting()
+                .and_then(as_pod)
+                .map(|waiting| Arc::new(part_of_pod(waiting, pod)).into()),
             is_repeated: known
                 .last
                 .as_ref()
@@ -353,11 +366,11 @@ fn gets_more(before: &Pod, pod: &Pod) -> bool {
     more(gets_requests) || more(has_address)
 }
 
-/// Returns the published version of a pod with what the new one ends: a pod that is not ready gets no requests.
-fn part_of_pod(published: &Pod, pod: &Pod) -> Pod {
-    let mut part = published.clone();
+/// Returns an earlier version of a pod with what the new one ends: a pod that is not ready gets no requests.
+fn part_of_pod(earlier: &Pod, pod: &Pod) -> Pod {
+    let mut part = earlier.clone();
     part.metadata.deletion_timestamp = pod.metadata.deletion_timestamp;
-    if !gets_more(published, pod) {
+    if !gets_more(earlier, pod) {
         part.status = pod.status.clone();
     }
     part

@@ -309,6 +309,57 @@ fn pod_of_another_release_that_is_not_ready_gets_no_requests() {
     assert_eq!(now(&store), (Some("new".to_owned()), false));
 }
 
+/// Says for all kinds that there were no policies at a moment, and publishes what waits for none.
+fn publish(store: &mut Store, moment: Moment) {
+    for scope in protecting() {
+        store.apply_message(Message::Newest(scope, moment, None));
+    }
+    assert!(store.release(Instant::now()));
+}
+
+/// Each version opens another port: it waits for its own moment, and the one before is published meanwhile.
+#[test]
+fn endpoints_that_change_without_end_wait_for_none_for_ever() {
+    let mut store = serving(Vec::new());
+    apply(&mut store, slice("x", &["0"], &[(1, ready())]));
+    for round in 0..9 {
+        let moment = store.take_moment().unwrap();
+        let (port, next) = (round.to_string(), (round + 1).to_string());
+        let ports = [&*port, &*next];
+        apply(&mut store, slice("x", &ports, &[(2, ready())]));
+        assert!(served(&store, "x", &port).is_empty());
+        publish(&mut store, moment);
+        // The endpoint of the version before is gone.
+        assert_eq!(served(&store, "x", &port), ["2"]);
+        assert!(served(&store, "x", &next).is_empty());
+    }
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    assert_eq!(served(&store, "x", "9"), ["2"]);
+}
+
+#[test]
+fn pod_whose_labels_change_without_end_waits_for_none_for_ever() {
+    let (mut store, scope) = with_pods(vec![pod(1, "0", true)]);
+    apply(&mut store, slice("one", &["http"], &[(1, ready())]));
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    let change = |store: &mut Store, release: &str| {
+        store.apply(scope, Change::Applied(pod(1, release, true)));
+    };
+    change(&mut store, "1");
+    for round in 1..9 {
+        let moment = store.take_moment().unwrap();
+        change(&mut store, "between");
+        change(&mut store, &(round + 1).to_string());
+        publish(&mut store, moment);
+        let snapshot = store.load().unwrap().snapshot;
+        let pod = snapshot.pods.get("default", "1").unwrap();
+        let release = pod.metadata.labels.get(RELEASE).cloned();
+        assert_eq!(release, Some(round.to_string()));
+    }
+}
+
 /// Returns a pod that serves these ports of a pool.
 fn pod_of_pool(number: u8, ports: &str, is_ready: bool) -> ParsedObject {
     let condition = json!({"type": "Ready", "status": if is_ready { "True" } else { "False" }});
