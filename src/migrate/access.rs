@@ -72,11 +72,26 @@ fn addresses(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<String, 
         }
     }
     if rules != json!({}) {
+        if changes_address(work, ingress) {
+            is_valid = false;
+            let text = format!(
+                "the controller or a snippet takes the address of clients from a header or the PROXY protocol, and that is not converted: {CLOSED}"
+            );
+            work.say(ingress, "addresses", NotPossible, text);
+        }
         let notice = "IP rules decide by the address of the client: behind a load balancer, ClientPolicy clientIP or proxyProtocol says where it is.";
         work.report.notice(notice);
         sections.insert("ipRules".to_owned(), rules);
     }
     is_valid
+}
+
+/// Reports whether the address of clients is not that of their connections. That of a load balancer may be permitted.
+fn changes_address(work: &Work<'_>, ingress: &Ingress) -> bool {
+    let snippets = ["configuration-snippet", "server-snippet"].into_iter();
+    let mut snippets = snippets.filter_map(|name| Values(ingress).text(name));
+    work.controller.changes_address
+        || snippets.any(|text| super::snippets::parse(text).changes_address)
 }
 
 /// Converts Basic authentication. Returns false if that is not possible.

@@ -30,6 +30,8 @@ pub(super) struct Controller {
     pub(super) deny: Vec<String>,
     /// Whether every request is refused, since a list of addresses or of headers, or a snippet, cannot be converted.
     pub(super) closed: bool,
+    /// Whether the address of clients is not that of their connections, in a way that is not converted.
+    pub(super) changes_address: bool,
     pub(super) firewall: Firewall,
     /// Headers that backends must not take from clients, since `proxy-set-headers` or a snippet sets or removes them.
     pub(super) request: HeaderChanges,
@@ -76,6 +78,8 @@ const WITHOUT_MEANING: &[&str] = &[
     "variables-hash-",
     "worker-",
 ];
+
+const CLIENT_POLICY: &str = "ClientPolicy of the Gateway";
 
 struct Reading<'a> {
     data: &'a BTreeMap<String, String>,
@@ -142,6 +146,7 @@ impl Controller {
             allow: Vec::new(),
             deny: Vec::new(),
             closed: false,
+            changes_address: false,
             firewall: Firewall::default(),
             request: HeaderChanges::default(),
             global_auth: None,
@@ -258,6 +263,7 @@ impl Controller {
                 let text = "filters of all routes set or remove the request headers that it changes: look at what else it does, and which policy does it";
                 reading.say(key, NotPossible, text);
             }
+            self.changes_address |= snippet.changes_address;
             self.request.extend(snippet.request);
         }
         // nginx ignores case and has regular expressions. `authorization` compares headers exactly.
@@ -317,9 +323,9 @@ impl Controller {
             && values.text("auth-url").is_none()
     }
 
-    /// Reads what becomes a ClientPolicy of the Gateway.
-    fn read_client(&mut self, reading: &mut Reading<'_>) {
-        let text = "ClientPolicy of the Gateway";
+    /// Reads where the address of a client is. Where that is not converted, lists of addresses close their routes.
+    fn read_client_address(&mut self, reading: &mut Reading<'_>) {
+        let text = CLIENT_POLICY;
         let proxies = reading.text("proxy-real-ip-cidr");
         let proxies = proxies.map(|text| cidrs(&elements(text)));
         let trusted = match &proxies {
@@ -346,7 +352,8 @@ impl Controller {
             }
             let Some(trusted) = &trusted else {
                 // Trusting every address lets each client choose its own.
-                let text = "ingress-nginx trusts every address: set proxy-real-ip-cidr to those of the load balancers, and migrate again";
+                self.changes_address = true;
+                let text = "ingress-nginx trusts every address, and routes with lists of addresses refuse all requests (403): set proxy-real-ip-cidr to those of the load balancers, and migrate again";
                 reading.say(key, NotPossible, text);
                 continue;
             };
@@ -363,6 +370,18 @@ impl Controller {
             };
             self.client.insert(section.to_owned(), value);
         }
+        let is_on = |key: &str| reading.text(key).and_then(flag) == Some(true);
+        let is_real = is_on("enable-real-ip");
+        let header = reading.text("forwarded-for-header");
+        let is_other = header.is_some_and(|it| !it.eq_ignore_ascii_case("X-Forwarded-For"));
+        let is_read = is_real || is_on("use-forwarded-headers");
+        self.changes_address |= is_read && is_other || is_real && self.client.is_empty();
+    }
+
+    /// Reads what becomes a ClientPolicy of the Gateway.
+    fn read_client(&mut self, reading: &mut Reading<'_>) {
+        self.read_client_address(reading);
+        let text = CLIENT_POLICY;
         let underscores = reading.read("enable-underscores-in-headers", flag, Converted, text);
         let sent = [
             "X-Forwarded-For",

@@ -71,6 +71,7 @@ impl Features {
                 defaults,
                 refused,
                 may_restrict,
+                changes_address: _,
                 for_all_statuses,
             } = snippets::parse(text);
             if !refused.is_empty() {

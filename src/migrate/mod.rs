@@ -14,6 +14,7 @@ mod features;
 mod firewall;
 mod grants;
 mod grpc;
+mod harmless;
 mod header_changes;
 mod hosts;
 mod hsts;

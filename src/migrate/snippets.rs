@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::directives::{Directive, directives};
+use super::harmless::{changes_address, is_harmless};
 use super::header_changes::HeaderChanges;
 
 /// What a snippet does.
@@ -16,6 +17,8 @@ pub(super) struct Snippet {
     pub(super) refused: Vec<String>,
     /// Whether a directive that cannot be converted may refuse requests.
     pub(super) may_restrict: bool,
+    /// Whether a directive changes the address of clients, which lists of addresses are for.
+    pub(super) changes_address: bool,
     /// Whether `add_header` without `always` has become a header of all responses.
     pub(super) for_all_statuses: bool,
 }
@@ -38,101 +41,6 @@ const DEFAULTS: &[&str] = &[
     "tcp_nodelay",
     "tcp_nopush",
     "proxy_ssl_server_name",
-];
-
-/// Directives that refuse no requests, so that leaving them out opens nothing. Headers that they set are removed.
-const HARMLESS: &[&str] = &[
-    "access_log",
-    "add_header",
-    "add_trailer",
-    "aio",
-    "brotli",
-    "charset",
-    "client_body_temp_path",
-    "client_body_timeout",
-    "client_header_buffer_size",
-    "client_header_timeout",
-    "client_max_body_size",
-    "default_type",
-    "error_log",
-    "etag",
-    "expires",
-    "grpc_read_timeout",
-    "grpc_send_timeout",
-    "js_import",
-    "js_path",
-    "js_set",
-    "keepalive_requests",
-    "keepalive_timeout",
-    "limit_rate",
-    "limit_rate_after",
-    "lua_shared_dict",
-    "more_clear_headers",
-    "more_set_headers",
-    "more_set_input_headers",
-    "port_in_redirect",
-    "proxy_connect_timeout",
-    "proxy_cookie_domain",
-    "proxy_cookie_flags",
-    "proxy_cookie_path",
-    "proxy_hide_header",
-    "proxy_ignore_headers",
-    "proxy_intercept_errors",
-    "proxy_max_temp_file_size",
-    "proxy_next_upstream",
-    "proxy_pass_header",
-    "proxy_read_timeout",
-    "proxy_send_timeout",
-    "proxy_set_header",
-    "proxy_socket_keepalive",
-    "proxy_temp_path",
-    "reset_timedout_connection",
-    "resolver",
-    "resolver_timeout",
-    "send_timeout",
-    "server_name_in_redirect",
-    "server_tokens",
-    "set",
-    "set_real_ip_from",
-    "ssl_buffer_size",
-    "ssl_ciphers",
-    "ssl_prefer_server_ciphers",
-    "ssl_protocols",
-    "sub_filter",
-    "sub_filter_once",
-    "sub_filter_types",
-    "uninitialized_variable_warn",
-];
-
-/// Beginnings of such directives. `limit_req_zone` counts requests, and only `limit_req` refuses some.
-const HARMLESS_PREFIXES: &[&str] = &[
-    "brotli_",
-    "geoip_",
-    "gzip_",
-    "limit_conn_",
-    "limit_req_",
-    "lingering_",
-    "log_",
-    "lua_package_",
-    "map_hash_",
-    "open_file_cache",
-    "proxy_cache_",
-    "proxy_headers_hash_",
-    "server_names_hash_",
-    "ssl_session_",
-    "types_hash_",
-    "variables_hash_",
-];
-
-/// Blocks of values and servers that refuse no requests. A directive that refuses some by these values is not in them.
-const HARMLESS_BLOCKS: &[&str] = &[
-    "charset_map",
-    "geo",
-    "geoip2",
-    "map",
-    "split_clients",
-    "types",
-    "upstream",
 ];
 
 /// Request headers that backends get without a setting, with these values of nginx.
@@ -176,6 +84,7 @@ pub(super) fn parse(text: &str) -> Snippet {
                 snippet.refused.push(name.clone());
             }
             snippet.may_restrict |= !is_harmless(name, depth);
+            snippet.changes_address |= changes_address(name);
         }
     }
     snippet
@@ -191,18 +100,6 @@ pub(super) fn of_request_headers(headers: &BTreeMap<String, String>) -> Snippet 
         }
     }
     snippet
-}
-
-/// Reports whether a directive refuses no requests. What is in blocks of a block is not known.
-fn is_harmless(name: &str, depth: usize) -> bool {
-    match depth {
-        0 => {
-            let mut prefixes = HARMLESS_PREFIXES.iter();
-            HARMLESS.contains(&name) || prefixes.any(|prefix| name.starts_with(prefix))
-        }
-        1 => HARMLESS_BLOCKS.contains(&name),
-        _ => false,
-    }
 }
 
 /// Converts a directive. Returns false if that is not possible.
@@ -465,6 +362,13 @@ mod tests {
                 false,
             ),
             ("limit_req zone=c;", "limit_req", true),
+            ("error_page 502 /down.html;", "error_page", false),
+            (
+                "proxy_next_upstream_tries 2;",
+                "proxy_next_upstream_tries",
+                false,
+            ),
+            ("set_real_ip_from 10.0.0.0/8;", "set_real_ip_from", false),
             (
                 "proxy_pass_request_headers off;",
                 "proxy_pass_request_headers",

@@ -107,8 +107,36 @@ fn restrictions_of_the_controller_close_all_routes() {
     }
 }
 
+#[test]
+fn addresses_that_are_not_those_of_connections_close_lists_of_addresses() {
+    let range = annotation("whitelist-source-range", "10.0.0.0/8");
+    let real = "set_real_ip_from 10.0.0.0/8;";
+    let forwarded = ("use-forwarded-headers", "true");
+    let trusted = ("proxy-real-ip-cidr", "10.0.0.0/8");
+    let header = ("forwarded-for-header", "X-Client-IP");
+    let cases: [(&[(&str, &str)], bool); 8] = [
+        (&[], false),
+        (&[forwarded], true),
+        (&[forwarded, trusted], false),
+        (&[forwarded, trusted, header], true),
+        (&[header], false),
+        (&[("use-proxy-protocol", "true")], true),
+        (&[("enable-real-ip", "true")], true),
+        (&[("server-snippet", real)], true),
+    ];
+    for (data, expected) in cases {
+        for (annotations, has_list) in [("{}", false), (range.as_str(), true)] {
+            let text = with_controller(annotations, data);
+            let migration = migrated(&text, &controller_settings());
+            let is_closed = is_closed(&migration, "web");
+            assert_eq!(is_closed, expected && has_list, "{data:?} {annotations}");
+            assert_eq!(migration.report.faults, Vec::<String>::new(), "{data:?}");
+        }
+    }
+}
+
 /// Returns the values of the path matches of the HTTPRoute of an Ingress.
-fn paths(migration: &Migration, name: &str) -> Vec<String> {
+pub(crate) fn paths(migration: &Migration, name: &str) -> Vec<String> {
     let of_route =
         |object: &&Value| object["kind"] == "HTTPRoute" && object["metadata"]["name"] == name;
     let rules = migration.output.objects().filter(of_route);
