@@ -22,9 +22,9 @@ impl<'a> Values<'a> {
         self.0.annotations.contains_key(name)
     }
 
-    /// Returns a switch.
+    /// Returns a switch. ingress-nginx ignores one with blanks around it.
     pub(super) fn flag(self, name: &str) -> Option<bool> {
-        flag(self.text(name)?)
+        flag(self.0.annotations.get(name)?)
     }
 
     /// Returns a switch. Says that ingress-nginx ignores another value.
