@@ -29,7 +29,8 @@ pub(super) struct Split {
 impl<'a> Canaries<'a> {
     pub(super) fn new(source: &'a Source) -> Self {
         let mut canaries = Self::default();
-        for ingress in source.ingresses.iter().filter(|it| is_canary(it)) {
+        let ingresses = source.by_precedence();
+        for ingress in ingresses.into_iter().filter(|it| is_canary(it)) {
             for rule in &ingress.rules {
                 for path in &rule.paths {
                     let key = (rule.host.clone(), path.path.clone(), path.kind);

@@ -29,7 +29,7 @@ pub(super) fn fits(work: &mut Work<'_>, ingress: &Ingress, features: &Features) 
         && features.vhost.is_none()
         && features.unavailable.is_none()
         && features.mirror.is_none()
-        && !hosts.iter().any(|host| work.hosts.is_guarded(host));
+        && hosts.iter().all(|host| work.hosts.refused(host).is_none());
     if only_calls && are_calls && is_plain {
         work.say(
             ingress,

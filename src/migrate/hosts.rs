@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::controller::Controller;
 use super::model::{Ingress, Name, PathKind, Source, Tls};
-use super::paths::HostMode;
+use super::paths::{self, HostMode};
 use super::read::is_hostname;
 use super::settings::Settings;
 use super::snippets;
@@ -31,6 +33,12 @@ pub(super) struct Host {
     pub(super) passthrough: Option<Name>,
     /// Ingress of each path.
     owners: BTreeMap<(String, PathKind), Name>,
+    /// The Ingress whose default backend gets the requests that no path is for.
+    default: Option<Name>,
+    /// Its other names, which have the same paths.
+    aliases: Vec<String>,
+    /// The host of which it is another name.
+    alias_of: Option<String>,
     /// The Ingresses, in order.
     pub(super) ingresses: Vec<Name>,
     /// Whether some of them have something else than HTTP/1.1 or HTTP/2 for gRPC only.
@@ -58,33 +66,59 @@ const RESTRICTIONS: &[&str] = &[
     "whitelist-source-range",
 ];
 
+/// Annotations that limit how many requests a client may send.
+const LIMITS: &[&str] = &["limit-connections", "limit-rpm", "limit-rps"];
+
 impl Hosts {
     pub(super) fn new(source: &Source, settings: &Settings, controller: &Controller) -> Self {
+        let mut ingresses = source.by_precedence();
+        ingresses.retain(|it| !is_canary(it));
         let mut hosts = Self::default();
-        // A server of the name of an alias takes precedence over the alias.
-        for ingress in main_ingresses(source) {
+        for ingress in &ingresses {
             for host in own_hosts(ingress) {
-                hosts.add(&host, ingress, controller);
+                hosts.add(&host, &host, ingress, controller);
             }
         }
-        let named: BTreeSet<String> = hosts.hosts.keys().cloned().collect();
-        for ingress in main_ingresses(source) {
-            for alias in aliases(ingress) {
-                if !named.contains(&alias) {
-                    hosts.add(&alias, ingress, controller);
+        hosts.name_aliases(&ingresses);
+        for ingress in &ingresses {
+            for host in own_hosts(ingress) {
+                let aliases = hosts.aliases(&host).to_vec();
+                for alias in aliases {
+                    hosts.add(&alias, &host, ingress, controller);
                 }
             }
         }
-        for ingress in main_ingresses(source) {
+        for ingress in &ingresses {
             hosts.set_certificates(ingress, settings);
         }
-        for ingress in main_ingresses(source) {
+        for ingress in &ingresses {
             hosts.set_default_certificates(ingress, settings);
         }
         hosts
     }
 
-    fn add(&mut self, name: &str, ingress: &Ingress, controller: &Controller) {
+    /// Gives hosts their aliases: those of the first Ingress that has some, for all paths of the host. A host takes
+    /// precedence over an alias of its name.
+    fn name_aliases(&mut self, ingresses: &[&Ingress]) {
+        let mut of_hosts = BTreeMap::new();
+        for ingress in ingresses {
+            if !Values(ingress).list("server-alias").is_empty() {
+                for host in own_hosts(ingress) {
+                    of_hosts.entry(host).or_insert_with(|| aliases(ingress));
+                }
+            }
+        }
+        let mut used: BTreeSet<String> = self.hosts.keys().cloned().collect();
+        for (name, mut aliases) in of_hosts {
+            aliases.retain(|alias| used.insert(alias.clone()));
+            if let Some(host) = self.hosts.get_mut(&name) {
+                host.aliases = aliases;
+            }
+        }
+    }
+
+    /// Adds an Ingress to a host, with its paths of `of_host`, of which the host may be an alias.
+    fn add(&mut self, name: &str, of_host: &str, ingress: &Ingress, controller: &Controller) {
         let values = Values(ingress);
         let host = self.hosts.entry(name.to_owned()).or_insert_with(|| Host {
             mode: HostMode::Plain,
@@ -92,11 +126,22 @@ impl Hosts {
             has_tls: false,
             passthrough: None,
             owners: BTreeMap::new(),
+            default: None,
+            aliases: Vec::new(),
+            alias_of: (name != of_host).then(|| of_host.to_owned()),
             ingresses: Vec::new(),
             only_grpc: true,
             restricting: Vec::new(),
             is_restricted: false,
         });
+        let is_default = match of_host.is_empty() {
+            // nginx has this server without an Ingress too.
+            true => host.default.is_none() && ingress.rules.is_empty(),
+            false => host.ingresses.is_empty(),
+        };
+        if is_default && ingress.default_backend.is_some() {
+            host.default = Some(ingress.name.clone());
+        }
         if !host.ingresses.contains(&ingress.name) {
             host.ingresses.push(ingress.name.clone());
             if restricts_host(ingress) {
@@ -109,9 +154,8 @@ impl Hosts {
         if values.flag("ssl-passthrough") == Some(true) && host.passthrough.is_none() {
             host.passthrough = Some(ingress.name.clone());
         }
-        let is_alias = aliases(ingress).iter().any(|alias| alias == name);
         for rule in &ingress.rules {
-            if rule.host == name || is_alias {
+            if rule.host == of_host {
                 for path in &rule.paths {
                     let key = (path.path.clone(), path.kind);
                     host.owners
@@ -123,9 +167,7 @@ impl Hosts {
     }
 
     fn set_certificates(&mut self, ingress: &Ingress, settings: &Settings) {
-        let mut names = own_hosts(ingress);
-        names.extend(aliases(ingress));
-        for name in names {
+        for name in self.names(ingress) {
             let Some(host) = self.hosts.get_mut(&name) else {
                 continue;
             };
@@ -146,9 +188,7 @@ impl Hosts {
     /// Gives the default certificate to hosts without another one that ingress-nginx redirects to HTTPS.
     fn set_default_certificates(&mut self, ingress: &Ingress, settings: &Settings) {
         let is_forced = Values(ingress).flag("force-ssl-redirect") == Some(true);
-        let mut names = own_hosts(ingress);
-        names.extend(aliases(ingress));
-        for name in names {
+        for name in self.names(ingress) {
             let Some(host) = self.hosts.get_mut(&name) else {
                 continue;
             };
@@ -163,12 +203,36 @@ impl Hosts {
 
     /// Returns another Ingress that restricts all paths of a host of this one, which cannot be converted.
     pub(super) fn restricted_by(&self, ingress: &Ingress) -> Option<&Name> {
-        let mut names = own_hosts(ingress);
-        names.extend(aliases(ingress));
+        let names = self.names(ingress);
         let hosts = names.iter().filter_map(|name| self.hosts.get(name));
-        let hosts = hosts.filter(|host| host.ingresses.contains(&ingress.name));
         let mut restricting = hosts.flat_map(|host| &host.restricting);
         restricting.find(|name| **name != ingress.name)
+    }
+
+    /// Returns the hosts of an Ingress, and then their aliases.
+    pub(super) fn names(&self, ingress: &Ingress) -> Vec<String> {
+        let own = own_hosts(ingress);
+        let aliases = own.iter().flat_map(|host| self.aliases(host));
+        let aliases: Vec<String> = aliases.cloned().collect();
+        [own, aliases].concat()
+    }
+
+    fn aliases(&self, name: &str) -> &[String] {
+        let host = self.hosts.get(name);
+        host.map_or(&[][..], |host| host.aliases.as_slice())
+    }
+
+    /// Returns the host that has the paths: this one, or the one of which it is an alias.
+    pub(super) fn canonical<'n>(&'n self, name: &'n str) -> &'n str {
+        let host = self.hosts.get(name);
+        let canonical = host.and_then(|host| host.alias_of.as_deref());
+        canonical.unwrap_or(name)
+    }
+
+    /// Reports whether the default backend of an Ingress gets the requests to a host that no path is for.
+    pub(super) fn is_default(&self, name: &str, ingress: &Ingress) -> bool {
+        let host = self.hosts.get(name);
+        host.is_some_and(|host| host.default.as_ref() == Some(&ingress.name))
     }
 
     /// Returns a host.
@@ -181,18 +245,13 @@ impl Hosts {
         self.hosts.iter()
     }
 
-    /// Reports whether some paths of a host are restricted and others may not be, so that another spelling of a path must
-    /// not reach them.
-    pub(super) fn is_guarded(&self, name: &str) -> bool {
-        let host = self.hosts.get(name);
-        host.is_some_and(|host| host.ingresses.len() > 1 && host.is_restricted)
-    }
-
-    /// Returns the length of the longest path of a host.
-    pub(super) fn longest_path(&self, name: &str) -> usize {
-        let paths = self.hosts.get(name).into_iter();
-        let paths = paths.flat_map(|host| host.owners.keys());
-        paths.map(|(path, _)| path.len()).max().unwrap_or(0)
+    /// Returns a match for paths of a host that are refused: where some paths are restricted and others may not be, another
+    /// spelling of a path must not reach these.
+    pub(super) fn refused(&self, name: &str) -> Option<Value> {
+        let host = self.hosts.get(name)?;
+        let is_guarded = host.ingresses.len() > 1 && host.is_restricted;
+        let paths = || host.owners.keys().map(|(path, _)| path.as_str());
+        is_guarded.then(|| paths::escaped(paths(), host.mode))
     }
 
     /// Returns the Ingress that owns a path.
@@ -263,7 +322,7 @@ pub(super) fn own_hosts(ingress: &Ingress) -> Vec<String> {
     hosts
 }
 
-/// Returns the aliases of an Ingress that are hostnames.
+/// Returns the aliases that an Ingress names and that are hostnames.
 pub(super) fn aliases(ingress: &Ingress) -> Vec<String> {
     let names = Values(ingress).list("server-alias");
     let names = names.into_iter().map(str::to_ascii_lowercase);
@@ -309,7 +368,9 @@ fn mode(ingress: &Ingress, controller: &Controller) -> HostMode {
     if values.flag("use-regex") == Some(true) || is_rewritten {
         return HostMode::Regex;
     }
-    match is_restricted(ingress, controller) {
+    let mut limits = LIMITS.iter();
+    let is_limited = limits.any(|name| values.has(name));
+    match is_limited || is_restricted(ingress, controller) {
         true => HostMode::Strict,
         false => HostMode::Plain,
     }

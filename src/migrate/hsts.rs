@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::hosts::{Certificate, aliases, own_hosts};
+use super::hosts::Certificate;
 use super::model::Ingress;
 use super::report::Outcome::ChangedMeaning;
 use super::work::Work;
@@ -19,8 +19,7 @@ pub(super) fn add(work: &mut Work<'_>, ingress: &Ingress, sections: &mut Map<Str
     let Some(value) = &controller.hsts else {
         return;
     };
-    let mut names = own_hosts(ingress);
-    names.extend(aliases(ingress));
+    let names = hosts.names(ingress);
     let is_default = |name: &&String| {
         let host = hosts.get(name);
         host.is_some_and(|host| host.certificate == Some(Certificate::Default))

@@ -169,7 +169,7 @@ fn report_tls(work: &mut Work<'_>, ingress: &Ingress) {
                 && hosts.contains(host)
             {
                 let text = format!(
-                    "{host} has the certificate of Secret {used}, which an older Ingress names, as in ingress-nginx"
+                    "{host} has the certificate of Secret {used}, which an earlier Ingress names, as in ingress-nginx"
                 );
                 work.say(ingress, &place, DefaultAlready, text);
             }

@@ -1,5 +1,6 @@
 //! What a migration reads: Ingresses, Services and the settings of the controller, as plain values.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -118,7 +119,7 @@ pub(super) struct ServicePort {
 /// All that is read.
 #[derive(Debug, Default)]
 pub(super) struct Source {
-    /// Ingresses of the class: the oldest first, then by namespace and name, as ingress-nginx orders them.
+    /// Ingresses of the class: the oldest first, then by namespace and name.
     pub(super) ingresses: Vec<Ingress>,
     /// Ingresses of other classes, with the class; `None` without one.
     pub(super) left: Vec<(Name, Option<String>)>,
@@ -131,6 +132,14 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Returns the Ingresses in the order in which they count for ingress-nginx: the oldest first, and of the same second the
+    /// last by namespace and name.
+    pub(super) fn by_precedence(&self) -> Vec<&Ingress> {
+        let mut ingresses: Vec<&Ingress> = self.ingresses.iter().collect();
+        ingresses.sort_by_cached_key(|it| (it.created.clone(), Reverse(it.name.to_string())));
+        ingresses
+    }
+
     /// Resolves a port of a Service.
     pub(super) fn port(&self, namespace: &str, service: &str, port: &Port) -> Option<u16> {
         match port {

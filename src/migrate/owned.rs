@@ -7,13 +7,9 @@ use super::values::Values;
 use super::work::Work;
 
 /// Returns the paths of a host that an Ingress owns.
-pub(super) fn paths(
-    work: &mut Work<'_>,
-    ingress: &Ingress,
-    of_host: &str,
-    host: &str,
-) -> Vec<PathRule> {
+pub(super) fn paths(work: &mut Work<'_>, ingress: &Ingress, host: &str) -> Vec<PathRule> {
     let mut found: Vec<PathRule> = Vec::new();
+    let of_host = work.hosts.canonical(host);
     let rules = ingress.rules.iter().filter(|rule| rule.host == of_host);
     for path in rules.flat_map(|rule| &rule.paths) {
         let is_known = found
@@ -25,7 +21,7 @@ pub(super) fn paths(
             None => found.push(path.clone()),
             Some(owner) => {
                 let place = format!("path {}", path.path);
-                let text = format!("Ingress {owner} is older and has it, as in ingress-nginx");
+                let text = format!("Ingress {owner} comes first and has it, as in ingress-nginx");
                 work.say(ingress, &place, DefaultAlready, text);
             }
         }
@@ -33,6 +29,14 @@ pub(super) fn paths(
     if let Some(backend) = &ingress.default_backend
         && !work.hosts.has_path(host, "/")
     {
+        if !work.hosts.is_default(host, ingress) {
+            let text = format!(
+                "it gets no requests to {}, as in ingress-nginx: a host has the default backend of its first Ingress, and other hosts have that of the first Ingress without rules",
+                if host.is_empty() { "other hosts" } else { host }
+            );
+            work.say(ingress, "defaultBackend", DefaultAlready, text);
+            return found;
+        }
         found.push(PathRule {
             path: "/".to_owned(),
             kind: PathKind::Prefix,
@@ -47,17 +51,23 @@ pub(super) fn report_aliases(work: &mut Work<'_>, ingress: &Ingress) {
     if names.is_empty() {
         return;
     }
-    let valid = aliases(ingress).len();
-    if valid < names.len() {
+    let valid = aliases(ingress);
+    if valid.len() < names.len() {
         let text = "aliases with regular expressions do not exist: name each host";
         work.say(ingress, "server-alias", NotPossible, text);
     }
-    if valid > 0 {
-        work.say(
-            ingress,
-            "server-alias",
-            Converted,
-            "hostnames of the HTTPRoute",
+    let served = work.hosts.names(ingress);
+    let (used, unused): (Vec<String>, Vec<String>) =
+        valid.into_iter().partition(|alias| served.contains(alias));
+    if !used.is_empty() {
+        let text = "hostnames of the HTTPRoute";
+        work.say(ingress, "server-alias", Converted, text);
+    }
+    if !unused.is_empty() {
+        let names = unused.join(", ");
+        let text = format!(
+            "{names}: other Ingresses have these names, or the aliases of the host, as in ingress-nginx"
         );
+        work.say(ingress, "server-alias", DefaultAlready, text);
     }
 }

@@ -1,10 +1,13 @@
 //! Paths of Ingresses as matches, with the meaning that they have in nginx.
 
+use std::collections::BTreeSet;
+
 use regex::Regex;
 use serde_json::{Value, json};
 
 use super::model::{PathKind, PathRule};
 use crate::ir::Pattern;
+use crate::ir::canonical_path::named;
 
 /// Maximum length of the value of a match, of a pattern and of a replacement.
 const MAX_VALUE: usize = 1024;
@@ -37,29 +40,30 @@ pub(super) fn matching(rule: &PathRule, mode: HostMode) -> Result<Value, Unusabl
     if path == "/" && (mode == HostMode::Regex || rule.kind != PathKind::Exact) {
         return Ok(of("PathPrefix", path));
     }
+    // nginx compares paths without escapes.
+    let canonical = named(&path.replace('%', "%25"));
     let matched = match mode {
         HostMode::Regex => pattern(path),
+        _ if !is_normalized(path) => {
+            let reason = format!("`{path}` is no normalized path");
+            Err(unusable(path, reason))
+        }
         HostMode::Strict if rule.kind != PathKind::Exact => {
-            let escaped = regex::escape(path);
-            // All suffixes have the same length, since the longest pattern is tried first.
-            Ok(of(
-                "RegularExpression",
-                &match rule.kind == PathKind::Prefix && !path.ends_with('/') {
-                    true => format!("{escaped}(/.*)?"),
-                    false => format!("{escaped}(?:.*)"),
-                },
-            ))
+            let escaped = regex::escape(&canonical);
+            // The longest pattern is tried first. Of equal paths, that of type Prefix is more than any other in nginx.
+            let suffix = match rule.kind {
+                PathKind::Prefix if !path.ends_with('/') => "(/.*)?",
+                PathKind::Prefix => "(?:.*)",
+                PathKind::Exact | PathKind::ImplementationSpecific => "(.*)?",
+            };
+            Ok(of("RegularExpression", &format!("{escaped}{suffix}")))
         }
         HostMode::Plain | HostMode::Strict => {
-            if !is_path(path) {
-                let reason = format!("`{path}` is no normalized path");
-                return Err(unusable(path, reason));
-            }
             let kind = match rule.kind {
                 PathKind::Exact => "Exact",
                 PathKind::Prefix | PathKind::ImplementationSpecific => "PathPrefix",
             };
-            Ok(of(kind, path))
+            Ok(of(kind, &canonical))
         }
     }?;
     match matched["value"]
@@ -74,19 +78,37 @@ pub(super) fn matching(rule: &PathRule, mode: HostMode) -> Result<Value, Unusabl
     }
 }
 
-/// Returns a match for paths that spell a character in another way than the paths of Ingresses: percent-encoded letters,
-/// digits, `-`, `.`, `_`, `~` and slashes, which nginx decodes before it compares. It is tried before all other patterns
-/// for paths of up to `longest` characters.
-pub(super) fn encoded(longest: usize) -> Value {
-    let mut pattern = ENCODED.to_owned();
-    // An escaped path has up to twice its length, and suffixes have less than 16.
-    while pattern.len() < (2 * longest + 16).min(MAX_VALUE - 4) {
+/// Returns a match for paths that spell a character in another way than the paths of a host: percent-encoded slashes, and
+/// other reserved characters that its paths have. nginx decodes these before it compares; canonical paths keep them. The
+/// match is tried before all other patterns.
+pub(super) fn escaped<'a>(paths: impl Iterator<Item = &'a str>, mode: HostMode) -> Value {
+    let (mut longest, mut escapes) = (0, BTreeSet::from([b'/']));
+    for path in paths {
+        longest = longest.max(path.len());
+        escapes.extend(reserved(path, mode));
+    }
+    let escapes = escapes.into_iter().map(|byte| format!("{byte:02X}"));
+    let escapes: Vec<String> = escapes.collect();
+    let mut pattern = format!(".*%(?:{}).*", escapes.join("|"));
+    // A byte that is escaped has three characters, and suffixes have less than 16.
+    while pattern.len() < (3 * longest + 16).min(MAX_VALUE - 4) {
         pattern.push_str("(?:)");
     }
     of("RegularExpression", &pattern)
 }
 
-const ENCODED: &str = "(?i).*%(?:2[def]|3[0-9]|[46][1-9a-f]|5[0-9acf]|7[0-9ae]).*";
+/// Returns the reserved characters of a path (RFC 3986, 2.2) that stand for themselves.
+fn reserved(path: &str, mode: HostMode) -> impl Iterator<Item = u8> {
+    let before = std::iter::once(b'/').chain(path.bytes());
+    let pairs = before.zip(path.bytes());
+    let own = pairs.filter(move |pair| match (mode, pair) {
+        (HostMode::Regex, (before, b'$' | b'(' | b')' | b'*' | b'+')) => *before == b'\\',
+        // `(?:` begins a group.
+        (HostMode::Regex, (b'?', _)) => false,
+        (_, (_, byte)) => b"!$&'()*+,;=:@".contains(byte),
+    });
+    own.map(|(_, byte)| byte)
+}
 
 fn of(kind: &str, value: &str) -> Value {
     json!({"type": kind, "value": value})
@@ -94,6 +116,10 @@ fn of(kind: &str, value: &str) -> Value {
 
 fn pattern(path: &str) -> Result<Value, Unusable> {
     let path = path.strip_prefix('^').unwrap_or(path);
+    if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let reason = format!("`{path}` has characters that paths of requests escape");
+        return Err(unusable(path, reason));
+    }
     let source = format!("(?i){}.*", grouped(path));
     match Pattern::new(&source) {
         Ok(_) => Ok(of("RegularExpression", &source)),
@@ -148,9 +174,12 @@ fn grouped(path: &str) -> String {
 /// Reports whether a text is a path that matches of the Gateway API may have.
 pub(super) fn is_path(path: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@".contains(&byte);
-    path.starts_with('/')
-        && path.bytes().all(fits)
-        && !["//", "/./", "/../"].iter().any(|it| path.contains(it))
+    path.starts_with('/') && path.bytes().all(fits) && is_normalized(path)
+}
+
+/// Reports whether a path has neither dot segments nor empty ones.
+fn is_normalized(path: &str) -> bool {
+    !["//", "/./", "/../"].iter().any(|it| path.contains(it))
         && !path.ends_with("/..")
         && !path.ends_with("/.")
 }
@@ -246,9 +275,18 @@ mod tests {
                 "/a",
                 specific,
                 HostMode::Strict,
-                "RegularExpression /a(?:.*)",
+                "RegularExpression /a(.*)?",
             ),
             ("/a", exact, HostMode::Strict, "Exact /a"),
+            (
+                "/é b",
+                prefix,
+                HostMode::Strict,
+                "RegularExpression /%C3%A9%20b(/.*)?",
+            ),
+            ("/é b", prefix, HostMode::Plain, "PathPrefix /%C3%A9%20b"),
+            ("/é", exact, HostMode::Strict, "Exact /%C3%A9"),
+            ("/%20", exact, HostMode::Plain, "Exact /%2520"),
             ("/a", exact, HostMode::Regex, "RegularExpression (?i)/a.*"),
             (
                 "/a(/|$)(.*)",
@@ -274,26 +312,47 @@ mod tests {
 
     #[test]
     fn other_spellings_of_characters_are_recognized() {
-        let found = encoded(100);
-        let pattern = found["value"].as_str().unwrap();
-        assert!(pattern.len() >= 216);
-        let pattern = Pattern::new(pattern).unwrap();
-        for byte in 0..=255_u8 {
-            let path = format!("/x%{byte:02X}y");
-            let is_plain = byte.is_ascii_alphanumeric() || b"-._~/\\".contains(&byte);
-            assert_eq!(pattern.matches(&path), is_plain, "{path}");
-            assert_eq!(
-                pattern.matches(&path.to_ascii_lowercase()),
-                is_plain,
-                "{path}"
-            );
+        let long = format!("/{}", "é".repeat(50));
+        for (path, mode, expected) in [
+            ("/a.b/-_~", HostMode::Strict, "/"),
+            ("/@a:b/c+d", HostMode::Strict, "+/:@"),
+            ("/a(/|$)(.*)", HostMode::Strict, "$()*/"),
+            ("/a(?:/|$)(.*)", HostMode::Regex, "/"),
+            ("/@a/c\\+d", HostMode::Regex, "+/@"),
+        ] {
+            let found = escaped([path, long.as_str()].into_iter(), mode);
+            let pattern = found["value"].as_str().unwrap();
+            let suffix = regex::escape(&named(&long)).len() + 6;
+            assert!(pattern.len() > suffix, "{path}");
+            let pattern = Pattern::new(pattern).unwrap();
+            for byte in 0..=127_u8 {
+                let request = format!("/x%{byte:02X}y");
+                let is_refused = expected.as_bytes().contains(&byte);
+                assert_eq!(pattern.matches(&request), is_refused, "{path} {request}");
+            }
         }
+    }
+
+    #[test]
+    fn prefix_of_segments_is_longer_than_that_of_text() {
+        let length = |path: &str, kind: PathKind| {
+            let found = matching(&rule(path, kind), HostMode::Strict).ok();
+            found.unwrap()["value"].as_str().unwrap().len()
+        };
+        let (prefix, specific) = (PathKind::Prefix, PathKind::ImplementationSpecific);
+        assert!(length("/a", prefix) > length("/a", specific));
+        assert!(length("/a/", prefix) > length("/a", prefix));
+        assert!(length("/a/b", specific) > length("/a", prefix));
     }
 
     #[test]
     fn pattern_that_re2_lacks_closes_all_that_it_could_match() {
         let specific = PathKind::ImplementationSpecific;
-        for (path, matched) in [("/((?!admin).*)", "/x"), ("/files?(?=/)", "/FILE/")] {
+        for (path, matched) in [
+            ("/((?!admin).*)", "/x"),
+            ("/files?(?=/)", "/FILE/"),
+            ("/caf\u{e9}/(.*)", "/caf%C3%A9/x"),
+        ] {
             let Err(unusable) = matching(&rule(path, specific), HostMode::Regex) else {
                 panic!("{path} is usable");
             };

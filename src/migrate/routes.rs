@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::canary::Canaries;
 use super::features::Features;
 use super::grpc;
-use super::hosts::{Host, aliases, own_hosts};
+use super::hosts::Host;
 use super::listeners::{Listeners, TlsParent};
 use super::model::{Backend, Ingress, Name, PathKind, PathRule};
 use super::output::File;
@@ -38,6 +38,8 @@ struct Group {
     hosts: Vec<String>,
     paths: Vec<PathRule>,
     mode: HostMode,
+    /// A match for paths that are refused.
+    refused: Option<Value>,
     parents: Parents,
 }
 
@@ -71,6 +73,11 @@ impl<'c> Routes<'c> {
         let (mut rewrites, mut targets) = (Vec::new(), Vec::new());
         let is_single = groups.len() == 1;
         for group in &groups {
+            // A GRPCRoute has no expressions for paths: it matches whole names, and nothing else.
+            let mode = match is_grpc {
+                true => HostMode::Plain,
+                false => group.mode,
+            };
             let rules = RuleBuilder {
                 work,
                 canaries: &mut self.canaries,
@@ -78,7 +85,7 @@ impl<'c> Routes<'c> {
                 features,
                 rewrites: &mut rewrites,
             }
-            .rules(&group.hosts[0], &group.paths, group.mode);
+            .rules(&group.hosts[0], &group.paths, mode, group.refused.as_ref());
             let base = match (is_single, group.hosts.first()) {
                 (false, Some(host)) if !host.is_empty() => {
                     let host = host.replace('*', "wildcard");
@@ -111,37 +118,24 @@ impl<'c> Routes<'c> {
     }
 
     fn groups(&mut self, work: &mut Work<'_>, ingress: &Ingress) -> Vec<Group> {
-        let own = own_hosts(ingress);
         let mut groups: Vec<Group> = Vec::new();
-        let mut hosts = own.clone();
-        for alias in aliases(ingress) {
-            let is_served = own.contains(&alias);
-            let is_first = work
-                .hosts
-                .get(&alias)
-                .is_some_and(|host| host.ingresses.contains(&ingress.name));
-            if !is_served && is_first && !hosts.contains(&alias) {
-                hosts.push(alias);
-            }
-        }
         report_aliases(work, ingress);
-        for name in hosts {
+        for name in work.hosts.names(ingress) {
             let Some(host) = work.hosts.get(&name) else {
                 continue;
             };
-            let of_host = match own.contains(&name) {
-                true => name.clone(),
-                // An alias has the paths of the first host.
-                false => own.first().cloned().unwrap_or_default(),
-            };
-            let paths = paths(work, ingress, &of_host, &name);
+            let paths = paths(work, ingress, &name);
             self.passthrough(work, ingress, &name, host, &paths);
             if paths.is_empty() {
                 continue;
             }
             let (mode, parents) = (host.mode, self.parents(work, ingress, &name));
+            let refused = work.hosts.refused(&name);
             let fits = |group: &&mut Group| {
-                group.paths == paths && group.mode == mode && group.parents == parents
+                group.paths == paths
+                    && group.mode == mode
+                    && group.refused == refused
+                    && group.parents == parents
             };
             match groups.iter_mut().find(fits) {
                 Some(group) => group.hosts.push(name),
@@ -149,6 +143,7 @@ impl<'c> Routes<'c> {
                     hosts: vec![name],
                     paths,
                     mode,
+                    refused,
                     parents,
                 }),
             }

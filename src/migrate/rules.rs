@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::canary::Canaries;
 use super::features::{Features, substituted};
+use super::hosts::is_grpc;
 use super::model::{Backend, Ingress, Name, PathKind, PathRule, Port};
 use super::output::File;
 use super::paths::{self, HostMode, Rewrite};
@@ -47,7 +48,13 @@ pub(super) struct RuleBuilder<'w, 'a, 'c> {
 
 impl RuleBuilder<'_, '_, '_> {
     /// Returns the rules of paths of a host.
-    pub(super) fn rules(&mut self, host: &str, paths: &[PathRule], mode: HostMode) -> Vec<Rule> {
+    pub(super) fn rules(
+        &mut self,
+        host: &str,
+        paths: &[PathRule],
+        mode: HostMode,
+        refused: Option<&Value>,
+    ) -> Vec<Rule> {
         let mut rules: Vec<Rule> = Vec::new();
         let mut add = |rule: Rule| {
             let fits = |known: &&mut Rule| {
@@ -63,9 +70,8 @@ impl RuleBuilder<'_, '_, '_> {
         if let Some(root) = &self.features.app_root {
             add(redirect("/", root, 302));
         }
-        if self.work.hosts.is_guarded(host) {
-            let matched = paths::encoded(self.work.hosts.longest_path(host));
-            add(self.malformed(&matched));
+        if let Some(matched) = refused {
+            add(self.malformed(matched));
         }
         for path in paths {
             for rule in self.of_path(host, path, mode) {
@@ -81,7 +87,9 @@ impl RuleBuilder<'_, '_, '_> {
     /// Returns the rule that redirects to a path with a slash at its end, as nginx does.
     fn slash(&mut self, host: &str, path: &PathRule, mode: HostMode) -> Option<Rule> {
         let without = path.path.strip_suffix('/').filter(|it| !it.is_empty())?;
-        let is_plain = mode != HostMode::Regex && path.kind != PathKind::Exact;
+        // GRPCRoutes have no redirects, and calls do not follow any.
+        let is_plain =
+            mode != HostMode::Regex && path.kind != PathKind::Exact && !is_grpc(self.ingress);
         let is_free = !self.work.hosts.has_path(host, without);
         let fits = is_plain && is_free && paths::is_path(&path.path);
         fits.then(|| redirect(without, &path.path, 301))
@@ -145,6 +153,7 @@ impl RuleBuilder<'_, '_, '_> {
         filters: Vec<Value>,
         main: Value,
     ) -> Vec<Rule> {
+        let host = self.work.hosts.canonical(host);
         let report = &mut self.work.report;
         let split = self
             .canaries
@@ -268,7 +277,7 @@ impl RuleBuilder<'_, '_, '_> {
 
     /// Returns a rule for paths that are spelled to evade a restriction of another path.
     fn malformed(&mut self, matched: &Value) -> Rule {
-        let text = "the host has restricted paths and others: paths with percent-encoded letters, digits, dots or slashes get 400, since nginx decodes paths before it compares them";
+        let text = "the host has restricted paths and others: paths with percent-encoded slashes, or other reserved characters of the paths of the host, get 400, since nginx decodes paths before it compares them";
         self.work.say(self.ingress, "paths", ChangedMeaning, text);
         self.respond(matched, "malformed", 400, "Bad request.")
     }

@@ -172,11 +172,11 @@ fn no_spelling_of_a_path_evades_the_authorization_server_of_the_controller() {
         for name in ["web", "open"] {
             let refused = paths(&migration, name);
             let mut refused = refused.iter();
-            let is_refused = refused.any(|path| path.contains("%(?:2[def]"));
+            let is_refused = refused.any(|path| path.contains("%(?:2F)"));
             assert_eq!(is_refused, expected, "escaped slashes of {name}");
         }
         let path = match expected {
-            true => "/admin(?:.*)",
+            true => "/admin(.*)?",
             false => "/admin",
         };
         assert!(paths(&migration, "web").iter().any(|it| it == path));

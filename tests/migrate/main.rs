@@ -17,6 +17,7 @@ mod guide;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hostile;
+mod hosts;
 #[path = "../proxy/origin.rs"]
 mod origin;
 mod requests;
