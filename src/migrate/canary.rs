@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::hosts::is_canary;
-use super::model::{Backend, Ingress, Name, PathKind, Source};
+use super::model::{Backend, Ingress, Name, PathKind, PathRule, Source};
 use super::report::Outcome::{Converted, DefaultAlready, NotPossible};
 use super::report::Report;
 use super::values::Values;
@@ -42,6 +42,16 @@ impl<'a> Canaries<'a> {
             }
         }
         canaries
+    }
+
+    /// Returns the canary of each of the paths of a host.
+    pub(super) fn of_paths(&self, host: &str, paths: &[PathRule]) -> Vec<Option<Name>> {
+        let canary = |path: &PathRule| {
+            let key = (host.to_owned(), path.path.clone(), path.kind);
+            let (ingress, _) = self.paths.get(&key)?;
+            Some(ingress.name.clone())
+        };
+        paths.iter().map(canary).collect()
     }
 
     /// Returns how a path of an Ingress is split. A canary of another namespace is reported.

@@ -40,6 +40,8 @@ struct Group {
     mode: HostMode,
     /// A match for paths that are refused.
     refused: Option<Value>,
+    /// The canary of each path.
+    canaries: Vec<Option<Name>>,
     parents: Parents,
 }
 
@@ -131,10 +133,13 @@ impl<'c> Routes<'c> {
             }
             let (mode, parents) = (host.mode, self.parents(work, ingress, &name));
             let refused = work.hosts.refused(&name);
+            let of_host = work.hosts.canonical(&name);
+            let canaries = self.canaries.of_paths(of_host, &paths);
             let fits = |group: &&mut Group| {
                 group.paths == paths
                     && group.mode == mode
                     && group.refused == refused
+                    && group.canaries == canaries
                     && group.parents == parents
             };
             match groups.iter_mut().find(fits) {
@@ -144,6 +149,7 @@ impl<'c> Routes<'c> {
                     paths,
                     mode,
                     refused,
+                    canaries,
                     parents,
                 }),
             }

@@ -152,6 +152,23 @@ fn a_guarded_host_refuses_spellings_beside_one_that_is_not() {
 }
 
 #[test]
+fn a_canary_is_for_the_host_that_it_names() {
+    let main = ingress("{}", ROOT);
+    let rule = format!("  - host: b.example.com\n    http:\n      paths:\n      - {ROOT}\n");
+    let weight = "{nginx.ingress.kubernetes.io/canary: \"true\", nginx.ingress.kubernetes.io/canary-weight: \"20\"}";
+    let canary = named("next", weight, ROOT).replace("a.example.com", "b.example.com");
+    let text = [format!("{main}{rule}"), canary].join("---\n");
+    let migration = migrated(&text, &settings());
+    for (host, expected) in [("a.example.com", 1), ("b.example.com", 2)] {
+        let mut objects = migration.output.objects();
+        let route = objects.find(|object| object["spec"]["hostnames"] == json!([host]));
+        let backends = &route.unwrap()["spec"]["rules"][0]["backendRefs"];
+        assert_eq!(backends.as_array().unwrap().len(), expected, "{host}");
+    }
+    assert!(!migration.report.needs_hand());
+}
+
+#[test]
 fn limits_hold_for_all_that_begins_with_a_path() {
     let login = path("/wp-login", "ImplementationSpecific");
     let open = named("open", "{}", ROOT);
