@@ -1,10 +1,11 @@
 //! The pods of a Gateway, which commands ask at their admin addresses, through the API server of a cluster.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -162,14 +163,16 @@ pub(super) async fn request(
     path: &str,
 ) -> anyhow::Result<Response<Incoming>> {
     let connected = gateway.connect(pod).await;
-    let connection = connected.map_err(anyhow::Error::msg)?;
+    let (stream, fault) = connected.map_err(anyhow::Error::msg)?;
+    let mut fault = pin!(fault.map(anyhow::Error::msg));
     let authority = Settings::ADMIN.to_string();
-    let request = (&Method::GET, path);
-    let response = admin_client::send(connection.stream, &authority, request, None).await;
-    response.map_err(|error| match connection.fault.get() {
-        Some(fault) => anyhow!("{fault}"),
-        None => error,
-    })
+    let response = admin_client::send(stream, &authority, (&Method::GET, path), None);
+    tokio::select! {
+        // A response that has arrived counts, even if the connection has failed since.
+        biased;
+        response = response => response.map_err(|error| fault.now_or_never().unwrap_or(error)),
+        fault = &mut fault => Err(fault),
+    }
 }
 
 /// Gets a document of `/api/v1/` of each pod of a Gateway. `name` includes the query. Those of some may fail.

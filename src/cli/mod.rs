@@ -19,7 +19,6 @@ pub mod migrate;
 pub mod objects;
 pub mod output;
 mod pods;
-mod port_forward;
 mod problem;
 pub mod quickstart;
 pub mod run;

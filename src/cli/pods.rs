@@ -2,6 +2,7 @@
 //! admin address.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -9,9 +10,9 @@ use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
+use tokio::io::DuplexStream;
 use tokio::time::timeout;
 
-use super::port_forward::{self, PortForward};
 use crate::cluster::api_server::{describe, request};
 use crate::cluster::client::ApiServer;
 use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for};
@@ -153,16 +154,33 @@ impl GatewayClient {
         Ok(pods)
     }
 
-    /// Connects to the admin address of a pod, as a client on its loopback.
+    /// Connects to the admin address of a pod, as a client on its loopback. The future resolves if the connection fails, not
+    /// after its end is seen: with the reason, such as that the pod does not listen.
     ///
     /// # Errors
     /// Why the API server does not permit it.
-    pub(super) async fn connect(&self, pod: &GatewayPod) -> Result<PortForward, String> {
-        let GatewayPod {
-            namespace, name, ..
-        } = pod;
-        let pod = (namespace.as_str(), name.as_str());
-        port_forward::connect(&self.client, pod, Settings::ADMIN.port()).await
+    pub(super) async fn connect(
+        &self,
+        pod: &GatewayPod,
+    ) -> Result<(DuplexStream, impl Future<Output = String>), String> {
+        let port = Settings::ADMIN.port();
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let forwarder = api.portforward(&pod.name, &[port]).await;
+        let mut forwarder = forwarder.map_err(|error| describe(&error))?;
+        let stream = forwarder.take_stream(port);
+        let (stream, fault) = stream
+            .zip(forwarder.take_error(port))
+            .ok_or("the API server does not forward the port")?;
+        let fault = async move {
+            if let Some(fault) = fault.await {
+                return fault.trim().to_owned();
+            }
+            match forwarder.join().await {
+                Ok(()) => pending().await,
+                Err(error) => describe(&error),
+            }
+        };
+        Ok((stream, fault))
     }
 
     /// Reads the metrics of all pods of the Gateway, in the order of their names. Those of some may fail.

@@ -310,7 +310,7 @@ impl Api {
 
     /// Forwards connections to the admin port of a pod. Until then, the pod does not run.
     pub(crate) fn forward(&self, namespace: &str, pod: &str, to: SocketAddr) {
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports=19000");
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/portforward?&ports=19000");
         self.change(|state| state.forwards.insert(path, to));
     }
 

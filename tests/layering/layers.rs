@@ -479,12 +479,6 @@ pub(crate) const LAYERS: &[Layer] = &[
     layer("process/controller", ANY, NO_TRAFFIC),
     layer("cli", ANY, &["kube"]),
     layer("cli/pods", ANY, NO_TRAFFIC),
-    layer(
-        "cli/port_forward",
-        &["cluster::api_server", "upstream"],
-        &["tokio_rustls", "h2", "socket2", "clap", "anyhow"],
-    ),
-    layer("cli/port_forward/frames", &[], PURE),
     layer("cli/shift/change", &[], PURE),
     layer("cli/shift/cluster", ANY, NO_TRAFFIC),
     layer("cli/shift/metrics", &[], PURE),
