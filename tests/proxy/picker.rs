@@ -4,10 +4,13 @@
 mod bodies;
 mod choices;
 mod connections;
+mod framing;
 mod message;
 mod phases;
 mod records;
+mod scripts;
 mod server;
+mod steps;
 
 use std::net::SocketAddr;
 
@@ -27,6 +30,9 @@ use crate::scene::{Objects, Scene};
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 const H2C: &str = "kubernetes.io/h2c";
+
+/// The protocols of model servers, and how the paths of their pools begin.
+const PROTOCOLS: [(&str, &str); 2] = [("", "http"), ("/h2c", H2C)];
 
 /// How a request has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,13 +117,21 @@ fn objects(picker: &[SocketAddr]) -> Objects {
         .with(service_of("epp", picker, H2C))
 }
 
-/// Serves a pool that fails open at `/open`, and one that fails closed at `/close`.
+/// Serves pools that fail open at `/open` and pools that fail closed at `/close`, after the prefixes of [`PROTOCOLS`].
 fn serve(picker: &Picker, models: &[SocketAddr]) -> Scene {
-    let objects = objects(&[picker.origin.address])
-        .with(pool("open", models, "epp", "FailOpen").to_string())
-        .with(pool("close", models, "epp", "FailClose").to_string());
-    let rules = [rule("/open", "open"), rule("/close", "close")];
-    Scene::start(&objects.route("route", &rules))
+    let mut all = objects(&[picker.origin.address]);
+    let mut rules = Vec::new();
+    for (prefix, protocol) in PROTOCOLS {
+        for (path, failure_mode) in [("/open", "FailOpen"), ("/close", "FailClose")] {
+            let path = format!("{prefix}{path}");
+            let name = path[1..].replace('/', "-");
+            let mut object = pool(&name, models, "epp", failure_mode);
+            object["spec"]["appProtocol"] = protocol.into();
+            all = all.with(object.to_string());
+            rules.push(rule(&path, &name));
+        }
+    }
+    Scene::start(&all.route("route", &rules))
 }
 
 /// Sends a POST and reads the response.

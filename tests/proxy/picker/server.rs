@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::message::{
     Request, Response, body_answer, choice_metadata, head_answer, immediate, set,
 };
+use super::steps::{self, Step};
 use crate::origin::{BoxError, Origin};
 
 /// How far the picker has come in its script.
@@ -75,9 +76,13 @@ pub(crate) struct Script {
     pub(crate) is_duplex: bool,
     /// Maximum bytes of the parts that it returns.
     pub(crate) piece: usize,
+    /// Maximum bytes of the frames with its messages.
+    pub(crate) frame: usize,
     /// Text in bodies that it replaces by another one.
     pub(crate) rewrite: Option<(&'static str, &'static str)>,
     pub(crate) stop: Option<(Phase, Act)>,
+    /// What it does instead of all that, if it is not empty.
+    pub(super) steps: Vec<Step>,
 }
 
 impl Script {
@@ -90,8 +95,10 @@ impl Script {
             streams: false,
             is_duplex: false,
             piece: 62_000,
+            frame: usize::MAX,
             rewrite: None,
             stop: None,
+            steps: Vec::new(),
         }
     }
 }
@@ -124,6 +131,7 @@ impl Picker {
                     body: request.into_body(),
                     read: BytesMut::new(),
                     answers,
+                    frame: script.frame,
                     begun: Some(begun),
                     tell,
                 };
@@ -156,17 +164,19 @@ impl Picker {
 }
 
 /// The call of one request.
-struct Stream {
+pub(super) struct Stream {
     body: Incoming,
     read: BytesMut,
     answers: mpsc::Sender<Result<Frame<Bytes>, BoxError>>,
+    /// Maximum bytes of a frame.
+    frame: usize,
     begun: Option<oneshot::Sender<()>>,
     tell: mpsc::UnboundedSender<Request>,
 }
 
 impl Stream {
     /// Returns the next message; `None` once the caller has ended.
-    async fn next(&mut self) -> Option<Request> {
+    pub(super) async fn next(&mut self) -> Option<Request> {
         loop {
             if let Some(prefix) = self.read.first_chunk::<5>() {
                 let [0, length @ ..] = *prefix else {
@@ -197,18 +207,43 @@ impl Stream {
         let _ = self.answers.send(frame).await;
     }
 
-    async fn send(&mut self, message: Response) {
+    pub(super) async fn send(&mut self, message: Response) {
         let mut bytes = BytesMut::new();
         bytes.put_u8(0);
         bytes.put_u32(u32::try_from(message.encoded_len()).expect("short"));
         message.encode(&mut bytes).expect("room");
-        self.put(Ok(Frame::data(bytes.freeze()))).await;
+        self.send_raw(bytes.freeze()).await;
+    }
+
+    pub(super) async fn send_raw(&mut self, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let frame = bytes.split_to(self.frame.min(bytes.len()));
+            self.put(Ok(Frame::data(frame))).await;
+        }
     }
 
     async fn close(&mut self, code: &'static str) {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static(code));
         self.put(Ok(Frame::trailers(trailers))).await;
+    }
+
+    pub(super) async fn act(&mut self, act: Act) {
+        match act {
+            Act::Immediate => self.send(immediate(429)).await,
+            Act::Close => self.close("0").await,
+            Act::Fail => self.close("14").await,
+            Act::Reset => self.put(Err("reset".into())).await,
+            Act::Violate => {
+                let again = Response {
+                    request_headers: Some(head_answer(set(&[]))),
+                    ..Response::default()
+                };
+                self.send(again.clone()).await;
+                self.send(again).await;
+            }
+            Act::Stall => pending().await,
+        }
     }
 }
 
@@ -219,6 +254,9 @@ impl Script {
     }
 
     async fn follow(&self, stream: &mut Stream) -> Option<()> {
+        if !self.steps.is_empty() {
+            return steps::follow(self, stream).await;
+        }
         if self.is_duplex {
             return self.echo(stream).await;
         }
@@ -348,7 +386,7 @@ impl Script {
         Some(())
     }
 
-    fn changes(&self, has_choice: bool) -> super::message::HeaderChanges {
+    pub(super) fn changes(&self, has_choice: bool) -> super::message::HeaderChanges {
         let choice = [("X-Gateway-Destination-Endpoint", &*self.list)];
         let choice = choice.iter().filter(|_| has_choice);
         let headers: Vec<_> = choice.chain(&self.headers).copied().collect();
@@ -360,21 +398,7 @@ impl Script {
         let Some((_, act)) = self.stop.filter(|(at, _)| *at == phase) else {
             return Some(());
         };
-        match act {
-            Act::Immediate => stream.send(immediate(429)).await,
-            Act::Close => stream.close("0").await,
-            Act::Fail => stream.close("14").await,
-            Act::Reset => stream.put(Err("reset".into())).await,
-            Act::Violate => {
-                let again = Response {
-                    request_headers: Some(head_answer(set(&[]))),
-                    ..Response::default()
-                };
-                stream.send(again.clone()).await;
-                stream.send(again).await;
-            }
-            Act::Stall => pending().await,
-        }
+        stream.act(act).await;
         None
     }
 }
