@@ -1,10 +1,15 @@
 //! A picker that ends its part at each phase of a request, in each way.
 
+use http::Response;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde_json::json;
 
 use super::server::{Act, Phase, Picker, Script};
-use super::{Outcome, clients, model, objects, pool, post, rule, serve};
-use crate::origin::{Origin, full};
+use super::steps::{Side, Step};
+use super::{Outcome, PROTOCOLS, clients, model, objects, pool, post, rule, serve};
+use crate::client::Client;
+use crate::origin::{Origin, full, stream};
 use crate::scene::Scene;
 
 const BODY: &str = "a body of a request";
@@ -78,15 +83,60 @@ async fn every_request_has_the_right_outcome_wherever_the_picker_ends() {
                 continue;
             }
             picker.follow(stopping(&list, phase, act));
-            for (path, fails_open) in [("/open", true), ("/close", false)] {
-                for mut client in clients(&scene).await {
-                    let outcome = post(&mut client, path, full(BODY)).await;
-                    let right = expected(phase, act, fails_open);
-                    assert!(
-                        right.contains(&outcome),
-                        "{act:?} {phase:?} {path}: {outcome:?}"
-                    );
+            for (prefix, _) in PROTOCOLS {
+                for (path, fails_open) in [("/open", true), ("/close", false)] {
+                    let path = format!("{prefix}{path}");
+                    for mut client in clients(&scene).await {
+                        let outcome = post(&mut client, &path, full(BODY)).await;
+                        let right = expected(phase, act, fails_open);
+                        assert!(
+                            right.contains(&outcome),
+                            "{act:?} {phase:?} {path}: {outcome:?}"
+                        );
+                    }
                 }
+            }
+        }
+    }
+}
+
+/// Starts a model server whose response begins before the request has ended, and ends after it.
+async fn prompt() -> Origin {
+    Origin::new(|request: http::Request<Incoming>| async move {
+        let (sender, response) = stream();
+        tokio::spawn(async move {
+            // An error: the request has broken off.
+            let _ = request.into_body().collect().await;
+            drop(sender);
+        });
+        Response::new(response)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn picker_is_the_cause_if_a_request_breaks_off_after_its_response_has_begun() {
+    let server = prompt().await;
+    let list = server.address.to_string();
+    let picker = Picker::start(Script::choosing(&list)).await;
+    let scene = serve(&picker, &[server.address]);
+    for (act, status) in [(Act::Immediate, 429), (Act::Close, 503), (Act::Fail, 503)] {
+        picker.follow(Script::choosing(&list).with_steps(&[
+            Step::ReadHead(Side::Request),
+            Step::Answer(Side::Request),
+            Step::Part(Side::Request, "a part"),
+            Step::ReadHead(Side::Response),
+            Step::Act(act),
+        ]));
+        for (prefix, _) in PROTOCOLS {
+            for path in ["/open", "/close"] {
+                let path = format!("{prefix}{path}");
+                let mut client = Client::http2(scene.at(80)).await;
+                // The request does not end.
+                let (_sender, body) = stream();
+                let outcome = post(&mut client, &path, body).await;
+                let right = Outcome::Whole(status, String::new());
+                assert_eq!(outcome, right, "{act:?} {path}");
             }
         }
     }

@@ -76,7 +76,8 @@ impl PickedResponse {
             match self.advance(body, cx) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
-                Err(error) => return Poll::Ready(Err(error)),
+                // A request that the picker or the client has broken off is not the fault of the backend.
+                Err(error) => return Poll::Ready(self.outcome(cx).ok_or(error)),
             }
         }
     }
@@ -91,9 +92,10 @@ impl PickedResponse {
         Some(outcome)
     }
 
-    /// Reports whether the response cannot go on as the backend sends it, since what was read of it is not kept.
+    /// Reports whether the response cannot go on as the backend sends it, since what was read of it is not kept, or the exchange
+    /// with the backend has failed.
     pub(super) fn is_incomplete(&self) -> bool {
-        self.sent.is_incomplete
+        self.sent.is_incomplete || self.has_source_failed
     }
 
     /// Reports whether the backend is where the rest of the response is.
