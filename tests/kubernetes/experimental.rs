@@ -1,4 +1,4 @@
-//! XListenerSets of Gateway API 1.3 and 1.4, in clusters that serve them and no ListenerSets.
+//! Clusters that do not serve the released version of a kind: XListenerSets of Gateway API 1.3 and 1.4, and older versions.
 
 use kube::Config;
 
@@ -56,4 +56,17 @@ fn released_listener_sets_replace_experimental_ones() {
     api.apply(&set(RELEASED.0, RELEASED.1, 80));
     api.set_served("ListenerSet", true);
     watching.wait_for(|load| hostname(load).as_deref() == Some("ListenerSet.example"));
+}
+
+#[test]
+fn older_version_is_asked_for_where_the_released_one_is_not_served() {
+    for is_served in [true, false] {
+        let api = Api::start();
+        api.set_served("HTTPRoute", is_served);
+        let watching = Watching::start(&api);
+        // Nothing is published before all kinds have been asked for.
+        watching.wait_for(|_| true);
+        let asked = api.requests("/apis/gateway.networking.k8s.io/v1beta1");
+        assert_eq!(asked.is_empty(), is_served, "{asked:?}");
+    }
 }

@@ -19,7 +19,7 @@
 //! | an object that cannot be parsed | `serving::invalid_object_keeps_its_last_version` |
 //! | objects that no CRD would admit | `invalid` |
 //! | CRDs of a later version than the program | `later`, `protecting::policy_with_a_section_of_a_later_version_*` |
-//! | the cluster serves XListenerSets instead of ListenerSets | `experimental` |
+//! | the cluster serves XListenerSets instead of ListenerSets, or an older version of a kind | `experimental` |
 //! | the CRD of a backend kind is missing, or the kind is disabled | `backend_kinds` |
 //! | the Pods of a ReleaseBackend cannot be listed | `pods` |
 //! | kinds that are not served or forbidden, and pages that expire, for commands that list once | `once` |
