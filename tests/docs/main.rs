@@ -14,6 +14,7 @@ mod installed;
 mod kept;
 mod links;
 mod names;
+mod pinned;
 mod places;
 mod security;
 mod versions;

@@ -57,7 +57,7 @@ fn readme_lists_the_kinds() {
 }
 
 /// The value of a key of `Cargo.toml`.
-fn manifest(key: &str) -> String {
+pub(crate) fn manifest(key: &str) -> String {
     let text = read("Cargo.toml");
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix(&format!("{key} = \"")));

