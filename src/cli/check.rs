@@ -54,7 +54,8 @@ sign-ins that no rule matches, and certificates that are expired, not yet valid,
 the hostname of their listener. For a folder, names file and line of each object, and warns also of limits with scope Gateway: each process counts by itself there.
 Names for each annotation of an Ingress of ingress-nginx what `portcullis migrate` makes of it.
 With --kubernetes, reads the objects of a cluster once and writes nothing; a kind that is not served or that the user may not
-read is named on standard error and treated as absent. Pass the same permissions as to `run` or the controller, and for
+read is named on standard error and treated as absent. So is each right that the user lacks and that the controller needs, such
+as to watch a kind. Pass the same permissions as to `run` or the controller, and for
 GatewayParameters also --controller-namespace: a folder is then judged as the controller judges a cluster with these objects,
 so that it needs the GatewayClass.
 Exit codes: 0 if there are no problems (warnings are printed, and fail with --fail-on warning), 1 if an object is not accepted
@@ -147,7 +148,7 @@ pub(super) fn translate_objects(
     source: ObjectSource<'_>,
     options: &Options,
 ) -> anyhow::Result<(Load, Arc<Locations>, Translation)> {
-    let (load, locations) = source.load(options)?;
+    let (load, locations) = source.load_with_rights(options)?;
     let translation = translate(&load.snapshot, None, options);
     Ok((load, locations, translation))
 }

@@ -121,6 +121,21 @@ impl<'a> ObjectSource<'a> {
     /// # Errors
     /// When the folder cannot be read or the API server cannot be reached.
     pub(super) fn load(self, options: &Options) -> anyhow::Result<(Load, Arc<Locations>)> {
+        self.read(options, false)
+    }
+
+    /// The same, and says also which rights the user lacks that a process needs to follow the cluster.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn load_with_rights(
+        self,
+        options: &Options,
+    ) -> anyhow::Result<(Load, Arc<Locations>)> {
+        self.read(options, true)
+    }
+
+    fn read(self, options: &Options, asks_rights: bool) -> anyhow::Result<(Load, Arc<Locations>)> {
         match self {
             Self::Folder(path) if path == Path::new(STANDARD_INPUT) => {
                 Ok(file::load_text(path, &standard_input()?))
@@ -136,7 +151,8 @@ impl<'a> ObjectSource<'a> {
                 Ok((provider.load()?, provider.locations().load_full()))
             }
             Self::Cluster(flags) => {
-                let Listing { load, absent } = runtime()?.block_on(list(flags, options))?;
+                let Listing { load, absent } =
+                    runtime()?.block_on(list(flags, options, asks_rights))?;
                 for line in absent {
                     log::write_line(&format!("portcullis: {line}"));
                 }
@@ -205,7 +221,11 @@ pub(super) async fn api_server(
     }
 }
 
-async fn list(flags: &ClusterFlags, options: &Options) -> anyhow::Result<Listing> {
+async fn list(
+    flags: &ClusterFlags,
+    options: &Options,
+    asks_rights: bool,
+) -> anyhow::Result<Listing> {
     let ClusterFlags {
         kubernetes: _,
         kubeconfig,
@@ -222,5 +242,12 @@ async fn list(flags: &ClusterFlags, options: &Options) -> anyhow::Result<Listing
         Some(only) => provider.only(&only.namespace, &only.name),
         None => provider,
     };
-    provider.list_once().await
+    let mut listing = provider.list_once().await?;
+    if asks_rights {
+        let missing = provider.missing_rights(&listing.load.snapshot).await;
+        let unknown =
+            |error: anyhow::Error| vec![format!("unknown which rights are missing: {error:#}")];
+        listing.absent.extend(missing.unwrap_or_else(unknown));
+    }
+    Ok(listing)
 }

@@ -40,6 +40,12 @@ pub(super) const KINDS: &[Kind] = &[
         false,
     ),
     kind(
+        "authorization.k8s.io/v1",
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+        false,
+    ),
+    kind(
         "discovery.k8s.io/v1",
         "EndpointSlice",
         "endpointslices",

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use super::http::{ParsedRequest, failure};
-use super::{Api, State, text};
+use super::kinds::KINDS;
+use super::{Api, Fault, State, text};
 
 impl Api {
     pub(super) fn write(
@@ -35,6 +36,11 @@ impl State {
             object["status"] = known.cloned().unwrap_or_else(invalid);
             return (201, object);
         }
+        if request.kind.name == "SelfSubjectAccessReview" {
+            let allowed = self.permits(&object["spec"]["resourceAttributes"]);
+            object["status"] = json!({"allowed": allowed});
+            return (201, object);
+        }
         if let Some(namespace) = request.namespace {
             object["metadata"]["namespace"] = namespace.into();
         }
@@ -48,6 +54,20 @@ impl State {
         }
         self.put(object);
         (201, self.objects[&request.key()].clone())
+    }
+
+    /// Reports whether requests are permitted: those that fail with 403 are not.
+    fn permits(&self, asked: &Value) -> bool {
+        let (namespace, resource) = (text(&asked["namespace"]), text(&asked["resource"]));
+        let Some(kind) = KINDS.iter().find(|kind| kind.plural == resource) else {
+            return false;
+        };
+        let of_watches = self.watch_faults.get(kind.name);
+        let of_watches = of_watches.filter(|_| asked["verb"] == "watch");
+        let fault = of_watches.or(self.faults.get(kind.name));
+        let permitted = self.permitted.as_ref().filter(|_| kind.namespaced);
+        permitted.is_none_or(|permitted| permitted.contains(&namespace))
+            && !matches!(fault, Some(Fault::Status(403)))
     }
 
     fn replace(&mut self, request: &ParsedRequest<'_>, mut object: Value) -> (u16, Value) {

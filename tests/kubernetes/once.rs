@@ -214,6 +214,48 @@ fn check_prints_conditions_of_the_cluster() {
     assert_eq!(document["summary"]["routes"], 1, "{document}");
 }
 
+/// The objects can be listed, but a controller with the same credentials would not serve all of them.
+#[test]
+fn check_names_rights_that_the_controller_needs_and_the_user_lacks() {
+    let api = Api::start();
+    api.apply(EDGE);
+    let output = run(&api, &["check", "--kubernetes"]);
+    let err = text(&output.stderr);
+    assert!(!err.contains("no right to"), "{err}");
+    let reviews = api.requests("selfsubjectaccessreviews");
+    assert!(reviews.iter().any(|it| it.method == "POST"), "{reviews:?}");
+    api.fail_watches("HTTPRoute", Some(Fault::Status(403)));
+    api.fail("ConfigMap", Some(Fault::Status(403)));
+    let output = run(&api, &["check", "--kubernetes"]);
+    let err = text(&output.stderr);
+    let needs = "which the controller and `portcullis run --kubernetes` need: if they have these credentials, add";
+    for line in [
+        format!(
+            "HTTPRoute: no right to watch, {needs} watch on httproutes.gateway.networking.k8s.io to a ClusterRole"
+        ),
+        format!(
+            "ConfigMap: no right to get, list, watch, {needs} get, list, watch on configmaps to a ClusterRole"
+        ),
+    ] {
+        assert!(err.lines().any(|it| it.ends_with(&line)), "{err}");
+    }
+    assert_eq!(err.matches("no right to").count(), 2, "{err}");
+    api.fail("ConfigMap", None);
+    api.permit(&["default"]);
+    let output = run(&api, &["check", "--kubernetes", "--namespaces", "default"]);
+    let err = text(&output.stderr);
+    let line = "HTTPRoute in default: no right to watch, ";
+    assert!(
+        err.contains(line) && err.contains(" to a Role in default\n"),
+        "{err}"
+    );
+    assert_eq!(err.matches("no right to").count(), 1, "{err}");
+    // Who explains a request needs no such right.
+    let explain = ["explain", "--kubernetes", "http://a.example/"];
+    let output = run(&api, &explain);
+    assert!(!text(&output.stderr).contains("no right to"));
+}
+
 #[test]
 fn explain_names_the_rule_of_the_cluster() {
     let api = Api::start();

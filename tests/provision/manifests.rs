@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use portcullis::api::Kind;
+use portcullis::provider::verbs_to_follow;
 use portcullis::provision::ChildKind;
 use serde_json::{Map, Value, json};
 
@@ -241,15 +242,10 @@ fn resource(kind: &Kind) -> String {
 
 #[test]
 fn controller_may_read_watched_kinds() {
-    let verbs = |kind: &Kind| match kind.kind {
-        // Fetched individually when referenced.
-        "Secret" | "ConfigMap" => vec!["get", "list", "watch"],
-        _ => vec!["list", "watch"],
-    };
     let rights = rights();
     for kind in Kind::all() {
         let resource = resource(kind);
-        for verb in verbs(kind) {
+        for verb in verbs_to_follow(kind) {
             let right = format!("{resource} {verb}");
             assert!(rights.contains(&right), "{right}");
         }
@@ -282,7 +278,7 @@ fn documented_roles_may_read_watched_kinds() {
         let rules = roles.iter().flat_map(|role| role["rules"].as_array());
         let rights = allowed(&rules.flatten().cloned().collect::<Vec<_>>());
         for kind in Kind::all() {
-            for verb in ["list", "watch"] {
+            for verb in verbs_to_follow(kind) {
                 let right = format!("{} {verb}", resource(kind));
                 assert!(rights.contains(&right), "docs/kubernetes.md: {right}");
             }

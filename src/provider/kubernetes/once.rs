@@ -20,7 +20,7 @@ use super::pods;
 use super::references::{References, is_held_by_reference};
 use super::requests::requests_by_name;
 use super::retry::Failure;
-use super::scope::{Scope, is_watched_where_needed};
+use super::scope::Scope;
 use crate::api::{Kind, ObjectRef, UnknownFields};
 use crate::cluster::api_server::describe;
 use crate::provider::{Load, Problem};
@@ -28,9 +28,9 @@ use crate::runtime::backoff::Backoff;
 use crate::snapshot::Snapshot;
 
 /// Maximum number of concurrent requests.
-const MAX_CONCURRENT: usize = 8;
+pub(super) const MAX_CONCURRENT: usize = 8;
 /// Timeout of a response.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of retries of a request that the API server refuses for now.
 const RETRIES: u32 = 4;
 const BACKOFF: Backoff = Backoff {
@@ -92,12 +92,8 @@ impl Collected {
         let scopes = Scope::all(&provider.kinds, provider.gateway.as_ref(), &namespaces);
         let listed = |scope: &Scope| !is_held_by_reference(scope.kind);
         self.list(scopes.into_iter().filter(listed)).await?;
-        let mut kinds = provider.kinds.iter().copied();
-        if let Some(pod) = kinds.find(|kind| is_watched_where_needed(kind)) {
-            let needed = pods::namespaces(&self.snapshot);
-            let scopes = needed.iter().map(|namespace| pods::scope(pod, namespace));
-            self.list(scopes).await?;
-        }
+        let scopes = pods::scopes(&provider.kinds, &self.snapshot);
+        self.list(scopes.into_iter()).await?;
         self.get_referenced(&namespaces).await
     }
 

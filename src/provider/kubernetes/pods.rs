@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scope::Scope;
+use super::scope::{Scope, is_watched_where_needed};
 use crate::api::inference_pool::InferencePool;
 use crate::api::release_backend::ReleaseBackend;
 use crate::api::{Kind, Resource};
@@ -35,6 +35,17 @@ pub(super) fn scope(kind: &'static Kind, namespace: &str) -> Scope {
         namespace: Some(namespace.to_owned()),
         fields: Some(RUNNING.to_owned()),
     }
+}
+
+/// Returns the scopes of all Pods that are needed, if these kinds have them.
+pub(super) fn scopes(kinds: &[&'static Kind], snapshot: &Snapshot) -> Vec<Scope> {
+    let mut kinds = kinds.iter().copied();
+    let Some(kind) = kinds.find(|kind| is_watched_where_needed(kind)) else {
+        return Vec::new();
+    };
+    let needed = namespaces(snapshot);
+    let needed = needed.iter().map(|namespace| scope(kind, namespace));
+    needed.collect()
 }
 
 /// The scopes of Pods, by namespace.
