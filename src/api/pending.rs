@@ -1,13 +1,15 @@
 //! Targets that only one of two versions of a policy has. Those that only a later version has, which is not valid, are refused
-//! beside the version that stays in service. Those that a later version no longer has can stay with it for a while. Must not
-//! know what policies are for.
+//! beside the version that stays in service. Those that a later version no longer has can stay for a while, under the rules that
+//! they had. Must not know what policies are for.
 
+use std::mem;
 use std::sync::Arc;
 
 use super::access_policy::AccessPolicy;
 use super::backend_tls_override::BackendTlsOverride;
 use super::client_policy::ClientPolicy;
 use super::inherited_policy::SectionTargetRef;
+use super::meta::{ObjectMeta, Resource};
 use super::object::Object;
 use super::policy::{BackendTlsPolicy, PolicyTargetRef};
 use super::rate_limit_policy::RateLimitPolicy;
@@ -15,18 +17,22 @@ use super::reference::Role;
 
 /// Applies a function to two versions of a policy that protects; `None` for other objects.
 macro_rules! pair {
-    ($one:expr, $other:expr, $function:ident) => {
+    ($one:expr, $other:expr, $function:ident $(, $argument:expr)*) => {
         match ($one, $other) {
-            (Object::AccessPolicy(one), Object::AccessPolicy(other)) => Some($function(one, other)),
-            (Object::ClientPolicy(one), Object::ClientPolicy(other)) => Some($function(one, other)),
+            (Object::AccessPolicy(one), Object::AccessPolicy(other)) => {
+                Some($function(one, other $(, $argument)*))
+            }
+            (Object::ClientPolicy(one), Object::ClientPolicy(other)) => {
+                Some($function(one, other $(, $argument)*))
+            }
             (Object::RateLimitPolicy(one), Object::RateLimitPolicy(other)) => {
-                Some($function(one, other))
+                Some($function(one, other $(, $argument)*))
             }
             (Object::BackendTlsPolicy(one), Object::BackendTlsPolicy(other)) => {
-                Some($function(one, other))
+                Some($function(one, other $(, $argument)*))
             }
             (Object::BackendTlsOverride(one), Object::BackendTlsOverride(other)) => {
-                Some($function(one, other))
+                Some($function(one, other $(, $argument)*))
             }
             _ => None,
         }
@@ -41,10 +47,16 @@ impl Object {
         with_pending.unwrap_or_else(|| self.clone())
     }
 
-    /// Returns this version of a policy with the targets that only the previous one has; `None` if there are none, or if
-    /// objects of the kind protect nothing.
+    /// Returns this version of a policy with the targets that only the previous one has, if both have the same rules; `None` if
+    /// they have not, if there are none, or if objects of the kind protect nothing.
     pub fn with_targets_of(&self, previous: &Self) -> Option<Self> {
         pair!(self, previous, with_targets_of)?
+    }
+
+    /// Returns this version of a policy for nothing but the targets that the later one lacks, under another name; `None` if there
+    /// are none, or if objects of the kind protect nothing.
+    pub fn for_targets_without(&self, later: &Self, name: &str) -> Option<Self> {
+        pair!(self, later, for_targets_without, name)?
     }
 
     /// Returns what follows for the targets that only a later version has; `None` if there are none.
@@ -78,12 +90,14 @@ where
 }
 
 /// A policy that protects requests.
-trait Protecting: Clone {
+trait Protecting: Clone + PartialEq + Resource {
     type Target: ProtectedTarget;
 
     fn targets(&self) -> &[Self::Target];
 
     fn targets_mut(&mut self) -> &mut Vec<Self::Target>;
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
     fn pending(&mut self) -> &mut Option<Box<Self>>;
 }
@@ -100,6 +114,10 @@ macro_rules! protecting {
 
             fn targets_mut(&mut self) -> &mut Vec<$target> {
                 &mut self.spec.target_refs
+            }
+
+            fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
             }
 
             fn pending(&mut self) -> &mut Option<Box<Self>> {
@@ -160,9 +178,36 @@ where
 {
     // Few changes remove targets: only these need a copy of the policy.
     let more = uncovered(previous.targets(), policy.targets());
-    (!more.is_empty()).then(|| {
+    (!more.is_empty() && has_rules_of::<P>(policy, previous)).then(|| {
         let mut policy = P::clone(policy);
         policy.targets_mut().extend(more);
+        Arc::new(policy).into()
+    })
+}
+
+/// Reports whether two versions of a policy differ in nothing but their targets, and in metadata that decide nothing.
+fn has_rules_of<P: Protecting>(policy: &P, previous: &P) -> bool {
+    let mut previous = previous.clone();
+    *previous.targets_mut() = policy.targets().to_vec();
+    let metadata = previous.metadata_mut();
+    *metadata = ObjectMeta {
+        // With such fields, requests are refused.
+        unknown_fields: mem::take(&mut metadata.unknown_fields),
+        ..policy.meta().clone()
+    };
+    previous == *policy
+}
+
+fn for_targets_without<P>(policy: &Arc<P>, later: &Arc<P>, name: &str) -> Option<Object>
+where
+    P: Protecting,
+    Arc<P>: Into<Object>,
+{
+    let more = uncovered(policy.targets(), later.targets());
+    (!more.is_empty()).then(|| {
+        let mut policy = P::clone(policy);
+        *policy.targets_mut() = more;
+        policy.metadata_mut().name = name.into();
         Arc::new(policy).into()
     })
 }

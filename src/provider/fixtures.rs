@@ -41,9 +41,9 @@ pub(crate) fn runner(usual: u32) -> TestRunner {
 }
 
 /// What policies are for.
-const CLIENTS: &str = "clients";
+pub(crate) const CLIENTS: &str = "clients";
 const LIMITS: &str = "limits";
-const PLAIN_TEXT: &str = "plain text";
+pub(crate) const PLAIN_TEXT: &str = "plain text";
 const PURPOSES: &[&str] = &[CLIENTS, LIMITS, PLAIN_TEXT];
 /// The kinds of objects that can open something.
 const OPENING: [&str; 8] = [
@@ -323,7 +323,7 @@ fn service(application: u32) -> Write {
 }
 
 /// Returns one of two EndpointSlices of a Service, with these addresses, each with whether it is ready.
-fn endpoints(application: u32, which: u32, addresses: &[(&str, bool)]) -> Write {
+pub(crate) fn endpoints(application: u32, which: u32, addresses: &[(&str, bool)]) -> Write {
     let endpoints = addresses.iter().map(|(address, ready)| {
         let mut endpoint = json!({"addresses": [address], "conditions": {"ready": ready}});
         if has_pods(application) {
@@ -428,9 +428,9 @@ fn policy(application: u32, purpose: &str, is_second: bool, how: u32) -> Write {
                 0 => json!({"hostname": "a.example", "caCertificateRefs": [map]}),
                 _ => json!({"hostname": "a.example", "wellKnownCACertificates": "System"}),
             };
-            // Policies of two kinds do not wait for each other.
-            let kind = match application {
-                OF_LISTENER_SET => "BackendTLSOverride",
+            // Where a policy of one kind ends, one of the other kind may apply that arrives later.
+            let kind = match (application, is_second) {
+                (OF_LISTENER_SET, false) => "BackendTLSOverride",
                 _ => "BackendTLSPolicy",
             };
             let spec = json!({"validation": validation});

@@ -1,6 +1,7 @@
 //! Policies that protect requests and are gone, or no longer have some of their targets. For these they stay in force until all
 //! else has arrived that was written before: the deletion of a route that had the policy, or another policy that takes its
-//! place. Owns that too many of them leave their namespace refused and not open. Must not know why a policy is gone.
+//! place. Owns that they keep their rules, since a later version may permit what both these and the policy in their place refuse, and
+//! that too many of them leave their namespace refused and not open. Must not know why a policy is gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -18,7 +19,7 @@ use crate::api::{Kind, Object, ObjectRef, Resource, Text, refusing};
 use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 
-/// Maximum number of versions of a policy. The next one gets the targets of the first.
+/// Maximum number of versions of a policy with the same rules. The next one gets the targets of the first.
 const MAX_VERSIONS: usize = 8;
 /// Maximum number of versions of the policies of a namespace. While more have to stay, which is long where a kind of policies
 /// cannot be listed, all requests of the namespace are refused instead.
@@ -34,12 +35,16 @@ pub(super) struct Retained {
     dropped: Vec<ObjectRef>,
     /// Whether another namespace is refused.
     is_changed: bool,
+    /// The last number of a version.
+    last: u64,
     timing: Timing,
 }
 
 /// A version of a policy that was published.
 struct Version {
     policy: Object,
+    /// Distinguishes it from others.
+    number: u64,
     /// Number of versions whose targets it has.
     count: usize,
     stay: Stay,
@@ -62,6 +67,7 @@ impl Retained {
             refused: BTreeMap::new(),
             dropped: Vec::new(),
             is_changed: false,
+            last: 0,
             timing,
         }
     }
@@ -84,21 +90,31 @@ impl Retained {
             self.dropped.push(name);
             return;
         }
+        self.last += 1;
         let own = self.all.entry(name.namespace.clone()).or_default();
-        let versions = own.entry(name).or_default();
+        let versions = own.entry(name.clone()).or_default();
+        versions.retain_mut(|earlier| {
+            // Its other targets had the rules of this version, which stays for at least as long.
+            let rest = earlier.policy.for_targets_without(&policy, &name.name);
+            let stays = rest.is_some();
+            if let Some(rest) = rest {
+                earlier.policy = rest;
+            }
+            stays
+        });
         versions.push_back(Version {
             policy,
+            number: self.last,
             count: 1,
             stay,
         });
         if versions.len() > MAX_VERSIONS
-            && let Some(first) = versions.pop_front()
-            && let Some(next) = versions.front_mut()
+            && let [first, next, ..] = versions.make_contiguous()
+            && let Some(policy) = next.policy.with_targets_of(&first.policy)
         {
+            next.policy = policy;
             next.count += first.count;
-            if let Some(policy) = next.policy.with_targets_of(&first.policy) {
-                next.policy = policy;
-            }
+            versions.pop_front();
         }
     }
 
@@ -197,12 +213,12 @@ impl Retained {
         late.chain(refused)
     }
 
-    /// Puts the policies into a snapshot, or their targets.
+    /// Puts the policies into a snapshot, or what later versions of them lack.
     pub(super) fn restore(&self, snapshot: &mut Snapshot) {
         for (name, versions) in self.all.values().flatten() {
             for version in versions.iter().rev() {
                 let policy = match snapshot.object(name) {
-                    Some(policy) => policy.with_targets_of(&version.policy),
+                    Some(policy) => version.beside(&policy),
                     None => Some(version.policy.clone()),
                 };
                 if let Some(policy) = policy {
@@ -247,6 +263,19 @@ fn not_served(object: &ObjectRef) -> String {
         "a change of {object} may have been written before that is not served yet, since it changes often or waits for what it \
          refers to"
     )
+}
+
+impl Version {
+    /// Returns what has to be published beside a later version: that one with more targets, if both have the same rules, and
+    /// otherwise a policy for these targets alone; `None` if the later one has all targets.
+    fn beside(&self, later: &Object) -> Option<Object> {
+        let joined = later.with_targets_of(&self.policy);
+        joined.or_else(|| {
+            // Kubernetes permits no such name.
+            let name = format!("{}.Earlier{}", self.policy.meta().name, self.number);
+            self.policy.for_targets_without(later, &name)
+        })
+    }
 }
 
 impl Stay {
@@ -310,13 +339,17 @@ mod tests {
     use super::*;
 
     fn version(generation: usize) -> Object {
+        version_with(generation, "192.0.2.1")
+    }
+
+    fn version_with(generation: usize, denied: &str) -> Object {
         let target = format!("route-{generation}");
         let policy = json!({
             "apiVersion": "portcullis.dev/v1alpha1", "kind": "AccessPolicy",
             "metadata": {"name": "one", "namespace": "shop", "generation": generation},
             "spec": {
                 "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": target}],
-                "ipRules": {"deny": ["192.0.2.1"]},
+                "ipRules": {"deny": [denied]},
             },
         });
         let kind = Kind::find("portcullis.dev/v1alpha1", "AccessPolicy").unwrap();
@@ -341,6 +374,35 @@ mod tests {
         retained.restore(&mut snapshot);
         let policy = snapshot.access_policies.iter().next().unwrap();
         assert_eq!(policy.spec.target_refs.len(), 100);
+    }
+
+    #[test]
+    fn targets_that_had_other_rules_keep_them() {
+        let name = ObjectRef::new("portcullis.dev", "AccessPolicy", "shop", "one");
+        let mut retained = Retained::new(Timing::default());
+        for generation in 0..20 {
+            let denied = format!("192.0.2.{generation}");
+            retained.add(name.clone(), version_with(generation, &denied));
+        }
+        // The target has other rules since.
+        retained.add(name.clone(), version_with(7, "192.0.2.77"));
+        let mut snapshot = Snapshot::default();
+        retained.restore(&mut snapshot);
+        let policies = snapshot.access_policies.iter();
+        let rules: BTreeSet<_> = policies
+            .map(|policy| {
+                let rules = policy.spec.ip_rules.as_ref().unwrap();
+                let targets = policy.spec.target_refs.iter();
+                let targets: Vec<_> = targets.map(|it| &*it.name).collect();
+                format!("{} {}", targets.join(" "), rules.deny.join(" "))
+            })
+            .collect();
+        let expected = (0..20).map(|generation| match generation {
+            7 => "route-7 192.0.2.77".to_owned(),
+            other => format!("route-{other} 192.0.2.{other}"),
+        });
+        assert_eq!(rules, expected.collect());
+        assert_eq!(retained.count(&name.namespace), 20);
     }
 
     /// Returns an object of a kind of the Gateway API, or of the core.

@@ -79,7 +79,8 @@ impl Store {
     /// Leaves the published version of a policy in force for the targets that the new one lacks. Returns whether it lacks some.
     pub(super) fn retain_targets(&mut self, name: ObjectRef, published: Option<Object>) -> bool {
         let new = self.snapshot.object(&name);
-        let loses_targets = |it: &Object| new.is_some_and(|new| new.with_targets_of(it).is_some());
+        let loses_targets =
+            |it: &Object| new.is_some_and(|new| it.for_targets_without(&new, &name.name).is_some());
         let Some(published) = published.filter(loses_targets) else {
             return false;
         };

@@ -3,7 +3,9 @@
 use super::order::{
     answer, change_gateway, has_policy, is_served, policy, protecting, published, with_route,
 };
+use super::time::version;
 use super::*;
+use crate::provider::fixtures::{CLIENTS, Judge, PLAIN_TEXT, World, endpoints};
 
 /// What was written before a policy was deleted has arrived after this time.
 fn later(waits: u32) -> Instant {
@@ -81,6 +83,115 @@ fn policy_that_loses_targets_stays_in_force_for_them() {
         assert!(store.release(later(1)));
         assert_eq!(targets(&store, kind), Some(1));
         assert!(store.retained.is_empty());
+    }
+}
+
+/// Returns a store that has published the world of the tests of time, in which the first application has an endpoint.
+fn with_world() -> Store {
+    let (mut store, world) = (published(), World::new());
+    let endpoint = endpoints(0, 0, &[("192.0.2.9", true)]);
+    for write in world.first.iter().chain([&endpoint]) {
+        let change = Change::Applied(version(write, None).unwrap());
+        store.apply(index(write.kind.kind), change);
+    }
+    answer(&mut store);
+    assert!(store.release(Instant::now()));
+    store
+}
+
+fn target(kind: &str, name: &str) -> serde_json::Value {
+    let group = match kind {
+        "Service" => "",
+        _ => "gateway.networking.k8s.io",
+    };
+    json!({"group": group, "kind": kind, "name": name})
+}
+
+/// A policy with a target that it loses while it permits more for another one.
+struct Losing {
+    kind: &'static str,
+    lost: serde_json::Value,
+    kept: serde_json::Value,
+    strict: serde_json::Value,
+    loose: serde_json::Value,
+    /// The policy that applies to the lost target afterwards, with its kind and its rules.
+    next: (&'static str, serde_json::Value, serde_json::Value),
+    /// What nobody may have meanwhile.
+    opened: (&'static str, &'static str),
+}
+
+fn losing() -> [Losing; 2] {
+    let allow = |clients: &str| json!({"ipRules": {"allow": [clients]}});
+    let tls = json!({"hostname": "a.example", "wellKnownCACertificates": "System"});
+    let tls = json!({"validation": tls});
+    let few = allow("198.51.100.0/24");
+    [
+        Losing {
+            kind: "AccessPolicy",
+            lost: target("HTTPRoute", "r0"),
+            kept: target("HTTPRoute", "r4"),
+            strict: few.clone(),
+            loose: allow("192.0.2.0/24"),
+            next: ("AccessPolicy", target("Gateway", "edge"), few),
+            opened: ("r0", CLIENTS),
+        },
+        Losing {
+            kind: "BackendTLSOverride",
+            lost: target("Service", "s0"),
+            kept: target("Service", "s4"),
+            strict: tls.clone(),
+            loose: json!({"mode": "None"}),
+            next: ("BackendTLSPolicy", target("Service", "s0"), tls),
+            opened: ("s0", PLAIN_TEXT),
+        },
+    ]
+}
+
+/// Returns a version of a policy with these targets.
+fn version_for(
+    (kind, name): (&str, &str),
+    targets: &[&serde_json::Value],
+    rules: &serde_json::Value,
+) -> Change {
+    let mut spec = rules.clone();
+    spec["targetRefs"] = json!(targets);
+    Change::Applied(parsed(kind, name, &spec))
+}
+
+/// The version before refuses what the new one permits, and so does the policy that applies afterwards.
+#[test]
+fn target_that_a_policy_loses_never_gets_its_new_rules() {
+    let cases = losing();
+    let cases = cases.iter().flat_map(|case| [(case, true), (case, false)]);
+    for (case, is_late) in cases {
+        let (mut store, mut judge) = (with_world(), Judge::new());
+        let mut is_open = |store: &Store| {
+            let (object, purpose) = case.opened;
+            let open = judge.open(&store.load().unwrap().snapshot);
+            open.contains(&(object.to_owned(), purpose))
+        };
+        assert!(is_open(&store), "{}", case.kind);
+        let number = index(case.kind);
+        let strict = || version_for((case.kind, "a"), &[&case.lost, &case.kept], &case.strict);
+        let loose = || version_for((case.kind, "a"), &[&case.kept], &case.loose);
+        let (of_next, target, rules) = &case.next;
+        let next = || version_for((*of_next, "z"), &[target], rules);
+        if !is_late {
+            store.apply(index(of_next), next());
+        }
+        store.apply(number, strict());
+        for change in [loose(), deleted("a"), loose()] {
+            assert!(!is_open(&store), "{}", case.kind);
+            store.apply(number, change);
+        }
+        assert!(!is_open(&store), "{}", case.kind);
+        if is_late {
+            store.apply(index(of_next), next());
+        }
+        store.release(later(1));
+        answer(&mut store);
+        assert!(store.release(later(1)) && store.retained.is_empty());
+        assert!(!is_open(&store), "{}", case.kind);
     }
 }
 

@@ -259,7 +259,7 @@ impl Followed {
 }
 
 /// Returns a version of an object as it arrives; `None` if it is its end.
-fn version(write: &Write, number: Option<u64>) -> Option<ParsedObject> {
+pub(super) fn version(write: &Write, number: Option<u64>) -> Option<ParsedObject> {
     let object = write.kind.decode(write.value.as_ref()?).unwrap();
     Some(ParsedObject {
         generation: object.meta().generation,
