@@ -367,7 +367,7 @@ impl Store {
             Ok(object) => {
                 let problem = Problem::of_unknown_fields(name, &object, &UnknownFields::default());
                 let is_other_problem = self.problems.set(name, problem);
-                self.replace_version(name.clone(), object, known) | is_other_problem
+                self.replace_version(name, object, known) | is_other_problem
             }
             Err(unparsed) => {
                 let (is_changed, problem) = unparsed.serve(name, generation, &mut self.snapshot);
@@ -377,14 +377,14 @@ impl Store {
     }
 
     /// Stores a valid version of an object. Returns whether it is to be published at once.
-    fn replace_version(&mut self, name: ObjectRef, object: Object, known: Versions) -> bool {
+    fn replace_version(&mut self, name: &ObjectRef, object: Object, known: Versions) -> bool {
         let kind = object.kind();
         let may_open = self.first.is_some() && waits(kind);
         if may_open && matches!(object, Object::EndpointSlice(_) | Object::Pod(_)) {
-            return self.replace_endpoints(&name, &object, &known);
+            return self.replace_endpoints(name, &object, &known);
         }
         if !can_reference(kind) && !may_open {
-            self.deferred.remove(&name);
+            self.deferred.remove(name);
             return self.snapshot.insert(object);
         }
         let own = can_reference(kind).then(|| References::of(&object));
@@ -393,7 +393,7 @@ impl Store {
         }
         // A new Gateway brings the references of its ListenerSets.
         let is_new = known.last.is_none();
-        let of_sets = self.referenced.of_children(&name).filter(|_| is_new);
+        let of_sets = self.referenced.of_children(name).filter(|_| is_new);
         let references: Vec<_> = own.iter().chain(of_sets).cloned().collect();
         let after = match known.held {
             _ if may_open && adds(known.last.as_ref(), &object) => self.moments.next(),
@@ -412,11 +412,11 @@ impl Store {
             false => None,
         };
         if let Some(own) = own {
-            self.referenced.replace(&name, own, kept);
+            self.referenced.replace(name, own, kept);
         }
         if !is_deferred {
-            self.deferred.remove(&name);
-            self.referenced.forget_earlier(&name);
+            self.deferred.remove(name);
+            self.referenced.forget_earlier(name);
         }
         !is_deferred
     }
