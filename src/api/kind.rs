@@ -42,7 +42,7 @@ macro_rules! kinds {
             udp_routes: l4_route::UdpRoute
                 { GATEWAY_GROUP, "UDPRoute", ["v1"], "udproute", status: Some(StatusShape::Route) },
             backend_tls_policies: policy::BackendTlsPolicy
-                { GATEWAY_GROUP, "BackendTLSPolicy", ["v1"], "backendtlspolicy", status: Some(StatusShape::Policy) },
+                { GATEWAY_GROUP, "BackendTLSPolicy", ["v1", "v1alpha3"], "backendtlspolicy", status: Some(StatusShape::Policy) },
             backend_tls_overrides: backend_tls_override::BackendTlsOverride
                 { GROUP, "BackendTLSOverride", ["v1alpha1"], "backendtlsoverride", status: Some(StatusShape::Policy) },
             backend_traffic_policies: traffic_policy::BackendTrafficPolicy

@@ -60,13 +60,15 @@ fn released_listener_sets_replace_experimental_ones() {
 
 #[test]
 fn older_version_is_asked_for_where_the_released_one_is_not_served() {
-    for is_served in [true, false] {
-        let api = Api::start();
-        api.set_served("HTTPRoute", is_served);
-        let watching = Watching::start(&api);
-        // Nothing is published before all kinds have been asked for.
-        watching.wait_for(|_| true);
-        let asked = api.requests("/apis/gateway.networking.k8s.io/v1beta1");
-        assert_eq!(asked.is_empty(), is_served, "{asked:?}");
+    for (kind, version) in [("HTTPRoute", "v1beta1"), ("BackendTLSPolicy", "v1alpha3")] {
+        for is_served in [true, false] {
+            let api = Api::start();
+            api.set_served(kind, is_served);
+            let watching = Watching::start(&api);
+            // Nothing is published before all kinds have been asked for.
+            watching.wait_for(|_| true);
+            let asked = api.requests(&format!("/apis/gateway.networking.k8s.io/{version}"));
+            assert_eq!(asked.is_empty(), is_served, "{kind}: {asked:?}");
+        }
     }
 }
