@@ -191,7 +191,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ),
     ("gateway.networking.k8s.io/v1alpha2", "TLSRoute", "TLSRoute"),
     (
-        "gateway.networking.k8s.io/v1alpha3",
+        "gateway.networking.k8s.io/v1alpha2",
         "BackendTLSPolicy",
         "BackendTLSPolicy",
     ),
