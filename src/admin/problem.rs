@@ -1,8 +1,9 @@
-//! A problem as the admin server shows it: what is wrong, with which object, and of which kind that is.
+//! A problem as the admin server shows it: how bad it is, what is wrong, with which object, and of which kind that is.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
+use crate::api::Severity;
 use crate::ir::ObjectRef;
 use crate::provider::FileLocation;
 use crate::provider::file::FoundObjects;
@@ -13,6 +14,8 @@ pub struct Problem {
     /// Where it is.
     #[serde(rename = "in")]
     pub(super) place: ProblemSource,
+    /// How bad it is: an error or a warning.
+    pub(super) severity: Severity,
     /// What it is about.
     pub(super) kind: Kind,
     /// The object, as far as its name is known, or else the file.
@@ -110,6 +113,35 @@ kinds! {
     Note = "note",
 }
 
+impl Kind {
+    /// How bad a problem of this kind is, unless it says something else.
+    pub(super) fn severity(self) -> Severity {
+        match self {
+            Self::Port
+            | Self::Overload
+            | Self::Expired
+            | Self::NotYetValid
+            | Self::Hostname
+            | Self::Clients
+            | Self::SignIn
+            | Self::Backend
+            | Self::Route
+            | Self::Failing
+            | Self::File
+            | Self::Object
+            | Self::Note => Severity::Error,
+            Self::Controller
+            | Self::Endpoint
+            | Self::Slow
+            | Self::Peer
+            | Self::Policy
+            | Self::Shadowed
+            | Self::Telemetry
+            | Self::Expires => Severity::Warning,
+        }
+    }
+}
+
 impl Serialize for Kind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
@@ -134,6 +166,7 @@ impl Problem {
     pub(super) fn of_service(kind: Kind, object: String, message: String) -> Self {
         Self {
             place: ProblemSource::Service,
+            severity: kind.severity(),
             kind,
             object,
             message,
@@ -145,9 +178,15 @@ impl Problem {
     }
 
     /// Creates a problem of a file, or of an object that cannot be read.
-    pub fn of_file(object: String, message: String, location: Option<FileLocation>) -> Self {
+    pub fn of_file(
+        severity: Severity,
+        object: String,
+        message: String,
+        location: Option<FileLocation>,
+    ) -> Self {
         Self {
             place: ProblemSource::Configuration,
+            severity,
             location,
             ..Self::of_service(Kind::File, object, message)
         }
@@ -160,6 +199,11 @@ impl Problem {
             subject: Some(object.clone()),
             ..Self::of_service(kind, object.to_string(), message)
         }
+    }
+
+    /// Says how bad it is.
+    pub(super) fn of_severity(self, severity: Severity) -> Self {
+        Self { severity, ..self }
     }
 
     /// Says which object may need a change.
@@ -194,6 +238,10 @@ mod tests {
         let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
         let rows = rows.filter_map(|row| row.split('`').next());
         assert_eq!(listed(rows), names);
+        for kind in Kind::ALL {
+            let row = format!("| `{}` | {}", kind.name(), kind.severity());
+            assert!(document.contains(&row), "{row}");
+        }
         let views = include_str!("page/views.js");
         let (_, kinds) = views.split_once("const KINDS = {").unwrap();
         let (kinds, _) = kinds.split_once("};").unwrap();

@@ -1,5 +1,7 @@
 //! All problems in one list, those with the most effect on requests first: of what happens now, of files, of conditions,
-//! warnings and notes. The page, `/api/v1/` and through it `portcullis status` have them from here.
+//! warnings and notes. The page, `/api/v1/`, the metric and through them `portcullis status` have them from here.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -7,6 +9,7 @@ use super::causes;
 use super::problem::{Kind, Problem};
 use super::state::AdminState;
 use super::troubles::{self, InService};
+use crate::api::Severity;
 use crate::explain::advised;
 use crate::status::{Reason, ReportedProblem, StatusReport, Warning, WarningKind};
 use crate::table::Table;
@@ -43,22 +46,40 @@ fn with_those_of_objects(in_service: Vec<Problem>, state: &AdminState) -> Vec<Pr
 
 /// Returns the number of problems.
 pub(super) fn count(state: &AdminState, table: &Table) -> usize {
-    let by_kind = by_kind(state, table).into_iter();
-    by_kind.map(|(_, count)| count as usize).sum()
+    let counts = by_kind(state, table).into_iter();
+    counts.map(|(_, count)| count as usize).sum()
 }
 
-/// Returns the number of problems of each kind.
-pub(super) fn by_kind(state: &AdminState, table: &Table) -> Vec<(&'static str, u64)> {
-    let mut counts = vec![0; Kind::ALL.len()];
-    let mut add = |kind: Kind| counts[kind as usize] += 1;
-    in_service(state, table).iter().for_each(|it| add(it.kind));
-    state.files.load().iter().for_each(|it| add(it.kind));
+/// Returns the number of problems of each kind and severity, by their names; 0 for the usual severity of a kind without any.
+pub(super) fn by_kind(
+    state: &AdminState,
+    table: &Table,
+) -> Vec<((&'static str, &'static str), u64)> {
+    counted(&in_service(state, table), state)
+}
+
+/// Counts the problems of files and objects, and those of what happens now.
+fn counted(in_service: &[Problem], state: &AdminState) -> Vec<((&'static str, &'static str), u64)> {
+    let of_kind = |kind: Kind| (kind, kind.severity());
+    let none = Kind::ALL.iter().map(|kind| (of_kind(*kind), 0));
+    let mut counts: BTreeMap<(Kind, Severity), u64> = none.collect();
+    let mut add = |of| *counts.entry(of).or_default() += 1;
+    let files = state.files.load();
+    let all = in_service.iter().chain(files.iter());
+    all.for_each(|it| add((it.kind, it.severity)));
     let reported = state.report.load().reported_problems();
-    reported.iter().for_each(|it| add(kind_of(it.reason)));
+    reported
+        .iter()
+        .for_each(|it| add(of_kind(kind_of(it.reason))));
     let warnings = state.warnings.load();
-    warnings.iter().for_each(|it| add(kind_of_warning(it)));
-    let names = Kind::ALL.iter().map(|kind| kind.name());
-    names.zip(counts).collect()
+    warnings
+        .iter()
+        .for_each(|it| add(of_kind(kind_of_warning(it))));
+    let counts = counts.into_iter();
+    let named = |((kind, severity), count): ((Kind, Severity), u64)| {
+        ((kind.name(), severity.name()), count)
+    };
+    counts.map(named).collect()
 }
 
 fn in_service(state: &AdminState, table: &Table) -> Vec<Problem> {
@@ -143,6 +164,28 @@ mod tests {
         };
         state.warnings.store(Arc::new(BTreeSet::from([warning])));
         state
+    }
+
+    #[test]
+    fn problems_are_counted_by_kind_and_severity() {
+        let state = state(&Arc::default());
+        let file = |severity| {
+            let (file, message) = ("a.yaml".to_owned(), "is wrong".to_owned());
+            Problem::of_file(severity, file, message, None)
+        };
+        let files = [Severity::Error, Severity::Warning, Severity::Warning];
+        state.files.store(Arc::new(Vec::from(files.map(file))));
+        let refused = Problem::of_service(Kind::Overload, String::new(), String::new());
+        let mut counts = counted(&[refused], &state);
+        assert!(counts.contains(&(("port", "error"), 0)), "{counts:?}");
+        counts.retain(|(_, count)| *count > 0);
+        let expected = [
+            (("overload", "error"), 1),
+            (("file", "error"), 1),
+            (("file", "warning"), 2),
+            (("policy", "warning"), 1),
+        ];
+        assert_eq!(counts, expected);
     }
 
     /// Returns the first problem where this is changed.

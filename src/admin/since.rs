@@ -41,6 +41,7 @@ fn key(problem: &Problem) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Severity;
 
     #[test]
     fn problem_is_known_since_the_first_look_until_it_is_gone() {
@@ -66,7 +67,8 @@ mod tests {
     fn problem_of_the_configuration_is_another_one_with_another_message() {
         let since = Since::default();
         let look = |message: &str, second| {
-            let mut problem = Problem::of_file("a.yaml".to_owned(), message.to_owned(), None);
+            let (severity, file) = (Severity::Error, "a.yaml".to_owned());
+            let mut problem = Problem::of_file(severity, file, message.to_owned(), None);
             let now = Timestamp::from_second(second).unwrap();
             since.set(std::slice::from_mut(&mut problem), now);
             problem.since.unwrap().as_second()

@@ -49,11 +49,11 @@ fn named(troubles: impl Iterator<Item = Problem>) -> Vec<Problem> {
         by_kind.entry(trouble.kind).or_default().push(trouble);
     }
     let few = |(kind, mut troubles): (Kind, Vec<Problem>)| {
-        let rest = troubles.len().saturating_sub(MAX_NAMED);
-        if rest > 0 {
-            troubles.truncate(MAX_NAMED);
-            let (object, message) = (format!("{rest} more"), "of the same kind".to_owned());
-            troubles.push(Problem::of_service(kind, object, message));
+        let rest = troubles.split_off(troubles.len().min(MAX_NAMED));
+        if let Some(worst) = rest.iter().map(|it| it.severity).min() {
+            let object = format!("{} more", rest.len());
+            let more = Problem::of_service(kind, object, "of the same kind".to_owned());
+            troubles.push(more.of_severity(worst));
         }
         troubles
     };
@@ -186,6 +186,7 @@ fn unsent(service: &InService<'_>) -> Vec<Problem> {
 mod tests {
     use super::*;
     use crate::admin::recent::{Counters, DroppedLines};
+    use crate::api::Severity;
     use crate::telemetry::ProcessStats;
     use crate::telemetry::metrics::StreamStats;
 
@@ -218,6 +219,21 @@ mod tests {
         let last = mixed[MAX_NAMED..].iter();
         let last: Vec<_> = last.map(|it| (it.kind, &*it.object)).collect();
         assert_eq!(last, [(Kind::Route, "5 more"), (Kind::Endpoint, "a")]);
+    }
+
+    #[test]
+    fn the_rest_of_a_kind_is_as_bad_as_its_worst() {
+        let trouble = |severity| {
+            let trouble = Problem::of_service(Kind::Overload, String::new(), String::new());
+            trouble.of_severity(severity)
+        };
+        let named_first = (0..MAX_NAMED).map(|_| trouble(Severity::Error));
+        let rest_with = |worst| {
+            let rest = [Severity::Warning, worst].map(trouble);
+            named(named_first.clone().chain(rest))[MAX_NAMED].severity
+        };
+        assert_eq!(rest_with(Severity::Warning), Severity::Warning);
+        assert_eq!(rest_with(Severity::Error), Severity::Error);
     }
 
     #[test]

@@ -8,21 +8,28 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// The object cannot be used.
+    /// The object cannot be used, or requests and connections get a wrong response or none.
     Error,
-    /// The object is used nevertheless.
+    /// The object is used nevertheless, and requests get their responses so far.
     Warning,
     /// Nothing has to change.
     Note,
 }
 
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Severity {
+    /// Returns its name in texts, documents and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Error => "error",
             Self::Warning => "warning",
             Self::Note => "note",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

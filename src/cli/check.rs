@@ -20,7 +20,7 @@ use self::controller_flags::ControllerFlags;
 use self::warnings::Warning;
 use super::flags::PermissionFlags;
 use super::objects::{CONFIG_DIR, ClusterFlags, ObjectSource};
-use super::output::{self, OutputFlag, OutputFormat};
+use super::output::{self, FailOn, OutputFlag, OutputFormat};
 use crate::api::Severity;
 use crate::explain::advised;
 use crate::ir::ObjectRef;
@@ -76,28 +76,18 @@ pub struct Args {
     /// Print problems only
     #[arg(long, short, env = "PORTCULLIS_CHECK_QUIET")]
     quiet: bool,
-    /// What ends with exit code 1: problems, or warnings too
+    /// What ends with exit code 1: errors, or warnings too
     #[arg(
         long,
         value_enum,
         value_name = "WHAT",
-        default_value_t,
+        default_value_t = FailOn::Error,
         env = "PORTCULLIS_CHECK_FAIL_ON"
     )]
     fail_on: FailOn,
     /// Format of the output.
     #[command(flatten)]
     format: OutputFlag,
-}
-
-/// What ends with exit code 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum FailOn {
-    /// An object that is not accepted, or another problem
-    #[default]
-    Problem,
-    /// Also a warning
-    Warning,
 }
 
 /// Prints problems and conditions. Ends with exit code 1 if an object is not accepted, or if there is a warning that is to fail.
@@ -137,7 +127,7 @@ pub fn run(args: &Args, mut command: clap::Command) -> anyhow::Result<ExitCode> 
         OutputFormat::Json => output::json(&result.document(args.quiet), &mut out)?,
     }
     let is_well = match args.fail_on {
-        FailOn::Problem => result.is_accepted(),
+        FailOn::Error => result.is_accepted(),
         FailOn::Warning => result.is_accepted() && result.summary().warnings == 0,
     };
     Ok(ExitCode::from(u8::from(!is_well)))

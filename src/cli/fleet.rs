@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::admin_client::runtime;
 use super::gateway::{self, GatewayFlags, Responses};
-use super::output::{self, OutputFormat};
+use super::output::{self, FailOn, OutputFormat};
 use super::problem::described;
 use super::table::{Table, header};
 
@@ -44,11 +44,19 @@ impl FleetFlags {
 ///
 /// # Errors
 /// When the API server cannot be reached or does not list the pods, or when there is none.
-pub(super) fn run(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCode> {
-    runtime()?.block_on(show(flags, format))
+pub(super) fn run(
+    flags: &FleetFlags,
+    format: OutputFormat,
+    fail_on: FailOn,
+) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(show(flags, format, fail_on))
 }
 
-async fn show(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCode> {
+async fn show(
+    flags: &FleetFlags,
+    format: OutputFormat,
+    fail_on: FailOn,
+) -> anyhow::Result<ExitCode> {
     let gateway = flags.gateway.client().await?;
     loop {
         let pages = gateway.metrics().await?;
@@ -58,7 +66,7 @@ async fn show(flags: &FleetFlags, format: OutputFormat) -> anyhow::Result<ExitCo
         }
         print(&fleet, format, flags.watch)?;
         if !flags.watch {
-            return Ok(ExitCode::from(u8::from(!fleet.is_well())));
+            return Ok(ExitCode::from(u8::from(!fleet.is_well(fail_on))));
         }
         tokio::time::sleep(INTERVAL).await;
     }
@@ -109,10 +117,12 @@ struct PodStatus {
     error: Option<String>,
 }
 
-/// Problems of a kind.
+/// Problems of a kind and a severity.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct ProblemCount {
     kind: String,
+    /// `None` of a version whose metric has none.
+    severity: Option<String>,
     count: u64,
 }
 
@@ -167,8 +177,8 @@ impl Fleet {
         found
     }
 
-    fn is_well(&self) -> bool {
-        self.pods.iter().all(PodStatus::is_well)
+    fn is_well(&self, fail_on: FailOn) -> bool {
+        self.pods.iter().all(|pod| pod.is_well(fail_on))
     }
 }
 
@@ -176,9 +186,15 @@ impl PodStatus {
     fn of(name: String, page: &str, now: Timestamp) -> Self {
         let problems = labelled(page, "portcullis_problems{kind=\"");
         let problems = problems.filter_map(|(kind, rest)| {
-            let count = rest.strip_prefix("} ")?.parse::<f64>().ok()? as u64;
-            let kind = kind.to_owned();
-            (count > 0).then_some(ProblemCount { kind, count })
+            let (labels, count) = rest.split_once("} ")?;
+            let severity = labels.strip_prefix(",severity=\"");
+            let severity = severity.and_then(|it| it.strip_suffix('"'));
+            let count = count.parse::<f64>().ok()? as u64;
+            (count > 0).then(|| ProblemCount {
+                kind: kind.to_owned(),
+                severity: severity.map(str::to_owned),
+                count,
+            })
         });
         let contact = number(page, "portcullis_stream_contact_timestamp_seconds");
         let is_connected = number(page, "portcullis_stream_connected") == Some(1);
@@ -199,16 +215,23 @@ impl PodStatus {
         }
     }
 
-    fn is_well(&self) -> bool {
-        self.error.is_none() && self.problems.is_empty() && self.lag_seconds.unwrap_or(0) == 0
+    /// Without a controller, the pod serves what it had: that is a warning.
+    fn is_well(&self, fail_on: FailOn) -> bool {
+        let mut severities = self.problems.iter().map(|it| it.severity.as_deref());
+        let is_late = self.lag_seconds.unwrap_or(0) > 0;
+        self.error.is_none()
+            && !severities.any(|it| fail_on.includes(it))
+            && !(is_late && fail_on == FailOn::Warning)
     }
 
     /// What is wrong.
     fn state(&self) -> String {
         let counts = self.problems.iter();
-        let counts: Vec<_> = counts
-            .map(|it| format!("{} {}", it.kind, it.count))
-            .collect();
+        let count = |it: &ProblemCount| match &it.severity {
+            Some(severity) => format!("{} {} ({severity})", it.kind, it.count),
+            None => format!("{} {}", it.kind, it.count),
+        };
+        let counts: Vec<_> = counts.map(count).collect();
         match &self.error {
             Some(error) => format!("NOT read: {error}"),
             None if counts.is_empty() => "none".to_owned(),
@@ -278,9 +301,9 @@ mod tests {
 # TYPE portcullis_build info
 portcullis_build_info{version=\"0.2.0\"} 1
 portcullis_connections_open 12
-portcullis_problems{kind=\"controller\"} 1
-portcullis_problems{kind=\"port\"} 0
-portcullis_problems{kind=\"failing\"} 2
+portcullis_problems{kind=\"controller\",severity=\"warning\"} 1
+portcullis_problems{kind=\"port\",severity=\"error\"} 0
+portcullis_problems{kind=\"failing\",severity=\"error\"} 2
 portcullis_stream_connected 0
 portcullis_stream_contact_timestamp_seconds 1000.5
 portcullis_stream_revision 7
@@ -290,11 +313,11 @@ portcullis_stream_revision 7
     #[test]
     fn pods_have_a_row_each() {
         let well = PAGE
-            .replace("kind=\"controller\"} 1", "kind=\"controller\"} 0")
-            .replace("kind=\"failing\"} 2", "kind=\"failing\"} 0")
+            .replace("warning\"} 1", "warning\"} 0")
+            .replace("error\"} 2", "error\"} 0")
             .replace("connected 0", "connected 1");
         let pages = vec![
-            ("edge-1".to_owned(), Ok(well.clone())),
+            ("edge-1".to_owned(), Ok(well)),
             ("edge-2".to_owned(), Ok(PAGE.to_owned())),
             ("edge-3".to_owned(), Err("status 503".to_owned())),
         ];
@@ -303,12 +326,12 @@ portcullis_stream_revision 7
         let expected = "\
 POD     VERSION  REVISION  LAG   CONNECTIONS  PROBLEMS
 edge-1  0.2.0    7         0 s   12           none
-edge-2  0.2.0    7         42 s  12           controller 1, failing 2
+edge-2  0.2.0    7         42 s  12           controller 1 (warning), failing 2 (error)
 edge-3  -        -         -     -            NOT read: status 503
 causes and remedies: the same command with --problems
 ";
         assert_eq!(fleet.to_string(), expected);
-        assert!(!fleet.is_well());
+        assert!(!fleet.is_well(FailOn::Error));
         let problem = |object: &str, since: &str| json!({"object": object, "message": "is lost", "since": since});
         let mut described = fleet;
         described.describe(vec![
@@ -325,7 +348,24 @@ causes and remedies: the same command with --problems
         let described = described.to_string();
         let lines: Vec<_> = described.lines().skip(4).collect();
         assert_eq!(lines, ["edge-2, edge-3: a: is lost", "edge-2: b: is lost"]);
-        let one = vec![("edge-1".to_owned(), Ok(well))];
-        assert!(Fleet::new("infra".to_owned(), one, now).is_well());
+    }
+
+    #[test]
+    fn pod_that_has_no_controller_serves_what_it_had() {
+        let now = Timestamp::from_second(1042).unwrap();
+        let is_well = |page: &str| {
+            let pod = PodStatus::of("edge-1".to_owned(), page, now);
+            [FailOn::Warning, FailOn::Error].map(|fail_on| pod.is_well(fail_on))
+        };
+        let late = PAGE.replace("error\"} 2", "error\"} 0");
+        assert_eq!(is_well(PAGE), [false, false]);
+        assert_eq!(is_well(&late), [false, true]);
+        let well = late
+            .replace("warning\"} 1", "warning\"} 0")
+            .replace("connected 0", "connected 1");
+        assert_eq!(is_well(&well), [true, true]);
+        // A former version names no severity.
+        let former = format!("{well}portcullis_problems{{kind=\"slow\"}} 1\n");
+        assert_eq!(is_well(&former), [false, false]);
     }
 }

@@ -1,8 +1,10 @@
-//! The format of what commands print on standard output, and the exit code of those that have nothing to print.
+//! The format of what commands print on standard output, and the exit codes of those that have nothing to print or that judge.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
+
+use crate::api::Severity;
 
 /// Exit code of a command that cannot read what it judges or shows: a folder, a cluster or a proxy.
 pub(super) const UNREACHABLE: u8 = 3;
@@ -15,6 +17,23 @@ pub enum OutputFormat {
     Text,
     /// One JSON document, for programs
     Json,
+}
+
+/// What ends with exit code 1 among what a command finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum FailOn {
+    /// An error: an object is not accepted or has another problem, or requests fail
+    #[value(alias = "problem")]
+    Error,
+    /// Also a warning
+    Warning,
+}
+
+impl FailOn {
+    /// Reports whether a finding ends with exit code 1. Without the name of a severity, it counts as an error.
+    pub(super) fn includes(self, severity: Option<&str>) -> bool {
+        self == Self::Warning || severity != Some(Severity::Warning.name())
+    }
 }
 
 /// The flag for the format.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::provider::FileLocation;
 
-/// Returns a problem as a line: where it is, if that is in a file, its object, what is wrong, and since when.
+/// Returns a problem as a line: how bad it is, where it is, if that is in a file, its object, what is wrong, and since when.
 pub(super) fn line(problem: &Value) -> String {
     let text = described(problem);
     match problem["since"].as_str() {
@@ -28,6 +28,6 @@ pub(super) fn described(problem: &Value) -> String {
     let object = of("object").filter(|object| Some(*object) != of("file"));
     let location = location.map(|it| it.to_string());
     let message = of("message").unwrap_or_default();
-    let parts = [location.as_deref(), object, Some(message)];
+    let parts = [of("severity"), location.as_deref(), object, Some(message)];
     parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }

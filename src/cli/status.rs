@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::admin_client::{self, AdminFlags};
 use super::fleet::{self, FleetFlags};
-use super::output::{self, OutputFlag, OutputFormat};
+use super::output::{self, FailOn, OutputFlag, OutputFormat};
 use super::problem::line;
 
 /// Show whether a running proxy works, and what is wrong
@@ -16,6 +16,7 @@ use super::problem::line;
 Examples:
   portcullis status --admin http://127.0.0.1:19000
   portcullis status --admin http://127.0.0.1:19000 -o json
+  portcullis status --fail-on error
   portcullis status --readiness
   portcullis status -n infra gateway/edge
   portcullis status -n infra gateway/edge --watch
@@ -27,13 +28,15 @@ not for the hostname of their listener, TLS handshakes of clients and sign-ins t
 requests failed in the last minutes or that have no weight above 0, endpoints that fail or are ejected with the cause, backends
 that became slow, files and objects that cannot be read, conditions, policies that do less than they seem to, and rules that get
 no request. What may make the requests of a rule fail comes before these failures. An object of a folder has its file and line.
+A problem is an error if requests or connections get a wrong response or none, or an object is not served as written, and a
+warning if that may happen.
 Sends nothing to a backend. In a cluster, use kubectl port-forward pod/NAME 19000 first.
 With gateway/NAME, shows a row for each pod of a Gateway that the controller has created: version, revision of the controller,
 for how long it has had no controller, connections, and problems by kind. That takes the rights to list pods and to get pods/proxy.
 With --problems, also names each problem once, after the pods that have it. That takes the rights to get and create
 pods/portforward, too.
-Exit codes: 0 if the proxy is ready and nothing is wrong, or with --readiness if it is ready, 1 otherwise, 2 for wrong usage,
-3 if it cannot be reached.")]
+Exit codes: 0 if the proxy is ready and nothing is wrong (warnings do not count with --fail-on error), or with --readiness if it
+is ready, 1 otherwise, 2 for wrong usage, 3 if it cannot be reached.")]
 pub struct Args {
     /// The proxy.
     #[command(flatten)]
@@ -42,8 +45,11 @@ pub struct Args {
     #[command(flatten)]
     format: OutputFlag,
     /// Ask only whether the proxy, or a controller, is ready, as probes do: from any address, without a token
-    #[arg(long, conflicts_with_all = ["output", "gateway"])]
+    #[arg(long, conflicts_with_all = ["output", "fail_on", "gateway"])]
     readiness: bool,
+    /// What ends with exit code 1: errors, or warnings too
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = FailOn::Warning)]
+    fail_on: FailOn,
     /// All pods of a Gateway.
     #[command(flatten)]
     fleet: FleetFlags,
@@ -57,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(u8::from(!is_ready)));
     }
     if args.fleet.is_set() {
-        return fleet::run(&args.fleet, args.format.output);
+        return fleet::run(&args.fleet, args.format.output, args.fail_on);
     }
     let status = admin_client::document(&args.proxy, "status")?;
     let mut out = io::stdout().lock();
@@ -65,9 +71,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         OutputFormat::Json => output::json(&status, &mut out)?,
         OutputFormat::Text => write!(out, "{}", text(&status))?,
     }
-    let problems = status["problems"].as_array().map_or(0, Vec::len);
-    let is_well = status["ready"] == true && problems == 0;
-    Ok(ExitCode::from(u8::from(!is_well)))
+    Ok(ExitCode::from(u8::from(!is_well(&status, args.fail_on))))
+}
+
+/// Reports whether a proxy is ready, and has no problem that ends with exit code 1.
+fn is_well(status: &Value, fail_on: FailOn) -> bool {
+    let problems = status["problems"].as_array();
+    let mut problems = problems.into_iter().flatten();
+    status["ready"] == true && !problems.any(|it| fail_on.includes(it["severity"].as_str()))
 }
 
 fn text(status: &Value) -> String {
@@ -130,10 +141,10 @@ mod tests {
     #[test]
     fn problems_are_listed_with_their_objects() {
         let problem = json!({
-            "in": "service", "object": "Secret a/b", "message": "has expired", "since": "2026-01-02T00:00:00Z",
+            "in": "service", "severity": "error", "object": "Secret a/b", "message": "has expired", "since": "2026-01-02T00:00:00Z",
         });
         let located = json!({
-            "object": "HTTPRoute a/c", "message": "is lost", "file": "/etc/c.yaml", "document": 2, "line": 7,
+            "severity": "warning", "object": "HTTPRoute a/c", "message": "is lost", "file": "/etc/c.yaml", "document": 2, "line": 7,
         });
         let file = json!({"object": "/d.yaml", "message": "is broken", "file": "/d.yaml", "document": 0, "line": 0});
         let status = json!({
@@ -145,9 +156,33 @@ mod tests {
         let expected = "Portcullis 1: not ready: port 80 is in use\n\
             configuration: generation 3, in service since 2026-01-01T00:00:00Z, revision 7 of the controller, which is NOT connected\n\
             serving: 1 ports, 2 routes, 3 backends with 4 endpoints (1 ejected), 5 client connections\n\
-            problems: 3\n  Secret a/b: has expired (since 2026-01-02T00:00:00Z)\n  \
-            /etc/c.yaml:7 (document 2): HTTPRoute a/c: is lost\n  /d.yaml: is broken\n";
+            problems: 3\n  error: Secret a/b: has expired (since 2026-01-02T00:00:00Z)\n  \
+            warning: /etc/c.yaml:7 (document 2): HTTPRoute a/c: is lost\n  /d.yaml: is broken\n";
         assert_eq!(text(&status), expected);
+    }
+
+    #[test]
+    fn warnings_fail_unless_only_errors_do() {
+        let status = |severities: &[&str]| {
+            let problems: Vec<_> = severities
+                .iter()
+                .map(|it| json!({"severity": it}))
+                .collect();
+            json!({"ready": true, "problems": problems})
+        };
+        for (severities, is_well_on_warning, is_well_on_error) in [
+            (&[][..], true, true),
+            (&["warning"][..], false, true),
+            (&["warning", "error"][..], false, false),
+        ] {
+            let status = status(severities);
+            assert_eq!(is_well(&status, FailOn::Warning), is_well_on_warning);
+            assert_eq!(is_well(&status, FailOn::Error), is_well_on_error);
+        }
+        let of_former_version = json!({"ready": true, "problems": [{}]});
+        assert!(!is_well(&of_former_version, FailOn::Error));
+        let not_ready = json!({"ready": false, "problems": []});
+        assert!(!is_well(&not_ready, FailOn::Error));
     }
 
     #[test]

@@ -351,7 +351,7 @@ fn unread(load: &Load) -> Vec<Problem> {
         let object = problem.object.as_ref().map(ToString::to_string);
         let file = problem.location.file.display().to_string();
         let (cause, location) = (problem.cause().to_string(), problem.place().cloned());
-        Problem::of_file(object.unwrap_or(file), cause, location)
+        Problem::of_file(problem.severity, object.unwrap_or(file), cause, location)
     };
     faults.map(shown).collect()
 }

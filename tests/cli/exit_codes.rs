@@ -48,6 +48,30 @@ metadata: {name: app}
 spec: {ports: [{port: 80}]}
 ";
 
+/// Two routes with the same match, of which the second gets no request.
+const SHADOWED: &str = "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec:
+  gatewayClassName: portcullis
+  listeners: [{name: http, port: PORT, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: first}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {hostname: a.example.com}}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: second}
+spec:
+  parentRefs: [{name: web}]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {hostname: b.example.com}}]}]
+";
+
 /// Waits until the ports of a proxy are open.
 fn until_ready(admin: &str) {
     let end = Instant::now() + TEST_TIMEOUT;
@@ -89,6 +113,7 @@ fn every_exit_code_is_seen() {
         (vec!["explain", &absent, demo], 3),
         (vec!["status", "--readiness", "--admin", admin], 0),
         (vec!["status", "--admin", admin], 1),
+        (vec!["status", "--fail-on", "error", "--admin", admin], 1),
         (vec!["config", "routes", "--admin", admin], 0),
         (vec!["top", "--once", "--admin", admin], 0),
         (vec!["log-level", "--admin", admin], 0),
@@ -120,6 +145,28 @@ fn every_exit_code_is_seen() {
     let codes = codes.flat_map(|(name, codes, _)| codes.iter().map(move |code| (*name, *code)));
     let unseen: Vec<_> = codes.filter(|&(name, code)| !seen(name, code)).collect();
     assert_eq!(unseen, ELSEWHERE);
+}
+
+#[test]
+fn warnings_of_status_fail_unless_only_errors_do() {
+    let [port] = ports::free_ports().map(|port: u16| port.to_string());
+    let served = Served::new(&SHADOWED.replace("PORT", &port));
+    until_ready(served.admin());
+    let status = |arguments: &[&str]| {
+        let output = output(&[&["status", "--admin", served.admin()][..], arguments].concat());
+        (output.status.code(), stdout(&output))
+    };
+    for (arguments, code) in [
+        (&[][..], 1),
+        (&["--fail-on", "warning"][..], 1),
+        (&["--fail-on", "error"][..], 0),
+    ] {
+        let (found, printed) = status(arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {printed}");
+        assert!(printed.contains("problems: 1\n  warning: "), "{printed}");
+    }
+    let (code, _) = status(&["--readiness", "--fail-on", "error"]);
+    assert_eq!(code, Some(2));
 }
 
 #[test]

@@ -110,13 +110,13 @@ metadata: {name: lost, namespace: default}
 spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: absent, port: 80}]}]}
 ";
     api.apply(lost);
-    let metrics = "portcullis_problems{kind=\"object\"} 1\n# EOF\n";
+    let metrics = "portcullis_problems{kind=\"object\",severity=\"error\"} 1\n# EOF\n";
     for name in ["edge-1", "edge-2"] {
         let path = format!("/api/v1/namespaces/infra/pods/{name}:19000/proxy/metrics");
         api.serve_text(&path, metrics.to_owned());
     }
     let status = [&["status", "--problems"][..], &EDGE].concat();
-    let problem = "\nedge-1, edge-2: HTTPRoute default/lost: ";
+    let problem = "\nedge-1, edge-2: error: HTTPRoute default/lost: ";
     // The data plane has yet to see the route.
     eventually(
         || ask(&api, &status),

@@ -29,7 +29,7 @@ fn metrics(api: &Api, pod: &str, revision: u64, (is_connected, failing): (u8, u6
     let path = format!("/api/v1/namespaces/infra/pods/{pod}:19000/proxy/metrics");
     let page = format!(
         "portcullis_build_info{{version=\"0.2.0\"}} 1\nportcullis_connections_open 3\n\
-         portcullis_problems{{kind=\"failing\"}} {failing}\nportcullis_stream_connected {is_connected}\n\
+         portcullis_problems{{kind=\"failing\",severity=\"error\"}} {failing}\nportcullis_stream_connected {is_connected}\n\
          portcullis_stream_contact_timestamp_seconds 1000.5\nportcullis_stream_revision {revision}\n# EOF\n"
     );
     api.serve_text(&path, page);
@@ -64,7 +64,8 @@ fn pods_of_a_gateway_have_a_row_each() {
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let stale = &document["pods"][1];
     assert_eq!(stale["revision"], 6, "{document}");
-    assert_eq!(stale["problems"], json!([{"kind": "failing", "count": 2}]));
+    let failing = json!([{"kind": "failing", "severity": "error", "count": 2}]);
+    assert_eq!(stale["problems"], failing);
     assert!(stale["lagSeconds"].as_u64() > Some(1000), "{document}");
     let printed = run(&api, &EDGE);
     let remedy = "the same command with --problems";

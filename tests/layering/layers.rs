@@ -408,6 +408,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         "admin",
         &[
             "admin",
+            "api::Severity",
             "explain",
             "ir::ObjectRef",
             "provider::FileLocation",

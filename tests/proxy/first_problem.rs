@@ -63,11 +63,14 @@ pub(crate) async fn is_first_at(admin: SocketAddr, problem: &Problem<'_>) {
 async fn look(admin: SocketAddr, problem: &Problem<'_>) -> Result<(), String> {
     let answer = get(admin, "localhost", "/api/v1/problems").await;
     let shown: Value = serde_json::from_str(answer.text()).expect("JSON");
-    if !problem.is(&shown["problems"][0]) {
+    let first = &shown["problems"][0];
+    if !problem.is(first) {
         return Err(format!("{shown:#}"));
     }
+    let severity = first["severity"].as_str().expect("a severity");
     let metrics = get(admin, "localhost", "/metrics").await;
-    let name = format!("portcullis_problems{{kind=\"{}\"}} ", problem.kind);
+    let kind = problem.kind;
+    let name = format!("portcullis_problems{{kind=\"{kind}\",severity=\"{severity}\"}} ");
     let mut lines = metrics.text().lines();
     let count = lines.find_map(|line| line.strip_prefix(&name));
     if count.is_none_or(|it| it == "0") {
@@ -82,7 +85,9 @@ async fn look(admin: SocketAddr, problem: &Problem<'_>) -> Result<(), String> {
     let mut texts = [problem.object]
         .into_iter()
         .chain(problem.texts.iter().copied());
-    match status.status.code() == Some(1) && texts.all(|text| line.contains(text)) {
+    let is_of_severity = line.trim_start().starts_with(&format!("{severity}: "));
+    match status.status.code() == Some(1) && is_of_severity && texts.all(|text| line.contains(text))
+    {
         true => Ok(()),
         false => Err(printed),
     }

@@ -6,13 +6,14 @@ import { at, badge, bytes, duration, facts, filter, h, number, object, pages, pe
 const PAGE = 50;
 const ENDPOINTS = 20;
 const KINDS = {
-  controller: ["Controller", "bad"], port: ["Port", "bad"], overload: ["Overload", "bad"], expired: ["Expired", "bad"],
-  notYetValid: ["Not valid yet", "bad"], hostname: ["Wrong hostname", "bad"], clients: ["TLS of clients", "bad"],
-  signIn: ["Sign-in fails", "bad"], backend: ["No endpoint", "bad"], route: ["Failing route", "bad"],
-  failing: ["Failing endpoint", "bad"], endpoint: ["Ejected", "warn"], slow: ["Slow", "warn"], peer: ["Pod", "warn"],
-  file: ["File", "warn"], object: ["Refused", "warn"], policy: ["Policy", "warn"],
-  shadowed: ["Shadowed", "warn"], telemetry: ["Telemetry", "warn"], expires: ["Expires soon", "warn"], note: ["Note", ""],
+  controller: "Controller", port: "Port", overload: "Overload", expired: "Expired",
+  notYetValid: "Not valid yet", hostname: "Wrong hostname", clients: "TLS of clients",
+  signIn: "Sign-in fails", backend: "No endpoint", route: "Failing route",
+  failing: "Failing endpoint", endpoint: "Ejected", slow: "Slow", peer: "Pod",
+  file: "File", object: "Refused", policy: "Policy",
+  shadowed: "Shadowed", telemetry: "Telemetry", expires: "Expires soon", note: "Note",
 };
+const SEVERITIES = { error: "bad", warning: "warn" };
 
 /** Documents of `/api/v1/` have these parameters in common. */
 function part(parameters, limit = PAGE) {
@@ -81,6 +82,11 @@ function routeName(route) {
   return `${route.kind} ${route.namespace}/${route.name}`;
 }
 
+/** How bad a problem is, and its kind. */
+function what(it) {
+  return [badge(it.severity, SEVERITIES[it.severity]), ` ${KINDS[it.kind] ?? it.kind}`];
+}
+
 /** The object of a problem, where it is in a file, and since when it is known. */
 function whereabouts(it) {
   const file = it.file && h("div", { class: "faint" }, `${it.file}${it.line > 0 ? `:${it.line}` : ""}`);
@@ -95,7 +101,7 @@ export async function problems(parameters, get) {
     get(`status${part(parameters)}`), ...lists, get("routes?sort=requests&limit=10"), get("history"),
   ]);
   const count = status.problemsTotal;
-  const row = (it) => [badge(...(KINDS[it.kind] ?? [it.kind, ""])), whereabouts(it), it.message];
+  const row = (it) => [what(it), whereabouts(it), it.message];
   const title = count === 0 ? "Nothing is wrong" : `${number(count)} ${count === 1 ? "problem" : "problems"}`;
   const all = (text, view, total, shown) => (total > shown ? h("p", {}, h("a", { href: at(view) }, `All ${number(total)} ${text}`)) : null);
   return [
@@ -280,7 +286,7 @@ export async function route({ name }, get) {
   const [document, { problems }] = await Promise.all([
     get(`route?${new URLSearchParams({ name })}`), get(`problems?${new URLSearchParams({ filter: name, limit: 10 })}`),
   ]);
-  const wrong = problems.map((it) => h("li", {}, badge(...(KINDS[it.kind] ?? [it.kind, ""])), " ", whereabouts(it), ` ${it.message}`));
+  const wrong = problems.map((it) => h("li", {}, what(it), " ", whereabouts(it), ` ${it.message}`));
   return [
     h("h1", { tabindex: "-1" }, name),
     wrong.length > 0 && h("ul", { class: "plain error", "aria-label": "Problems" }, wrong),

@@ -5,6 +5,7 @@ use super::in_service::{InService, minutes};
 use crate::admin::problem::{Kind, Problem};
 use crate::admin::recent::Process;
 use crate::admin::shares::Shares;
+use crate::api::Severity;
 use crate::telemetry::metrics::MemoryUse;
 
 /// Share of the time from which on a worker that is not idle is a trouble.
@@ -53,16 +54,17 @@ fn of_process(service: &InService<'_>) -> Vec<Problem> {
     let (now, then) = (Process::now(stats, *dropped), &service.before.process);
     let time = minutes(then.age());
     let mut troubles = Vec::new();
-    let mut add = |object: &str, message| {
+    let mut add = |severity, object: &str, message| {
         let trouble = Problem::of_service(Kind::Overload, object.to_owned(), message);
-        troubles.push(trouble);
+        troubles.push(trouble.of_severity(severity));
     };
     if let Some(message) = memory.and_then(full) {
-        add("memory", message);
+        add(Severity::Warning, "memory", message);
     }
     if let Some(share) = now.utilization(then).filter(|share| *share >= BUSY) {
         let percent = (share * 100.0).min(100.0);
         add(
+            Severity::Warning,
             "workers",
             format!(
                 "busy for {percent:.0} % of the {time}: requests wait for a CPU; give the process more of them, or run more pods"
@@ -72,6 +74,7 @@ fn of_process(service: &InService<'_>) -> Vec<Problem> {
     let refused = now.refused.saturating_sub(then.refused);
     if refused > 0 {
         add(
+            Severity::Error,
             "connections",
             format!(
                 "{refused} were refused in the {time}: the limit of client connections is reached; raise --max-connections, or run \
@@ -83,7 +86,7 @@ fn of_process(service: &InService<'_>) -> Vec<Problem> {
         let message = format!(
             "{count} lines were dropped in the {time}: what reads them is too slow, or has stopped; check it, or log less"
         );
-        add(object, message);
+        add(Severity::Warning, object, message);
     }
     troubles
 }

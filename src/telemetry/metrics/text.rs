@@ -73,8 +73,8 @@ pub struct Metrics {
     pub dropped: u64,
     /// How detailed metrics of requests are.
     pub detail: MetricsDetail,
-    /// Number of problems by kind.
-    pub problems: Vec<(&'static str, u64)>,
+    /// Number of problems by kind and severity.
+    pub problems: Vec<((&'static str, &'static str), u64)>,
 }
 
 impl Collector for Metrics {
@@ -269,8 +269,11 @@ impl Metrics {
         let problems = config.problems() as i64;
         page.gauge("config_problems", "Problems of the configuration", problems)?;
         let problems = self.problems.iter();
-        let problems = problems.map(|(kind, count)| ([("kind", *kind)], *count as i64));
-        let help = "What is wrong with the configuration or in service, by kind";
+        let problems = problems.map(|((kind, severity), count)| {
+            let labels = [("kind", *kind), ("severity", *severity)];
+            (labels, *count as i64)
+        });
+        let help = "What is wrong with the configuration or in service, by kind and severity";
         page.gauges("problems", help, problems)?;
         let help = "Unix time of the last configuration change";
         page.timestamp(

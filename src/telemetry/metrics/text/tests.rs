@@ -51,7 +51,7 @@ pub(super) fn encode(
         process,
         dropped,
         detail,
-        problems: vec![("route", 2)],
+        problems: vec![(("route", "error"), 2)],
     };
     let mut text = String::new();
     write(&mut text, metrics).unwrap();
@@ -72,7 +72,7 @@ fn new_process_exports_process_metrics() {
         "portcullis_timeouts_total{timeout=\"body\"} 1",
         "portcullis_config_generation 7",
         "portcullis_config_problems 2",
-        "portcullis_problems{kind=\"route\"} 2",
+        "portcullis_problems{kind=\"route\",severity=\"error\"} 2",
         "portcullis_access_log_dropped_lines_total 4",
     ] {
         assert!(
