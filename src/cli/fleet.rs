@@ -13,6 +13,7 @@ use super::admin_client::runtime;
 use super::gateway::{self, GatewayFlags, Responses};
 use super::output::{self, FailOn, OutputFormat};
 use super::problem::described;
+use super::samples::samples;
 use super::table::{Table, header};
 
 /// Time between two looks with --watch.
@@ -184,31 +185,30 @@ impl Fleet {
 
 impl PodStatus {
     fn of(name: String, page: &str, now: Timestamp) -> Self {
-        let problems = labelled(page, "portcullis_problems{kind=\"");
-        let problems = problems.filter_map(|(kind, rest)| {
-            let (labels, count) = rest.split_once("} ")?;
-            let severity = labels.strip_prefix(",severity=\"");
-            let severity = severity.and_then(|it| it.strip_suffix('"'));
-            let count = count.parse::<f64>().ok()? as u64;
-            (count > 0).then(|| ProblemCount {
-                kind: kind.to_owned(),
-                severity: severity.map(str::to_owned),
+        let problems = samples(page, "portcullis_problems").filter(|(_, count)| *count > 0);
+        let problems = problems.filter_map(|(mut labels, count)| {
+            let kind = labels.remove("kind")?;
+            let severity = labels.remove("severity");
+            Some(ProblemCount {
+                kind,
+                severity,
                 count,
             })
         });
-        let contact = number(page, "portcullis_stream_contact_timestamp_seconds");
-        let is_connected = number(page, "portcullis_stream_connected") == Some(1);
+        let number = |name: &str| samples(page, name).next().map(|(_, value)| value);
+        let contact = number("portcullis_stream_contact_timestamp_seconds");
+        let is_connected = number("portcullis_stream_connected") == Some(1);
         let lag = |contact: u64| match is_connected {
             true => 0,
             false => now.as_second().unsigned_abs().saturating_sub(contact),
         };
-        let mut versions = labelled(page, "portcullis_build_info{version=\"");
+        let mut builds = samples(page, "portcullis_build_info");
         Self {
             name,
-            version: versions.next().map(|(version, _)| version.to_owned()),
-            revision: number(page, "portcullis_stream_revision"),
+            version: builds.find_map(|(mut labels, _)| labels.remove("version")),
+            revision: number("portcullis_stream_revision"),
             lag_seconds: contact.map(lag),
-            connections: number(page, "portcullis_connections_open"),
+            connections: number("portcullis_connections_open"),
             problems: problems.collect(),
             descriptions: None,
             error: None,
@@ -238,21 +238,6 @@ impl PodStatus {
             None => counts.join(", "),
         }
     }
-}
-
-/// Returns the value of a metric without labels.
-fn number(page: &str, name: &str) -> Option<u64> {
-    let mut values = page
-        .lines()
-        .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let value = values.next()?.split(' ').next()?;
-    value.parse::<f64>().ok().map(|value| value as u64)
-}
-
-/// Returns the values of the first label of a metric, each with the rest of its line. `name` ends where the value begins.
-fn labelled<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let lines = page.lines();
-    lines.filter_map(move |line| line.strip_prefix(name)?.split_once('"'))
 }
 
 impl fmt::Display for Fleet {

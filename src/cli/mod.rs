@@ -22,6 +22,7 @@ mod pods;
 mod problem;
 pub mod quickstart;
 pub mod run;
+mod samples;
 pub mod shift;
 mod signals;
 pub mod status;

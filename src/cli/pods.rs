@@ -19,7 +19,7 @@ use crate::provision::{GATEWAY_LABEL, MANAGED_BY, MANAGED_BY_LABEL, is_made_for}
 use crate::settings::{NamespacedName, Settings};
 
 /// Timeout of reading the metrics of a pod.
-pub(super) const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of pods that are read at the same time.
 pub(super) const CONCURRENT_PAGES: usize = 16;
 
@@ -98,7 +98,7 @@ async fn list(
 /// Reads the metrics of a pod through the API server.
 ///
 /// # Errors
-/// Why the API server or the pod has not sent them.
+/// Why the API server or the pod has not sent them in time.
 pub(super) async fn metrics(client: &Client, pod: &GatewayPod) -> Result<String, String> {
     let GatewayPod {
         namespace, name, ..
@@ -107,8 +107,17 @@ pub(super) async fn metrics(client: &Client, pod: &GatewayPod) -> Result<String,
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics");
     let call = http::Request::get(path).body(Vec::new());
     let call = call.map_err(|error| error.to_string())?;
-    let text = client.request_text(call).await;
+    let text = within_time(client.request_text(call)).await?;
     text.map_err(|error| describe(&error))
+}
+
+/// Awaits the metrics of a proxy.
+///
+/// # Errors
+/// When they do not come in time.
+pub(super) async fn within_time<T>(page: impl Future<Output = T>) -> Result<T, String> {
+    let page = timeout(PAGE_TIMEOUT, page).await;
+    page.map_err(|_| format!("no response within {} s", PAGE_TIMEOUT.as_secs()))
 }
 
 /// A Gateway in a cluster.
@@ -189,9 +198,7 @@ impl GatewayClient {
     /// When the API server does not list the pods, or there is none.
     pub(super) async fn metrics(&self) -> anyhow::Result<Vec<(String, Result<String, String>)>> {
         let pages = stream::iter(self.pods().await?).map(|pod| async move {
-            let page = timeout(PAGE_TIMEOUT, metrics(&self.client, &pod)).await;
-            let late = || format!("no response within {} s", PAGE_TIMEOUT.as_secs());
-            let page = page.unwrap_or_else(|_| Err(late()));
+            let page = metrics(&self.client, &pod).await;
             (pod.name, page)
         });
         Ok(pages.buffered(CONCURRENT_PAGES).collect().await)

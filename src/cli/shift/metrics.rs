@@ -1,9 +1,10 @@
-//! Request and error counts of releases: parses pages of metrics, and sums up increases over a sliding window.
+//! Request and error counts of releases: reads pages of metrics, and sums up increases over a sliding window.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::object_name::ObjectName;
+use crate::cli::samples::samples;
 
 /// The counter of requests per release.
 const COUNTER: &str = "portcullis_upstream_release_requests_total";
@@ -40,53 +41,17 @@ pub(super) type Counts = BTreeMap<String, Count>;
 /// Parses the counts of a ReleaseBackend, summed over its ports. `None` if the page has no counts of it.
 pub(super) fn parse(page: &str, ObjectName { namespace, name }: &ObjectName) -> Option<Counts> {
     let mut counts = Counts::new();
-    for line in page.lines() {
-        let sample = line
-            .strip_prefix(COUNTER)
-            .and_then(|it| it.strip_prefix('{'));
-        let Some((labels, rest)) = sample.and_then(read_labels) else {
-            continue;
-        };
+    for (mut labels, requests) in samples(page, COUNTER) {
         let has = |label: &str, value: &str| labels.get(label).is_some_and(|it| it == value);
         let is_backend =
             has("kind", "ReleaseBackend") && has("namespace", namespace) && has("backend", name);
-        let value = rest.split_whitespace().next();
-        let value = value.and_then(|value| value.parse::<f64>().ok());
-        let (true, Some(release), Some(value)) = (is_backend, labels.get("release"), value) else {
-            continue;
-        };
-        let requests = value as u64;
         let errors = if has("code", "5xx") { requests } else { 0 };
-        let count = counts.entry(release.clone()).or_default();
-        count.add(Count { requests, errors });
+        if is_backend && let Some(release) = labels.remove("release") {
+            let count = counts.entry(release).or_default();
+            count.add(Count { requests, errors });
+        }
     }
     (!counts.is_empty()).then_some(counts)
-}
-
-/// Parses labels up to the closing brace. Returns them and the rest of the text.
-fn read_labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
-    let mut labels = BTreeMap::new();
-    let mut rest = text;
-    loop {
-        if let Some(rest) = rest.strip_prefix('}') {
-            return Some((labels, rest));
-        }
-        let (name, quoted) = rest.trim_start_matches(',').split_once("=\"")?;
-        let mut value = String::new();
-        let mut characters = quoted.char_indices();
-        let end = loop {
-            match characters.next()? {
-                (at, '"') => break at,
-                (_, '\\') => match characters.next()?.1 {
-                    'n' => value.push('\n'),
-                    other => value.push(other),
-                },
-                (_, other) => value.push(other),
-            }
-        };
-        labels.insert(name.to_owned(), value);
-        rest = &quoted[end + 1..];
-    }
 }
 
 /// Increases of the counters of several sources in a sliding window.

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use futures_util::{StreamExt, stream};
-use tokio::time::timeout;
 
 use crate::cli::admin_client::{self, AdminUrl};
-use crate::cli::pods::{CONCURRENT_PAGES, GatewayPod, PAGE_TIMEOUT};
+use crate::cli::pods::{CONCURRENT_PAGES, GatewayPod, within_time};
 use crate::settings::NamespacedName;
 
 use super::cluster::Cluster;
@@ -66,10 +65,8 @@ impl<'a> Scraper<'a> {
             return self.scrape_pods().await;
         }
         let pages = stream::iter(self.admin).map(|url| async move {
-            let page = timeout(PAGE_TIMEOUT, metrics(url)).await;
-            let page = page
-                .map_err(|_| no_response())
-                .and_then(|page| page.map_err(|error| format!("{error:#}")));
+            let page = within_time(metrics(url)).await;
+            let page = page.and_then(|page| page.map_err(|error| format!("{error:#}")));
             (url.to_string(), page)
         });
         let pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
@@ -105,10 +102,8 @@ impl<'a> Scraper<'a> {
             .iter()
             .filter(|pod| is_listing || self.is_relevant(pod));
         let cluster = self.cluster;
-        let pages = stream::iter(wanted).map(|pod| async move {
-            let page = timeout(PAGE_TIMEOUT, cluster.metrics(pod)).await;
-            (pod, page.map_err(|_| no_response()).flatten())
-        });
+        let pages =
+            stream::iter(wanted).map(|pod| async move { (pod, cluster.metrics(pod).await) });
         let pages: Vec<_> = pages.buffer_unordered(CONCURRENT_PAGES).collect().await;
         let mut users = BTreeSet::new();
         let mut failed = Vec::new();
@@ -147,10 +142,6 @@ impl<'a> Scraper<'a> {
 
 fn gateway(pod: &GatewayPod) -> (String, String) {
     (pod.namespace.clone(), pod.gateway.clone())
-}
-
-fn no_response() -> String {
-    format!("no response within {} s", PAGE_TIMEOUT.as_secs())
 }
 
 /// Reads the metrics of an admin address.
