@@ -122,11 +122,10 @@ impl Resolver for InferencePools {
         name: &ObjectRef,
         _: PortRef,
     ) -> Result<Found, Fault> {
-        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
         let Pool {
             settings,
             endpoints,
-        } = self.0.get(name).ok_or_else(absent)?;
+        } = self.0.get(name).ok_or_else(|| sources.absent(name))?;
         let protocol = settings.protocol;
         let refused = |fault: &Fault| -> Text {
             format!("{}; requests are refused rather than sent", fault.message).into()

@@ -16,7 +16,7 @@ use crate::translate::backend::port::Port;
 use crate::translate::changes::Changes;
 use crate::translate::input::Input;
 use crate::translate::links::Collector;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, Reason};
 use crate::translate::source::Source;
 
 /// Group and kind of objects.
@@ -207,6 +207,11 @@ impl<'a> Sources<'a, '_> {
     pub(super) fn slices(&self, object: &ObjectRef) -> &'a [Arc<EndpointSlice>] {
         self.input.read(|| Source::EndpointsOf(object.clone()));
         self.slices.of(object)
+    }
+
+    /// Returns why a backend that is not there cannot be used.
+    pub(super) fn absent(&self, name: &ObjectRef) -> Fault {
+        Fault::new(Reason::BackendNotFound, self.input.absence(name))
     }
 
     /// Returns the zone and node of the data plane.

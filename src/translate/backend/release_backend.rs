@@ -92,8 +92,7 @@ impl Resolver for ReleaseBackends {
         name: &ObjectRef,
         port: PortRef,
     ) -> Result<Found, Fault> {
-        let missing = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
-        let entry = self.0.get(name).ok_or_else(missing)?;
+        let entry = self.0.get(name).ok_or_else(|| sources.absent(name))?;
         let found = entry.load_balancer.as_ref().map_err(|fault| {
             let reason = match fault.reason {
                 Reason::Invalid => Reason::BackendNotFound,

@@ -78,8 +78,7 @@ impl Resolver for Services {
         port: PortRef,
     ) -> Result<Found, Fault> {
         let found = sources.input.find::<Service>(name);
-        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
-        let service = found.ok_or_else(absent)?;
+        let service = found.ok_or_else(|| sources.absent(name))?;
         if is_external(service) {
             let message =
                 "is of type ExternalName, which is not served; use a Service with EndpointSlices";

@@ -6,7 +6,7 @@ use crate::ir::ObjectRef;
 use crate::settings::permissions::BackendKinds;
 
 use super::super::input::Input;
-use super::super::reason::{Fault, Reason};
+use super::super::reason::Fault;
 use super::kind::{BackendKind, Carried, Found, Kinds, PortRef, Resolver, Sources, name_of};
 use super::ports;
 
@@ -49,8 +49,7 @@ impl Resolver for ServiceImports {
         port: PortRef,
     ) -> Result<Found, Fault> {
         let found = ports_of(sources.input, name);
-        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
-        let ports = found.ok_or_else(absent)?;
+        let ports = found.ok_or_else(|| sources.absent(name))?;
         ports::resolve(sources, name, ports, port)
     }
 }

@@ -123,8 +123,7 @@ impl Resolver for XBackends {
         port: PortRef,
     ) -> Result<Found, Fault> {
         let found = self.parsed.get(name);
-        let absent = || Fault::new(Reason::BackendNotFound, sources.input.absence(name));
-        let external = found.ok_or_else(absent)?;
+        let external = found.ok_or_else(|| sources.absent(name))?;
         if let Some(wanted) = port.number.filter(|port| *port != external.port) {
             let message = format!(
                 "has spec.port.port {}, not {wanted}; name that port in the reference, or none",
