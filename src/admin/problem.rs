@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 
 use crate::api::Severity;
 use crate::ir::ObjectRef;
+use crate::ir::named::named;
 use crate::provider::FileLocation;
 use crate::provider::file::FoundObjects;
 
@@ -45,72 +46,53 @@ pub(super) enum ProblemSource {
     Configuration,
 }
 
-/// Declares the kinds, each with its name in documents and metrics.
-macro_rules! kinds {
-    ($($(#[$comment:meta])* $kind:ident = $name:literal,)*) => {
-        /// What a problem is about. Those with the most effect on requests come first.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(super) enum Kind {
-            $($(#[$comment])* $kind,)*
-        }
-
-        impl Kind {
-            /// Every kind, in their order.
-            pub(super) const ALL: &[Self] = &[$(Self::$kind),*];
-
-            /// Its name in documents and metrics.
-            pub(super) fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)*
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// No controller sends changes, or the API server does not respond.
-    Controller = "controller",
-    /// A port is not bound.
-    Port = "port",
-    /// There is too little of something.
-    Overload = "overload",
-    /// A certificate has expired.
-    Expired = "expired",
-    /// A certificate is not valid yet.
-    NotYetValid = "notYetValid",
-    /// No certificate of a listener is for its hostname.
-    Hostname = "hostname",
-    /// TLS handshakes of clients fail.
-    Clients = "clients",
-    /// Browsers cannot sign in or out.
-    SignIn = "signIn",
-    /// A backend has no endpoint.
-    Backend = "backend",
-    /// Requests of a route fail.
-    Route = "route",
-    /// Requests of an endpoint fail.
-    Failing = "failing",
-    /// An endpoint gets no requests.
-    Endpoint = "endpoint",
-    /// A backend is slower than it was.
-    Slow = "slow",
-    /// A pod that shares limits does not respond.
-    Peer = "peer",
-    /// A file or an object cannot be read.
-    File = "file",
-    /// An object is not accepted, or only in part.
-    Object = "object",
-    /// A policy protects less than its author may expect.
-    Policy = "policy",
-    /// A rule or a match gets no request.
-    Shadowed = "shadowed",
-    /// Spans or records for a collector are lost.
-    Telemetry = "telemetry",
-    /// A certificate expires soon.
-    Expires = "expires",
-    /// Another remark on an object.
-    Note = "note",
+named! {
+    /// What a problem is about, with its name in documents and metrics. Those with the most effect on requests come first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Kind {
+        /// No controller sends changes, or the API server does not respond.
+        Controller = "controller",
+        /// A port is not bound.
+        Port = "port",
+        /// There is too little of something.
+        Overload = "overload",
+        /// A certificate has expired.
+        Expired = "expired",
+        /// A certificate is not valid yet.
+        NotYetValid = "notYetValid",
+        /// No certificate of a listener is for its hostname.
+        Hostname = "hostname",
+        /// TLS handshakes of clients fail.
+        Clients = "clients",
+        /// Browsers cannot sign in or out.
+        SignIn = "signIn",
+        /// A backend has no endpoint.
+        Backend = "backend",
+        /// Requests of a route fail.
+        Route = "route",
+        /// Requests of an endpoint fail.
+        Failing = "failing",
+        /// An endpoint gets no requests.
+        Endpoint = "endpoint",
+        /// A backend is slower than it was.
+        Slow = "slow",
+        /// A pod that shares limits does not respond.
+        Peer = "peer",
+        /// A file or an object cannot be read.
+        File = "file",
+        /// An object is not accepted, or only in part.
+        Object = "object",
+        /// A policy protects less than its author may expect.
+        Policy = "policy",
+        /// A rule or a match gets no request.
+        Shadowed = "shadowed",
+        /// Spans or records for a collector are lost.
+        Telemetry = "telemetry",
+        /// A certificate expires soon.
+        Expires = "expires",
+        /// Another remark on an object.
+        Note = "note",
+    }
 }
 
 impl Kind {

@@ -17,7 +17,7 @@ use crate::ir::error_page::{ErrorPage, PageContent, PageSource, PageVariant};
 use crate::ir::filter::HeaderChanges;
 use crate::ir::limit::{Cost, IdentityPart, KeyPart, Limit, Limits, Scope};
 use crate::ir::oidc::Oidc;
-use crate::ir::policy::{Enforced, IpRules, PHASES, Policies};
+use crate::ir::policy::{Enforced, IpRules, Phase, Policies};
 use crate::ir::route_defaults::RouteDefaults;
 use crate::ir::token::Provider;
 
@@ -56,7 +56,7 @@ pub(super) fn explain(
     explanation.lines("credentials", credentials);
     let rules = authorization.iter().flat_map(|it| shown_rules(it, values));
     explanation.lines("authorization", rules);
-    let order = PHASES.map(|phase| phase.to_string());
+    let order = Phase::ALL.map(Phase::name);
     explanation.line("order", order.join(", then "));
 }
 

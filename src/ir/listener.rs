@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use super::client::ClientPolicies;
+use super::named::named;
 use super::object_map::{ObjectMap, OfObject};
 use super::policy::Policies;
 use super::sharing::Text;
@@ -87,28 +88,18 @@ impl Port {
     }
 }
 
-/// What clients of a port send first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PortProtocol {
-    /// HTTP/1.1, or HTTP/2 with prior knowledge.
-    Http,
-    /// TLS.
-    Tls,
-    /// Anything over TCP: bytes are forwarded as they are.
-    Tcp,
-    /// Anything over UDP: datagrams are forwarded as they are.
-    Udp,
-}
-
-impl PortProtocol {
-    /// Returns its name in logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http => "HTTP",
-            Self::Tls => "TLS",
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        }
+named! {
+    /// What clients of a port send first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum PortProtocol {
+        /// HTTP/1.1, or HTTP/2 with prior knowledge.
+        Http = "HTTP",
+        /// TLS.
+        Tls = "TLS",
+        /// Anything over TCP: bytes are forwarded as they are.
+        Tcp = "TCP",
+        /// Anything over UDP: datagrams are forwarded as they are.
+        Udp = "UDP",
     }
 }
 

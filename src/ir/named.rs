@@ -4,21 +4,21 @@
 macro_rules! named {
     (
         $(#[$of_enum:meta])*
-        pub enum $enum:ident {
+        $vis:vis enum $enum:ident {
             $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+
         }
     ) => {
         $(#[$of_enum])*
-        pub enum $enum {
+        $vis enum $enum {
             $($(#[$of_variant])* $variant,)+
         }
 
         impl $enum {
             /// All of them, in order.
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+            $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// Returns its name.
-            pub const fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
                 }

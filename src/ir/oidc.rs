@@ -8,6 +8,7 @@ use http::{HeaderName, Uri};
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::named::named;
 use super::serialized::optional_name;
 use super::tls::Authorities;
 use super::token::Provider;
@@ -159,25 +160,16 @@ impl CookieSettings {
     }
 }
 
-/// With which requests of other sites browsers send a cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum SameSite {
-    /// With those that show a page.
-    Lax,
-    /// With none.
-    Strict,
-    /// With all.
-    None,
-}
-
-impl SameSite {
-    /// Returns the value of the attribute.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lax => "Lax",
-            Self::Strict => "Strict",
-            Self::None => "None",
-        }
+named! {
+    /// With which requests of other sites browsers send a cookie. Its name is the value of the attribute.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    pub enum SameSite {
+        /// With those that show a page.
+        Lax = "Lax",
+        /// With none.
+        Strict = "Strict",
+        /// With all.
+        None = "None",
     }
 }
 

@@ -1,7 +1,6 @@
 //! What policies require of requests, after all policies on a listener and a rule are merged. Must not know the policies
 //! apart from their names.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,57 +11,31 @@ use super::authentication::Authentication;
 use super::authorization::Authorization;
 use super::cidr::CidrSet;
 use super::limit::Limits;
+use super::named::named;
 use super::route_defaults::RouteDefaults;
 
-/// The phases of a request, in order. `explain` prints them.
-pub const PHASES: [Phase; 9] = [
-    Phase::ClientIp,
-    Phase::IpRules,
-    Phase::Limits,
-    Phase::BodyLimit,
-    Phase::Authentication,
-    Phase::Authorization,
-    Phase::IdentityLimits,
-    Phase::Filters,
-    Phase::Backend,
-];
-
-/// A phase of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The address of the client.
-    ClientIp,
-    /// The addresses that may send requests.
-    IpRules,
-    /// Limits of requests that need no identity.
-    Limits,
-    /// The limit of the request body.
-    BodyLimit,
-    /// The credentials of the client.
-    Authentication,
-    /// The rules about requests and clients.
-    Authorization,
-    /// Limits of requests by the identity of the client.
-    IdentityLimits,
-    /// The filters of the rule, in list order.
-    Filters,
-    /// The backend, with the filters of its backendRef.
-    Backend,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ClientIp => "client IP",
-            Self::IpRules => "IP rules",
-            Self::Limits => "limits without identity",
-            Self::BodyLimit => "body limit",
-            Self::Authentication => "authentication",
-            Self::Authorization => "authorization",
-            Self::IdentityLimits => "limits by identity",
-            Self::Filters => "filters",
-            Self::Backend => "backend",
-        })
+named! {
+    /// A phase of a request, in order. `explain` prints them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Phase {
+        /// The address of the client.
+        ClientIp = "client IP",
+        /// The addresses that may send requests.
+        IpRules = "IP rules",
+        /// Limits of requests that need no identity.
+        Limits = "limits without identity",
+        /// The limit of the request body.
+        BodyLimit = "body limit",
+        /// The credentials of the client.
+        Authentication = "authentication",
+        /// The rules about requests and clients.
+        Authorization = "authorization",
+        /// Limits of requests by the identity of the client.
+        IdentityLimits = "limits by identity",
+        /// The filters of the rule, in list order.
+        Filters = "filters",
+        /// The backend, with the filters of its backendRef.
+        Backend = "backend",
     }
 }
 

@@ -14,6 +14,7 @@ use rustls::sign::CertifiedKey;
 use serde::{Serialize, Serializer};
 
 use super::ObjectRef;
+use super::named::named;
 use super::tls_parameters::{CipherSuite, Group};
 
 pub use super::tls_parameters::TlsVersion;
@@ -176,25 +177,14 @@ pub enum SubjectName {
     Uri(Box<str>),
 }
 
-/// A protocol within TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub enum AlpnProtocol {
-    /// `h2`
-    H2,
-    /// `http/1.1`
-    Http11,
-}
-
-impl AlpnProtocol {
-    /// The protocols of HTTP, in the usual order of preference.
-    pub const HTTP: [Self; 2] = [Self::H2, Self::Http11];
-
-    /// Returns its name on the wire.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::H2 => "h2",
-            Self::Http11 => "http/1.1",
-        }
+named! {
+    /// A protocol of HTTP within TLS, in the usual order of preference.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    pub enum AlpnProtocol {
+        /// HTTP/2.
+        H2 = "h2",
+        /// HTTP/1.1.
+        Http11 = "http/1.1",
     }
 }
 

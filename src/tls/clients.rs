@@ -198,7 +198,7 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(shown.chain()[0].clone()).unwrap();
         let tls = Arc::new(ServerTls {
-            alpn: AlpnProtocol::HTTP.to_vec(),
+            alpn: AlpnProtocol::ALL.to_vec(),
             suites: Vec::new(),
             groups: Vec::new(),
             certificates: vec![shown],

@@ -249,7 +249,7 @@ mod tests {
 
     fn settings(min_version: TlsVersion, ciphers: CipherPolicy) -> Arc<ServerTls> {
         Arc::new(ServerTls {
-            alpn: AlpnProtocol::HTTP.to_vec(),
+            alpn: AlpnProtocol::ALL.to_vec(),
             suites: Vec::new(),
             groups: Vec::new(),
             certificates: vec![certificate(ECDSA, &["a.com"])],
@@ -360,7 +360,7 @@ mod tests {
         let of_tls12 = |suite: &tls_parameters::CipherSuite| suite.name().starts_with("TLS_ECDHE");
         let suites = tls_parameters::CipherSuite::all().filter(of_tls12);
         let tls = Arc::new(ServerTls {
-            alpn: AlpnProtocol::HTTP.to_vec(),
+            alpn: AlpnProtocol::ALL.to_vec(),
             suites: suites.collect(),
             groups: Vec::new(),
             certificates: vec![certificate(ECDSA, &["a.com"])],

@@ -6,7 +6,7 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use portcullis::ir::policy::{PHASES, Phase};
+use portcullis::ir::policy::Phase;
 use serde_json::{Value, json};
 
 use crate::access_policy::{access, connect_from, gateway, ip_rules};
@@ -21,7 +21,7 @@ use crate::scene::{Objects, Scene, http, prefix, to};
 
 /// What a request that violates one phase gets: a status, and what the limits or the body say. Two phases have the status 403,
 /// and two 429.
-const REFUSALS: [(Phase, u16, &str); PHASES.len()] = [
+const REFUSALS: [(Phase, u16, &str); Phase::ALL.len()] = [
     (Phase::ClientIp, 500, "a policy that protects the route"),
     (Phase::IpRules, 403, "this address may not"),
     (Phase::Limits, 429, "\"early\";r=0;"),
@@ -114,8 +114,8 @@ async fn send(scene: &Scene, violated: &[Phase], is_http2: bool) -> Answer {
 
 /// All sets of phases, each of them in order.
 fn sets() -> impl Iterator<Item = Vec<Phase>> {
-    (0..1_usize << PHASES.len()).map(|set| {
-        let phases = PHASES.into_iter().enumerate();
+    (0..1_usize << Phase::ALL.len()).map(|set| {
+        let phases = Phase::ALL.into_iter().enumerate();
         let phases = phases.filter(|(at, _)| (set >> at) & 1 == 1);
         phases.map(|(_, phase)| phase).collect()
     })
@@ -123,7 +123,7 @@ fn sets() -> impl Iterator<Item = Vec<Phase>> {
 
 #[tokio::test]
 async fn first_phase_that_a_request_violates_decides() {
-    assert_eq!(REFUSALS.map(|(phase, ..)| phase), PHASES, "the order");
+    assert_eq!(REFUSALS.map(|(phase, ..)| phase), Phase::ALL, "the order");
     let origin = Origin::echo("origin").await;
     let scene = Scene::start(&objects(&origin));
     // Takes the only request of both limits.

@@ -5,32 +5,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::ir::ObjectRef;
+use crate::ir::named::named;
 use crate::ir::policy::Phase;
 
 /// The attribute that says what was decided.
 const DECISION: &str = "portcullis.decision";
 
-/// What was decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The request goes on.
-    Allowed,
-    /// It does not.
-    Refused,
-    /// It goes on, and would not if the policy were enforced.
-    Audited,
-    /// There was no decision, and the request does not go on.
-    Failed,
-}
-
-impl Decision {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Refused => "refused",
-            Self::Audited => "audited",
-            Self::Failed => "failed",
-        }
+named! {
+    /// What was decided.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Decision {
+        /// The request goes on.
+        Allowed = "allowed",
+        /// It does not.
+        Refused = "refused",
+        /// It goes on, and would not if the policy were enforced.
+        Audited = "audited",
+        /// There was no decision, and the request does not go on.
+        Failed = "failed",
     }
 }
 

@@ -9,6 +9,7 @@ use http::{HeaderValue, Method, Version, request};
 
 use super::context::{TRACESTATE, TraceContext};
 use super::events::{Decision, Event, EventValue, text};
+use crate::ir::named::named;
 use crate::ir::telemetry::AttributeSource;
 use crate::ir::{ObjectRef, RuleId, Tracing};
 
@@ -56,27 +57,18 @@ pub struct RequestSpan {
     pub(super) error: Option<&'static str>,
 }
 
-/// What a request of the proxy's own is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// A copy of the client's request.
-    Mirror,
-    /// A question to an authorization server.
-    ExternalAuth,
-    /// A page in place of a response with an error status.
-    ErrorPage,
-    /// A question to an endpoint picker.
-    Picker,
-}
-
-impl Purpose {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Mirror => "mirror",
-            Self::ExternalAuth => "external_auth",
-            Self::ErrorPage => "error_page",
-            Self::Picker => "endpoint_picker",
-        }
+named! {
+    /// What a request of the proxy's own is for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Purpose {
+        /// A copy of the client's request.
+        Mirror = "mirror",
+        /// A question to an authorization server.
+        ExternalAuth = "external_auth",
+        /// A page in place of a response with an error status.
+        ErrorPage = "error_page",
+        /// A question to an endpoint picker.
+        Picker = "endpoint_picker",
     }
 }
 

@@ -132,7 +132,7 @@ impl Certificates {
             listener.termination = Some(TlsTermination {
                 tls: Arc::new(ServerTls {
                     alpn: match listener.protocol {
-                        Protocol::Https => AlpnProtocol::HTTP.to_vec(),
+                        Protocol::Https => AlpnProtocol::ALL.to_vec(),
                         _ => Vec::new(),
                     },
                     certificates,

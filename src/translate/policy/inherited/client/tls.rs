@@ -52,8 +52,8 @@ pub(super) fn tls(policy: &ObjectRef, section: &ClientTls) -> Result<Content, Fa
         alpn: named(
             alpn,
             "spec.tls.alpn",
-            |name| AlpnProtocol::HTTP.into_iter().find(|it| it.name() == name),
-            AlpnProtocol::HTTP.into_iter().map(AlpnProtocol::name),
+            |name| AlpnProtocol::ALL.into_iter().find(|it| it.name() == name),
+            AlpnProtocol::ALL.into_iter().map(AlpnProtocol::name),
         )?,
         policy: policy.clone(),
     })))
