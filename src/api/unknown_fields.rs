@@ -78,7 +78,7 @@ const GRANT: &[Row] = &[(WHOLE, Refuses("it permits nothing"))];
 const FILTER: &[Row] = &[(WHOLE, Refuses("requests of rules with it are refused"))];
 /// All fields say where requests go, and how the connection is protected.
 const EXTERNAL: &[Row] = &[(WHOLE, Refuses("no request is sent to it"))];
-/// They say which pods get requests, and which server is told of them. The other fields say how.
+/// They say which pods get requests, and which server is asked about them. The other fields say how.
 const POOL: &[Row] = &[
     ("spec.selector", Refuses("no request is sent to it")),
     (

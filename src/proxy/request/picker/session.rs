@@ -57,7 +57,7 @@ pub(super) struct Session {
     /// Memory of what was returned and not taken, as far as the client may hold it.
     held: Held,
     timeouts: PickerTimeouts,
-    /// When the picker was last told something, has read something, or said something.
+    /// When something was last sent to the picker, read by it, or returned by it.
     since: Instant,
     deadline: Pin<Box<Sleep>>,
     /// How often something has moved.
