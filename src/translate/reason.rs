@@ -29,6 +29,11 @@ impl Fault {
     }
 }
 
+/// Returns the fault of a field whose value cannot be used.
+pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
+    Err(Fault::new(Reason::Invalid, message))
+}
+
 /// Merges several faults: the first reason, and each message once, up to [`MAX_MESSAGES`].
 pub(super) fn merge(faults: &[Fault]) -> Option<Fault> {
     let first = faults.first()?;

@@ -9,9 +9,8 @@ use crate::api::backend_policy::{
 };
 use crate::ir::backend_policy::{ActiveCheck, Passive, Probe};
 
-use super::sections::invalid;
 use crate::translate::duration;
-use crate::translate::reason::Fault;
+use crate::translate::reason::{Fault, invalid};
 
 const FIELD: &str = "spec.healthCheck";
 const HOUR: Duration = Duration::from_secs(3600);

@@ -16,7 +16,7 @@ use crate::ir::limit::KeyPart;
 use crate::translate::duration;
 use crate::translate::policy::inherited::key_part;
 use crate::translate::policy::windows;
-use crate::translate::reason::{Fault, Reason, all};
+use crate::translate::reason::{Fault, all, invalid};
 use crate::translate::size;
 
 /// Permitted windows of slow start.
@@ -31,10 +31,6 @@ const STREAMS: RangeInclusive<u32> = 1..=1000;
 const DEFAULT_WINDOW: u32 = 256 << 10;
 /// Maximum number of parts of a key.
 const MAX_PARTS: usize = 4;
-
-pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
-}
 
 /// How an endpoint is chosen, the window of slow start, and whether endpoints in the own zone take precedence.
 type Balancing = (LoadBalancing, Option<Duration>, bool);

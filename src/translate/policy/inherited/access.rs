@@ -26,9 +26,9 @@ pub(super) use self::ip_rules::cidrs;
 use self::secret::References;
 use super::super::policy_status::unreadable_fault;
 use super::credential::named;
-use super::policy::{Content, Policy, Section, invalid};
+use super::policy::{Content, Policy, Section};
 use crate::translate::input::Input;
-use crate::translate::reason::{ConditionType, Fault, Reason};
+use crate::translate::reason::{ConditionType, Fault, Reason, invalid};
 
 /// The sections of an AccessPolicy.
 const SECTIONS: [Section; 8] = [

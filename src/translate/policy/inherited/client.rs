@@ -20,11 +20,11 @@ use crate::ir::ObjectRef;
 use crate::ir::client::{self, AddressSource, ClientAddress, ConnectionSettings, ProxyMode};
 
 use super::access::cidrs;
-use super::policy::{Content, Policy, Section, invalid};
+use super::policy::{Content, Policy, Section};
 use crate::translate::duration;
 use crate::translate::policy::policy_status::unreadable_fault;
 use crate::translate::policy::windows::windows;
-use crate::translate::reason::{ConditionType, Fault};
+use crate::translate::reason::{ConditionType, Fault, invalid};
 
 /// A time, and its text.
 type Limit = (Duration, &'static str);

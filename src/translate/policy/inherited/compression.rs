@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::api::route_policy::Compression;
 use crate::ir::compression::{self as ir, Encoding, Level};
-use crate::translate::reason::{Fault, Faults, Reason, all, both};
+use crate::translate::reason::{Fault, Faults, all, both, invalid};
 use crate::translate::{media_type, size};
 
 /// Media types of responses that are usually text. Event streams are long-lived, and each would hold the memory of an
@@ -95,10 +95,6 @@ fn content_type(range: &str, index: usize) -> Result<Arc<str>, Fault> {
             "spec.compression.contentTypes[{index}]: {range:?} is not a media type such as text/html or text/*"
         )),
     }
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }
 
 #[cfg(test)]

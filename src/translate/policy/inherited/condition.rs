@@ -4,11 +4,7 @@ use crate::api::http_route::HttpMatch;
 use crate::ir::route::Match;
 use crate::translate::http_match;
 use crate::translate::patterns::RoutePatterns;
-use crate::translate::reason::{Fault, Reason};
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
-}
+use crate::translate::reason::{Fault, invalid};
 
 /// Translates the condition on requests. Patterns would take memory beside that of routes.
 pub(super) fn read(condition: &HttpMatch, field: &str) -> Result<Match, Fault> {

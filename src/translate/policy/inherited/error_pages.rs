@@ -10,7 +10,7 @@ use super::policy::PageServer;
 use crate::translate::config_map;
 use crate::translate::input::Input;
 use crate::translate::media_type;
-use crate::translate::reason::{Fault, Faults, Reason, all, both};
+use crate::translate::reason::{Fault, Faults, Reason, all, both, invalid};
 
 /// Parses the section of a policy, and collects the servers that it names. A ConfigMap that cannot be used has the reason
 /// `InvalidConfigMapRef`.
@@ -140,8 +140,4 @@ fn content_type(mut media_type: String) -> HeaderValue {
     }
     let fallback = HeaderValue::from_static("application/octet-stream");
     HeaderValue::try_from(media_type).unwrap_or(fallback)
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }

@@ -381,11 +381,6 @@ impl Policy {
     }
 }
 
-/// The fault of a section that cannot be used.
-pub(super) fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
-}
-
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { object, section } = self;

@@ -19,7 +19,7 @@ use super::super::policy_status::unreadable_fault;
 use super::access::cidrs;
 use super::condition;
 use super::policy::{Content, Policy, Section};
-use crate::translate::reason::{ConditionType, Fault, Faults, Reason, merge};
+use crate::translate::reason::{ConditionType, Fault, Faults, Reason, invalid, merge};
 
 /// Length of the prefix of IPv6 addresses by default: a client has that many at least.
 const V6_PREFIX: u8 = 64;
@@ -41,10 +41,6 @@ pub(super) fn read(object: &RateLimitPolicy) -> Policy {
     policy.pending = object.pending.as_deref().map(|it| Arc::new(read(it)));
     policy.is_audit = object.unreadable.is_none() && spec.rules.iter().all(is_audit);
     policy
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }
 
 fn is_audit(rule: &LimitRule) -> bool {

@@ -12,7 +12,7 @@ use crate::ir::authentication::{self as ir, KeyPlace};
 use super::super::policy::Content;
 use super::secret::{References, forwarded_header, header};
 use crate::translate::gateway::certificate::value;
-use crate::translate::reason::{Fault, Reason, all};
+use crate::translate::reason::{Fault, all, invalid};
 
 /// Maximum length of a key.
 const MAX_KEY: usize = 1024;
@@ -51,10 +51,6 @@ pub(super) fn read(references: &mut References<'_>, section: &ApiKey) -> Result<
         forward_client,
         keep: *keep,
     })))
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }
 
 /// Parses the place of a key or token at `field`.

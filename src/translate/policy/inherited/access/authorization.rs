@@ -14,7 +14,7 @@ use crate::ir::route::Match;
 use super::super::condition;
 use super::super::policy::Content;
 use super::ip_rules::cidrs;
-use crate::translate::reason::{Fault, Reason, all, both};
+use crate::translate::reason::{Fault, all, both, invalid};
 
 /// Parses the section of a policy.
 pub(super) fn read(policy: &ObjectRef, section: &Authorization) -> Result<Content, Fault> {
@@ -35,10 +35,6 @@ pub(super) fn read(policy: &ObjectRef, section: &Authorization) -> Result<Conten
         rules,
         default,
     })))
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }
 
 fn action(text: &str, field: &str) -> Result<Action, Fault> {

@@ -21,7 +21,7 @@ use super::secret::{References, claim_headers};
 use super::{jwks, remote};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
-use crate::translate::reason::{Fault, Reason, all, both};
+use crate::translate::reason::{Fault, Reason, all, both, invalid};
 
 /// Least length of a shared key, in bytes: that of the hash of HS256 (RFC 7518, 3.2).
 const MIN_SHARED: usize = 32;
@@ -52,10 +52,6 @@ pub(super) fn read(references: &mut References<'_>, section: &Jwt) -> Result<Con
         policy: references.origin.clone(),
         providers: read.into(),
     })))
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }
 
 fn provider(

@@ -11,11 +11,10 @@ use crate::api::reference::{BackendObjectRef, Role};
 use crate::ir::{ClientTls, ObjectRef, Transport};
 use crate::snapshot::Snapshot;
 
-use super::super::policy::invalid;
 use crate::translate::endpoints::{EndpointState, addresses, state, transport};
 use crate::translate::input::Input;
 use crate::translate::policy::backend_tls::of_own_requests;
-use crate::translate::reason::{Fault, Reason};
+use crate::translate::reason::{Fault, Reason, invalid};
 use crate::translate::reference_grant;
 
 /// Maximum number of endpoints of a Service that are used: one of them is asked.

@@ -24,7 +24,7 @@ use super::secret::{References, claim_headers, header};
 use crate::translate::duration;
 use crate::translate::gateway::certificate::value;
 use crate::translate::policy::backend_tls::is_dns_name;
-use crate::translate::reason::{Fault, Faults, Reason, all};
+use crate::translate::reason::{Fault, Faults, Reason, all, invalid};
 
 const REDIRECT_PATH: &str = "/oauth2/callback";
 const LOGOUT_PATH: &str = "/oauth2/logout";
@@ -137,10 +137,6 @@ pub(super) fn read(references: &mut References<'_>, section: &Oidc) -> Result<Co
         pass_through_bearer: *pass_through_bearer,
         absolute_timeout,
     })))
-}
-
-fn invalid<T>(message: String) -> Result<T, Fault> {
-    Err(Fault::new(Reason::Invalid, message))
 }
 
 fn client_secret_of(

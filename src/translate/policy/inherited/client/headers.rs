@@ -3,8 +3,8 @@
 use crate::api::client_policy::HeaderLimits;
 use crate::ir::client::{ConnectionSettings, ForwardingHeader, RequestIds, Underscores};
 
-use super::super::policy::{Content, invalid};
-use crate::translate::reason::{Fault, Faults};
+use super::super::policy::Content;
+use crate::translate::reason::{Fault, Faults, invalid};
 
 pub(super) fn headers(section: &HeaderLimits) -> Result<Content, Fault> {
     let HeaderLimits {

@@ -6,8 +6,8 @@ use crate::api::client_policy::PathNormalization;
 use crate::ir::ObjectRef;
 use crate::ir::client::{DotSegments, DuplicateSlashes, EscapedSlashes, PathSettings};
 
-use super::super::policy::{Content, invalid};
-use crate::translate::reason::Fault;
+use super::super::policy::Content;
+use crate::translate::reason::{Fault, invalid};
 
 pub(super) fn path(policy: &ObjectRef, section: &PathNormalization) -> Result<Content, Fault> {
     let PathNormalization {

@@ -9,8 +9,8 @@ use crate::ir::client::TlsSettings;
 use crate::ir::tls::{AlpnProtocol, TlsVersion};
 use crate::ir::tls_parameters::{CipherSuite, Group};
 
-use super::super::policy::{Content, invalid};
-use crate::translate::reason::{Fault, Faults};
+use super::super::policy::Content;
+use crate::translate::reason::{Fault, Faults, invalid};
 
 pub(super) fn tls(policy: &ObjectRef, section: &ClientTls) -> Result<Content, Fault> {
     let ClientTls {
