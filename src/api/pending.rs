@@ -2,17 +2,16 @@
 //! beside the version that stays in service. Those that a later version no longer has can stay for a while, under the rules that
 //! they had. Must not know what policies are for.
 
-use std::mem;
 use std::sync::Arc;
 
-use super::access_policy::AccessPolicy;
+use super::access_policy::{AccessPolicy, AccessSpec};
 use super::backend_tls_override::BackendTlsOverride;
-use super::client_policy::ClientPolicy;
+use super::client_policy::{ClientPolicy, ClientSpec};
 use super::inherited_policy::SectionTargetRef;
-use super::meta::{ObjectMeta, Resource};
+use super::meta::ObjectMeta;
 use super::object::Object;
-use super::policy::{BackendTlsPolicy, PolicyTargetRef};
-use super::rate_limit_policy::RateLimitPolicy;
+use super::policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTargetRef};
+use super::rate_limit_policy::{RateLimitPolicy, RateLimitSpec};
 use super::reference::Role;
 
 /// Applies a function to two versions of a policy that protects; `None` for other objects.
@@ -53,6 +52,12 @@ impl Object {
         pair!(self, previous, with_targets_of)?
     }
 
+    /// Reports whether this version of a policy has targets that the later one lacks. `false` if objects of the kind protect
+    /// nothing.
+    pub fn has_targets_without(&self, later: &Self) -> bool {
+        pair!(self, later, has_targets_without).unwrap_or_default()
+    }
+
     /// Returns this version of a policy for nothing but the targets that the later one lacks, under another name; `None` if there
     /// are none, or if objects of the kind protect nothing.
     pub fn for_targets_without(&self, later: &Self, name: &str) -> Option<Self> {
@@ -90,8 +95,11 @@ where
 }
 
 /// A policy that protects requests.
-trait Protecting: Clone + PartialEq + Resource {
+trait Protecting: Clone {
     type Target: ProtectedTarget;
+
+    /// Reports whether two versions differ in nothing but their targets, and in metadata that do not change what is refused.
+    fn has_rules_of(&self, other: &Self) -> bool;
 
     fn targets(&self) -> &[Self::Target];
 
@@ -102,11 +110,21 @@ trait Protecting: Clone + PartialEq + Resource {
     fn pending(&mut self) -> &mut Option<Box<Self>>;
 }
 
-/// Implements [`Protecting`] for kinds with this type of targets.
+/// Implements [`Protecting`] for a kind: its fields besides metadata and spec, its type of spec with the fields besides the
+/// targets, and the type of targets. A field that is missing here fails to compile.
 macro_rules! protecting {
-    ($target:ty: $($kind:ty),+) => {
-        $(impl Protecting for $kind {
+    ($kind:ident: $($part:ident),+; $spec:ident: $($field:ident),+; $target:ty) => {
+        impl Protecting for $kind {
             type Target = $target;
+
+            fn has_rules_of(&self, other: &Self) -> bool {
+                let Self { metadata, spec, $($part),+ } = self;
+                let $spec { target_refs: _, $($field),+ } = spec;
+                // Requests are refused because of unknown fields.
+                metadata.unknown_fields == other.metadata.unknown_fields
+                    $(&& *$part == other.$part)+
+                    $(&& *$field == other.spec.$field)+
+            }
 
             fn targets(&self) -> &[$target] {
                 &self.spec.target_refs
@@ -123,12 +141,35 @@ macro_rules! protecting {
             fn pending(&mut self) -> &mut Option<Box<Self>> {
                 &mut self.pending
             }
-        })+
+        }
     };
 }
 
-protecting!(SectionTargetRef: AccessPolicy, ClientPolicy, RateLimitPolicy);
-protecting!(PolicyTargetRef: BackendTlsPolicy, BackendTlsOverride);
+protecting! {
+    AccessPolicy: unreadable, pending, withheld;
+    AccessSpec: strategy, ip_rules, basic, api_key, jwt, oidc, external, require, authorization;
+    SectionTargetRef
+}
+protecting! {
+    ClientPolicy: unreadable, pending;
+    ClientSpec: strategy, proxy_protocol, client_ip, timeouts, connections, headers, http2, tls, path;
+    SectionTargetRef
+}
+protecting! {
+    RateLimitPolicy: unreadable, pending;
+    RateLimitSpec: strategy, rules, response;
+    SectionTargetRef
+}
+protecting! {
+    BackendTlsPolicy: unreadable, pending;
+    BackendTlsSpec: mode, validation, options;
+    PolicyTargetRef
+}
+protecting! {
+    BackendTlsOverride: unreadable, pending;
+    BackendTlsSpec: mode, validation, options;
+    PolicyTargetRef
+}
 
 /// A target of a policy.
 trait ProtectedTarget: Clone {
@@ -161,7 +202,9 @@ where
     P: Protecting,
     Arc<P>: Into<Object>,
 {
-    let more = uncovered(later.targets(), valid.targets());
+    let more: Vec<_> = uncovered(later.targets(), valid.targets())
+        .cloned()
+        .collect();
     let mut valid = P::clone(valid);
     *valid.pending() = (!more.is_empty()).then(|| {
         let mut later = P::clone(later);
@@ -177,25 +220,17 @@ where
     Arc<P>: Into<Object>,
 {
     // Few changes remove targets: only these need a copy of the policy.
-    let more = uncovered(previous.targets(), policy.targets());
-    (!more.is_empty() && has_rules_of::<P>(policy, previous)).then(|| {
-        let mut policy = P::clone(policy);
-        policy.targets_mut().extend(more);
-        Arc::new(policy).into()
+    (has_targets_without(previous, policy) && policy.has_rules_of(previous)).then(|| {
+        let mut joined = P::clone(policy);
+        let more = uncovered(previous.targets(), policy.targets());
+        joined.targets_mut().extend(more.cloned());
+        Arc::new(joined).into()
     })
 }
 
-/// Reports whether two versions of a policy differ in nothing but their targets, and in metadata that decide nothing.
-fn has_rules_of<P: Protecting>(policy: &P, previous: &P) -> bool {
-    let mut previous = previous.clone();
-    *previous.targets_mut() = policy.targets().to_vec();
-    let metadata = previous.metadata_mut();
-    *metadata = ObjectMeta {
-        // With such fields, requests are refused.
-        unknown_fields: mem::take(&mut metadata.unknown_fields),
-        ..policy.meta().clone()
-    };
-    previous == *policy
+fn has_targets_without<P: Protecting>(policy: &Arc<P>, later: &Arc<P>) -> bool {
+    let mut more = uncovered(policy.targets(), later.targets());
+    more.next().is_some()
 }
 
 fn for_targets_without<P>(policy: &Arc<P>, later: &Arc<P>, name: &str) -> Option<Object>
@@ -203,17 +238,20 @@ where
     P: Protecting,
     Arc<P>: Into<Object>,
 {
-    let more = uncovered(policy.targets(), later.targets());
-    (!more.is_empty()).then(|| {
-        let mut policy = P::clone(policy);
-        *policy.targets_mut() = more;
-        policy.metadata_mut().name = name.into();
-        Arc::new(policy).into()
+    has_targets_without(policy, later).then(|| {
+        let mut rest = P::clone(policy);
+        let more = uncovered(policy.targets(), later.targets());
+        *rest.targets_mut() = more.cloned().collect();
+        rest.metadata_mut().name = name.into();
+        Arc::new(rest).into()
     })
 }
 
 /// Returns the targets that none of the known ones covers.
-fn uncovered<T: ProtectedTarget>(targets: &[T], known: &[T]) -> Vec<T> {
-    let is_uncovered = |target: &&T| !known.iter().any(|it| it.covers(target));
-    targets.iter().filter(is_uncovered).cloned().collect()
+fn uncovered<'a, T: ProtectedTarget>(
+    targets: &'a [T],
+    known: &'a [T],
+) -> impl Iterator<Item = &'a T> {
+    let is_uncovered = move |target: &&T| !known.iter().any(|it| it.covers(target));
+    targets.iter().filter(is_uncovered)
 }

@@ -1,4 +1,4 @@
-//! What stays published of objects that are gone, and when it ends. Owns that the end of an object leaves nothing less protected.
+//! What stays published of deleted objects, and until when. Owns that the deletion of an object leaves nothing less protected.
 
 use tokio::time::Instant;
 
@@ -35,15 +35,15 @@ impl Store {
                 None => self.referenced.forget(name),
             }
         }
-        let is_gone = |name: &&ObjectRef| self.snapshot.object(name).is_none();
-        for name in ended.names.iter().filter(is_gone) {
+        let is_deleted = |name: &&ObjectRef| self.snapshot.object(name).is_none();
+        for name in ended.names.iter().filter(is_deleted) {
             self.referenced.forget(name);
         }
         self.drop_unreferenced();
         !changed.names.is_empty() || changed.is_changed || ended.is_changed
     }
 
-    /// Returns how many objects have a new version, or an end, that waits for policies.
+    /// Returns how many objects have a new version, or a deletion, that waits for policies.
     pub(in super::super) fn waiting(&self) -> usize {
         self.deferred.waiting(&self.moments)
     }
@@ -79,8 +79,7 @@ impl Store {
     /// Leaves the published version of a policy in force for the targets that the new one lacks. Returns whether it lacks some.
     pub(super) fn retain_targets(&mut self, name: ObjectRef, published: Option<Object>) -> bool {
         let new = self.snapshot.object(&name);
-        let loses_targets =
-            |it: &Object| new.is_some_and(|new| it.for_targets_without(&new, &name.name).is_some());
+        let loses_targets = |it: &Object| new.is_some_and(|new| it.has_targets_without(&new));
         let Some(published) = published.filter(loses_targets) else {
             return false;
         };
@@ -88,7 +87,7 @@ impl Store {
         true
     }
 
-    /// Removes a policy that protects requests, and leaves it in force. Returns whether there is something to leave.
+    /// Removes a policy that protects requests, and leaves its published version in force. Returns whether there is one.
     fn retain(&mut self, name: &ObjectRef) -> bool {
         let Some(published) = self.protecting(self.versions(name).published()) else {
             return false;
@@ -99,23 +98,23 @@ impl Store {
         true
     }
 
-    /// Returns a published object if it is a policy whose end may leave something less protected.
+    /// Returns a published object if it is a policy whose deletion may leave something less protected.
     pub(super) fn protecting(&self, published: Option<&Object>) -> Option<Object> {
         let published = published.filter(|it| self.first.is_some() && protects(it.kind()));
         let protecting = published.filter(|it| !it.is_without_targets() && !permits_plain_text(it));
         protecting.cloned()
     }
 
-    /// Reports whether the end of an object may leave one of several: a ReleaseBackend that finds its Service by a label uses
-    /// the only one that has it.
+    /// Reports whether the deletion of an object may leave one of several: a ReleaseBackend that finds its Service by a label
+    /// uses the only one that has it.
     fn may_leave_one(&self, kind: &Kind, name: &ObjectRef) -> bool {
         let mut backends = self.release_backends(&name.namespace);
         (kind.group, kind.kind) == (Service::GROUP, Service::KIND)
             && backends.any(|it| it.spec.load_balancer.is_empty())
     }
 
-    /// Removes an object that takes requests, or whose end may open others. Leaves the published version in service until the policies are known that were
-    /// written before: others may take these requests. Returns whether there is such a version.
+    /// Removes an object that takes requests, or whose deletion may open others. Leaves the published version in service until
+    /// the policies are known that were written before: others may take these requests. Returns whether there is such a version.
     fn hold_removed(&mut self, name: &ObjectRef) -> bool {
         let known = self.versions(name);
         let has_published = self.first.is_some() && known.published().is_some();
@@ -132,7 +131,7 @@ impl Store {
     }
 }
 
-/// Reports whether a policy permits plain text where others may ask for TLS: its end takes effect at once.
+/// Reports whether a policy permits plain text where others may ask for TLS: its deletion takes effect at once.
 fn permits_plain_text(policy: &Object) -> bool {
     let mode = match policy {
         Object::BackendTlsPolicy(policy) => &policy.spec.mode,
