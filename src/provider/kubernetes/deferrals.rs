@@ -1,5 +1,5 @@
-//! Changed objects whose previous versions are published: until what they refer to is known, but not for long, and new ones
-//! and what changes add until the policies of a moment are known, however long that takes. Nothing else waits for them.
+//! Changed objects whose previous versions are published: until what they refer to is known, for a limited time, and new ones
+//! and what changes add until the policies of a moment are known, without a limit. Nothing else waits for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -97,26 +97,17 @@ impl Deferrals {
         wait: Wait,
     ) -> Option<Earlier> {
         let Some(deferred) = self.all.get_mut(&name) else {
-            let deferred = Deferred {
-                previous,
-                next: None,
-                since: Instant::now(),
-                first: wait.after,
-                wait,
-                is_late: false,
-            };
-            self.all.insert(name, deferred);
+            self.all.insert(name, Deferred::new(previous, wait));
             return Some(Earlier::Published);
         };
-        let is_next = deferred.next.is_none() && wait.after > deferred.wait.after;
-        let own = mem::replace(&mut deferred.wait, wait);
-        let next = previous.filter(|_| is_next)?;
-        deferred.next = Some((next, own));
+        let own = deferred.replace_wait(wait)?;
+        deferred.next = Some((previous?, own));
         Some(Earlier::Next)
     }
 
-    /// Makes a version of an object wait of which this part is published meanwhile, and then `next`, when the version that waits
-    /// already would be. If one does, the time counts from the first.
+    /// Makes a version of an object wait of which this part is published meanwhile, and then `next`, when the first version that
+    /// waits already would be; with `None`, nothing until its own wait ends. Neither the published version nor one that was to be
+    /// published next remains: both may have what the new version lacks. The time counts from the first version that waits.
     pub(super) fn hold_part(
         &mut self,
         name: &ObjectRef,
@@ -124,14 +115,14 @@ impl Deferrals {
         next: Option<Object>,
         wait: Wait,
     ) {
-        self.hold(name.clone(), next.clone(), wait);
         let Some(deferred) = self.all.get_mut(name) else {
+            self.all.insert(name.clone(), Deferred::new(part, wait));
             return;
         };
+        let replaced = deferred.replace_wait(wait);
+        let of_next = deferred.next.take().map(|(_, wait)| wait);
         deferred.previous = part;
-        if let (Some((former, _)), Some(next)) = (&mut deferred.next, next) {
-            *former = next;
-        }
+        deferred.next = next.zip(of_next.or(replaced));
     }
 
     /// Reports whether an object waits for policies.
@@ -234,6 +225,27 @@ impl Deferrals {
     }
 }
 
+impl Deferred {
+    fn new(previous: Option<Object>, wait: Wait) -> Self {
+        Self {
+            previous,
+            next: None,
+            since: Instant::now(),
+            first: wait.after,
+            wait,
+            is_late: false,
+        }
+    }
+
+    /// Replaces what the last version waits for. Returns the wait of the version before if that can be published next: none is
+    /// yet, and the last one waits for longer.
+    fn replace_wait(&mut self, wait: Wait) -> Option<Wait> {
+        let is_next = self.next.is_none() && wait.after > self.wait.after;
+        let own = mem::replace(&mut self.wait, wait);
+        is_next.then_some(own)
+    }
+}
+
 /// A problem of an object that is late, in this state.
 pub(super) fn late_problem(name: &ObjectRef, generation: i64, state: &str, why: &str) -> Problem {
     Problem {
@@ -265,5 +277,41 @@ impl Wait {
         self.known += known.count();
         let names = self.references.iter().map(|it| it.names.len());
         self.known == names.sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::Kind;
+
+    /// Returns a version of an EndpointSlice with this address.
+    fn version(address: &str) -> Option<Object> {
+        let slice = json!({
+            "metadata": {"name": "app", "namespace": "default"}, "addressType": "IPv4",
+            "endpoints": [{"addresses": [address]}], "ports": [{"port": 80}],
+        });
+        let kind = Kind::find("discovery.k8s.io/v1", "EndpointSlice").unwrap();
+        Some(kind.decode(&slice).unwrap())
+    }
+
+    /// An address that the new version lacks gets no requests, although a version waits that has it.
+    #[test]
+    fn parts_of_a_new_version_replace_the_versions_before() {
+        let name = ObjectRef::new("discovery.k8s.io", "EndpointSlice", "default", "app");
+        let mut deferrals = Deferrals::new(Duration::ZERO);
+        let wait = |after| Wait::new(Vec::new(), after);
+        let [one, two, three] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(version);
+        deferrals.hold_part(&name, one.clone(), None, wait(1));
+        deferrals.hold_part(&name, one, two.clone(), wait(2));
+        assert_eq!(deferrals.next_version(&name), two.as_ref());
+        deferrals.hold_part(&name, two.clone(), three.clone(), wait(3));
+        assert_eq!(deferrals.published(&name), Some((two.as_ref(), 3)));
+        assert_eq!(deferrals.next_version(&name), three.as_ref());
+        deferrals.hold_part(&name, None, None, wait(4));
+        assert_eq!(deferrals.published(&name), Some((None, 4)));
+        assert_eq!(deferrals.next_version(&name), None);
     }
 }
