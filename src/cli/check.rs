@@ -138,7 +138,7 @@ pub(super) fn translate_objects(
     source: ObjectSource<'_>,
     options: &Options,
 ) -> anyhow::Result<(Load, Arc<Locations>, Translation)> {
-    let (load, locations) = source.load_with_rights(options)?;
+    let (load, locations) = source.load(options, true)?;
     let translation = translate(&load.snapshot, None, options);
     Ok((load, locations, translation))
 }

@@ -190,7 +190,7 @@ fn explain_objects(
         location: Location::from(&args.location),
         ..check::options(&args.permissions, source.mode())
     };
-    let (load, _) = source.load(&options)?;
+    let (load, _) = source.load(&options, false)?;
     let mut translator = Translator::new(options);
     let translation = translator.translate(&load.snapshot, None);
     let problems = load.problems.iter();

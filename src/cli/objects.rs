@@ -116,26 +116,16 @@ impl<'a> ObjectSource<'a> {
         }
     }
 
-    /// Reads the objects, and where they are in files. Says on standard error what of a cluster cannot be read.
+    /// Reads the objects, and where they are in files. Says on standard error what of a cluster cannot be read and, with
+    /// `asks_rights`, which rights the user lacks that a process needs to follow the cluster.
     ///
     /// # Errors
     /// When the folder cannot be read or the API server cannot be reached.
-    pub(super) fn load(self, options: &Options) -> anyhow::Result<(Load, Arc<Locations>)> {
-        self.read(options, false)
-    }
-
-    /// The same, and says also which rights the user lacks that a process needs to follow the cluster.
-    ///
-    /// # Errors
-    /// As above.
-    pub(super) fn load_with_rights(
+    pub(super) fn load(
         self,
         options: &Options,
+        asks_rights: bool,
     ) -> anyhow::Result<(Load, Arc<Locations>)> {
-        self.read(options, true)
-    }
-
-    fn read(self, options: &Options, asks_rights: bool) -> anyhow::Result<(Load, Arc<Locations>)> {
         match self {
             Self::Folder(path) if path == Path::new(STANDARD_INPUT) => {
                 Ok(file::load_text(path, &standard_input()?))
@@ -151,7 +141,7 @@ impl<'a> ObjectSource<'a> {
                 Ok((provider.load()?, provider.locations().load_full()))
             }
             Self::Cluster(flags) => {
-                let Listing { load, absent } =
+                let Listing { load, absent, .. } =
                     runtime()?.block_on(list(flags, options, asks_rights))?;
                 for line in absent {
                     log::write_line(&format!("portcullis: {line}"));
@@ -244,7 +234,7 @@ async fn list(
     };
     let mut listing = provider.list_once().await?;
     if asks_rights {
-        let missing = provider.missing_rights(&listing.load.snapshot).await;
+        let missing = provider.missing_rights(&listing).await;
         let unknown =
             |error: anyhow::Error| vec![format!("unknown which rights are missing: {error:#}")];
         listing.absent.extend(missing.unwrap_or_else(unknown));

@@ -98,6 +98,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("provider/kubernetes/moments.rs", "refusals", KINDS),
     ("provider/kubernetes/moments.rs", "watches", KINDS),
     ("provider/kubernetes/once.rs", "not_served", KINDS),
+    ("provider/kubernetes/once.rs", "served", KINDS),
     ("provider/kubernetes/pods.rs", "numbers", OBJECTS),
     ("provider/kubernetes/problems.rs", "Problems", OBJECTS),
     ("provider/kubernetes/referenced.rs", "children", OBJECTS),

@@ -84,7 +84,7 @@ fn reads_all_pages_and_only_referenced_secrets() {
     for number in 0..1234 {
         api.apply(&route(&format!("r{number}"), "target"));
     }
-    let Listing { load, absent } = list(&api, |provider| provider).unwrap();
+    let Listing { load, absent, .. } = list(&api, |provider| provider).unwrap();
     assert_eq!(load.snapshot.http_routes.len(), 1234);
     assert_eq!(load.snapshot.secrets.len(), 1);
     assert!(load.snapshot.secrets.get("default", "tls").is_some());
@@ -121,7 +121,7 @@ fn forbidden_kinds_and_objects_are_absent() {
     api.apply(&route("a", "target"));
     api.fail("ReferenceGrant", Some(Fault::Status(403)));
     api.fail("Secret", Some(Fault::Status(403)));
-    let Listing { load, absent } = list(&api, |provider| provider).unwrap();
+    let Listing { load, absent, .. } = list(&api, |provider| provider).unwrap();
     assert_eq!(load.snapshot.http_routes.len(), 1);
     for expected in [
         "ReferenceGrant cannot be listed: status 403 (403 Forbidden): treated as absent",
@@ -157,7 +157,7 @@ fn is_restricted_to_namespaces_and_a_gateway() {
             .only("default", "edge")
             .within(["default".to_owned()])
     });
-    let Listing { load, absent } = listing.unwrap();
+    let Listing { load, absent, .. } = listing.unwrap();
     assert_eq!(load.snapshot.gateways.len(), 1);
     assert_eq!(load.snapshot.secrets.len(), 1);
     assert_eq!(absent.len(), 1, "{absent:?}");
@@ -222,6 +222,16 @@ fn check_names_rights_that_the_controller_needs_and_the_user_lacks() {
     let output = run(&api, &["check", "--kubernetes"]);
     let err = text(&output.stderr);
     assert!(!err.contains("no right to"), "{err}");
+    let discoveries = || {
+        let requests = api.requests("/apis/gateway.networking.k8s.io/v1");
+        let of_kinds = requests.iter().filter(|it| it.target.ends_with("/v1"));
+        of_kinds.count()
+    };
+    let first = discoveries();
+    assert_ne!(first, 0);
+    // What needs no rights discovers the kinds once, and so does what asks for them.
+    run(&api, &["explain", "--kubernetes", "http://a.example/"]);
+    assert_eq!(discoveries(), 2 * first);
     let reviews = api.requests("selfsubjectaccessreviews");
     assert!(reviews.iter().any(|it| it.method == "POST"), "{reviews:?}");
     api.fail_watches("HTTPRoute", Some(Fault::Status(403)));

@@ -30,7 +30,7 @@ pub(super) struct Lister<'a> {
 }
 
 /// How a cluster serves a kind.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Served {
     pub(super) requests: Request,
     /// Whether as the experimental kind that it was before its release.

@@ -1,6 +1,6 @@
 //! The objects of a cluster, listed once, for commands that end. Owns what counts as absent, and what fails instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::KubernetesProvider;
 use super::fetch::is_unused_secret;
-use super::lister::{Lister, page_size};
+use super::lister::{Lister, Served, page_size};
 use super::parsed::ParsedObject;
 use super::pods;
 use super::references::{References, is_held_by_reference};
@@ -45,6 +45,10 @@ pub struct Listing {
     pub load: Load,
     /// What the load lacks, though objects may refer to it, and why: one line each.
     pub absent: Vec<String>,
+    /// How the cluster serves the kinds that were listed.
+    pub(super) served: BTreeMap<&'static str, Served>,
+    /// The kinds that it does not serve.
+    pub(super) not_served: BTreeSet<&'static str>,
 }
 
 impl KubernetesProvider {
@@ -68,6 +72,7 @@ struct Collected {
     permits: Arc<Semaphore>,
     snapshot: Snapshot,
     problems: Vec<Problem>,
+    served: BTreeMap<&'static str, Served>,
     not_served: BTreeSet<&'static str>,
     absent: Vec<String>,
 }
@@ -82,6 +87,7 @@ impl Collected {
             permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             snapshot: Snapshot::default(),
             problems: Vec::new(),
+            served: BTreeMap::new(),
             not_served: BTreeSet::new(),
             absent: Vec::new(),
         }
@@ -100,7 +106,7 @@ impl Collected {
     fn listing(self) -> Listing {
         let mut absent = self.absent;
         if !self.not_served.is_empty() {
-            let kinds: Vec<_> = self.not_served.into_iter().collect();
+            let kinds: Vec<_> = self.not_served.iter().copied().collect();
             let kinds = kinds.join(", ");
             absent.push(format!(
                 "the cluster does not serve {kinds}: treated as absent"
@@ -113,6 +119,8 @@ impl Collected {
                 problems: self.problems,
             },
             absent,
+            served: self.served,
+            not_served: self.not_served,
         }
     }
 
@@ -125,7 +133,9 @@ impl Collected {
         };
         for (scope, task) in scopes.map(start).collect::<Vec<_>>() {
             let kind = scope.kind;
-            match task.await.context("a list has ended")? {
+            let (served, listed) = task.await.context("a list has ended")?;
+            self.served.extend(served.map(|served| (kind.kind, served)));
+            match listed {
                 Ok(Some(objects)) => objects
                     .into_iter()
                     .try_for_each(|object| self.store(kind, object))?,
@@ -200,18 +210,25 @@ impl Collected {
     }
 }
 
-/// Lists a scope, page by page.
-async fn list(client: Client, scope: Scope, permits: Arc<Semaphore>) -> Listed {
+/// Lists a scope. Returns also how the cluster serves the kind; `None` if it does not, or if that is unknown.
+async fn list(client: Client, scope: Scope, permits: Arc<Semaphore>) -> (Option<Served>, Listed) {
     let _permit = permits.acquire().await;
     let lister = Lister {
         client: &client,
         scope: &scope,
         response_timeout: RESPONSE_TIMEOUT,
     };
-    let mut limit = Some(page_size(scope.kind));
+    let mut served = None;
+    let listed = list_with(lister, &mut served).await;
+    (served, listed)
+}
+
+/// Lists a scope, page by page. Stores how the cluster serves the kind.
+async fn list_with(lister: Lister<'_>, served: &mut Option<Served>) -> Listed {
+    let mut limit = Some(page_size(lister.scope.kind));
     let mut failures = 0;
     loop {
-        let failure = match pages(lister, limit).await {
+        let failure = match pages(lister, limit, served).await {
             Ok(objects) => return Ok(objects),
             // A list without a limit has one page, whose continue token cannot expire.
             Err(failure) if failure.status() == Some(410) => {
@@ -224,8 +241,9 @@ async fn list(client: Client, scope: Scope, permits: Arc<Semaphore>) -> Listed {
     }
 }
 
-async fn pages(lister: Lister<'_>, limit: Option<u32>) -> Listed {
-    let Some(served) = lister.discover().await? else {
+async fn pages(lister: Lister<'_>, limit: Option<u32>, served: &mut Option<Served>) -> Listed {
+    *served = lister.discover().await?;
+    let Some(served) = served else {
         return Ok(None);
     };
     let mut params = ListParams {
@@ -235,7 +253,7 @@ async fn pages(lister: Lister<'_>, limit: Option<u32>) -> Listed {
     };
     let mut objects = Vec::new();
     loop {
-        let page = match lister.page(&served, &params).await {
+        let page = match lister.page(served, &params).await {
             // Its CRD was removed meanwhile.
             Err(failure) if failure.status() == Some(404) => return Ok(None),
             page => page?,

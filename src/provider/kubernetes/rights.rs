@@ -14,14 +14,13 @@ use tokio::time::timeout;
 
 use super::KubernetesProvider;
 use super::lister::{Lister, Served};
-use super::once::{MAX_CONCURRENT, RESPONSE_TIMEOUT};
+use super::once::{Listing, MAX_CONCURRENT, RESPONSE_TIMEOUT};
 use super::pods;
 use super::references::is_held_by_reference;
 use super::retry::Failure;
 use super::scope::Scope;
 use crate::api::Kind;
 use crate::cluster::api_server::describe;
-use crate::snapshot::Snapshot;
 
 /// Returns the verbs that a process needs on the objects of a kind to follow a cluster.
 pub fn verbs_to_follow(kind: &Kind) -> &'static [&'static str] {
@@ -34,17 +33,19 @@ pub fn verbs_to_follow(kind: &Kind) -> &'static [&'static str] {
 
 impl KubernetesProvider {
     /// Returns what the credentials may not do although a process that follows the cluster needs it, and how to permit it: a line
-    /// for each kind and namespace. `listed` says in which namespaces Pods are needed.
+    /// for each kind and namespace. `listing` says which kinds the cluster serves, and in which namespaces Pods are needed.
     ///
     /// # Errors
     /// When the API server does not say.
-    pub async fn missing_rights(&self, listed: &Snapshot) -> anyhow::Result<Vec<String>> {
+    pub async fn missing_rights(&self, listing: &Listing) -> anyhow::Result<Vec<String>> {
         let namespaces = self.all_namespaces();
         let mut scopes = Scope::all(&self.kinds, self.gateway.as_ref(), &namespaces);
-        scopes.extend(pods::scopes(&self.kinds, listed));
+        scopes.extend(pods::scopes(&self.kinds, &listing.load.snapshot));
+        scopes.retain(|scope| !listing.not_served.contains(scope.kind.kind));
         let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
         let start = |scope: Scope| {
-            let task = missing(self.client(), scope.clone(), permits.clone());
+            let served = listing.served.get(scope.kind.kind).cloned();
+            let task = missing(self.client(), scope.clone(), served, permits.clone());
             (scope, tokio::spawn(task))
         };
         let tasks: Vec<_> = scopes.into_iter().map(start).collect();
@@ -58,10 +59,12 @@ impl KubernetesProvider {
     }
 }
 
-/// Returns what is not permitted in a scope; `None` if nothing is, or if the cluster does not serve the kind.
+/// Returns what is not permitted in a scope; `None` if all is, or if the cluster does not serve the kind. `served` is how it serves
+/// the kind; `None` if that is not known yet, as of kinds whose objects were requested by name.
 async fn missing(
     client: Client,
     scope: Scope,
+    served: Option<Served>,
     permits: Arc<Semaphore>,
 ) -> Result<Option<String>, Failure> {
     let _permit = permits.acquire().await;
@@ -70,7 +73,11 @@ async fn missing(
         scope: &scope,
         response_timeout: RESPONSE_TIMEOUT,
     };
-    let Some(served) = lister.discover().await? else {
+    let served = match served {
+        Some(served) => Some(served),
+        None => lister.discover().await?,
+    };
+    let Some(served) = served else {
         return Ok(None);
     };
     let object = attributes(&scope, &served);
