@@ -51,6 +51,9 @@ static WORDS: LazyLock<[Text; 8]> = LazyLock::new(|| {
     words.map(Text::from)
 });
 
+/// What separates the name of a policy from the number of an earlier version. Names of Kubernetes objects are in lower case.
+const EARLIER: &str = ".Earlier";
+
 /// The names of all objects that the process knows of. A process may hold many thousands of them, each in many places.
 static NAMES: LazyLock<Shared<Arc<ObjectName>>> = LazyLock::new(Shared::default);
 
@@ -61,7 +64,8 @@ fn word(text: &str) -> Text {
 
 /// Group, kind, namespace and name of one object, which equal references share. Small and cheap to clone.
 ///
-/// Prints as `Kind namespace/name` (`Kind name` when cluster-scoped); orders by group, kind, and the text `namespace/name`.
+/// Prints as `Kind namespace/name` (`Kind name` when cluster-scoped), an earlier version of a policy with words that say so
+/// after the name of the policy; orders by group, kind, and the text `namespace/name`.
 #[derive(Clone)]
 pub struct ObjectRef(Arc<ObjectName>);
 
@@ -124,6 +128,20 @@ impl ObjectRef {
     /// Creates a reference to an object of the core group, such as a Service or a Secret.
     pub fn core(kind: &str, namespace: &str, name: &str) -> Self {
         Self::new("", kind, namespace, name)
+    }
+
+    /// Returns the name under which an earlier version of a policy is in force beside the present one. `number` distinguishes
+    /// it from others.
+    pub fn earlier_name(policy: &str, number: u64) -> String {
+        format!("{policy}{EARLIER}{number}")
+    }
+
+    /// Returns the name of the policy and the number of the version if this is an earlier version of a policy; `None` for
+    /// objects, which have a status.
+    pub fn earlier(&self) -> Option<(&str, &str)> {
+        let (policy, number) = self.name.rsplit_once(EARLIER)?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then_some((policy, number))
     }
 
     /// Reports whether this is an object of the core group with this kind.
@@ -226,10 +244,14 @@ impl PartialOrd for ObjectRef {
 
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, when) = match self.earlier() {
+            Some((policy, _)) => (policy, " before a recent change"),
+            None => (&*self.name, ""),
+        };
         if self.namespace.is_empty() {
-            write!(f, "{} {}", self.kind, self.name)
+            write!(f, "{} {name}{when}", self.kind)
         } else {
-            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+            write!(f, "{} {}/{name}{when}", self.kind, self.namespace)
         }
     }
 }
@@ -243,6 +265,20 @@ impl Serialize for ObjectRef {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn earlier_version_of_a_policy_is_shown_under_the_name_of_the_policy() {
+        let policy = |name: &str| ObjectRef::new("portcullis.dev", "AccessPolicy", "shop", name);
+        let earlier = policy(&ObjectRef::earlier_name("one", 12));
+        assert_eq!(earlier.earlier(), Some(("one", "12")));
+        let text = "AccessPolicy shop/one before a recent change";
+        assert_eq!(earlier.to_string(), text);
+        for name in ["one", "one.earlier1", "one.Earlier", "one.Earlierx"] {
+            assert_eq!(policy(name).earlier(), None);
+            let text = format!("AccessPolicy shop/{name}");
+            assert_eq!(policy(name).to_string(), text);
+        }
+    }
 
     #[test]
     fn ties_are_broken_by_the_text_of_namespace_and_name() {

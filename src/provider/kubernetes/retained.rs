@@ -1,7 +1,7 @@
-//! Policies that protect requests and are gone, or no longer have some of their targets. For these they stay in force until all
-//! else has arrived that was written before: the deletion of a route that had the policy, or another policy that takes its
-//! place. Owns that they keep their rules, since a later version may permit what both these and the policy in their place refuse, and
-//! that too many of them leave their namespace refused and not open. Must not know why a policy is gone.
+//! Policies that protect requests and were deleted, or no longer have some of their targets. For these they stay in force until
+//! all else has arrived that was written before: the deletion of a route that had the policy, or another policy that takes its
+//! place. Owns that they keep their rules, since a later version may permit what both these and the policy in their place refuse,
+//! and that too many of them leave their namespace refused and not open. Must not know why a policy was deleted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -125,7 +125,7 @@ impl Retained {
         versions.map(|version| version.count).sum()
     }
 
-    /// Refuses all requests of a namespace instead of keeping its policies.
+    /// Refuses all requests of a namespace, in place of its policies.
     fn refuse(&mut self, namespace: &Text, stay: Stay) {
         let own = self.all.remove(namespace).unwrap_or_default();
         self.dropped.extend(own.into_keys());
@@ -134,7 +134,7 @@ impl Retained {
     }
 
     /// Ends what has stayed long enough. `is_terminating` says of which namespaces all objects are being deleted: there, the
-    /// policies may go first.
+    /// policies may be deleted first.
     pub(super) fn release(
         &mut self,
         now: Instant,
@@ -271,8 +271,7 @@ impl Version {
     fn beside(&self, later: &Object) -> Option<Object> {
         let joined = later.with_targets_of(&self.policy);
         joined.or_else(|| {
-            // Kubernetes permits no such name.
-            let name = format!("{}.Earlier{}", self.policy.meta().name, self.number);
+            let name = ObjectRef::earlier_name(&self.policy.meta().name, self.number);
             self.policy.for_targets_without(later, &name)
         })
     }

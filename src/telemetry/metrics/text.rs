@@ -5,6 +5,7 @@ mod certificates;
 pub(super) mod exemplars;
 mod limits;
 mod outcomes;
+mod policy_labels;
 mod rules;
 mod standard;
 #[cfg(test)]

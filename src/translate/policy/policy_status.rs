@@ -58,7 +58,7 @@ impl PolicyStatuses {
     }
 
     /// Updates the statuses of these policies and of those of which a source has changed. `of_policy` returns what a policy
-    /// does; `None` if it does not exist.
+    /// does; `None` if it does not exist. Earlier versions of policies are no objects, and have no status.
     pub(in crate::translate) fn step(
         &mut self,
         input: &Input<'_>,
@@ -69,7 +69,7 @@ impl PolicyStatuses {
     ) {
         let mut names = self.statuses.outdated(changes);
         names.extend(changed);
-        for name in names {
+        for name in names.into_iter().filter(|it| it.earlier().is_none()) {
             let computed = input.reading(|| {
                 input.read(|| Source::Object(name.clone()));
                 let Effect {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::policy_labels::{Label, policy_labels};
 use super::{Metrics, Page};
 use crate::table::Limiter;
 
@@ -47,17 +48,15 @@ impl Metrics {
     }
 }
 
-fn labels(limiter: &Arc<Limiter>) -> [(&'static str, String); 4] {
-    let policy = &limiter.policy;
+fn labels(limiter: &Arc<Limiter>) -> Vec<Label> {
     let mode = if limiter.ir.is_audit {
         "Audit"
     } else {
         "Enforce"
     };
-    [
-        ("namespace", policy.namespace.to_string()),
-        ("policy", policy.name.to_string()),
+    let own = [
         ("limit", limiter.ir.name.to_string()),
         ("mode", mode.to_owned()),
-    ]
+    ];
+    policy_labels(&limiter.policy, own)
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::policy_labels::policy_labels;
 use super::{Metrics, Page};
 
 impl Metrics {
@@ -10,14 +11,12 @@ impl Metrics {
         let sign_ins = self.table.sign_ins();
         let counts = sign_ins.iter().flat_map(|(policy, oidc)| {
             let counts = oidc.token_endpoint.counts();
-            counts.map(|(grant, outcome, count)| {
-                let labels = [
-                    ("namespace", policy.namespace.to_string()),
-                    ("policy", policy.name.to_string()),
+            counts.map(move |(grant, outcome, count)| {
+                let own = [
                     ("grant", grant.name().to_owned()),
                     ("outcome", outcome.name().to_owned()),
                 ];
-                (labels, count)
+                (policy_labels(policy, own), count)
             })
         });
         let help = "Tokens that sign-ins and sessions needed of an OpenID provider, by outcome";

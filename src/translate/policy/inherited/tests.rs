@@ -19,6 +19,7 @@ use crate::ir::{Ir, ObjectRef};
 use crate::provider::fixtures::runner;
 use crate::scale::scaled;
 use crate::snapshot::Snapshot;
+use crate::status::ConditionType;
 use crate::translate::{Options, Translator, translate};
 
 /// A target: kind, name and section.
@@ -444,4 +445,31 @@ fn policies_that_share_targets_miss_targets_and_are_broken_decide_what_the_rules
     result.unwrap();
     let (seen, cases) = (seen.get(), scaled(CASES));
     assert!(seen >= cases / 5, "all at once in {seen} of {cases} worlds");
+}
+
+/// It is in force for a target that the present version lacks, and is no object whose status could be written.
+#[test]
+fn earlier_version_of_a_policy_has_no_status_and_is_shown_under_the_name_of_the_policy() {
+    let policy = Policy {
+        number: 1,
+        says: Says::Deny,
+        form: Form::Valid,
+        targets: vec![("HTTPRoute", "s", None)],
+        created: None,
+        overrides: false,
+    };
+    let mut earlier = policy.value();
+    earlier["metadata"]["name"] = json!(ObjectRef::earlier_name(&policy.name(), 7));
+    let kind = Kind::find("portcullis.dev/v1alpha1", policy.kind()).unwrap();
+    let mut snapshot = infrastructure();
+    snapshot.insert(kind.decode(&earlier).unwrap());
+    let report = translate(&snapshot, None, &Options::default()).report;
+    assert!(report.policies.is_empty());
+    let route = ObjectRef::gateway_api("HTTPRoute", "default", "s");
+    let conditions = report.routes[&route].iter().flat_map(|it| &it.conditions);
+    let mut affected = conditions.filter(|it| it.kind == ConditionType::AccessPolicyAffected);
+    assert_eq!(
+        affected.next().unwrap().message,
+        "affected by AccessPolicy default/p1 before a recent change"
+    );
 }
