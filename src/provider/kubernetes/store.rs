@@ -25,7 +25,7 @@ use crate::snapshot::Snapshot;
 
 /// All objects of all kinds.
 pub(super) struct Store {
-    /// By number. The scope of a watch that has ended is gone.
+    /// By number. The scope of a watch that has ended is not in it.
     scopes: BTreeMap<usize, Scope>,
     /// The next number. None is used twice: changes of a watch that has ended may still be in the queue.
     next_scope: usize,
@@ -43,7 +43,7 @@ pub(super) struct Store {
     /// Changed objects that wait for what they refer to, and new or changed ones that wait for policies. Nothing else waits for
     /// it.
     deferred: Deferrals,
-    /// Policies that are gone and still in force.
+    /// Deleted policies, and versions whose targets a later version lacks, that are still in force.
     retained: Retained,
     moments: Moments,
     /// The first load is published after this moment; `None` until every scope is listed.

@@ -277,7 +277,7 @@ fn each_endpoint_of_a_release_waits_where_ready_ones_are_counted() {
     answer(&mut store);
     assert!(store.release(Instant::now()));
     assert_eq!(served(&store, "one", "http"), ["1", "2"]);
-    // What is gone gets no requests, and what has changed otherwise does not wait.
+    // What was removed gets no requests, and what has changed otherwise does not wait.
     assert!(apply(&mut store, slice("one", &["http"], &[(2, ready())])));
     assert_eq!(store.take_moment(), None);
     assert_eq!(served(&store, "one", "http"), ["2"]);
@@ -329,7 +329,7 @@ fn endpoints_that_change_without_end_wait_for_none_for_ever() {
         apply(&mut store, slice("x", &ports, &[(2, ready())]));
         assert!(served(&store, "x", &port).is_empty());
         publish(&mut store, moment);
-        // The endpoint of the version before is gone.
+        // The endpoint of the version before is removed.
         assert_eq!(served(&store, "x", &port), ["2"]);
         assert!(served(&store, "x", &next).is_empty());
     }

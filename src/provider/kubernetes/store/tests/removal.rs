@@ -1,4 +1,4 @@
-//! What stays published of objects that are gone, and until when.
+//! What stays published of deleted objects, and until when.
 
 use super::order::{
     answer, change_gateway, has_policy, is_served, policy, protecting, published, with_route,
