@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use super::scope::Scope;
 use crate::api::protects;
 
+/// Maximum number of watches in a message: there may be one for each kind and namespace.
+const WATCHES_SHOWN: usize = 8;
+
 /// A point in time. Moments are counted from 1; 0 is past.
 pub(super) type Moment = u64;
 
@@ -27,6 +30,9 @@ pub(super) struct Moments {
     is_wanted: bool,
     /// By the index of the scope.
     watches: BTreeMap<usize, Seen>,
+    /// Number of watches by the last moment that is past for them. The first one is past for all, so that no question walks
+    /// the watches.
+    past: BTreeMap<Moment, usize>,
     /// Why the API server refuses requests for scopes.
     refusals: BTreeMap<(usize, Requester), String>,
 }
@@ -52,10 +58,15 @@ impl Moments {
     pub(super) fn of(scopes: &[Scope]) -> Self {
         let numbered = scopes.iter().enumerate();
         let protecting = numbered.filter(|(_, scope)| protects(scope.kind));
+        Self::of_watches(protecting.map(|(number, _)| number))
+    }
+
+    fn of_watches(numbers: impl Iterator<Item = usize>) -> Self {
+        let watches: BTreeMap<_, _> = numbers.map(|number| (number, Seen::default())).collect();
+        let past = (!watches.is_empty()).then_some((0, watches.len()));
         Self {
-            watches: protecting
-                .map(|(number, _)| (number, Seen::default()))
-                .collect(),
+            past: past.into_iter().collect(),
+            watches,
             ..Self::default()
         }
     }
@@ -82,7 +93,8 @@ impl Moments {
 
     /// Reports whether all watches have seen what was written before a moment.
     pub(super) fn is_past(&self, moment: Moment) -> bool {
-        self.behind(moment).next().is_none()
+        let first = self.past.first_key_value();
+        first.is_none_or(|(past, _)| *past >= moment)
     }
 
     /// Indices of the scopes whose watches may not have seen what was written before a moment.
@@ -99,18 +111,29 @@ impl Moments {
         moment: Moment,
         scopes: &BTreeMap<usize, Scope>,
     ) -> Option<String> {
-        let kinds = self.behind(moment).filter_map(|number| {
-            let scope = scopes.get(&number)?;
-            Some(match self.refusal(number) {
+        if self.is_past(moment) {
+            return None;
+        }
+        let (refused, others): (Vec<_>, Vec<_>) = self
+            .behind(moment)
+            .partition(|number| self.refusal(*number).is_some());
+        // Those that need a repair come first.
+        let shown = refused.iter().chain(&others).take(WATCHES_SHOWN);
+        let watches = shown.filter_map(|number| {
+            let scope = scopes.get(number)?;
+            Some(match self.refusal(*number) {
                 Some(why) => format!("{scope} ({why})"),
                 None => scope.to_string(),
             })
         });
-        let kinds: Vec<_> = kinds.collect();
-        (!kinds.is_empty()).then(|| {
-            let kinds = kinds.join(", ");
-            format!("policies may have been written before that the watch of {kinds} has not shown so far")
-        })
+        let watches = watches.collect::<Vec<_>>().join(", ");
+        let more = match (refused.len() + others.len()).saturating_sub(WATCHES_SHOWN) {
+            0 => String::new(),
+            more => format!(" and of {more} more"),
+        };
+        Some(format!(
+            "policies may have been written before that the watch of {watches}{more} has not shown so far"
+        ))
     }
 
     /// Records why the API server refuses requests for a scope, or that it no longer does. Returns whether something may wait
@@ -182,7 +205,7 @@ impl Moments {
             return;
         };
         change(seen);
-        let reached = seen.newest;
+        let (before, reached) = (seen.past, seen.newest);
         let is_reached = |answer: &mut Answer| answer.1 <= reached;
         if let Some((moment, _)) = seen.last.take_if(is_reached) {
             seen.past = seen.past.max(moment);
@@ -192,12 +215,30 @@ impl Moments {
             seen.past = seen.past.max(moment);
             seen.first = seen.last.take();
         }
+        let past = seen.past;
+        if past > before {
+            self.move_watch(before, past);
+        }
+    }
+
+    /// Counts a watch at another moment.
+    fn move_watch(&mut self, before: Moment, past: Moment) {
+        if let Some(count) = self.past.get_mut(&before) {
+            *count -= 1;
+            if *count == 0 {
+                self.past.remove(&before);
+            }
+        }
+        *self.past.entry(past).or_default() += 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::api::Kind;
@@ -206,13 +247,9 @@ mod tests {
     fn two() -> (Moments, usize, usize) {
         let kinds: Vec<_> = Kind::all().iter().collect();
         let moments = Moments::of(&Scope::all(&kinds, None, &BTreeSet::new()));
-        let mut watches = moments.watches.keys().copied();
+        let mut watches = moments.scopes();
         let (one, other) = (watches.next().unwrap(), watches.next().unwrap());
-        drop(watches);
-        let mut moments = moments;
-        moments
-            .watches
-            .retain(|scope, _| [one, other].contains(scope));
+        let mut moments = Moments::of_watches([one, other].into_iter());
         moments.listed(one, Some(7));
         moments.listed(other, None);
         (moments, one, other)
@@ -318,6 +355,77 @@ mod tests {
             assert!(moments.is_past(moment));
             assert_eq!(moments.take(), None);
         }
+    }
+
+    /// What happens to a watch.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take,
+        Listed(usize, Option<u64>),
+        Absent(usize),
+        Saw(usize, u64),
+        Answered(usize, Moment, Option<u64>),
+    }
+
+    const WATCHES: usize = 4;
+
+    fn step() -> impl Strategy<Value = Step> {
+        let version = || prop_oneof![Just(None), (1..9_u64).prop_map(Some)];
+        prop_oneof![
+            1 => Just(Step::Take),
+            2 => (0..WATCHES, version()).prop_map(|(watch, newest)| Step::Listed(watch, newest)),
+            1 => (0..WATCHES).prop_map(Step::Absent),
+            3 => (0..WATCHES, 1..9_u64).prop_map(|(watch, version)| Step::Saw(watch, version)),
+            6 => (0..WATCHES, 1..6_u64, version())
+                .prop_map(|(watch, moment, newest)| Step::Answered(watch, moment, newest)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn moment_is_past_exactly_when_it_is_for_each_watch(steps in vec(step(), 0..120)) {
+            let mut moments = Moments::of_watches(0..WATCHES);
+            for step in steps {
+                match step {
+                    Step::Take => {
+                        moments.next();
+                        moments.take();
+                    }
+                    Step::Listed(watch, newest) => moments.listed(watch, newest),
+                    Step::Absent(watch) => moments.absent(watch),
+                    Step::Saw(watch, version) => moments.saw(watch, Some(version)),
+                    Step::Answered(watch, moment, newest) => moments.answered(watch, moment, newest),
+                }
+                for moment in 0..8 {
+                    let plain = moments.watches.values().all(|seen| seen.past >= moment);
+                    prop_assert_eq!(moments.is_past(moment), plain, "{}", moment);
+                }
+                prop_assert_eq!(moments.past.values().sum::<usize>(), WATCHES);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_waited_for_without_watches_of_policies() {
+        assert!(Moments::default().is_past(7));
+        assert!(Moments::of(&[]).is_past(7));
+    }
+
+    #[test]
+    fn message_names_few_of_many_watches_and_those_first_that_need_a_repair() {
+        let namespaces = (0..9).map(|number| format!("team-{number}")).collect();
+        let kinds: Vec<_> = Kind::all().iter().collect();
+        let scopes = Scope::all(&kinds, None, &namespaces);
+        let mut moments = Moments::of(&scopes);
+        let scopes: BTreeMap<_, _> = scopes.into_iter().enumerate().collect();
+        let last = moments.scopes().last().unwrap();
+        moments.refused(last, Requester::Watch, Some("no right".to_owned()));
+        let why = moments.why_not_past(1, &scopes).unwrap();
+        let first = format!("the watch of {} (no right), ", scopes[&last]);
+        assert!(why.contains(&first), "{why}");
+        let more = moments.scopes().count() - WATCHES_SHOWN;
+        assert!(why.contains(&format!(" and of {more} more has")), "{why}");
+        assert_eq!(why.matches(" in team-").count(), WATCHES_SHOWN);
     }
 
     #[test]
