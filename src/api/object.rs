@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::inherited_policy::targets;
 use super::kind::{ExperimentalKind, StatusShape, X_LISTENER_SET, kinds};
 use super::meta::{ObjectMeta, Resource};
-use super::reference::Found;
+use super::reference::{Found, ParentRef};
 use crate::ir::ObjectRef;
 use crate::ir::object_ref::{api_version, group_and_version};
 
@@ -74,6 +74,18 @@ macro_rules! objects {
 kinds!(objects);
 
 impl Object {
+    /// Returns the parents of a route, as it names them; none of an object of another kind.
+    pub fn parent_refs(&self) -> &[ParentRef] {
+        match self {
+            Self::HttpRoute(route) => &route.spec.parent_refs,
+            Self::GrpcRoute(route) => &route.spec.parent_refs,
+            Self::TlsRoute(route) => &route.spec.parent_refs,
+            Self::TcpRoute(route) => &route.spec.parent_refs,
+            Self::UdpRoute(route) => &route.spec.parent_refs,
+            _ => &[],
+        }
+    }
+
     /// Visits the fields that refer to other objects by name.
     pub fn references(&self, found: &mut Found<'_>) {
         match self {
@@ -284,6 +296,17 @@ mod tests {
             assert_eq!(references, expected, "{}", kind.kind);
         }
         assert_eq!(kinds, 20);
+    }
+
+    #[test]
+    fn routes_of_all_kinds_have_parents() {
+        for kind in Kind::all() {
+            let Some((object, _)) = sample_of(kind) else {
+                continue;
+            };
+            let is_route = kind.status == Some(StatusShape::Route);
+            assert_eq!(!object.parent_refs().is_empty(), is_route, "{}", kind.kind);
+        }
     }
 
     #[test]

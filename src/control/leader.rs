@@ -16,13 +16,15 @@ use super::expiry::{Expiry, ExpiryReport};
 pub use super::progress::Observations;
 use super::progress::Progress;
 use super::translated::Translated;
+use crate::api::gateway::GatewayClass;
+use crate::api::{Object, Resource};
 use crate::cluster::events::{EventReason, Events, Notice};
 use crate::ir::{Ir, ObjectRef};
-use crate::provider::Problem;
+use crate::provider::Load;
 use crate::provision::{ClassUsage, DesiredState, StreamEndpoint};
 use crate::status::writer::Statuses;
 use crate::status::{
-    Confirmation, ConfirmedReport, HeldStatuses, LateRoutes, Unconfirmed, Unreadable,
+    Confirmation, ConfirmedReport, HeldStatuses, LateRoutes, Unconfirmed, Unreadable, Unserved,
 };
 use crate::stream::Published;
 use crate::translate::{Options, Translator};
@@ -36,6 +38,9 @@ pub struct Leader {
     progress: Progress,
     expiry: Expiry,
     unreadable: Arc<BTreeMap<ObjectRef, Unreadable>>,
+    unserved: Unserved,
+    /// Name of the controller in the entries of statuses.
+    controller_name: Arc<str>,
     report: ConfirmedReport,
     held: HeldStatuses,
     late: LateRoutes,
@@ -61,12 +66,14 @@ impl Leader {
     /// Creates the state of a new leader.
     pub fn new(options: Options) -> Self {
         Self {
+            controller_name: options.controller_name.clone(),
             translator: Translator::new(options),
             followed: None,
             cluster: ClusterState::default(),
             progress: Progress::new(Instant::now()),
             expiry: Expiry::default(),
             unreadable: Arc::default(),
+            unserved: Unserved::default(),
             report: ConfirmedReport::default(),
             held: HeldStatuses::default(),
             late: LateRoutes::default(),
@@ -98,8 +105,13 @@ impl Leader {
         let reached = endpoint.clone().unwrap_or_default();
         let gateways = (self.cluster).follow(now, &published.revisions, pods, &reached);
         let previous = self.followed.as_ref();
-        if previous.is_none_or(|it| it.published.load.problems != load.problems) {
-            self.unreadable = Arc::new(unreadable(&load.problems));
+        let has_others = |it: &Followed| {
+            let known = &it.published.load;
+            known.problems != load.problems || known.waiting != load.waiting
+        };
+        if previous.is_none_or(has_others) {
+            self.unreadable = Arc::new(unreadable(load));
+            self.unserved = unserved(&load.waiting);
         }
         // To a new leader, all statuses are new.
         let objects = previous.map_or_else(Vec::new, |it| {
@@ -169,6 +181,8 @@ impl Leader {
             lagging: self.progress.lagging(),
         };
         (self.late).follow(&mut report, &parents, changed, unconfirmed);
+        let (unreadable, controller) = (&self.unreadable, &self.controller_name);
+        self.unserved.explain(&mut report, unreadable, controller);
         Statuses {
             report: Arc::new(report),
             held,
@@ -247,17 +261,44 @@ impl Leader {
     }
 }
 
-/// Returns the objects that cannot be parsed, and policies of which only a part is known.
-fn unreadable(problems: &[Problem]) -> BTreeMap<ObjectRef, Unreadable> {
-    let of_object = |problem: &Problem| {
+/// Returns the objects that cannot be parsed or wait for policies, and policies of which only a part is known.
+fn unreadable(load: &Load) -> BTreeMap<ObjectRef, Unreadable> {
+    let waiting: BTreeSet<_> = load.waiting.iter().map(name_of).collect();
+    let unserved = load.problems.iter().filter(|problem| !problem.is_served);
+    let of_object = unserved.filter_map(|problem| {
+        let object = problem.object.clone()?;
         let why = Unreadable {
             generation: problem.generation,
             message: problem.message.clone(),
+            is_pending: waiting.contains(&object),
         };
-        Some((problem.object.clone()?, why))
-    };
-    let unserved = problems.iter().filter(|problem| !problem.is_served);
-    unserved.filter_map(of_object).collect()
+        Some((object, why))
+    });
+    of_object.collect()
+}
+
+/// Returns the parents of routes, and the classes of Gateways.
+fn unserved(waiting: &[Object]) -> Unserved {
+    let mut unserved = Unserved::default();
+    for object in waiting {
+        if let Object::Gateway(gateway) = object {
+            let class = &gateway.spec.gateway_class_name;
+            let class = ObjectRef::gateway_api(GatewayClass::KIND, "", class);
+            unserved.gateways.insert(name_of(object), class);
+        }
+        let parents = object.parent_refs();
+        if !parents.is_empty() {
+            unserved.routes.insert(name_of(object), parents.to_vec());
+        }
+    }
+    unserved
+}
+
+fn name_of(object: &Object) -> ObjectRef {
+    let metadata = object.meta();
+    object
+        .kind()
+        .object_ref(&metadata.namespace, &metadata.name)
 }
 
 #[cfg(test)]

@@ -269,6 +269,7 @@ impl FileProvider {
             position: None,
             snapshot: self.merged.snapshot().clone(),
             problems,
+            waiting: Vec::new(),
         }
     }
 }

@@ -19,6 +19,7 @@ pub use problem::{FileLocation, Problem};
 pub use progress::Progress;
 pub use stream::{StreamEvent, StreamProvider, StreamSettings};
 
+use crate::api::Object;
 use crate::snapshot::Snapshot;
 use crate::wire::Position;
 
@@ -29,6 +30,9 @@ pub struct Load {
     pub snapshot: Arc<Snapshot>,
     /// Problems of invalid objects, in the provider's order.
     pub problems: Vec<Problem>,
+    /// Objects of a cluster whose last version has waited for policies for too long: this version. The snapshot has an earlier
+    /// one or none, and a problem says which kinds of policies it waits for.
+    pub waiting: Vec<Object>,
     /// Position in the controller's stream, if the objects come from a controller.
     pub position: Option<Position>,
 }

@@ -217,6 +217,8 @@ pub enum Reason {
     PatternLimitExceeded,
     Pending,
     PinsOnly,
+    /// Not of the Gateway API: the object waits for policies that may be older.
+    PoliciesPending,
     PolicyAffected,
     PortUnavailable,
     Precedence,

@@ -24,7 +24,7 @@ pub struct Confirmation {
     pub states: OrdMap<ObjectRef, Arc<DataPlaneState>>,
     /// The Gateway of each ListenerSet.
     pub parents: OrdMap<ObjectRef, Arc<ObjectRef>>,
-    /// Objects whose current version cannot be parsed.
+    /// Objects whose current version is not served.
     pub unreadable: Arc<BTreeMap<ObjectRef, Unreadable>>,
     /// Version of the installed Gateway API CRDs, if known.
     pub bundle_version: Option<String>,

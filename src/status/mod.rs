@@ -19,6 +19,7 @@ mod status_map;
 pub mod stored;
 mod transitions;
 mod unreadable;
+mod unserved;
 mod waiting;
 mod warning;
 pub mod warnings;
@@ -41,5 +42,6 @@ pub use report::{
 };
 pub use status_map::{StatusMap, names_changed_since};
 pub use unreadable::Unreadable;
+pub use unserved::Unserved;
 pub use waiting::Awaited;
 pub use warning::{Warning, WarningKind};

@@ -1,5 +1,5 @@
-//! Reports objects whose current version cannot be parsed while the last valid version stays in
-//! service. Pure.
+//! Reports objects whose current version cannot be parsed, or waits for policies, while an earlier version stays in service.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -7,18 +7,20 @@ use super::condition::{Condition, ConditionType, Reason};
 use super::report::StatusReport;
 use crate::ir::ObjectRef;
 
-/// Why the current version of an object cannot be parsed.
+/// Why the current version of an object is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// Its generation.
     pub generation: i64,
     /// What is wrong.
     pub message: String,
+    /// Whether nothing is wrong with the version: it waits for policies.
+    pub is_pending: bool,
 }
 
 impl StatusReport {
-    /// Sets `Accepted` to False for the version of an object that cannot be parsed, if its status does not depend on data
-    /// planes. Objects without any valid version have no status entry and are skipped.
+    /// Sets `Accepted` to False for the version of an object that is not served, if its status does not depend on data
+    /// planes. Objects without any version in service have no status entry and are skipped.
     pub(super) fn refuse(&mut self, object: &ObjectRef, why: &Unreadable) {
         if let Some(conditions) = self.gateway_classes.get_mut(object) {
             let mut changed = conditions.to_vec();
@@ -44,12 +46,17 @@ impl StatusReport {
     }
 }
 
-/// Sets `Accepted` to False for the version of an object that cannot be parsed.
+/// Sets `Accepted` to False for the version of an object that is not served. `reason` is for those that cannot be parsed.
 pub(super) fn refuse(conditions: &mut Vec<Condition>, reason: Reason, why: &Unreadable) {
     let Unreadable {
         generation,
         message,
+        is_pending,
     } = why;
+    let reason = match *is_pending {
+        true => Reason::PoliciesPending,
+        false => reason,
+    };
     let refused = Condition::fails(ConditionType::Accepted, reason, message, *generation);
     match conditions.iter_mut().find(|old| old.kind == refused.kind) {
         Some(old) => *old = refused,
@@ -78,6 +85,7 @@ mod tests {
         let why = Unreadable {
             generation: 2,
             message: "why".to_owned(),
+            is_pending: false,
         };
         report.refuse(&route, &why);
         assert_eq!(report, StatusReport::default());

@@ -95,6 +95,7 @@ const FIELDS: &[(&str, &str, Bound)] = &[
     ("provider/kubernetes/fetch.rs", "running", FETCHED),
     ("provider/kubernetes/fetch.rs", "waiting", FETCHED),
     ("provider/kubernetes/fetch.rs", "wanted", FETCHED),
+    ("provider/kubernetes/moments.rs", "past", KINDS),
     ("provider/kubernetes/moments.rs", "refusals", KINDS),
     ("provider/kubernetes/moments.rs", "watches", KINDS),
     ("provider/kubernetes/once.rs", "not_served", KINDS),

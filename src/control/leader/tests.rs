@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::Kind;
 use crate::cluster::events;
-use crate::provider::Load;
+use crate::provider::Problem;
 use crate::snapshot::Snapshot;
 use crate::stream::hub::PodReport;
 use crate::translate::{CONTROLLER_NAME, Mode};
@@ -337,11 +337,17 @@ proptest! {
 
 #[test]
 fn object_of_which_a_part_is_served_keeps_the_conditions_of_this_part() {
+    let of = |problem: Problem| {
+        unreadable(&Load {
+            problems: vec![problem],
+            ..Load::default()
+        })
+    };
     let problem = Problem::of_object(name(0), 2, "why");
-    assert_eq!(unreadable(std::slice::from_ref(&problem)).len(), 1);
+    assert_eq!(of(problem.clone()).len(), 1);
     let served = Problem {
         is_served: true,
         ..problem
     };
-    assert!(unreadable(&[served]).is_empty());
+    assert!(of(served).is_empty());
 }

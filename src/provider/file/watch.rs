@@ -81,6 +81,7 @@ impl FileProvider {
                             position: None,
                             snapshot,
                             problems: vec![problem],
+                            waiting: Vec::new(),
                         },
                     );
                 }

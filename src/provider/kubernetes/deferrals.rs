@@ -203,6 +203,17 @@ impl Deferrals {
         }
     }
 
+    /// Returns the last versions of objects that are late. `snapshot` has the versions that wait.
+    pub(super) fn late_versions(
+        &self,
+        snapshot: &Snapshot,
+        moments: &Moments,
+    ) -> impl Iterator<Item = Object> {
+        let late = self.all.iter().filter(|(_, it)| it.is_late);
+        let late = late.filter(|(_, it)| !moments.is_past(it.wait.after));
+        late.filter_map(|(name, _)| snapshot.object(name))
+    }
+
     /// Problems of objects that are late. `snapshot` has the versions that wait.
     pub(super) fn problems(
         &self,

@@ -132,7 +132,8 @@ impl Moments {
             more => format!(" and of {more} more"),
         };
         Some(format!(
-            "policies may have been written before that the watch of {watches}{more} has not shown so far"
+            "policies may have been written before that the watch of {watches}{more} has not shown so far; check that this \
+             process may list and watch these, and that the API server responds"
         ))
     }
 

@@ -117,6 +117,7 @@ impl Collected {
                 position: None,
                 snapshot: Arc::new(self.snapshot),
                 problems: self.problems,
+                waiting: Vec::new(),
             },
             absent,
             served: self.served,

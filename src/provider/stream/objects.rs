@@ -44,6 +44,7 @@ impl GatewayObjects {
         Load {
             snapshot: Arc::new(self.snapshot.clone()),
             problems: self.problems(),
+            waiting: Vec::new(),
             position: self.position.clone(),
         }
     }

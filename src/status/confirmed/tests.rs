@@ -126,6 +126,7 @@ impl Confirmation {
                         Unreadable {
                             generation,
                             message,
+                            is_pending: generation % 2 == 0,
                         },
                     )
                 }));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::confirmation::START_HOLD;
-use crate::status::{ConditionStatus, ConditionType};
+use crate::status::{Condition, ConditionStatus, ConditionType, Reason};
 
 fn route(name: &str, generation: u64) -> Value {
     json!({
@@ -44,8 +44,24 @@ impl Scene {
     fn change(&mut self, name: &str, revision: u64) {
         self.inputs.put(true, &route(name, revision));
         self.inputs.apply(Step::Revision(0, revision));
+        self.publish(&[]);
+    }
+
+    /// Publishes the objects. The last versions of these wait for policies, and have done so for too long.
+    fn publish(&mut self, waiting: &[Value]) {
+        let waiting = waiting.iter().map(|object| {
+            let text = |name: &str| object[name].as_str().unwrap();
+            let kind = Kind::find(text("apiVersion"), text("kind")).unwrap();
+            kind.decode(object).unwrap()
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let problems = waiting.iter().map(|object| {
+            Problem::of_object(name_of(object), object.meta().generation, "it waits")
+        });
         let load = Load {
             snapshot: Arc::new(self.inputs.snapshot.clone()),
+            problems: problems.collect(),
+            waiting,
             ..Load::default()
         };
         let published = Arc::new(Published {
@@ -102,6 +118,18 @@ impl Scene {
         let accepted = accepted.unwrap();
         assert_eq!(accepted.status, ConditionStatus::True);
         &accepted.message
+    }
+
+    /// What is wrong with a route, by the names of its parents.
+    fn faults(&self, name: &str) -> Vec<(&str, &Condition)> {
+        let route = ObjectRef::gateway_api("HTTPRoute", "infra", name);
+        let parents = self.statuses.report.routes.get(&route).into_iter();
+        let parents = parents.flat_map(|parents| &**parents);
+        let faults = parents.flat_map(|parent| {
+            let faults = parent.conditions.iter().filter(|it| it.is_problem());
+            faults.map(move |it| (&*parent.parent_ref.name, it))
+        });
+        faults.collect()
     }
 
     fn is_held(&self, name: &str) -> bool {
@@ -171,4 +199,57 @@ fn new_leader_does_not_say_of_routes_that_are_served_that_they_are_not() {
     scene.wait();
     assert!(!scene.is_held("route"));
     assert_eq!(scene.message("route"), "");
+}
+
+fn waits(generation: i64) -> Condition {
+    Condition::fails(
+        ConditionType::Accepted,
+        Reason::PoliciesPending,
+        "it waits",
+        generation,
+    )
+}
+
+#[test]
+fn new_route_that_waits_for_policies_says_so_for_each_parent_of_this_controller() {
+    let mut scene = Scene::new();
+    scene.change("other", 1);
+    scene.confirm(1);
+    let mut new = route("new", 3);
+    new["spec"]["parentRefs"] = json!([{"name": "edge-0"}, {"name": "edge-1"}]);
+    let why = waits(3);
+    // The second Gateway waits, too.
+    for (is_ours, parents) in [(false, &["edge-0"][..]), (true, &["edge-0", "edge-1"][..])] {
+        let edge = Gateway {
+            is_ours,
+            has_parameters: false,
+            is_deleted: false,
+            note: 1,
+        };
+        let waiting = [gateway(1, &edge), new.clone()];
+        scene.publish(&waiting);
+        let expected: Vec<_> = parents.iter().map(|name| (*name, &why)).collect();
+        assert_eq!(scene.faults("new"), expected);
+        assert!(scene.faults("other").is_empty() && !scene.is_held("new"));
+        // Nothing is written again.
+        let report = scene.statuses.report.clone();
+        scene.publish(&waiting);
+        assert!(scene.statuses.report.objects_unlike(&report).is_empty());
+    }
+    scene.change("new", 4);
+    scene.confirm(4);
+    assert!(scene.faults("new").is_empty());
+    assert_eq!(scene.message("new"), "");
+}
+
+#[test]
+fn route_whose_change_waits_for_policies_is_not_said_to_be_invalid() {
+    let mut scene = Scene::new();
+    scene.change("route", 1);
+    scene.confirm(1);
+    scene.publish(&[route("route", 2)]);
+    assert_eq!(scene.faults("route"), [("edge-0", &waits(2))]);
+    scene.change("route", 2);
+    scene.confirm(2);
+    assert!(scene.faults("route").is_empty());
 }

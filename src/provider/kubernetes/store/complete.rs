@@ -55,6 +55,10 @@ impl Store {
             position: None,
             snapshot: Arc::new(snapshot),
             problems: self.problems.iter().cloned().chain(late).collect(),
+            waiting: self
+                .deferred
+                .late_versions(&self.snapshot, &self.moments)
+                .collect(),
         })
     }
 }

@@ -380,10 +380,12 @@ fn route_that_is_deleted_while_it_waits_is_never_published() {
 fn what_waits_for_long_is_a_problem_and_is_not_published() {
     let (mut store, routes) = (published(), index("HTTPRoute"));
     store.apply(routes, Change::Applied(route("a", "a.example")));
+    assert!(store.load().unwrap().waiting.is_empty());
     let late = store.next_release().unwrap();
     assert!(store.release(late) && !store.release(late));
     assert_eq!(store.next_release(), None);
     let load = store.load().unwrap();
+    assert!(matches!(&load.waiting[..], [Object::HttpRoute(_)]));
     let problem = load.problems[0].to_string();
     assert!(
         problem.starts_with("warning: HTTPRoute default/a: is new and not served yet"),
@@ -393,5 +395,6 @@ fn what_waits_for_long_is_a_problem_and_is_not_published() {
     assert!(!is_served(&store, "a"));
     answer(&mut store);
     assert!(store.release(late) && is_served(&store, "a"));
-    assert!(store.load().unwrap().problems.is_empty());
+    let load = store.load().unwrap();
+    assert!(load.problems.is_empty() && load.waiting.is_empty());
 }
