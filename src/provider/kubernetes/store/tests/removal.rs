@@ -5,11 +5,88 @@ use super::order::{
 };
 use super::time::version;
 use super::*;
+use crate::api::protects;
 use crate::provider::fixtures::{CLIENTS, Judge, PLAIN_TEXT, World, endpoints};
 
 /// What was written before a policy was deleted has arrived after this time.
 fn later(waits: u32) -> Instant {
     Instant::now() + Timing::default().removal_wait * waits
+}
+
+/// A store with a watch for each of two namespaces, which has published a configuration.
+struct Namespaced {
+    store: Store,
+    scopes: Vec<Scope>,
+}
+
+impl Namespaced {
+    fn new() -> Self {
+        let namespaces = BTreeSet::from(["default", "infra"].map(str::to_owned));
+        let scopes = Scope::all(&kinds(), None, &namespaces);
+        let store = Store::new(scopes.clone(), &kinds(), Referenced::default(), None);
+        let mut store = store.after(Moments::of(&scopes));
+        for number in 0..scopes.len() {
+            store.apply(number, Change::Listing);
+            store.apply(number, Change::Complete);
+        }
+        let mut namespaced = Self { store, scopes };
+        namespaced.answer(None);
+        assert!(namespaced.store.load().is_some());
+        namespaced.store.published();
+        namespaced
+    }
+
+    /// Returns the number of the watch of AccessPolicies in a namespace.
+    fn policies(&self, namespace: &str) -> usize {
+        let is_watch = |scope: &Scope| {
+            scope.kind.kind == "AccessPolicy" && scope.namespace.as_deref() == Some(namespace)
+        };
+        self.scopes.iter().position(is_watch).unwrap()
+    }
+
+    /// Says for all watches of policies that there were none at the moment that something waits for; but for one of them, what
+    /// the newest version was.
+    fn answer(&mut self, newest: Option<(usize, u64)>) {
+        let moment = self.store.take_moment().expect("something waits");
+        let numbered = self.scopes.iter().enumerate();
+        for (number, _) in numbered.filter(|(_, scope)| protects(scope.kind)) {
+            let of_scope = newest.filter(|(scope, _)| *scope == number);
+            let version = of_scope.map(|(_, version)| version);
+            let answer = Message::Newest(number, moment, version);
+            self.store.apply_message(answer);
+        }
+    }
+}
+
+/// The policy that takes its place, such as one of the Gateway in another namespace, arrives on another watch.
+#[test]
+fn deleted_policy_stays_until_the_watches_of_all_namespaces_have_shown_what_is_older() {
+    let mut namespaced = Namespaced::new();
+    let (own, other) = (namespaced.policies("default"), namespaced.policies("infra"));
+    namespaced.store.apply(own, policy("a", 5));
+    namespaced.store.apply(own, deleted("a"));
+    namespaced.store.release(later(1));
+    namespaced.answer(Some((other, 9)));
+    assert!(!namespaced.store.release(later(1)));
+    assert!(has_policy(&namespaced.store, "a"));
+    let target = target("Gateway", "edge");
+    let policy = json!({
+        "metadata": {"name": "b", "namespace": "infra"},
+        "spec": {"targetRefs": [target], "ipRules": {"deny": ["192.0.2.1"]}},
+    });
+    let kind = namespaced.scopes[other].kind;
+    let written = ParsedObject {
+        generation: 1,
+        key: Key::new("infra", "b"),
+        content: Content::Parsed(Ok(kind.decode(&policy).unwrap())),
+        version: Some(9),
+        observed: None,
+    };
+    namespaced.store.apply(other, Change::Applied(written));
+    assert!(namespaced.store.release(later(1)));
+    assert!(!has_policy(&namespaced.store, "a"));
+    let snapshot = namespaced.store.load().unwrap().snapshot;
+    assert!(snapshot.access_policies.get("infra", "b").is_some());
 }
 
 /// Returns the number of targets of the published policy `a` of a kind.
