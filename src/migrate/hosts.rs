@@ -1,16 +1,19 @@
 //! What all Ingresses of a host share in ingress-nginx: how its paths are understood, its certificate, and which Ingress
 //! owns a path.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::controller::Controller;
-use super::model::{Ingress, Name, PathKind, Source, Tls};
-use super::paths::{self, HostMode};
+use super::model::{Ingress, Name, PathKind, PathRule, Source, Tls};
+use super::order::{self, Key, Location, Place};
+use super::paths::HostMode;
 use super::read::is_hostname;
 use super::settings::Settings;
 use super::snippets;
+use super::spellings;
 use super::values::Values;
 
 /// A certificate.
@@ -32,7 +35,10 @@ pub(super) struct Host {
     /// Whether its TLS is passed through, by which Ingress.
     pub(super) passthrough: Option<Name>,
     /// Ingress of each path.
-    owners: BTreeMap<(String, PathKind), Name>,
+    owners: BTreeMap<Key, Name>,
+    locations: BTreeMap<Key, Location>,
+    /// Place of each path among the others.
+    places: BTreeMap<Key, Place>,
     /// The Ingress whose default backend gets the requests that no path is for.
     default: Option<Name>,
     /// Its other names, which have the same paths.
@@ -47,6 +53,8 @@ pub(super) struct Host {
     restricting: Vec<Name>,
     /// Whether an Ingress restricts who may send requests to its paths.
     pub(super) is_restricted: bool,
+    /// Whether an Ingress limits how many requests a client may send to its paths.
+    is_limited: bool,
 }
 
 /// All hosts.
@@ -94,6 +102,9 @@ impl Hosts {
         for ingress in &ingresses {
             hosts.set_default_certificates(ingress, settings);
         }
+        for host in hosts.hosts.values_mut() {
+            host.places = order::places(&host.locations, host.mode);
+        }
         hosts
     }
 
@@ -126,6 +137,8 @@ impl Hosts {
             has_tls: false,
             passthrough: None,
             owners: BTreeMap::new(),
+            locations: BTreeMap::new(),
+            places: BTreeMap::new(),
             default: None,
             aliases: Vec::new(),
             alias_of: (name != of_host).then(|| of_host.to_owned()),
@@ -133,6 +146,7 @@ impl Hosts {
             only_grpc: true,
             restricting: Vec::new(),
             is_restricted: false,
+            is_limited: false,
         });
         let is_default = match of_host.is_empty() {
             // nginx has this server without an Ingress too.
@@ -149,6 +163,7 @@ impl Hosts {
             }
         }
         host.is_restricted |= is_restricted(ingress, controller);
+        host.is_limited |= is_limited(ingress);
         host.mode = host.mode.max(mode(ingress, controller));
         host.only_grpc &= is_grpc(ingress);
         if values.flag("ssl-passthrough") == Some(true) && host.passthrough.is_none() {
@@ -158,9 +173,14 @@ impl Hosts {
             if rule.host == of_host {
                 for path in &rule.paths {
                     let key = (path.path.clone(), path.kind);
-                    host.owners
-                        .entry(key)
-                        .or_insert_with(|| ingress.name.clone());
+                    let location = Location {
+                        number: host.owners.len(),
+                        is_expression: is_expression(ingress, &path.path),
+                    };
+                    if let Entry::Vacant(owner) = host.owners.entry(key.clone()) {
+                        owner.insert(ingress.name.clone());
+                        host.locations.insert(key, location);
+                    }
                 }
             }
         }
@@ -245,13 +265,36 @@ impl Hosts {
         self.hosts.iter()
     }
 
-    /// Returns a match for paths of a host that are refused: where some paths are restricted and others may not be, another
-    /// spelling of a path must not reach these.
+    /// Returns a match for paths of a host that are refused: where some paths are restricted or limited and others may not be,
+    /// another spelling of a path must not reach these.
     pub(super) fn refused(&self, name: &str) -> Option<Value> {
         let host = self.hosts.get(name)?;
-        let is_guarded = host.ingresses.len() > 1 && host.is_restricted;
-        let paths = || host.owners.keys().map(|(path, _)| path.as_str());
-        is_guarded.then(|| paths::escaped(paths(), host.mode))
+        let is_protected = host.is_restricted || host.is_limited;
+        let is_guarded = is_protected && (host.ingresses.len() > 1 || self.is_covered(name));
+        if !is_guarded {
+            return None;
+        }
+        let paths = host.owners.keys().map(|(path, _)| path.as_str());
+        let lengths = host.places.values().filter_map(Place::length);
+        let longest = lengths.max().unwrap_or_default();
+        Some(spellings::refused(paths, host.mode, longest))
+    }
+
+    /// Reports whether requests to a host that none of its paths matches may match those of another host.
+    fn is_covered(&self, name: &str) -> bool {
+        let covers = |other: &String| match other.strip_prefix('*') {
+            Some(below) => other != name && name.ends_with(below),
+            None => other.is_empty() && !name.is_empty(),
+        };
+        self.hosts.keys().any(covers)
+    }
+
+    /// Returns the place of a path among those of a host.
+    pub(super) fn place(&self, host: &str, rule: &PathRule) -> Place {
+        let key = (rule.path.clone(), rule.kind);
+        let host = self.hosts.get(host);
+        let place = host.and_then(|host| host.places.get(&key)).cloned();
+        place.unwrap_or_else(|| Place::outside(&rule.path))
     }
 
     /// Returns the Ingress that owns a path.
@@ -347,6 +390,18 @@ fn is_restricted(ingress: &Ingress, controller: &Controller) -> bool {
         || snippets.any(|text| snippets::parse(text).may_restrict)
 }
 
+/// Reports whether an Ingress limits how many requests a client may send.
+fn is_limited(ingress: &Ingress) -> bool {
+    LIMITS.iter().any(|name| Values(ingress).has(name))
+}
+
+/// Reports whether an Ingress has regular expressions for a path. A target that equals the path is none in ingress-nginx.
+fn is_expression(ingress: &Ingress, path: &str) -> bool {
+    let values = Values(ingress);
+    let target = values.text("rewrite-target");
+    values.flag("use-regex") == Some(true) || target.is_some_and(|target| target != path)
+}
+
 /// Reports whether an Ingress asks for certificates of clients.
 pub(super) fn asks_for_certificates(values: Values<'_>) -> bool {
     values.has("auth-tls-secret") && values.text("auth-tls-verify-client") != Some("off")
@@ -362,15 +417,12 @@ fn restricts_host(ingress: &Ingress) -> bool {
 
 fn mode(ingress: &Ingress, controller: &Controller) -> HostMode {
     let values = Values(ingress);
-    let paths = || ingress.rules.iter().flat_map(|rule| &rule.paths);
-    let target = values.text("rewrite-target");
-    let is_rewritten = target.is_some_and(|target| paths().any(|it| it.path != target));
-    if values.flag("use-regex") == Some(true) || is_rewritten {
+    let mut paths = ingress.rules.iter().flat_map(|rule| &rule.paths);
+    let has_expressions = paths.any(|it| is_expression(ingress, &it.path));
+    if values.flag("use-regex") == Some(true) || has_expressions {
         return HostMode::Regex;
     }
-    let mut limits = LIMITS.iter();
-    let is_limited = limits.any(|name| values.has(name));
-    match is_limited || is_restricted(ingress, controller) {
+    match is_limited(ingress) || is_restricted(ingress, controller) {
         true => HostMode::Strict,
         false => HostMode::Plain,
     }

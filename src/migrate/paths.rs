@@ -1,16 +1,20 @@
 //! Paths of Ingresses as matches, with the meaning that they have in nginx.
 
-use std::collections::BTreeSet;
-
 use regex::Regex;
+use regex_syntax::ast::Ast;
+use regex_syntax::ast::parse::Parser;
 use serde_json::{Value, json};
 
-use super::model::{PathKind, PathRule};
+use super::model::PathKind;
 use crate::ir::Pattern;
 use crate::ir::canonical_path::named;
 
 /// Maximum length of the value of a match, of a pattern and of a replacement.
-const MAX_VALUE: usize = 1024;
+pub(super) const MAX_VALUE: usize = 1024;
+/// Maximum length of the text in a match for what a path could be for.
+const MAX_LITERAL: usize = 900;
+/// A group that makes a pattern longer, and matches nothing.
+const PADDING: &str = "(?:)";
 
 /// How the paths of a host are understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,9 +39,8 @@ pub(super) struct Unusable {
 ///
 /// # Errors
 /// When the path is no regular expression of RE2, or has characters that paths do not have.
-pub(super) fn matching(rule: &PathRule, mode: HostMode) -> Result<Value, Unusable> {
-    let path = rule.path.as_str();
-    if path == "/" && (mode == HostMode::Regex || rule.kind != PathKind::Exact) {
+pub(super) fn matching(path: &str, kind: PathKind, mode: HostMode) -> Result<Value, Unusable> {
+    if path == "/" && (mode == HostMode::Regex || kind != PathKind::Exact) {
         return Ok(of("PathPrefix", path));
     }
     // nginx compares paths without escapes.
@@ -48,10 +51,10 @@ pub(super) fn matching(rule: &PathRule, mode: HostMode) -> Result<Value, Unusabl
             let reason = format!("`{path}` is no normalized path");
             Err(unusable(path, reason))
         }
-        HostMode::Strict if rule.kind != PathKind::Exact => {
+        HostMode::Strict if kind != PathKind::Exact => {
             let escaped = regex::escape(&canonical);
             // The longest pattern is tried first. Of equal paths, that of type Prefix is more than any other in nginx.
-            let suffix = match rule.kind {
+            let suffix = match kind {
                 PathKind::Prefix if !path.ends_with('/') => "(/.*)?",
                 PathKind::Prefix => "(?:.*)",
                 PathKind::Exact | PathKind::ImplementationSpecific => "(.*)?",
@@ -59,7 +62,7 @@ pub(super) fn matching(rule: &PathRule, mode: HostMode) -> Result<Value, Unusabl
             Ok(of("RegularExpression", &format!("{escaped}{suffix}")))
         }
         HostMode::Plain | HostMode::Strict => {
-            let kind = match rule.kind {
+            let kind = match kind {
                 PathKind::Exact => "Exact",
                 PathKind::Prefix | PathKind::ImplementationSpecific => "PathPrefix",
             };
@@ -78,39 +81,31 @@ pub(super) fn matching(rule: &PathRule, mode: HostMode) -> Result<Value, Unusabl
     }
 }
 
-/// Returns a match for paths that spell a character in another way than the paths of a host: percent-encoded slashes, and
-/// other reserved characters that its paths have. nginx decodes these before it compares; canonical paths keep them. The
-/// match is tried before all other patterns.
-pub(super) fn escaped<'a>(paths: impl Iterator<Item = &'a str>, mode: HostMode) -> Value {
-    let (mut longest, mut escapes) = (0, BTreeSet::from([b'/']));
-    for path in paths {
-        longest = longest.max(path.len());
-        escapes.extend(reserved(path, mode));
-    }
-    let escapes = escapes.into_iter().map(|byte| format!("{byte:02X}"));
-    let escapes: Vec<String> = escapes.collect();
-    let mut pattern = format!(".*%(?:{}).*", escapes.join("|"));
-    // A byte that is escaped has three characters, and suffixes have less than 16.
-    while pattern.len() < (3 * longest + 16).min(MAX_VALUE - 4) {
-        pattern.push_str("(?:)");
-    }
-    of("RegularExpression", &pattern)
+/// Returns the length of the pattern that a path becomes; `None` if it becomes another match.
+pub(super) fn length(path: &str, kind: PathKind, mode: HostMode) -> Option<usize> {
+    let matched = matching(path, kind, mode).unwrap_or_else(|unusable| unusable.closed);
+    let is_pattern = matched["type"] == "RegularExpression";
+    let value = matched["value"].as_str().filter(|_| is_pattern);
+    value.map(str::len)
 }
 
-/// Returns the reserved characters of a path (RFC 3986, 2.2) that stand for themselves.
-fn reserved(path: &str, mode: HostMode) -> impl Iterator<Item = u8> {
-    let before = std::iter::once(b'/').chain(path.bytes());
-    let pairs = before.zip(path.bytes());
-    let own = pairs.filter(move |pair| match (mode, pair) {
-        (HostMode::Regex, (before, b'$' | b'(' | b')' | b'*' | b'+')) => *before == b'\\',
-        // `(?:` begins a group.
-        (HostMode::Regex, (b'?', _)) => false,
-        (_, (_, byte)) => b"!$&'()*+,;=:@".contains(byte),
-    });
-    own.map(|(_, byte)| byte)
+/// Makes a pattern at least so long, so that it is tried before shorter ones. Leaves other matches as they are.
+pub(super) fn padded(mut matched: Value, length: usize) -> Value {
+    let is_pattern = matched["type"] == "RegularExpression";
+    if let Some(value) = matched["value"].as_str().filter(|_| is_pattern) {
+        let count = padding(value.len(), length) / PADDING.len();
+        let padded = format!("{value}{}", PADDING.repeat(count));
+        matched["value"] = json!(padded);
+    }
+    matched
 }
 
-fn of(kind: &str, value: &str) -> Value {
+/// Returns how much longer [`padded`] makes a pattern.
+pub(super) fn padding(own: usize, length: usize) -> usize {
+    length.saturating_sub(own).next_multiple_of(PADDING.len())
+}
+
+pub(super) fn of(kind: &str, value: &str) -> Value {
     json!({"type": kind, "value": value})
 }
 
@@ -120,7 +115,7 @@ fn pattern(path: &str) -> Result<Value, Unusable> {
         let reason = format!("`{path}` has characters that paths of requests escape");
         return Err(unusable(path, reason));
     }
-    let source = format!("(?i){}.*", grouped(path));
+    let source = format!("(?i){}.*", found(path));
     match Pattern::new(&source) {
         Ok(_) => Ok(of("RegularExpression", &source)),
         Err(error) => {
@@ -130,45 +125,72 @@ fn pattern(path: &str) -> Result<Value, Unusable> {
     }
 }
 
-fn unusable(path: &str, reason: String) -> Unusable {
-    let literal: String = path
-        .chars()
-        .take_while(|c| c.is_ascii_alphanumeric() || "/-_".contains(*c))
-        .collect();
-    // The last character may be optional, as in `/files?`.
-    let literal = match literal.len() < path.len() {
-        true => literal.get(..literal.len().saturating_sub(1)),
-        false => Some(literal.as_str()),
-    };
-    let literal = literal.filter(|it| !it.is_empty()).unwrap_or("/");
-    // Empty groups make it as long as the path, so that it takes the place of the path in the order.
-    let length = path.len().saturating_sub(literal.len());
-    let padding = "(?:)".repeat(length / 4);
+/// Returns what becomes of a path that cannot be a match.
+pub(super) fn unusable(path: &str, reason: String) -> Unusable {
+    let literal = literal(path);
+    let literal = literal.get(..MAX_LITERAL).unwrap_or(literal);
     Unusable {
-        closed: of("RegularExpression", &format!("(?i){literal}{padding}.*")),
+        closed: of("RegularExpression", &format!("(?i){literal}.*")),
         reason,
     }
 }
 
-/// Groups alternatives of a pattern, to which something is appended.
-fn grouped(path: &str) -> String {
-    let (mut depth, mut escaped, mut in_class) = (0_i32, false, false);
-    for character in path.chars() {
-        if escaped {
-            escaped = false;
-            continue;
-        }
+/// Returns a text with which all paths begin that a pattern finds.
+pub(super) fn literal(path: &str) -> &str {
+    if may_have_alternatives(path) {
+        return "/";
+    }
+    let is_other = |c: char| !c.is_ascii_alphanumeric() && !"/-_".contains(c);
+    let (literal, rest) = path.split_at(path.find(is_other).unwrap_or(path.len()));
+    let literal = match rest.starts_with(['?', '*', '{']) {
+        // The last character may be absent, as in `/files?`.
+        true => literal.get(..literal.len().saturating_sub(1)),
+        false => Some(literal),
+    };
+    literal.filter(|it| !it.is_empty()).unwrap_or("/")
+}
+
+/// Reports whether a pattern may have alternatives outside of groups, whether RE2 has its syntax or not.
+fn may_have_alternatives(path: &str) -> bool {
+    let is_quoted = path.contains(['[', '\\']);
+    let mut depth = 0_i32;
+    path.chars().any(|character| {
         match character {
-            '\\' => escaped = true,
-            '[' => in_class = true,
-            ']' => in_class = false,
-            '(' if !in_class => depth += 1,
-            ')' if !in_class => depth -= 1,
-            '|' if !in_class && depth == 0 => return format!("(?:{path})"),
+            '(' => depth += 1,
+            ')' => depth -= 1,
             _ => {}
         }
+        character == '|' && (is_quoted || depth <= 0)
+    })
+}
+
+/// Returns the alternatives of a pattern outside of groups; the pattern itself if it has none.
+pub(super) fn alternatives(path: &str) -> Vec<&str> {
+    match &Parser::new().parse(path) {
+        Ok(Ast::Alternation(all)) => {
+            let spans = all.asts.iter().map(Ast::span);
+            let texts = spans.filter_map(|it| path.get(it.start.offset..it.end.offset));
+            texts.collect()
+        }
+        _ => vec![path],
     }
-    path.to_owned()
+}
+
+/// Returns a pattern to which something can be appended, for what nginx finds in a path: its `^` is for the first alternative
+/// only.
+fn found(path: &str) -> String {
+    let alternatives = alternatives(path);
+    if alternatives.len() == 1 {
+        return path.to_owned();
+    }
+    let anchored = alternatives.iter().enumerate().map(|(index, text)| {
+        let anywhere = if index == 0 { "" } else { ".*" };
+        match text.strip_prefix('^') {
+            Some(text) => text.to_owned(),
+            None => format!("{anywhere}{text}"),
+        }
+    });
+    format!("(?:{})", anchored.collect::<Vec<_>>().join("|"))
 }
 
 /// Reports whether a text is a path that matches of the Gateway API may have.
@@ -197,7 +219,11 @@ pub(super) struct Rewrite {
 /// When the target is no path, or the path no regular expression of RE2.
 pub(super) fn rewrite(path: &str, target: &str) -> Result<Rewrite, String> {
     let path = path.strip_prefix('^').unwrap_or(path);
-    let pattern = format!("(?i)^{}.*$", grouped(path));
+    let found = match alternatives(path).len() {
+        1 => path.to_owned(),
+        _ => format!(".*?(?:{path})"),
+    };
+    let pattern = format!("(?i)^{found}.*$");
     let compiled = Regex::new(&pattern).map_err(|_| {
         format!("`{path}` is no regular expression of RE2, so that the path cannot be rewritten")
     })?;
@@ -240,15 +266,6 @@ pub(super) fn rewrite(path: &str, target: &str) -> Result<Rewrite, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rule(path: &str, kind: PathKind) -> PathRule {
-        let backend = super::super::model::Backend::Resource(String::new());
-        PathRule {
-            path: path.to_owned(),
-            kind,
-            backend,
-        }
-    }
 
     #[test]
     fn paths_match_as_in_nginx() {
@@ -298,11 +315,17 @@ mod tests {
                 "/a|/b",
                 specific,
                 HostMode::Regex,
-                "RegularExpression (?i)(?:/a|/b).*",
+                "RegularExpression (?i)(?:/a|.*/b).*",
+            ),
+            (
+                "/a|^/b|[|]c",
+                specific,
+                HostMode::Regex,
+                "RegularExpression (?i)(?:/a|/b|.*[|]c).*",
             ),
             ("/", specific, HostMode::Regex, "PathPrefix /"),
         ] {
-            let found = matching(&rule(path, kind), mode).ok();
+            let found = matching(path, kind, mode).ok();
             let found = found.unwrap();
             let (kind, value) = (&found["type"], &found["value"]);
             let found = format!("{} {}", kind.as_str().unwrap(), value.as_str().unwrap());
@@ -311,34 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_of_characters_are_recognized() {
-        let long = format!("/{}", "é".repeat(50));
-        for (path, mode, expected) in [
-            ("/a.b/-_~", HostMode::Strict, "/"),
-            ("/@a:b/c+d", HostMode::Strict, "+/:@"),
-            ("/a(/|$)(.*)", HostMode::Strict, "$()*/"),
-            ("/a(?:/|$)(.*)", HostMode::Regex, "/"),
-            ("/@a/c\\+d", HostMode::Regex, "+/@"),
-        ] {
-            let found = escaped([path, long.as_str()].into_iter(), mode);
-            let pattern = found["value"].as_str().unwrap();
-            let suffix = regex::escape(&named(&long)).len() + 6;
-            assert!(pattern.len() > suffix, "{path}");
-            let pattern = Pattern::new(pattern).unwrap();
-            for byte in 0..=127_u8 {
-                let request = format!("/x%{byte:02X}y");
-                let is_refused = expected.as_bytes().contains(&byte);
-                assert_eq!(pattern.matches(&request), is_refused, "{path} {request}");
-            }
-        }
-    }
-
-    #[test]
     fn prefix_of_segments_is_longer_than_that_of_text() {
-        let length = |path: &str, kind: PathKind| {
-            let found = matching(&rule(path, kind), HostMode::Strict).ok();
-            found.unwrap()["value"].as_str().unwrap().len()
-        };
+        let length =
+            |path: &str, kind: PathKind| super::length(path, kind, HostMode::Strict).unwrap();
         let (prefix, specific) = (PathKind::Prefix, PathKind::ImplementationSpecific);
         assert!(length("/a", prefix) > length("/a", specific));
         assert!(length("/a/", prefix) > length("/a", prefix));
@@ -352,8 +350,10 @@ mod tests {
             ("/((?!admin).*)", "/x"),
             ("/files?(?=/)", "/FILE/"),
             ("/caf\u{e9}/(.*)", "/caf%C3%A9/x"),
+            ("/ab|/c(?=x)", "/y/cx"),
+            ("/ab[(]|/c(?=x)", "/y/cx"),
         ] {
-            let Err(unusable) = matching(&rule(path, specific), HostMode::Regex) else {
+            let Err(unusable) = matching(path, specific, HostMode::Regex) else {
                 panic!("{path} is usable");
             };
             let closed = Pattern::new(unusable.closed["value"].as_str().unwrap()).unwrap();
@@ -375,6 +375,7 @@ mod tests {
         assert_eq!(result("/api(/|$)(.*)", "/$2", "/api"), "/");
         assert_eq!(result("/app", "/", "/app/a/b"), "/");
         assert_eq!(result("/a/(.*)", "/$2", "/a/b"), "/");
+        assert_eq!(result("/a|/b/(.*)", "/$1", "/x/b/c"), "/c");
         for target in ["https://a.com/$1", "/a?b=$1", "/$host", "/$"] {
             assert!(rewrite("/(.*)", target).is_err(), "{target}");
         }

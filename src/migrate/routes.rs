@@ -10,6 +10,7 @@ use super::grpc;
 use super::hosts::Host;
 use super::listeners::{Listeners, TlsParent};
 use super::model::{Backend, Ingress, Name, PathKind, PathRule};
+use super::order::Place;
 use super::output::File;
 use super::owned::{paths, report_aliases};
 use super::paths::HostMode;
@@ -37,6 +38,8 @@ pub(super) struct Routes<'c> {
 struct Group {
     hosts: Vec<String>,
     paths: Vec<PathRule>,
+    /// The place of each path among those of the host.
+    places: Vec<Place>,
     mode: HostMode,
     /// A match for paths that are refused.
     refused: Option<Value>,
@@ -132,11 +135,15 @@ impl<'c> Routes<'c> {
                 continue;
             }
             let (mode, parents) = (host.mode, self.parents(work, ingress, &name));
-            let refused = work.hosts.refused(&name);
+            let known = work.hosts;
+            let places = paths.iter().map(|path| known.place(&name, path));
+            let places: Vec<Place> = places.collect();
+            let refused = known.refused(&name);
             let of_host = work.hosts.canonical(&name);
             let canaries = self.canaries.of_paths(of_host, &paths);
             let fits = |group: &&mut Group| {
                 group.paths == paths
+                    && group.places == places
                     && group.mode == mode
                     && group.refused == refused
                     && group.canaries == canaries
@@ -147,6 +154,7 @@ impl<'c> Routes<'c> {
                 None => groups.push(Group {
                     hosts: vec![name],
                     paths,
+                    places,
                     mode,
                     refused,
                     canaries,

@@ -9,6 +9,7 @@ use super::model::{Backend, Ingress, Name, PathKind, PathRule, Port};
 use super::output::File;
 use super::paths::{self, HostMode, Rewrite};
 use super::report::Outcome::{ChangedMeaning, Converted, NotPossible};
+use super::spellings;
 use super::values::Values;
 use super::work::Work;
 
@@ -107,7 +108,8 @@ impl RuleBuilder<'_, '_, '_> {
                 }
             }
         }
-        let matched = match paths::matching(path, mode) {
+        let located = self.work.hosts.place(host, path);
+        let matched = match located.matching(path.kind, mode) {
             Ok(matched) => matched,
             Err(paths::Unusable { closed, reason }) => {
                 let text = format!(
@@ -277,7 +279,14 @@ impl RuleBuilder<'_, '_, '_> {
 
     /// Returns a rule for paths that are spelled to evade a restriction of another path.
     fn malformed(&mut self, matched: &Value) -> Rule {
-        let text = "the host has restricted paths and others: paths with percent-encoded slashes, or other reserved characters of the paths of the host, get 400, since nginx decodes paths before it compares them";
+        let text = match spellings::is_any(matched) {
+            true => {
+                "the host has restricted paths and others: paths with percent-encoded characters, such as `%40` or `%C3%A9`, get 400, since nginx decodes paths before it compares them, and regular expressions of the host tell such characters apart"
+            }
+            false => {
+                "the host has restricted paths and others: paths with percent-encoded slashes, or other reserved characters of the paths of the host, get 400, since nginx decodes paths before it compares them"
+            }
+        };
         self.work.say(self.ingress, "paths", ChangedMeaning, text);
         self.respond(matched, "malformed", 400, "Bad request.")
     }

@@ -142,10 +142,7 @@ fn a_guarded_host_refuses_spellings_beside_one_that_is_not() {
         let hosts = object["spec"]["hostnames"].as_array();
         let is_of_host = hosts.is_some_and(|hosts| hosts.contains(&json!("a.example.com")));
         let value = &object["spec"]["rules"][0]["matches"][0]["path"]["value"];
-        is_of_host
-            && value
-                .as_str()
-                .is_some_and(|value| value.contains("%(?:2F)"))
+        is_of_host && value.as_str().is_some_and(|value| value.contains("|2F)"))
     });
     assert_eq!(refusing.count(), 2);
     assert_eq!(migration.report.faults, Vec::<String>::new());
@@ -172,14 +169,39 @@ fn a_canary_is_for_the_host_that_it_names() {
 fn limits_hold_for_all_that_begins_with_a_path() {
     let login = path("/wp-login", "ImplementationSpecific");
     let open = named("open", "{}", ROOT);
-    for (annotations, expected) in [
-        (annotation("limit-rpm", "5"), "/wp\\-login(.*)?"),
-        ("{}".to_owned(), "/wp-login"),
+    for (annotations, expected, is_guarded) in [
+        (annotation("limit-rpm", "5"), "/wp\\-login(.*)?", true),
+        ("{}".to_owned(), "/wp-login", false),
     ] {
         let limited = named("limited", &annotations, &login);
         let text = [open.clone(), limited].join("---\n");
         let migration = migrated(&text, &settings());
-        assert_eq!(paths(&migration, "limited"), [expected], "{annotations}");
+        let mut found = paths(&migration, "limited");
+        assert_eq!(found.pop().unwrap(), expected, "{annotations}");
+        // Other spellings of the path are refused before it.
+        let is_refusing = |path: &String| path.contains("%(?:2F)");
+        assert_eq!(found.iter().any(is_refusing), is_guarded, "{annotations}");
+        assert_eq!(found.len(), usize::from(is_guarded), "{annotations}");
+    }
+}
+
+/// Requests that no path of a host matches may match a path of a wildcard.
+#[test]
+fn a_restricted_host_below_a_wildcard_refuses_spellings() {
+    let range = annotation(RANGE.0, RANGE.1);
+    let restricted = named("restricted", &range, &path("/admin", "Prefix"));
+    for (host, expected) in [
+        ("\"*.example.com\"", true),
+        ("\"*.example.org\"", false),
+        ("b.example.com", false),
+    ] {
+        let other = named("other", "{}", ROOT).replace("a.example.com", host);
+        let text = [restricted.clone(), other].join("---\n");
+        let migration = migrated(&text, &settings());
+        let found = paths(&migration, "restricted");
+        let is_refusing = |path: &String| path.contains("%(?:2F)");
+        assert_eq!(found.iter().any(is_refusing), expected, "{host}");
+        assert_eq!(migration.report.faults, Vec::<String>::new(), "{host}");
     }
 }
 

@@ -18,6 +18,7 @@ mod guide;
 mod harness;
 mod hostile;
 mod hosts;
+mod order;
 #[path = "../proxy/origin.rs"]
 mod origin;
 mod requests;

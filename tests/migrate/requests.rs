@@ -10,7 +10,7 @@ use crate::scene::Scene;
 use crate::{migrated, settings};
 
 /// An Ingress of the namespace `default` for `a.example.com`, with these annotations and paths of Service `origin`.
-fn ingress(name: &str, annotations: &str, paths: &[(&str, &str)], tls: bool) -> String {
+pub(crate) fn ingress(name: &str, annotations: &str, paths: &[(&str, &str)], tls: bool) -> String {
     let paths: Vec<String> = paths
         .iter()
         .map(|(path, kind)| {
@@ -30,12 +30,12 @@ fn ingress(name: &str, annotations: &str, paths: &[(&str, &str)], tls: bool) -> 
     )
 }
 
-fn set(name: &str, value: &str) -> String {
+pub(crate) fn set(name: &str, value: &str) -> String {
     format!("nginx.ingress.kubernetes.io/{name}: '{value}'")
 }
 
 /// Serves what these Ingresses become.
-async fn serve(ingresses: &[String]) -> (Scene, Origin) {
+pub(crate) async fn serve(ingresses: &[String]) -> (Scene, Origin) {
     let origin = Origin::echo("origin").await;
     (serve_to(&origin, ingresses), origin)
 }
@@ -58,7 +58,7 @@ fn serve_to(origin: &Origin, ingresses: &[String]) -> Scene {
     Scene::prepared(write, |_| {})
 }
 
-async fn path(client: &mut Client, path: &str) -> String {
+pub(crate) async fn path(client: &mut Client, path: &str) -> String {
     let answer = client.get("a.example.com", path).await;
     match answer.status {
         200 => answer.received()["path"]
