@@ -7,7 +7,7 @@ use memchr::memchr;
 use crate::ir::canonical_path::CanonicalPath;
 use crate::ir::cors::is_preflight;
 use crate::ir::grpc;
-use crate::ir::header_list::elements;
+use crate::ir::header_list::{elements, has_hosts, hosts};
 use crate::ir::route::{Conditions, HeaderMatch, Match, QueryMatch, ValueMatch};
 
 /// The parts of a request that conditions look at.
@@ -49,9 +49,11 @@ pub(super) fn is_plain(condition: &Match) -> bool {
     condition.others.is_empty()
 }
 
-/// Reports whether a request meets all conditions of a match.
+/// Reports whether a request meets all conditions of a match. Without one on the path, that may be `*`, which no rule with a
+/// prefix matches, but a rule with a pattern may.
 pub(super) fn fits(condition: &Match, request: &RequestView<'_>) -> bool {
-    condition.path.matches(request.path) && mismatch(condition, request).is_none()
+    let path = &condition.path;
+    (path.is_any() || path.matches(request.path)) && mismatch(condition, request).is_none()
 }
 
 /// Returns the first condition, other than the path, that the request does not meet.
@@ -102,9 +104,14 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
     };
     let second = others.next();
     match (&condition.value, second) {
+        (ValueMatch::Exact(exact), None) if exact.as_bytes() == first.as_bytes() => true,
+        (value, _) if has_hosts(&condition.name) => {
+            let lines = std::iter::once(first).chain(second).chain(others);
+            hosts_fit(value, lines.map(HeaderValue::as_bytes))
+        }
         (ValueMatch::Exact(exact), None) => {
             let (exact, first) = (exact.as_bytes(), first.as_bytes());
-            exact == first || is_list(exact, first) && is_same_list(exact, [first])
+            is_list(exact, first) && is_same_list(exact, [first])
         }
         (ValueMatch::Exact(exact), Some(_)) => {
             is_same_list(exact.as_bytes(), values.iter().map(HeaderValue::as_bytes))
@@ -115,6 +122,19 @@ fn header_fits(condition: &HeaderMatch, request: &RequestView<'_>) -> bool {
         (ValueMatch::Regex(pattern), Some(_)) => {
             let parts: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
             str::from_utf8(&parts.join(&b',')).is_ok_and(|value| pattern.matches(value))
+        }
+    }
+}
+
+/// Reports whether the lines of a header with hosts meet a condition, however these are written.
+fn hosts_fit<'a>(condition: &ValueMatch, lines: impl Iterator<Item = &'a [u8]>) -> bool {
+    match condition {
+        ValueMatch::Exact(exact) => hosts(std::iter::once(exact.as_bytes())).eq(hosts(lines)),
+        ValueMatch::Regex(pattern) => {
+            let mut text: Vec<u8> = hosts(lines).collect();
+            // The comma after the last one.
+            text.pop();
+            str::from_utf8(&text).is_ok_and(|value| pattern.matches(value))
         }
     }
 }
@@ -186,6 +206,7 @@ fn digit(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
     use crate::ir::Pattern;
+    use crate::ir::route::PathMatch;
 
     fn headers(values: &[&[u8]]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -259,6 +280,58 @@ mod tests {
         assert!(fits(regex("a,b"), &[b"a", b"b"]));
         assert!(!fits(regex("a"), &[b"a", b"b"]));
         assert!(!fits(regex(".*"), &[b"a\xff"]));
+    }
+
+    #[test]
+    fn every_spelling_of_a_host_meets_a_condition_on_it() {
+        for name in ["host", "x-forwarded-host"] {
+            let name = HeaderName::from_static(name);
+            let fits = |value: ValueMatch, host: &'static str| {
+                let (sent, empty) = (HeaderValue::from_static(host), HeaderMap::new());
+                let condition = HeaderMatch {
+                    name: name.clone(),
+                    value,
+                };
+                let headers = HeaderMap::from_iter([(name.clone(), sent.clone())]);
+                let is_met = header_fits(&condition, &view(&headers, &[]));
+                let added = [(name.clone(), sent)];
+                assert_eq!(header_fits(&condition, &view(&empty, &added)), is_met);
+                is_met
+            };
+            for host in [
+                "a.com",
+                "A.com",
+                "a.com:80",
+                "a.com:8080",
+                "a.com.",
+                "A.COM.:443",
+            ] {
+                assert!(fits(exact("a.com"), host), "{host}");
+                assert!(fits(exact("A.com:8080"), host), "{host}");
+                assert!(fits(regex("a[.]com"), host), "{host}");
+            }
+            assert!(!fits(exact("a.com"), "b.a.com"));
+            assert!(!fits(regex("a[.]com"), "a.com.b"));
+        }
+        let headers = headers(&[b"A"]);
+        let name = HeaderName::from_static("x-a");
+        let condition = HeaderMatch {
+            name,
+            value: exact("a"),
+        };
+        assert!(!header_fits(&condition, &view(&headers, &[])));
+    }
+
+    #[test]
+    fn conditions_without_a_path_decide_about_requests_for_the_server() {
+        let headers = headers(&[b"a"]);
+        let request = RequestView {
+            path: CanonicalPath::new("*").unwrap(),
+            ..view(&headers, &[])
+        };
+        let on = |path: &str| Match::from(PathMatch::Prefix(path.into()));
+        assert!(!fits(&on("/admin"), &request));
+        assert!(fits(&on(""), &request));
     }
 
     #[test]

@@ -141,6 +141,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    const HEADERS: u8 = 1;
     const PING: u8 = 6;
     const GO_AWAY: u8 = 7;
 
@@ -159,6 +160,19 @@ impl Frames {
         let (kind, settings) = frames.next().await.expect("a frame");
         assert_eq!(kind, 4, "SETTINGS");
         Self { settings, ..frames }
+    }
+
+    /// Sends `GET /` for `a.com` on the first stream, and returns the first byte of the head of its response: the index of its
+    /// status in the static table of HPACK.
+    pub(crate) async fn get(&mut self) -> u8 {
+        let request = b"\0\0\x0a\x01\x05\0\0\0\x01\x82\x86\x84\x41\x05a.com";
+        write_text(&mut self.stream, request).await;
+        loop {
+            let (kind, payload) = self.next().await.expect("a response");
+            if kind == Self::HEADERS {
+                return payload[0];
+            }
+        }
     }
 
     /// Type and payload of the next frame; `None` at EOF.

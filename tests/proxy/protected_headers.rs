@@ -204,6 +204,35 @@ async fn headers_about_identity_decide_nothing() {
     }
 }
 
+/// Letters, ports and the dot of an absolute name make no other host, neither for conditions nor for keys of limits.
+#[tokio::test]
+async fn headers_with_a_host_decide_in_one_spelling() {
+    let origin = Origin::hello();
+    let intern = json!({"headers": [{"name": "Host", "value": "intern.example.com"}]});
+    let rules = json!([{"name": "intern", "action": "Deny", "match": intern}]);
+    let policy = json!({"authorization": {"default": "Allow", "rules": rules}});
+    let mut rule = per_hour("host", 3);
+    rule["key"] = json!([{"type": "Header", "name": "Host"}]);
+    let objects = Objects::http().service("origin", &[origin.address]);
+    let objects = objects.route("route", &[to("origin")]);
+    let objects = objects.with(access("a", &gateway(), &policy));
+    let objects = objects.with(limits("l", &of_route(), &json!([rule]), None));
+    let scene = Scene::start(&objects);
+    let mut client = Client::connect(scene.at(80));
+    for (host, expected) in [
+        ("intern.example.com", 403),
+        ("INTERN.example.com", 403),
+        ("intern.example.com.:8080", 403),
+        ("a.com", 200),
+        ("A.com", 200),
+        ("a.com.", 200),
+        ("a.com:80", 429),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(client.round_trip(request).status, expected, "{host}");
+    }
+}
+
 /// No other spelling of a header takes a request past the policy on the rule that the header selects.
 #[tokio::test]
 async fn headers_that_select_rules_with_policies_have_one_spelling() {

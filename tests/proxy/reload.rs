@@ -10,6 +10,7 @@ use crate::client::{Client, connect, get, read_all, refuses};
 use crate::harness::ports::closed_address;
 use crate::harness::tls::{self, Certificate};
 use crate::harness::yaml;
+use crate::lifecycle::Frames;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, publish, route, secret, to, write};
 
@@ -312,6 +313,30 @@ async fn protocol_change_closes_connections() {
     scene.replace(&objects(http("listener", 80, ""))).await;
     secure.ended().await;
     assert_eq!(other.get("a.com", "/").await.name(), "one");
+}
+
+/// A client of a port that has become one of TLS has proven nothing, also if it does not heed that its connection ends.
+#[tokio::test]
+async fn no_request_in_plain_text_is_served_once_a_port_has_tls() {
+    // Indices of HPACK.
+    const OK: u8 = 0x80 | 8;
+    const NOT_FOUND: u8 = 0x80 | 13;
+    let one = Origin::echo("one").await;
+    let objects = |listener: String| {
+        Objects::gateway(&[listener])
+            .with(secret("certificate", &Certificate::new(&["a.com"])))
+            .service("one", &[one.address])
+            .route("route", &[to("one")])
+    };
+    let mut scene = Scene::start(&objects(http("listener", 80, "")));
+    let mut before = Frames::open(scene.at(80)).await;
+    assert_eq!(before.get().await, OK);
+    let mut late = Frames::open(scene.at(80)).await;
+    scene
+        .replace(&objects(https("listener", 80, "", &["certificate"])))
+        .await;
+    assert_eq!(late.get().await, NOT_FOUND);
+    assert_eq!(one.requests(), 1);
 }
 
 #[tokio::test]

@@ -47,12 +47,14 @@ impl PortState {
         self.closed.get()
     }
 
-    /// Returns the port in `table`. The addresses of a Gateway can change under its connections.
+    /// Returns the port in `table`, if it has the same protocol. The addresses of a Gateway can change under its connections.
+    /// What a connection has not shown at its beginning, such as a certificate, cannot be asked for later.
     #[inline]
     pub(crate) fn configured<'a>(&self, table: &'a Table) -> Option<&'a Arc<Port>> {
         let last = table.ports().get(self.index.get());
         last.filter(|port| port.bind() == self.bind.get())
             .or_else(|| self.find(table))
+            .filter(|port| port.protocol() == self.protocol)
     }
 
     /// Reports whether policies say something about its connections.
@@ -136,8 +138,7 @@ impl Ports {
     /// Closes ports that were removed from the configuration.
     pub(in crate::proxy) fn close_unconfigured(&self, table: &Table) {
         self.0.borrow_mut().retain(|_, port| {
-            let configured = port.configured(table);
-            let is_configured = configured.is_some_and(|it| it.protocol() == port.protocol);
+            let is_configured = port.configured(table).is_some();
             port.closed.set(!is_configured);
             is_configured
         });

@@ -127,12 +127,18 @@ pub(in crate::table) fn write(
     has_all
 }
 
-/// Writes the value of a header. Several lines are one value, and it is the list that counts, as for conditions. Returns whether
-/// there is any.
+/// Writes the value of a header. Several lines are one value, and it is the list or the hosts that count, as for conditions.
+/// Returns whether there is any.
 fn write_header(hasher: &mut impl Hasher, headers: &HeaderMap, name: &HeaderName) -> bool {
     let lines = || headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    let elements = || header_list::elements(lines());
     let is_present = lines().next().is_some();
+    if header_list::has_hosts(name) {
+        let hosts = || header_list::hosts(lines());
+        hasher.write_usize(hosts().count().max(usize::from(is_present)));
+        hosts().for_each(|byte| hasher.write_u8(byte));
+        return is_present;
+    }
+    let elements = || header_list::elements(lines());
     // With the length of each element and of what separates it from the next one. A header without elements differs from an absent one.
     let length: usize = elements().map(|element| element.len() + 1).sum();
     hasher.write_usize(length.max(usize::from(is_present)));

@@ -234,6 +234,7 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
         ..limit(1, 1)
     };
     let header = part(KeyPart::Header(http::HeaderName::from_static("x-user")));
+    let host = part(KeyPart::Header(http::header::HOST));
     let cookie = part(KeyPart::Cookie("user".into()));
     let hostname = part(KeyPart::Hostname);
     let admits = |policies: &CountedLimits, host: &str, name: &'static str, value: &'static str| {
@@ -254,6 +255,10 @@ fn keys_are_made_of_headers_cookies_and_hosts() {
     assert!(!admits(&policies, "b", "x-user", "one"));
     assert!(admits(&policies, "a", "x-other", ""), "without the header");
     assert!(!admits(&policies, "a", "x-other", ""));
+    let policies = self::policies(&[host]);
+    assert!(admits(&policies, "a", "host", "a.com"));
+    assert!(!admits(&policies, "a", "host", "A.com.:80"));
+    assert!(admits(&policies, "a", "host", "b.com"));
     let policies = self::policies(&[cookie]);
     assert!(admits(&policies, "a", "cookie", "a=b; user=1"));
     assert!(admits(&policies, "a", "cookie", "user=2;user=1"));
