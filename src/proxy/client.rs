@@ -10,7 +10,7 @@ pub(super) mod host;
 pub(super) mod injection;
 mod lifetime;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -56,8 +56,10 @@ pub(crate) struct Client {
     pub(crate) peer_text: Box<str>,
     /// Values of the forwarding headers.
     pub(crate) forwarding: Forwarding,
-    /// Server name of the TLS handshake; `None` for plain text.
-    pub(crate) tls: Option<Sni>,
+    /// What counts of the TLS handshake; `None` for plain text.
+    pub(crate) tls: Option<Handshake>,
+    /// Whether a listener asks for a certificate that the handshake did not ask for, so that the connection has to end.
+    is_outdated: Cell<bool>,
     /// What happens to headers with underscores.
     pub(crate) underscores: Underscores,
     /// How long it may be used, if that is limited. Boxed, since few connections have it.
@@ -72,13 +74,20 @@ pub(crate) struct Client {
     unfinished: RefCell<Option<Held>>,
 }
 
-/// TLS server name in lower case.
-pub(crate) struct Sni(Option<Box<str>>);
+/// What a TLS handshake has shown of a client.
+pub(crate) struct Handshake {
+    /// Server name in lower case.
+    sni: Option<Box<str>>,
+    /// Whether its certificate was valid.
+    is_verified: bool,
+}
 
 /// What the TLS handshake reveals about a client.
 pub(crate) struct TlsClient {
     /// Server name in lower case.
     pub(crate) sni: Option<Box<str>>,
+    /// Whether its certificate is valid.
+    pub(crate) is_verified: bool,
     /// Description of its certificate, if that is valid.
     pub(crate) certificate: Option<Box<HeaderValue>>,
 }
@@ -95,7 +104,11 @@ impl Client {
         let address = peer.ip().to_canonical();
         let proto = HeaderValue::from_static(if tls.is_some() { "https" } else { "http" });
         let (tls, certificate) = match tls {
-            Some(TlsClient { sni, certificate }) => (Some(Sni(sni)), certificate),
+            Some(TlsClient {
+                sni,
+                is_verified,
+                certificate,
+            }) => (Some(Handshake { sni, is_verified }), certificate),
             None => (None, None),
         };
         let table = worker.table.load();
@@ -126,6 +139,7 @@ impl Client {
             peer_text: peer.to_string().into(),
             forwarding,
             tls,
+            is_outdated: Cell::default(),
             host: RefCell::default(),
             injection: Rc::default(),
         })
@@ -187,19 +201,30 @@ impl Client {
         }
     }
 
-    /// Returns the listener that serves `host` on this connection, or an error.
+    /// Returns the listener that serves `host` on this connection, or an error. One that has come to ask for certificates serves
+    /// none that has begun without a valid one: the client has to connect again.
     pub(crate) fn listener<'a>(
         &self,
         port: &'a Port,
         host: &Host,
     ) -> Result<&'a Arc<Listener>, Error> {
-        let tls = self.tls.as_ref().map(|Sni(name)| name.as_deref());
-        listener_for(port, host.as_str(), tls)
+        let name = self.tls.as_ref().map(|tls| tls.sni.as_deref());
+        let listener = listener_for(port, host.as_str(), name)?;
+        let is_verified = self.tls.as_ref().is_some_and(|tls| tls.is_verified);
+        let server = listener.server.as_ref();
+        if !is_verified && server.is_some_and(|server| server.needs_certificates()) {
+            self.is_outdated.set(true);
+            return Err(Error::Misdirected);
+        }
+        Ok(listener)
     }
 
     /// Reports whether the connection must end after its current requests.
     pub(crate) fn is_draining(&self) -> bool {
-        self.worker.draining.get() || self.port.is_closed() || self.is_spent()
+        self.worker.draining.get()
+            || self.port.is_closed()
+            || self.is_outdated.get()
+            || self.is_spent()
     }
 
     /// Counts what is allocated for a head that is not complete, 0 if there is none. Returns false if the heads and handshakes

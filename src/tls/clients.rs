@@ -54,6 +54,11 @@ impl ClientVerifier {
         })
     }
 
+    /// Reports whether no client is served without a valid certificate.
+    pub(super) fn is_strict(&self) -> bool {
+        self.mode == ClientValidationMode::AllowValidOnly
+    }
+
     /// Returns the verifier that rustls calls during a handshake.
     pub(super) fn handshake_verifier(&self) -> Arc<dyn ClientCertVerifier> {
         let strict = self.strict.clone();
@@ -74,7 +79,7 @@ impl ClientVerifier {
         connection: &'c ServerConnection,
         now: UnixTime,
     ) -> Result<Option<&'c CertificateDer<'static>>, Error> {
-        let is_strict = self.mode == ClientValidationMode::AllowValidOnly;
+        let is_strict = self.is_strict();
         let chain = connection.peer_certificates().unwrap_or_default();
         let Some((leaf, intermediates)) = chain.split_first() else {
             return if is_strict {

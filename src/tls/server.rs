@@ -27,6 +27,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// Reports whether no client is served without a valid certificate.
+    #[inline]
+    pub fn needs_certificates(&self) -> bool {
+        let clients = self.clients.as_ref();
+        clients.is_some_and(|clients| clients.is_strict())
+    }
+
     /// Returns the valid certificate of a client whose handshake is complete, if it has one.
     ///
     /// # Errors

@@ -277,6 +277,39 @@ async fn removed_authority_keeps_connections_and_prevents_resumption() {
 }
 
 #[tokio::test]
+async fn connections_without_a_valid_certificate_end_once_a_listener_asks_for_one() {
+    let echo = Origin::echo("echo").await;
+    let authority = Authority::new();
+    let with = |default: &Value| {
+        let objects = objects(&echo, &json!({"default": default}));
+        objects.with(ca("ca", &[&authority]))
+    };
+    let fallback = validation(&["ca"], "AllowInsecureFallback");
+    for protocol in ["http/1.1", "h2"] {
+        let none = presenting(None, &TLS13, protocol);
+        let valid = presenting(Some(&issue(&authority)), &TLS13, protocol);
+        for (before, config, expected) in [
+            (&json!({}), &none, 421),
+            (&json!({}), &valid, 421),
+            (&fallback, &none, 421),
+            (&fallback, &valid, 200),
+        ] {
+            let mut scene = Scene::start(&with(before));
+            let mut client = Client::tls(scene.at(443), HOST, config).await;
+            assert_eq!(client.get(HOST, "/").await.status, 200);
+            scene
+                .replace(&with(&validation(&["ca"], "AllowValidOnly")))
+                .await;
+            let status = client.get(HOST, "/").await.status;
+            assert_eq!(status, expected, "{protocol} {before}");
+            if expected == 421 {
+                client.ended().await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn keeps_client_certificate_headers_of_trusted_proxies() {
     let echo = Origin::echo("echo").await;
     let authority = Authority::new();

@@ -229,8 +229,12 @@ async fn handshake(
         return Ok(Greeted::Forwarded(forwarded));
     }
     let certificate = verified.and_then(client_certificate::describe);
-    let certificate = certificate.map(Box::new);
-    Ok(Greeted::Http(stream, TlsClient { sni, certificate }))
+    let client = TlsClient {
+        sni,
+        is_verified: verified.is_some(),
+        certificate: certificate.map(Box::new),
+    };
+    Ok(Greeted::Http(stream, client))
 }
 
 /// Reads a ClientHello that may be forwarded, of which `received` was read and counted already. Returns all that was read, and its
