@@ -58,7 +58,7 @@ pub(crate) struct Client {
     pub(crate) forwarding: Forwarding,
     /// What counts of the TLS handshake; `None` for plain text.
     pub(crate) tls: Option<Handshake>,
-    /// Whether a listener asks for a certificate that the handshake did not ask for, so that the connection has to end.
+    /// Whether its listener has changed so that it has to end.
     is_outdated: Cell<bool>,
     /// What happens to headers with underscores.
     pub(crate) underscores: Underscores,
@@ -202,7 +202,8 @@ impl Client {
     }
 
     /// Returns the listener that serves `host` on this connection, or an error. One that has come to ask for certificates serves
-    /// none that has begun without a valid one: the client has to connect again.
+    /// none that has begun without a valid one, and one that has come to forward TLS serves no requests: the client has to
+    /// connect again.
     pub(crate) fn listener<'a>(
         &self,
         port: &'a Port,
@@ -212,7 +213,9 @@ impl Client {
         let listener = listener_for(port, host.as_str(), name)?;
         let is_verified = self.tls.as_ref().is_some_and(|tls| tls.is_verified);
         let server = listener.server.as_ref();
-        if !is_verified && server.is_some_and(|server| server.needs_certificates()) {
+        let lacks_certificate =
+            !is_verified && server.is_some_and(|server| server.needs_certificates());
+        if lacks_certificate || !listener.is_http() {
             self.is_outdated.set(true);
             return Err(Error::Misdirected);
         }

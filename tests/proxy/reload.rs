@@ -13,6 +13,7 @@ use crate::harness::yaml;
 use crate::lifecycle::Frames;
 use crate::origin::Origin;
 use crate::scene::{Objects, Scene, http, https, prefix, publish, route, secret, to, write};
+use crate::tls_route::{passthrough, tls_route};
 
 #[tokio::test]
 async fn edit_is_in_service_when_its_outcome_is_published() {
@@ -336,6 +337,29 @@ async fn no_request_in_plain_text_is_served_once_a_port_has_tls() {
         .replace(&objects(https("listener", 80, "", &["certificate"])))
         .await;
     assert_eq!(late.get().await, NOT_FOUND);
+    assert_eq!(one.requests(), 1);
+}
+
+/// The backends of such a listener would get in plain text what clients have sent in TLS.
+#[tokio::test]
+async fn listener_that_has_come_to_forward_tls_serves_no_requests() {
+    let one = Origin::echo("one").await;
+    let objects = |listener: String| {
+        Objects::gateway(&[listener])
+            .with(secret("certificate", &Certificate::new(&["a.com"])))
+            .service("one", &[one.address])
+    };
+    let before = objects(https("listener", 443, "a.com", &["certificate"]));
+    let mut scene = Scene::start(&before.route("web", &[to("one")]));
+    let config = tls::client(&["http/1.1"]);
+    let mut client = Client::tls(scene.at(443), "a.com", &config).await;
+    assert_eq!(client.get("a.com", "/").await.name(), "one");
+    let after = objects(passthrough("listener", "a.com"));
+    scene
+        .replace(&after.with(tls_route("app", &["a.com"], "one")))
+        .await;
+    assert_eq!(client.get("a.com", "/").await.name(), "421");
+    client.ended().await;
     assert_eq!(one.requests(), 1);
 }
 
