@@ -1,7 +1,7 @@
 //! How a policy permits more than those above it. Must not know what is below it, which others have to answer for.
 
 use crate::ir::authentication::Require;
-use crate::ir::client::ProxyMode;
+use crate::ir::client::{DuplicateSlashes, EscapedSlashes, PathSettings, ProxyMode};
 use crate::ir::limit::{KeyPart, Limit};
 use crate::ir::oidc::Oidc;
 use crate::ir::token::{Provider, VerificationKey};
@@ -29,6 +29,12 @@ pub(super) fn loosened(
     }
     let levels = levels.through(target);
     let applied = levels.applied(section);
+    if let [.., above, own] = applied.as_slice()
+        && is_own(own)
+        && admits_more_slashes(above, own)
+    {
+        return deciding_by_paths(&levels.above(target), above);
+    }
     let replaced = match applied.as_slice() {
         [.., above, own] if is_own(own) => replaced(above, own),
         _ => None,
@@ -79,6 +85,42 @@ fn looks_at_addresses(limit: &Limit) -> bool {
     let mut key = limit.key.iter();
     let is_by_address = key.any(|part| matches!(part, KeyPart::ClientIp { .. }));
     !limit.is_audit && (is_by_address || !limit.exempt.is_empty())
+}
+
+/// Reports whether a section lets slashes pass that a backend may read as others, and that the one above it does not let pass.
+/// Others are refused where the path decides.
+fn admits_more_slashes(above: &OnLevel<'_>, own: &OnLevel<'_>) -> bool {
+    let (Ok(Content::Path(above)), Ok(Content::Path(own))) = (above.content(), own.content())
+    else {
+        return false;
+    };
+    let are_escaped = |it: &PathSettings| it.escaped_slashes == EscapedSlashes::Keep;
+    let are_several = |it: &PathSettings| it.duplicate_slashes == DuplicateSlashes::Forward;
+    let merges = above.duplicate_slashes == DuplicateSlashes::Merge;
+    are_escaped(own) && !are_escaped(above) || are_several(own) && merges
+}
+
+/// Returns what a section evades: what policies decide by the paths of requests. `of_above` is the section above it.
+fn deciding_by_paths(above: &Levels<'_>, of_above: &OnLevel<'_>) -> Vec<String> {
+    let sections = [Section::Authorization, Section::Limits].into_iter();
+    let effective = sections.filter_map(|section| above.applied(section).pop());
+    let by_paths = effective.filter(|one| match one.content() {
+        Ok(Content::Authorization(authorization)) => authorization.needs_paths(),
+        Ok(Content::Limits(limits)) => limits.limits.iter().any(|it| looks_at_paths(it)),
+        // One that cannot be used now may do so once it is mended.
+        Ok(_) | Err(_) => true,
+    });
+    let evaded = by_paths.map(|one| {
+        let (field, name) = (one.section.field(), &one.policy.name);
+        let of_above = &of_above.policy.name;
+        format!("spec.path lets slashes pass that {of_above} does not, and {field} of {name} decides by paths")
+    });
+    evaded.collect()
+}
+
+fn looks_at_paths(limit: &Limit) -> bool {
+    let condition = limit.condition.as_ref();
+    !limit.is_audit && condition.is_some_and(|condition| !condition.path.is_any())
 }
 
 /// Returns how a section permits more than the one that it replaces.
