@@ -6,12 +6,10 @@
 //! asks for too much loses its own replay, copy, compression or connection, or waits.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
-
-use slab::Slab;
 
 use crate::ir::cidr::client_network;
 
@@ -42,20 +40,37 @@ pub(in crate::proxy) struct Budget {
     /// Part of what is free that one share may hold.
     part: usize,
     held: Cell<usize>,
-    /// What addresses hold that have connections with kept bytes.
-    addresses: RefCell<HashMap<IpAddr, Weak<Cell<usize>>>>,
-    /// Who waits until its client may hold more.
-    waiting: RefCell<Slab<Waiting>>,
+    /// The addresses that have connections with kept bytes.
+    addresses: RefCell<HashMap<IpAddr, Weak<Address>>>,
+    /// The addresses with tasks that wait, by what has to be free for the first one of each.
+    waiting: RefCell<BTreeMap<Place, Rc<Address>>>,
+    /// Number of tasks that have begun to wait.
+    arrivals: Cell<u64>,
+}
+
+/// A place in a queue: the bytes that are needed, and the number of the task that needs them.
+type Place = (usize, u64);
+
+/// What all connections of an address share.
+#[derive(Default)]
+struct Address {
+    held: Cell<usize>,
+    /// Its connections with tasks that wait, by what has to be free for the first one of each, as far as the connection
+    /// decides.
+    waiting: RefCell<BTreeMap<Place, Rc<Share>>>,
+    /// Its place among the addresses that wait.
+    place: Cell<Option<Place>>,
 }
 
 /// A task that waits until its client may hold more.
-struct Waiting {
-    share: Rc<Share>,
-    /// What it holds, and what it has asked for.
-    held: usize,
-    asked: usize,
+struct Waiter {
+    /// The bytes that it has asked for beyond those that it holds.
+    more: usize,
+    number: u64,
     /// `None` once it was woken.
-    task: Option<Waker>,
+    task: Cell<Option<Waker>>,
+    /// Whether it has got the bytes, which count since then.
+    is_granted: Cell<bool>,
 }
 
 /// The share of one client connection.
@@ -63,16 +78,20 @@ pub(crate) struct Share {
     budget: Rc<Budget>,
     held: Cell<usize>,
     address: IpAddr,
-    /// What all connections of the address hold. Most connections never hold anything.
-    of_address: OnceCell<Rc<Cell<usize>>>,
+    /// Most connections never hold anything.
+    of_address: OnceCell<Rc<Address>>,
+    /// Its tasks that wait, by the bytes that they have asked for.
+    waiting: RefCell<BTreeMap<Place, Rc<Waiter>>>,
+    /// Its place among the connections of the address that wait.
+    place: Cell<Option<Place>>,
 }
 
 /// Bytes that are held until dropped.
 pub(in crate::proxy) struct Held {
     share: Rc<Share>,
     bytes: usize,
-    /// Its entry among those who wait, which has the same number of bytes.
-    waiting: Option<usize>,
+    /// Its entry among those who wait, until it has taken what was granted.
+    waiting: Option<Rc<Waiter>>,
 }
 
 impl Budget {
@@ -104,6 +123,7 @@ impl Budget {
             held: Cell::new(0),
             addresses: RefCell::default(),
             waiting: RefCell::default(),
+            arrivals: Cell::new(0),
         })
     }
 
@@ -114,19 +134,49 @@ impl Budget {
             held: Cell::new(0),
             address: client_network(address),
             of_address: OnceCell::new(),
+            waiting: RefCell::default(),
+            place: Cell::new(None),
         })
     }
 
-    /// Wakes those whose clients may hold what they have asked for.
-    fn wake(&self) {
-        if self.waiting.borrow().is_empty() {
-            return;
-        }
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.held.get())
+    }
+
+    /// Puts a connection and its address at their places among those that wait, and grants what is free. To be called after any
+    /// change while somebody waits.
+    fn update(&self, share: &Rc<Share>) {
+        self.place(share);
+        self.grant();
+    }
+
+    fn place(&self, share: &Rc<Share>) {
+        let address = share.of_address();
+        let of_share = first(&share.waiting);
+        let of_share = of_share.map(|((more, number), _)| (share.needs(more), number));
+        relocate(&address.waiting, &share.place, of_share, share);
+        let of_address = first(&address.waiting).and_then(|((needs, number), share)| {
+            let ((more, _), _) = first(&share.waiting)?;
+            Some((needs.max(address.needs(more)), number))
+        });
+        relocate(&self.waiting, &address.place, of_address, address);
+    }
+
+    /// Wakes those whose clients may hold what they have asked for, which is theirs from then on: one that does not need it any
+    /// more frees it for the next. Looks at none of those that have to wait on, except for the first.
+    fn grant(&self) {
         let mut tasks = Vec::new();
-        for (_, waiting) in self.waiting.borrow_mut().iter_mut() {
-            if waiting.share.permits(waiting.held, waiting.asked) {
-                tasks.extend(waiting.task.take());
-            }
+        while let Some(((needs, _), address)) = first(&self.waiting)
+            && needs <= self.free()
+            && let Some((_, share)) = first(&address.waiting)
+        {
+            let Some((_, waiter)) = share.waiting.borrow_mut().pop_first() else {
+                break;
+            };
+            waiter.is_granted.set(true);
+            share.change(0, waiter.more);
+            tasks.extend(waiter.task.take());
+            self.place(&share);
         }
         tasks.into_iter().for_each(Waker::wake);
     }
@@ -138,36 +188,75 @@ impl Budget {
     }
 }
 
+/// Returns the first one of a queue.
+fn first<T>(queue: &RefCell<BTreeMap<Place, Rc<T>>>) -> Option<(Place, Rc<T>)> {
+    let queue = queue.borrow();
+    let (place, item) = queue.first_key_value()?;
+    Some((*place, item.clone()))
+}
+
+/// Moves an item from its place in a queue to the next one.
+fn relocate<T>(
+    queue: &RefCell<BTreeMap<Place, Rc<T>>>,
+    place: &Cell<Option<Place>>,
+    next: Option<Place>,
+    item: &Rc<T>,
+) {
+    let last = place.replace(next);
+    if last == next {
+        return;
+    }
+    let mut queue = queue.borrow_mut();
+    if let Some(last) = last {
+        queue.remove(&last);
+    }
+    if let Some(next) = next {
+        queue.insert(next, item.clone());
+    }
+}
+
+impl Address {
+    /// Returns the bytes of the budget that must be free so that the address may hold this many more.
+    fn needs(&self, more: usize) -> usize {
+        2 * more + self.held.get()
+    }
+}
+
 impl Share {
     /// Returns the address of the client, or its network of IPv6.
     pub(crate) fn client(&self) -> IpAddr {
         self.address
     }
 
-    /// Returns what all connections of the address hold.
-    fn of_address(&self) -> &Cell<usize> {
+    fn of_address(&self) -> &Rc<Address> {
         self.of_address.get_or_init(|| {
             let mut addresses = self.budget.addresses.borrow_mut();
             let known = addresses.get(&self.address).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
-                let held = Rc::default();
-                addresses.insert(self.address, Rc::downgrade(&held));
-                held
+                let address = Rc::default();
+                addresses.insert(self.address, Rc::downgrade(&address));
+                address
             })
         })
     }
 
-    /// Returns what the connection, its address and all clients hold.
-    fn cells(&self) -> [&Cell<usize>; 3] {
-        [&self.held, self.of_address(), &self.budget.held]
+    /// Counts `after` bytes in place of `before` for the connection, its address and all clients.
+    fn change(&self, before: usize, after: usize) {
+        for cell in [&self.held, &self.of_address().held, &self.budget.held] {
+            cell.set(cell.get() - before + after);
+        }
     }
 
-    /// Reports whether the client may hold `bytes` in place of the `held` ones.
-    fn permits(&self, held: usize, bytes: usize) -> bool {
-        let after = |cell: &Cell<usize>| cell.get() - held + bytes;
-        let [of_connection, of_address, of_all] = self.cells().map(after);
-        let free = self.budget.limit.saturating_sub(of_all);
-        of_connection <= free / self.budget.part && of_address <= free
+    /// Returns the bytes of the budget that must be free so that the connection may hold this many more, whatever its address
+    /// holds.
+    fn needs(&self, more: usize) -> usize {
+        more + self.budget.part * (self.held.get() + more)
+    }
+
+    /// Reports whether the client may hold this many more bytes.
+    fn permits(&self, more: usize) -> bool {
+        let needs = self.needs(more).max(self.of_address().needs(more));
+        needs <= self.budget.free()
     }
 }
 
@@ -196,168 +285,85 @@ impl Held {
         self.set(bytes, false)
     }
 
-    /// Does what [`Self::resize`] does. If the client may not hold that many, wakes the task once it may.
+    /// Does what [`Self::resize`] does. If the client may not hold that many, wakes the task once it holds them. Those that need
+    /// least come first, and of equal ones those that have waited longest.
     pub(in crate::proxy) fn resize_or_wait(&mut self, bytes: usize, cx: &Context<'_>) -> bool {
         if self.resize(bytes) {
             return true;
         }
-        self.stop_waiting();
-        let waiting = Waiting {
-            share: self.share.clone(),
-            held: self.bytes,
-            asked: bytes,
-            task: Some(cx.waker().clone()),
+        let last = self.leave();
+        let budget = &self.share.budget;
+        let number = match &last {
+            Some(last) => last.number,
+            None => budget.arrivals.replace(budget.arrivals.get() + 1),
         };
-        let key = self.share.budget.waiting.borrow_mut().insert(waiting);
-        self.waiting = Some(key);
+        let waiter = Rc::new(Waiter {
+            more: bytes - self.bytes,
+            number,
+            task: Cell::new(Some(cx.waker().clone())),
+            is_granted: Cell::new(false),
+        });
+        let place = (waiter.more, number);
+        let mut queue = self.share.waiting.borrow_mut();
+        queue.insert(place, waiter.clone());
+        drop(queue);
+        self.waiting = Some(waiter);
+        self.share.budget.update(&self.share);
         false
     }
 
     /// Does what [`Self::resize`] does, and permits any number of bytes while the client holds no others: those of one
     /// connection have another limit.
     pub(in crate::proxy) fn resize_first(&mut self, bytes: usize) -> bool {
-        let is_first = self.share.of_address().get() == self.bytes;
+        let is_first = self.share.of_address().held.get() == self.bytes;
         self.set(bytes, is_first)
     }
 
+    /// Returns the number of bytes.
+    pub(in crate::proxy) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn set(&mut self, bytes: usize, is_permitted: bool) -> bool {
+        if let Some(granted) = self.waiting.take_if(|it| it.is_granted.get()) {
+            self.bytes += granted.more;
+        }
         if bytes == self.bytes {
             return true;
         }
-        let is_freed = bytes < self.bytes;
-        if !is_freed && !is_permitted && !self.share.permits(self.bytes, bytes) {
+        let more = bytes.saturating_sub(self.bytes);
+        if more > 0 && !is_permitted && !self.share.permits(more) {
             return false;
         }
-        for cell in self.share.cells() {
-            cell.set(cell.get() - self.bytes + bytes);
-        }
+        self.share.change(self.bytes, bytes);
         self.bytes = bytes;
-        self.stop_waiting();
-        if is_freed {
-            self.share.budget.wake();
+        // Until the end: a task that is dropped with its waker may change the budget itself.
+        let _last = self.leave();
+        let budget = &self.share.budget;
+        if !budget.waiting.borrow().is_empty() {
+            budget.update(&self.share);
         }
         true
     }
 
-    fn stop_waiting(&mut self) {
-        if let Some(key) = self.waiting.take() {
-            let waiting = self.share.budget.waiting.borrow_mut().remove(key);
-            // After the borrow: a task that is dropped with its waker may stop waiting itself.
-            drop(waiting);
-        }
+    /// Leaves the queue of those who wait.
+    fn leave(&mut self) -> Option<Rc<Waiter>> {
+        let waiter = self.waiting.take()?;
+        let place = (waiter.more, waiter.number);
+        self.share.waiting.borrow_mut().remove(&place);
+        Some(waiter)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.stop_waiting();
         self.resize(0);
+        let last = self.leave();
+        if last.is_some() {
+            self.share.budget.update(&self.share);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    use super::*;
-
-    const LIMIT: usize = 1024 * 1024;
-
-    /// Counts how often a task is woken.
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes all that a new connection from `address` can get, in small steps.
-    fn greedy(budget: &Rc<Budget>, address: &str) -> Held {
-        let mut held = Held::none(&budget.share(address.parse().unwrap()));
-        while held.resize(held.bytes + 16) {}
-        held
-    }
-
-    #[test]
-    fn connection_gets_a_part_of_what_is_free() {
-        let budget = Budget::new(LIMIT, CONNECTION);
-        let share = budget.share("192.0.2.1".parse().unwrap());
-        let (mut first, mut second) = (Held::none(&share), Held::none(&share));
-        let most = LIMIT / (CONNECTION + 1) / 2;
-        assert!(first.resize(most) && second.resize(most));
-        assert!(!first.resize(2 * most) && !Held::none(&share).resize(16));
-        assert_eq!(budget.held(), 2 * most);
-        assert!(second.resize(0) && first.resize(2 * most));
-        drop((first, second));
-        assert_eq!((budget.held(), share.held.get()), (0, 0));
-    }
-
-    #[test]
-    fn greedy_address_leaves_half_to_others() {
-        let budget = Budget::new(LIMIT, CONNECTION);
-        let networks = ["192.0.2.1", "2001:db8::1", "2001:db8::ffff:1"];
-        let hostile: Vec<_> = (0..200).map(|_| greedy(&budget, networks[0])).collect();
-        assert!(budget.held() <= LIMIT / 2);
-        let polite = greedy(&budget, networks[1]);
-        assert!(polite.bytes >= LIMIT / 2 / (CONNECTION + 1) - 16);
-        let mut neighbours: Vec<_> = (0..200).map(|_| greedy(&budget, networks[2])).collect();
-        neighbours.push(polite);
-        let of_network: usize = neighbours.iter().map(|held| held.bytes).sum();
-        assert!(of_network <= LIMIT / 4, "{of_network} bytes of one network");
-        assert_eq!(budget.addresses.borrow().len(), 2);
-        drop((hostile, neighbours));
-        assert_eq!((budget.held(), budget.addresses.borrow().len()), (0, 0));
-    }
-
-    #[test]
-    fn first_bytes_of_a_client_are_permitted() {
-        let budget = Budget::new(LIMIT, BEGINNING);
-        let held = |address: &str| Held::none(&budget.share(address.parse().unwrap()));
-        let (mut first, mut second) = (held("192.0.2.1"), held("192.0.2.1"));
-        assert!(first.resize_first(LIMIT) && first.resize_first(2 * LIMIT));
-        assert!(!second.resize_first(16));
-        let mut other = held("192.0.2.2");
-        assert!(!other.resize(16) && other.resize_first(16));
-        assert_eq!(budget.held(), 2 * LIMIT + 16);
-        drop(first);
-        assert!(second.resize_first(16) && budget.held() == 32);
-    }
-
-    #[test]
-    fn task_is_woken_once_its_client_may_hold_more() {
-        let budget = Budget::new(LIMIT, CONNECTION);
-        let share = budget.share("192.0.2.1".parse().unwrap());
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        let cx = Context::from_waker(&waker);
-        let times = || woken.0.load(Ordering::Relaxed);
-        let most = LIMIT / (CONNECTION + 1);
-        let (mut first, mut second) = (Held::none(&share), Held::none(&share));
-        assert!(first.resize(most) && !second.resize_or_wait(16, &cx));
-        // What others free is not enough.
-        let mut other = Held::none(&budget.share("192.0.2.2".parse().unwrap()));
-        assert!(other.resize(16));
-        drop(other);
-        assert_eq!(times(), 0);
-        assert!(first.resize(most / 2) && first.resize(0));
-        assert_eq!(times(), 1);
-        assert!(second.resize_or_wait(16, &cx) && budget.waiting.borrow().is_empty());
-        // One that has left is not woken.
-        assert!(first.resize(most - 16) && !second.resize_or_wait(most, &cx));
-        drop(second);
-        drop(first);
-        assert_eq!((times(), budget.held()), (1, 0));
-        assert!(budget.waiting.borrow().is_empty());
-    }
-
-    #[test]
-    fn every_worker_has_room_for_some_replays() {
-        assert_eq!(Budget::of_worker(1).limit, PROCESS);
-        assert_eq!(Budget::of_worker(4).limit, PROCESS / 4);
-        assert_eq!(Budget::of_worker(128).limit, MIN);
-    }
-}
+mod tests;
