@@ -1,16 +1,25 @@
-//! What h2 has got to send on one connection. h2 bounds the data of each stream, but neither the sum nor informational
-//! responses, and a peer that does not read would make it keep all of that. If h2 bounded the sum, or reported what it has not
+//! What h2 has got to send on one connection. h2 bounds the data of each stream, but neither the sum nor heads and trailers,
+//! and a peer that does not read would make it keep all of that. If h2 bounded the sum, or reported what it has not
 //! written, this count would not be needed. Does no I/O.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::byte_chain::MIN_SLICE;
+use crate::header_memory;
 
 /// Unwritten bytes of bodies above which streams wait with more.
 const MAX: usize = 128 * 1024;
+/// The same for heads and trailers, while the peer takes what it gets, and while it does not.
+const MAX_HEADERS: usize = 256 * 1024;
+const MAX_UNREAD_HEADERS: usize = 64 * 1024;
+/// Unwritten bytes of heads and trailers up to which none is measured, and what one counts then: few are long, and most are
+/// written at once.
+const NOT_MEASURED: usize = 16 * 1024;
+const USUAL_HEADERS: usize = 2 * 1024;
 /// Unwritten bytes of informational responses above which no further one is sent. RFC 9110, 15.2 asks a proxy to forward
 /// all of them, but no window bounds what they take.
 const MAX_INFORMATIONAL: usize = 64 * 1024;
@@ -22,6 +31,7 @@ const FRAME: usize = 320;
 #[derive(Default)]
 pub(crate) struct SendQueue {
     bodies: Cell<usize>,
+    headers: Cell<usize>,
     informational: Cell<usize>,
     /// Whether the socket has taken less than it got.
     is_blocked: Cell<bool>,
@@ -29,9 +39,18 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Becomes ready when a stream may send more of its body.
+    /// Reports whether a stream may send its head, or more of its body.
+    pub(crate) fn has_room(&self) -> bool {
+        let headers = match self.is_blocked.get() {
+            false => MAX_HEADERS,
+            true => MAX_UNREAD_HEADERS,
+        };
+        self.bodies.get() < MAX && self.headers.get() < headers
+    }
+
+    /// Becomes ready when there is room.
     pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.bodies.get() < MAX {
+        if self.has_room() {
             return Poll::Ready(());
         }
         let mut waiting = self.waiting.borrow_mut();
@@ -49,6 +68,25 @@ impl SendQueue {
             true => Bytes::copy_from_slice(&part),
             false => part,
         }
+    }
+
+    /// Counts a head or trailers that h2 gets next. While the peer does not read, they are copied out of the read buffer.
+    #[inline]
+    pub(crate) fn count_headers(&self, headers: &mut HeaderMap) {
+        let before = self.headers.get();
+        let bytes = match self.is_blocked.get() || before >= NOT_MEASURED {
+            false => USUAL_HEADERS,
+            true => self.measure(headers),
+        };
+        self.headers.set(before + bytes);
+    }
+
+    #[cold]
+    fn measure(&self, headers: &mut HeaderMap) -> usize {
+        if self.is_blocked.get() {
+            header_memory::detach(headers);
+        }
+        header_memory::size(headers) + FRAME
     }
 
     /// Counts an informational response. Returns false if too much waits, so that it must not be sent.
@@ -72,6 +110,7 @@ impl SendQueue {
             return;
         }
         self.bodies.set(0);
+        self.headers.set(0);
         self.informational.set(0);
         if !self.waiting.borrow().is_empty() {
             self.waiting.take().into_iter().for_each(Waker::wake);
@@ -86,6 +125,7 @@ mod tests {
     use std::task::Wake;
 
     use bytes::BytesMut;
+    use http::HeaderValue;
 
     use super::*;
 
@@ -136,6 +176,52 @@ mod tests {
             let part = queue.count(buffer.split().freeze());
             assert_eq!(part.len(), length);
             assert_eq!(buffer.try_reclaim(BUFFER), is_free, "{length} {is_blocked}");
+        }
+    }
+
+    /// Headers of this length, in the buffer that they were read into.
+    fn headers(length: usize) -> HeaderMap {
+        let value = HeaderValue::from_maybe_shared(Bytes::from(vec![b'x'; length]));
+        HeaderMap::from_iter([(http::header::LINK, value.unwrap())])
+    }
+
+    #[test]
+    fn heads_wait_for_a_peer_that_does_not_read() {
+        const LONG: usize = 60_000;
+        let queue = SendQueue::default();
+        let count = |length| {
+            let begin = || {
+                queue
+                    .has_room()
+                    .then(|| queue.count_headers(&mut headers(length)))
+            };
+            std::iter::from_fn(begin).count()
+        };
+        let usual = count(1000);
+        assert!(usual > 100, "{usual} usual heads at once");
+        queue.on_driven();
+        let at_once = count(LONG);
+        assert!((4..16).contains(&at_once), "{at_once} long heads at once");
+        queue.set_blocked(true);
+        assert!(!queue.has_room());
+        queue.on_driven();
+        assert!(!queue.has_room(), "the socket is full");
+        queue.set_blocked(false);
+        queue.on_driven();
+        queue.set_blocked(true);
+        assert_eq!(count(LONG), 2);
+    }
+
+    #[test]
+    fn headers_leave_their_read_buffer_while_the_peer_does_not_read() {
+        let queue = SendQueue::default();
+        for is_blocked in [false, true] {
+            queue.set_blocked(is_blocked);
+            let mut headers = headers(100);
+            let before = headers[http::header::LINK].as_bytes().as_ptr();
+            queue.count_headers(&mut headers);
+            let after = headers[http::header::LINK].as_bytes().as_ptr();
+            assert_eq!(before != after, is_blocked);
         }
     }
 

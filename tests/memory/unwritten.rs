@@ -10,11 +10,12 @@ use std::time::Duration;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::hostile::{
-    CONNECTIONS, Idle, OPEN, STREAMS, open, origin, origin_on, read_preface, read_request, respond,
-    streams,
+    CONNECTIONS, Idle, OPEN, STREAMS, open, origin, origin_on, read_preface, read_request,
+    request_head, respond, streams,
 };
 use super::{
-    DATA, HEADERS, HTTP1, HTTP2, MIB, PING, SETTINGS, WINDOW_UPDATE, frame, keep_open, next,
+    DATA, HEADERS, HTTP1, HTTP2, MIB, PING, PREFACE, SETTINGS, WINDOW_UPDATE, frame, keep_open,
+    next,
 };
 
 const RST_STREAM: u8 = 3;
@@ -88,29 +89,30 @@ fn long_responses_for_clients_that_do_not_read() {
     idle.check_below(100 * MIB);
 }
 
-/// The field section of an informational response, in parts of a frame each.
+/// The field section of a response, in parts of a frame each.
 type Section = Vec<Vec<u8>>;
 
-const STATUS: &[u8] = b"\x08\x03103";
+const INFORMATIONAL: &[u8] = b"\x08\x03103";
+const OK: &[u8] = b"\x88";
 
 /// Encodes a section of four long fields (RFC 7541, 5.1 and 6.2.2).
-fn long_section() -> Section {
+fn long_section(status: &[u8]) -> Section {
     const LENGTH: usize = 15_000;
     let rest = LENGTH - 127;
     let length = [127, (rest % 128) as u8 | 128, (rest / 128) as u8];
     let field = [&b"\x00\x04link"[..], &length, &[b'x'; LENGTH]].concat();
-    [&[STATUS.to_vec()][..], &vec![field; 4]].concat()
+    [&[status.to_vec()][..], &vec![field; 4]].concat()
 }
 
 /// Encodes a section of a thousand short fields, whose memory is ten times their length.
 fn short_section() -> Section {
     // Never indexed (RFC 7541, 6.2.3), so that they are as long for the client.
     let field = b"\x1f\x1e\x04</a>";
-    vec![STATUS.to_vec(), field.repeat(1000)]
+    vec![INFORMATIONAL.to_vec(), field.repeat(1000)]
 }
 
-/// Sends `count` informational responses to each request, and no final one.
-fn inform(
+/// Responds to each request with `count` heads, and no body.
+fn send_heads(
     socket: &mut TcpStream,
     read: &AtomicUsize,
     section: &Section,
@@ -143,7 +145,9 @@ fn inform(
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn informational_responses_for_clients_that_do_not_read() {
     let section = short_section();
-    let (route, read) = origin(HTTP2, move |socket, read| inform(socket, read, &section, 6));
+    let (route, read) = origin(HTTP2, move |socket, read| {
+        send_heads(socket, read, &section, 6)
+    });
     let mut idle = Idle::start(&route);
     (0..CONNECTIONS).for_each(|_| open_unread(&mut idle));
     idle.until(|| read.load(Relaxed) == CONNECTIONS * STREAMS);
@@ -153,9 +157,9 @@ fn informational_responses_for_clients_that_do_not_read() {
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
 fn informational_responses_for_http1_clients_that_do_not_read() {
-    let section = long_section();
+    let section = long_section(INFORMATIONAL);
     let (route, read) = origin(HTTP2, move |socket, read| {
-        inform(socket, read, &section, 32)
+        send_heads(socket, read, &section, 32)
     });
     let mut idle = Idle::start(&route);
     for _ in 0..CONNECTIONS {
@@ -165,6 +169,28 @@ fn informational_responses_for_http1_clients_that_do_not_read() {
             .unwrap();
     }
     idle.until(|| read.load(Relaxed) == CONNECTIONS);
+    idle.check();
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn long_heads_of_responses_for_clients_that_do_not_read() {
+    const REQUESTS: u32 = 40;
+    let section = long_section(OK);
+    let (route, read) = origin(HTTP2, move |socket, read| {
+        send_heads(socket, read, &section, 1)
+    });
+    let mut idle = Idle::start(&route);
+    let head = request_head("GET");
+    for _ in 0..CONNECTIONS {
+        let mut client = connect(&mut idle);
+        let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+        bytes.extend((0..REQUESTS).flat_map(|index| frame(HEADERS, 5, 2 * index + 1, &head)));
+        client.write_all(&bytes).unwrap();
+        std::thread::spawn(move || keep_unread(&mut client));
+    }
+    idle.until(|| read.load(Relaxed) == CONNECTIONS * REQUESTS as usize);
+    idle.until_steady();
     idle.check();
 }
 

@@ -19,6 +19,7 @@ use super::relay::RelayEnd;
 use super::request_heads::HeadMemory;
 use super::upgrade;
 use crate::byte_chain::leave_read_buffer;
+use crate::header_memory;
 use crate::http2::{self, SendQueue, StreamReader, StreamWriter, Waiting};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
@@ -65,7 +66,13 @@ pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_he
             }
             match handling.as_mut().poll(cx) {
                 Poll::Ready(response) => Poll::Ready(Some(response)),
-                Poll::Pending => stream.poll_end(cx, &mut head).map(|()| None),
+                Poll::Pending => {
+                    if let HeadMemory::Counted(bytes) = stream.head {
+                        let count = || Waiting::new(&stream.connection.bodies, bytes, cx);
+                        head.get_or_insert_with(count);
+                    }
+                    stream.poll_end(cx, head.as_ref()).map(|()| None)
+                }
             }
         })
         .await
@@ -73,6 +80,12 @@ pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_he
     let Some(mut response) = handled else {
         return;
     };
+    if !stream.connection.bodies.send_queue().has_room() {
+        let Some(later) = Box::pin(stream.wait_for_room(response)).await else {
+            return;
+        };
+        response = later;
+    }
     if let Some(tunnel) = response.body_mut().take_tunnel() {
         return Box::pin(stream.relay(response, *tunnel)).await;
     }
@@ -146,14 +159,38 @@ impl Stream {
         request::open(client, self.activity.clone(), interim, parts, body)
     }
 
-    /// Becomes ready when the stream has ended before its response begins. Until then, `head` counts the request's.
-    fn poll_end(&self, cx: &mut Context<'_>, head: &mut Option<Waiting>) -> Poll<()> {
-        if let HeadMemory::Counted(bytes) = self.head {
-            let count = || Waiting::new(&self.connection.bodies, bytes, cx);
-            if head.get_or_insert_with(count).has_failed() {
-                self.reset();
-                return Poll::Ready(());
+    /// Waits until h2 may get the head of the response, which counts meanwhile. `None` if the stream has ended before.
+    async fn wait_for_room(
+        &self,
+        mut response: Response<ResponseBody>,
+    ) -> Option<Response<ResponseBody>> {
+        let bodies = &self.connection.bodies;
+        self.activity.on_response();
+        header_memory::detach(response.headers_mut());
+        let size = header_memory::size(response.headers()) + response.body_mut().compact();
+        let mut unsent = None;
+        let has_room = poll_fn(|cx| {
+            if bodies.send_queue().poll_room(cx).is_ready() {
+                return Poll::Ready(true);
             }
+            if self.reset_malformed() {
+                return Poll::Ready(false);
+            }
+            let unsent = unsent.get_or_insert_with(|| Waiting::new(bodies, size, cx));
+            self.poll_end(cx, Some(&*unsent)).map(|()| false)
+        })
+        .await;
+        if !has_room && unsent.as_ref().is_some_and(Waiting::has_failed) {
+            response.body_mut().give_up();
+        }
+        has_room.then_some(response)
+    }
+
+    /// Becomes ready when the stream has ended before its response begins, or has to: `waiting` counts what it keeps.
+    fn poll_end(&self, cx: &mut Context<'_>, waiting: Option<&Waiting>) -> Poll<()> {
+        if waiting.is_some_and(Waiting::has_failed) {
+            self.reset();
+            return Poll::Ready(());
         }
         if self.respond.borrow_mut().poll_reset(cx).is_ready() {
             self.on_lost();
@@ -170,6 +207,7 @@ impl Stream {
         let (mut head, _) = response.into_parts();
         let client = self.connection.client.clone();
         self.complete_headers(&mut head.headers);
+        self.count_headers(&mut head.headers);
         let head = Response::from_parts(head, ());
         let Ok(sender) = self.respond.borrow_mut().send_response(head, false) else {
             return self.on_lost();
@@ -238,6 +276,10 @@ impl Stream {
         headers.entry(DATE).or_insert_with(date);
     }
 
+    fn count_headers(&self, headers: &mut HeaderMap) {
+        self.connection.bodies.send_queue().count_headers(headers);
+    }
+
     /// Sends a response head. Returns the sender of the body, if the response has one.
     fn send_head(
         &self,
@@ -257,6 +299,7 @@ impl Stream {
                 is_empty = true;
             }
         }
+        self.count_headers(&mut head.headers);
         let head = Response::from_parts(head, ());
         let sender = self.respond.borrow_mut().send_response(head, is_empty)?;
         Ok((!is_empty).then_some((sender, body)))
@@ -394,9 +437,10 @@ impl BodySender {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.accept(data, body.is_end_stream(), queue)?,
                     Err(frame) => {
-                        let Ok(trailers) = frame.into_trailers() else {
+                        let Ok(mut trailers) = frame.into_trailers() else {
                             continue;
                         };
+                        queue.count_headers(&mut trailers);
                         self.sender.send_trailers(trailers)?;
                         return Poll::Ready(Ok(()));
                     }
