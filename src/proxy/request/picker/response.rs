@@ -30,8 +30,10 @@ pub(super) struct PickedResponse {
     /// Whether the backend sends nothing more.
     is_source_ended: bool,
     has_source_failed: bool,
-    /// What the backend has sent and the picker cannot take yet.
+    /// What the backend has sent after the picker has ended.
     pending: Option<Frame<Bytes>>,
+    /// Memory of what was received and is not read while the picker has no room, as far as the client may hold it.
+    unread: Held,
     sent: SentCopy,
 }
 
@@ -52,6 +54,7 @@ impl PickedResponse {
             is_source_ended: false,
             has_source_failed: false,
             pending: None,
+            unread: Held::none(share),
             sent: SentCopy::new(share),
         };
         if !has_body {
@@ -112,51 +115,62 @@ impl PickedResponse {
         Ok(has_read || session.moves() != before)
     }
 
-    /// Reads what the backend sends, which also sends it the rest of the request.
+    /// Reads what the backend sends, which also sends it the rest of the request. What the picker has no room for stays in the
+    /// connection to the backend.
     fn read(&mut self, body: &mut Source, cx: &mut Context<'_>) -> Result<bool, BoxError> {
         if self.has_source_failed {
             return Err(BACKEND_FAILED.into());
         }
         let mut has_read = false;
-        loop {
-            if self.pending.is_none() && !self.is_source_ended {
-                match Pin::new(&mut *body).poll_frame(cx) {
-                    Poll::Pending => return Ok(has_read),
-                    Poll::Ready(Some(Ok(frame))) => {
-                        self.pending = Some(frame);
-                        if body.is_end_stream() {
-                            self.end_source();
-                        }
-                    }
-                    Poll::Ready(Some(Err(error))) => {
-                        self.has_source_failed = true;
-                        return Err(error);
-                    }
-                    Poll::Ready(None) => {
-                        self.end_source();
-                        self.session.borrow_mut().response_end(None);
-                    }
-                }
-                has_read = true;
-            } else if !self.is_source_ended {
+        while !self.is_source_ended {
+            if self.is_held_up() {
                 // The picker may take the response only after the rest of the request.
                 let sent = body.send_rest(cx);
                 self.has_source_failed = sent.is_err();
                 sent?;
+                self.unread.resize(body.compact());
+                break;
             }
-            let mut session = self.session.borrow_mut();
-            if !session.is_read() || !session.has_room() {
-                return Ok(has_read);
+            self.unread.resize(0);
+            match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Some(Ok(frame))) => {
+                    if body.is_end_stream() {
+                        self.end_source();
+                    }
+                    self.send(frame);
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    self.has_source_failed = true;
+                    return Err(error);
+                }
+                Poll::Ready(None) => {
+                    self.end_source();
+                    self.session.borrow_mut().response_end(None);
+                }
             }
-            let Some(frame) = self.pending.take() else {
-                return Ok(has_read);
-            };
-            self.sent.keep(&frame);
             has_read = true;
-            match frame.into_data() {
-                Ok(data) => session.response_data(data, self.is_source_ended),
-                Err(frame) => session.response_end(frame.into_trailers().ok()),
-            }
+        }
+        Ok(has_read)
+    }
+
+    /// Reports whether what was read before has to be taken first, by the picker or by the client.
+    fn is_held_up(&self) -> bool {
+        let session = self.session.borrow();
+        self.pending.is_some() || session.is_read() && !session.has_room()
+    }
+
+    /// Sends a frame to the picker. One that has ended while the backend was read leaves it to the client.
+    fn send(&mut self, frame: Frame<Bytes>) {
+        let mut session = self.session.borrow_mut();
+        if !session.is_read() {
+            self.pending = Some(frame);
+            return;
+        }
+        self.sent.keep(&frame);
+        match frame.into_data() {
+            Ok(data) => session.response_data(data, self.is_source_ended),
+            Err(frame) => session.response_end(frame.into_trailers().ok()),
         }
     }
 
@@ -168,6 +182,7 @@ impl PickedResponse {
 
     /// Returns the next frame of the response as the backend sends it, from its first byte.
     fn poll_original(&mut self, body: &mut Source, cx: &mut Context<'_>) -> Next {
+        self.unread.resize(0);
         if self.sent.is_incomplete {
             return Poll::Ready(Some(Err(NOT_WHOLE.into())));
         }

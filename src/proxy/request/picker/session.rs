@@ -215,7 +215,9 @@ impl Session {
 
     /// Returns what follows of the response.
     pub(super) fn response_part(&mut self) -> Part {
-        self.protocol.next_part(Side::Response)
+        let part = self.protocol.next_part(Side::Response);
+        self.count();
+        part
     }
 
     /// Reports whether nothing of the response follows.
@@ -359,7 +361,7 @@ impl Session {
         let Some(call) = &self.call else {
             return false;
         };
-        if is_held_up(&self.protocol) {
+        if is_held_up(&self.protocol, &self.held) {
             return false;
         }
         let limit = match call.has_begun() {
@@ -385,8 +387,8 @@ impl Session {
     }
 }
 
-/// Reports whether more answers may be read. `held` is the memory of those that wait. The task is woken once the client may
-/// hold what is missing.
+/// Reports whether more answers may be read. `held` is the memory of those that wait. The task is woken once the client holds
+/// what is missing of the request. While it may not hold what waits, answers are read only until a part of the response waits.
 fn has_window(protocol: &Protocol, held: &mut Held, cx: &Context<'_>) -> bool {
     let [request, response] = [Side::Request, Side::Response].map(|side| protocol.queued(side));
     let needs_memory = request >= WINDOW && protocol.has_begun(Side::Response);
@@ -398,14 +400,21 @@ fn has_window(protocol: &Protocol, held: &mut Held, cx: &Context<'_>) -> bool {
         true => WINDOW_BEFORE_RESPONSE,
         false => WINDOW,
     };
-    request < of_request && response < WINDOW
+    let of_response = match is_permitted {
+        true => WINDOW,
+        false => 1,
+    };
+    request < of_request && response < of_response
 }
 
 /// Reports whether the picker waits for those who take what it has returned. A backend that has begun its response may
 /// itself wait for the picker, which gets that response.
-fn is_held_up(protocol: &Protocol) -> bool {
-    let is_full = |side| protocol.queued(side) >= WINDOW;
-    is_full(Side::Response) || is_full(Side::Request) && !protocol.has_begun(Side::Response)
+fn is_held_up(protocol: &Protocol, held: &Held) -> bool {
+    let [request, response] = [Side::Request, Side::Response].map(|side| protocol.queued(side));
+    let is_short = held.bytes() < request + response;
+    response >= WINDOW
+        || response > 0 && is_short
+        || request >= WINDOW && !protocol.has_begun(Side::Response)
 }
 
 /// The request body for a backend, as the picker returns it.

@@ -205,10 +205,7 @@ async fn client_that_holds_too_much_is_read_part_by_part() {
     const PARTS: usize = 3;
     const STEP: usize = 16;
     let share = share();
-    let (mut others, mut bytes) = (Held::none(&share), 0);
-    while others.resize(bytes + STEP) {
-        bytes += STEP;
-    }
+    let _others = all_of(&share, STEP);
     let count = Rc::new(Cell::new(0));
     let counted = count.clone();
     let call = Call::unanswered(&share, |body| read_late(body, counted));
@@ -222,17 +219,17 @@ async fn client_that_holds_too_much_is_read_part_by_part() {
     assert!(count.get() > PARTS * PART, "{} bytes", count.get());
 }
 
-/// A part of the request that the picker returns.
-fn returned() -> ProcessingResponse {
+/// A part of a body that the picker returns.
+fn returned(answer: impl FnOnce(CommonAnswer) -> Answer, length: usize) -> ProcessingResponse {
     let body = message::Body::Streamed(HttpBody {
-        body: Bytes::from(vec![0; PART]),
+        body: Bytes::from(vec![0; length]),
         end_of_stream: false,
     });
     let response = CommonResponse {
         body_mutation: Some(BodyMutation { body: Some(body) }),
         ..CommonResponse::default()
     };
-    let answer = Answer::RequestBody(CommonAnswer {
+    let answer = answer(CommonAnswer {
         response: Some(response),
     });
     ProcessingResponse {
@@ -247,7 +244,7 @@ async fn begin_returned(share: &Rc<Share>) -> Session {
     let request = (HeaderList::default(), body(0));
     let mut session = Session::new(call, request, share, false, PickerTimeouts::default());
     session.protocol.answer(answer(Answer::RequestHeaders));
-    session.protocol.answer(returned());
+    session.protocol.answer(returned(Answer::RequestBody, PART));
     poll_fn(|cx| Poll::Ready(session.advance(cx))).await;
     session
 }
@@ -257,13 +254,19 @@ fn begin_response(session: &mut Session) {
     session.response_head(HeaderList::default(), true, served);
 }
 
-/// Other requests of the client hold what it may.
-fn all_of(share: &Rc<Share>) -> Held {
+/// Other requests of the client hold what it may, up to `step` bytes.
+fn all_of(share: &Rc<Share>, step: usize) -> Held {
     let (mut others, mut bytes) = (Held::none(share), 0);
-    while others.resize(bytes + PART) {
-        bytes += PART;
+    while others.resize(bytes + step) {
+        bytes += step;
     }
     others
+}
+
+/// Reports whether more answers may be read.
+fn may_go_on(session: &mut Session) -> bool {
+    let cx = Context::from_waker(Waker::noop());
+    has_window(&session.protocol, &mut session.held, &cx)
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,15 +276,11 @@ async fn returned_request_is_memory_of_the_client() {
     let mut session = begin_returned(&share).await;
     assert!(budget.held() > PART && budget.held() == session.returned());
     // Too much until its response has begun.
-    let may_go_on = |session: &mut Session| {
-        let cx = Context::from_waker(Waker::noop());
-        has_window(&session.protocol, &mut session.held, &cx)
-    };
     assert!(!may_go_on(&mut session));
     begin_response(&mut session);
     assert!(may_go_on(&mut session));
-    let others = all_of(&share);
-    session.protocol.answer(returned());
+    let others = all_of(&share, PART);
+    session.protocol.answer(returned(Answer::RequestBody, PART));
     assert!(!may_go_on(&mut session));
     drop(others);
     assert!(may_go_on(&mut session));
@@ -300,8 +299,8 @@ async fn freed_memory_wakes_the_session_that_waits_for_it() {
     let share = budget.share(IpAddr::from([192, 0, 2, 1]));
     let mut session = begin_returned(&share).await;
     begin_response(&mut session);
-    let others = all_of(&share);
-    session.protocol.answer(returned());
+    let others = all_of(&share, PART);
+    session.protocol.answer(returned(Answer::RequestBody, PART));
     let begun = Instant::now();
     let goes_on = poll_fn(move |cx| {
         while session.advance(cx) {}
@@ -323,4 +322,44 @@ async fn freed_memory_wakes_the_session_that_waits_for_it() {
     tasks.run_until(session).await.unwrap();
     let limit = PickerTimeouts::default().answer;
     assert!((wait..limit).contains(&begun.elapsed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn returned_response_of_a_client_that_holds_too_much_waits_part_by_part() {
+    const LENGTH: usize = 1000;
+    let budget = Budget::of_worker(1);
+    let share = budget.share(IpAddr::from([192, 0, 2, 1]));
+    let request = (HeaderList::default(), RequestBody::Empty);
+    let timeouts = PickerTimeouts::default();
+    let mut session = Session::new(silent(), request, &share, false, timeouts);
+    session.protocol.answer(answer(Answer::RequestHeaders));
+    begin_response(&mut session);
+    session.protocol.answer(answer(Answer::ResponseHeaders));
+    session.response_end(None);
+    let others = all_of(&share, 16);
+    let held = budget.held();
+    assert!(may_go_on(&mut session));
+    let part = || returned(Answer::ResponseBody, LENGTH);
+    session.protocol.answer(part());
+    assert!(!may_go_on(&mut session) && budget.held() == held);
+    let closed = poll_fn(|cx| {
+        while session.advance(cx) {}
+        match session.protocol.is_open() {
+            true => Poll::<()>::Pending,
+            false => Poll::Ready(()),
+        }
+    });
+    let closed = timeout(Duration::from_secs(3600), closed).await;
+    assert!(closed.is_err(), "the picker waits for the client");
+    assert!(matches!(session.response_part(), Part::Data(_)) && may_go_on(&mut session));
+    drop(others);
+    session.protocol.answer(part());
+    assert!(may_go_on(&mut session) && session.returned() > LENGTH);
+    assert_eq!(budget.held(), session.returned());
+    assert!(matches!(session.response_part(), Part::Data(_)));
+    assert_eq!(budget.held(), 0);
+    session.protocol.answer(part());
+    assert!(may_go_on(&mut session) && budget.held() > LENGTH);
+    drop(session);
+    assert_eq!(budget.held(), 0);
 }
