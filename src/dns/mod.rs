@@ -7,7 +7,7 @@ mod lookup;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 pub use self::guard::AllowedAddresses;
 pub use self::lookup::SystemLookup;
 
+use crate::ir::sharing::Text;
 use crate::runtime::backoff::Backoff;
 use crate::telemetry::metrics::{DnsStats, LookupResult};
 
@@ -33,8 +34,9 @@ const BACKOFF: Backoff = Backoff {
 /// Maximum number of addresses of a name that are used. A response of DNS may have thousands, and each is an endpoint of every
 /// backend with the name.
 const MAX_ADDRESSES: usize = 256;
-/// Maximum number of concurrent lookups.
-const CONCURRENT: usize = 32;
+/// Maximum number of concurrent lookups, for a namespace and in total. Name servers that do not respond delay the names of the
+/// namespaces that use them.
+const CONCURRENT: (usize, usize) = (8, 32);
 
 /// A resolver of names.
 pub trait Lookup {
@@ -65,7 +67,8 @@ pub enum LookupError {
     Failed(String),
 }
 
-type Finished = (Arc<str>, Result<Answer, LookupError>);
+/// The outcome of a lookup for a namespace.
+type Finished = (Arc<str>, Text, Result<Answer, LookupError>);
 
 /// The hostnames of the configuration and their addresses.
 pub struct Names<L> {
@@ -73,12 +76,16 @@ pub struct Names<L> {
     allowed: AllowedAddresses,
     stats: Arc<DnsStats>,
     names: BTreeMap<Arc<str>, Name>,
+    /// Number of running lookups by namespace.
+    running: BTreeMap<Text, usize>,
     lookups: FuturesUnordered<BoxFuture<'static, Finished>>,
 }
 
 /// State of a name.
 #[derive(Debug)]
 struct Name {
+    /// The namespaces with backends that have the name.
+    namespaces: BTreeSet<Text>,
     /// The last resolved addresses that are allowed, sorted.
     addresses: Vec<IpAddr>,
     /// The last resolved addresses that are not allowed.
@@ -97,24 +104,30 @@ impl<L: Lookup> Names<L> {
             allowed,
             stats,
             names: BTreeMap::new(),
+            running: BTreeMap::new(),
             lookups: FuturesUnordered::new(),
         }
     }
 
-    /// Replaces the names to resolve, in any order. Keeps the state of names that remain.
-    pub fn follow<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+    /// Replaces the names to resolve, in any order, each with a namespace that has a backend of the name. Keeps the state of
+    /// names that remain.
+    pub fn follow<'a>(&mut self, names: impl IntoIterator<Item = (&'a Text, &'a Arc<str>)>) {
         let mut previous = std::mem::take(&mut self.names);
-        for name in names {
+        for (namespace, name) in names {
             let new = || Name {
+                namespaces: BTreeSet::new(),
                 addresses: Vec::new(),
                 refused: Vec::new(),
                 due: Some(Instant::now()),
                 failures: 0,
             };
-            let known = previous.remove(name);
-            self.names
-                .entry(name.clone())
-                .or_insert_with(|| known.unwrap_or_else(new));
+            let known = previous.remove(name).map(|known| Name {
+                namespaces: BTreeSet::new(),
+                ..known
+            });
+            let name = self.names.entry(name.clone());
+            let name = name.or_insert_with(|| known.unwrap_or_else(new));
+            name.namespaces.insert(namespace.clone());
         }
     }
 
@@ -129,7 +142,8 @@ impl<L: Lookup> Names<L> {
         loop {
             let next = self.start();
             tokio::select! {
-                Some((name, outcome)) = self.lookups.next(), if !self.lookups.is_empty() => {
+                Some((name, namespace, outcome)) = self.lookups.next(), if !self.lookups.is_empty() => {
+                    self.leave(&namespace);
                     if self.finish(&name, outcome) {
                         return;
                     }
@@ -142,22 +156,48 @@ impl<L: Lookup> Names<L> {
     /// Starts the lookups that are due. Returns when the next one is due.
     fn start(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let mut next = None;
-        for (name, known) in &mut self.names {
-            let Some(due) = known.due else {
-                continue;
-            };
-            if due > now {
-                next = next.into_iter().chain([due]).min();
-            } else if self.lookups.len() < CONCURRENT {
+        while let Some((name, namespace)) = self.next_due(now) {
+            if let Some(known) = self.names.get_mut(&name) {
                 known.due = None;
-                let (name, lookup) = (name.clone(), self.lookup.lookup(name));
-                self.lookups
-                    .push(Box::pin(async move { (name, lookup.await) }));
             }
-            // The other names start when a running lookup has finished.
+            *self.running.entry(namespace.clone()).or_default() += 1;
+            let lookup = self.lookup.lookup(&name);
+            self.lookups
+                .push(Box::pin(async move { (name, namespace, lookup.await) }));
         }
-        next
+        // Those beyond the limits start when a running lookup has finished.
+        let due = self.names.values().filter_map(|known| known.due);
+        due.filter(|due| *due > now).min()
+    }
+
+    /// Returns a name that is due, and the namespace whose lookup it is, if one may start: of the namespace with the fewest
+    /// lookups, so that all get their turn, and of that one the name that is due for the longest time.
+    fn next_due(&self, now: Instant) -> Option<(Arc<str>, Text)> {
+        if self.lookups.len() >= CONCURRENT.1 {
+            return None;
+        }
+        let due = self.names.iter().filter_map(|(name, known)| {
+            let due = known.due.filter(|due| *due <= now)?;
+            let of = |namespace| (self.running_of(namespace), namespace);
+            let (running, namespace) = known.namespaces.iter().map(of).min()?;
+            Some((running, due, name, namespace))
+        });
+        let (running, _, name, namespace) = due.min()?;
+        (running < CONCURRENT.0).then(|| (name.clone(), namespace.clone()))
+    }
+
+    fn running_of(&self, namespace: &Text) -> usize {
+        self.running.get(namespace).copied().unwrap_or_default()
+    }
+
+    /// Counts the end of a lookup.
+    fn leave(&mut self, namespace: &Text) {
+        if let Some(running) = self.running.get_mut(namespace) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(namespace);
+            }
+        }
     }
 
     /// Records an outcome. Returns whether the addresses of the name have changed.

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending, ready};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::{AllowedAddresses, Answer, CONCURRENT, Lookup, LookupError, MAX_ADDRESSES, Names};
+use crate::ir::sharing::Text;
 use crate::telemetry::metrics::DnsStats;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -57,6 +59,33 @@ impl Lookup for Script {
     }
 }
 
+/// A name, and what ends its lookup when it is used or dropped.
+type Running = (String, oneshot::Sender<Outcome>);
+
+/// Lookups that end one by one.
+#[derive(Clone, Default)]
+struct Held(Arc<Mutex<Vec<Running>>>);
+
+impl Held {
+    fn names(&self) -> Vec<String> {
+        let lookups = self.0.lock().unwrap();
+        lookups.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Ends the lookup that began first.
+    fn end_first(&self) {
+        self.0.lock().unwrap().remove(0);
+    }
+}
+
+impl Lookup for Held {
+    fn lookup(&mut self, name: &str) -> BoxFuture<'static, Outcome> {
+        let (sender, outcome) = oneshot::channel();
+        self.0.lock().unwrap().push((name.to_owned(), sender));
+        async move { outcome.await.unwrap_or_else(|_| failed()) }.boxed()
+    }
+}
+
 fn found(addresses: &[&str], seconds: u64) -> Outcome {
     Ok(Answer {
         addresses: addresses.iter().map(|it| it.parse().unwrap()).collect(),
@@ -77,8 +106,27 @@ fn names(script: &Script, allowed: &[&str]) -> (Names<Script>, Arc<DnsStats>) {
 
 fn following(script: &Script) -> Names<Script> {
     let (mut names, _) = names(script, &[]);
-    names.follow(&["a.example".into()]);
+    follow(&mut names, &[("team", "a.example")]);
     names
+}
+
+/// Follows these names of namespaces.
+fn follow(names: &mut Names<impl Lookup>, all: &[(&str, &str)]) {
+    let all = all.iter();
+    let all = all.map(|(namespace, name)| (Text::from(*namespace), Arc::<str>::from(*name)));
+    let all: Vec<_> = all.collect();
+    names.follow(all.iter().map(|(namespace, name)| (namespace, name)));
+}
+
+/// Returns names of a namespace.
+fn many(namespace: &str, count: usize) -> Vec<(&str, String)> {
+    let name = |number| (namespace, format!("{namespace}{number}.example"));
+    (0..count).map(name).collect()
+}
+
+fn borrowed<'a>(all: &'a [(&'a str, String)]) -> Vec<(&'a str, &'a str)> {
+    let all = all.iter();
+    all.map(|(namespace, name)| (*namespace, &**name)).collect()
 }
 
 fn addresses(names: &Names<Script>) -> Vec<String> {
@@ -87,7 +135,7 @@ fn addresses(names: &Names<Script>) -> Vec<String> {
 }
 
 /// Advances the time.
-async fn pass(names: &mut Names<Script>, time: Duration) {
+async fn pass(names: &mut Names<impl Lookup>, time: Duration) {
     let end = Instant::now() + time;
     while timeout(end - Instant::now(), names.changed()).await.is_ok() {}
 }
@@ -128,7 +176,7 @@ async fn keeps_addresses_and_backs_off_while_lookups_fail() {
     outcomes.extend([Err(LookupError::NoAddress), found(&["1.1.1.2"], 60)]);
     let script = Script::new(outcomes);
     let (mut names, stats) = names(&script, &[]);
-    names.follow(&["a.example".into()]);
+    follow(&mut names, &[("team", "a.example")]);
     names.changed().await;
     let waiting = timeout(130 * SECOND, names.changed()).await;
     assert!(waiting.is_err());
@@ -150,7 +198,7 @@ async fn rejects_non_public_addresses_unless_allowed() {
     };
     let script = Script::new(outcomes());
     let (mut refusing, stats) = names(&script, &[]);
-    refusing.follow(&["a.example".into()]);
+    follow(&mut refusing, &[("team", "a.example")]);
     refusing.changed().await;
     assert_eq!(addresses(&refusing), ["1.1.1.1"]);
     // The name no longer resolves to its previous address.
@@ -160,7 +208,7 @@ async fn rejects_non_public_addresses_unless_allowed() {
 
     let script = Script::new(outcomes());
     let (mut allowing, stats) = names(&script, &["127.0.0.0/8", "10.0.0.0/16"]);
-    allowing.follow(&["a.example".into()]);
+    follow(&mut allowing, &[("team", "a.example")]);
     allowing.changed().await;
     assert_eq!(addresses(&allowing), ["1.1.1.1", "127.0.0.1"]);
     allowing.changed().await;
@@ -193,25 +241,60 @@ async fn resolves_only_the_names_of_the_configuration() {
     let (mut names, _) = names(&script, &[]);
     pass(&mut names, 100 * SECOND).await;
     assert_eq!(script.count(), 0);
-    let (a, b): (Arc<str>, Arc<str>) = ("a.example".into(), "b.example".into());
-    names.follow([&a, &a]);
+    let (a, b) = (("team", "a.example"), ("team", "b.example"));
+    follow(&mut names, &[a, a]);
     names.changed().await;
-    names.follow([&b, &a]);
+    follow(&mut names, &[b, a]);
     assert_eq!(addresses(&names), ["1.1.1.1"]);
     names.changed().await;
     assert_eq!(names.addresses("b.example").len(), 1);
-    names.follow([]);
+    follow(&mut names, &[]);
     assert!(addresses(&names).is_empty());
     pass(&mut names, 100 * SECOND).await;
     assert_eq!(script.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_concurrent_lookups() {
+async fn names_without_an_answer_delay_no_names_of_other_namespaces() {
     let script = Script::default();
     let (mut names, _) = names(&script, &[]);
-    let many = (0..3 * CONCURRENT).map(|number| Arc::from(format!("n{number}.example")));
-    names.follow(&many.collect::<Vec<_>>());
+    let silent = many("a", 3 * CONCURRENT.1);
+    // Another namespace may have the same name.
+    let all = [
+        borrowed(&silent),
+        vec![("z", "a0.example"), ("z", "z.example")],
+    ]
+    .concat();
+    follow(&mut names, &all);
     pass(&mut names, SECOND).await;
-    assert_eq!(script.count(), CONCURRENT);
+    let looked_up = |name: &str| {
+        let state = script.0.lock().unwrap();
+        state.lookups.iter().any(|(it, _)| it == name)
+    };
+    assert!(looked_up("a0.example") && looked_up("z.example"));
+    // One of these is a lookup of the other namespace.
+    let of_other = names.running_of(&"z".into());
+    assert!(of_other >= 1, "{of_other}");
+    assert_eq!(script.count(), CONCURRENT.0 + of_other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespace_without_a_lookup_is_the_next() {
+    let held = Held::default();
+    let mut names = Names::new(held.clone(), AllowedAddresses::default(), Arc::default());
+    let silent: Vec<_> = ["a", "b", "c", "d", "e"]
+        .iter()
+        .flat_map(|namespace| many(namespace, 3 * CONCURRENT.0))
+        .collect();
+    follow(&mut names, &borrowed(&silent));
+    pass(&mut names, SECOND).await;
+    assert_eq!(held.names().len(), CONCURRENT.1);
+    let all = [borrowed(&silent), vec![("z", "z.example")]].concat();
+    follow(&mut names, &all);
+    pass(&mut names, SECOND).await;
+    assert_eq!(held.names().len(), CONCURRENT.1);
+    held.end_first();
+    pass(&mut names, SECOND).await;
+    assert_eq!(held.names().last().map(String::as_str), Some("z.example"));
+    assert_eq!(held.names().len(), CONCURRENT.1);
 }

@@ -59,6 +59,12 @@ const WAITING: Bound = Row("objects that wait for what they refer to, or for pol
 const FIELDS: &[(&str, &str, Bound)] = &[
     ("dns/mod.rs", "names", Row("addresses of a name in DNS")),
     (
+        "dns/mod.rs",
+        "namespaces",
+        Row("addresses of a name in DNS"),
+    ),
+    ("dns/mod.rs", "running", Row("look-ups of names in DNS")),
+    (
         "http2/bodies.rs",
         "streams",
         Row("bodies and trailers of HTTP/2"),

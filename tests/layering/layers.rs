@@ -198,7 +198,11 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
         &["tokio", "hyper", "kube", "rustls"],
     ),
-    layer("dns", &["dns", "runtime::backoff", "telemetry"], NO_CLUSTER),
+    layer(
+        "dns",
+        &["dns", "ir::sharing", "runtime::backoff", "telemetry"],
+        NO_CLUSTER,
+    ),
     layer("dns/guard", &[], PURE),
     layer("https", &["https", "dns", "ir", "tls"], NO_CLUSTER),
     layer(
