@@ -17,6 +17,7 @@ use h2::{Ping, PingPong, Reason, RecvStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
+use super::cancelled::{Cancelled, MANY};
 use super::silence::{PING_AFTER, PING_TIMEOUT, Silence, Verdict};
 use crate::http2::{
     AMPLE_WINDOW, Bodies, Body, EmptyFrames, FRAME_BUDGET, SEND_BUFFER, Windows, Wire,
@@ -41,13 +42,12 @@ const WINDOWS: Windows = Windows {
 };
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
-/// Number of locally reset streams whose late frames are ignored, so that they do not fail the
-/// shared connection (h2 #856).
-const MAX_LOCAL_RESETS: usize = 1000;
+/// Number of streams that can be given up within a second, in two periods and when a connection gets no more requests. h2
+/// remembers all of them, since late frames of others are errors (h2 #856).
+const MAX_LOCAL_RESETS: usize = 2 * MANY + MAX_STREAMS;
 /// Number of streams that h2 resets because of malformed responses before it ends the connection.
 const MAX_ERRORS: usize = 16 * 1024;
-/// Malformed responses after which a connection gets no new requests. Late frames of cancelled
-/// streams count for h2 too, and are not visible.
+/// Malformed responses after which a connection gets no new requests.
 const MALFORMED_RESPONSES: u32 = 256;
 /// Empty DATA frames, counted by h2, after which a connection gets no new requests. h2 ends it
 /// after 100.
@@ -64,6 +64,7 @@ pub(in crate::upstream) struct Http2Connection {
     /// Whether a response was received.
     has_responded: Cell<bool>,
     malformed: Cell<u32>,
+    cancelled: Cancelled,
     bodies: Rc<Bodies>,
     clock: Rc<Clock>,
     pub(super) is_tls: bool,
@@ -176,6 +177,7 @@ impl Http2Connection {
             load,
             has_responded: Cell::new(false),
             malformed: Cell::new(0),
+            cancelled: Cancelled::default(),
             bodies,
             clock: clock.clone(),
             is_tls,
@@ -191,6 +193,7 @@ impl Http2Connection {
     /// sent GOAWAY, and it is far from the limits of h2.
     pub(in crate::upstream) fn is_open(&self) -> bool {
         if self.malformed.get() >= MALFORMED_RESPONSES
+            || self.cancelled.are_many()
             || self.bodies.counted_empty_frames() >= EMPTY_FRAMES
         {
             return false;
@@ -243,55 +246,82 @@ impl Http2Connection {
         if let Some(left) = self.requests_left.get() {
             self.requests_left.set(Some(left.saturating_sub(1)));
         }
-        Slot(self.clone())
+        Slot {
+            connection: self.clone(),
+            awaits_end: Cell::new(false),
+        }
     }
 }
 
 /// Slot of one request on a connection; released on drop.
-pub(in crate::upstream) struct Slot(Rc<Http2Connection>);
+pub(in crate::upstream) struct Slot {
+    connection: Rc<Http2Connection>,
+    /// Whether a stream was opened whose response has not ended.
+    awaits_end: Cell<bool>,
+}
 
 impl Slot {
     /// Returns the connection.
     pub(in crate::upstream) fn connection(&self) -> &Http2Connection {
-        &self.0
+        &self.connection
+    }
+
+    /// Records that the stream was opened.
+    pub(super) fn on_opened(&self) {
+        self.awaits_end.set(true);
+    }
+
+    /// Records that the peer has ended the stream, or has sent all of the response but its end.
+    pub(super) fn on_end(&self) {
+        self.awaits_end.set(false);
     }
 
     /// Returns a handle that opens one stream.
     pub(super) fn sender(&self) -> SendRequest<Bytes> {
-        self.0.sender.borrow().clone()
+        self.connection.sender.borrow().clone()
     }
 
     /// Returns the reader of a response body for this client.
     pub(super) fn read(&self, incoming: RecvStream, client: Option<IpAddr>) -> Body {
-        self.0.bodies.read_for(incoming, client)
+        self.connection.bodies.read_for(incoming, client)
     }
 
     /// Returns the bodies of the connection.
     pub(super) fn bodies(&self) -> &Rc<Bodies> {
-        &self.0.bodies
+        &self.connection.bodies
     }
 
     /// Records that h2 has reset the stream because of the response.
     pub(super) fn on_malformed(&self) {
-        self.0.malformed.set(self.0.malformed.get() + 1);
+        self.connection
+            .malformed
+            .set(self.connection.malformed.get() + 1);
     }
 
     /// Records a response.
     pub(super) fn on_response(&self) {
-        self.0.has_responded.set(true);
+        self.connection.has_responded.set(true);
     }
 
     /// Reports whether the connection has delivered a response before.
     pub(super) fn is_reused(&self) -> bool {
-        self.0.has_responded.get()
+        self.connection.has_responded.get()
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let load = &self.0.load;
+        let Http2Connection {
+            load,
+            clock,
+            cancelled,
+            ..
+        } = &*self.connection;
         load.streams.set(load.streams.get() - 1);
-        load.used.set(self.0.clock.now());
+        load.used.set(clock.now());
+        if self.awaits_end.get() {
+            cancelled.count(clock.now());
+        }
     }
 }
 
@@ -449,5 +479,58 @@ impl AsyncWrite for WatchedIo {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::{LocalSet, spawn_local};
+
+    use super::*;
+    use crate::runtime::descriptors::BackendDescriptor;
+    use crate::upstream::peer_watch::Reads;
+
+    /// Opens a connection to a server that reads.
+    async fn connected(clock: &Rc<Clock>) -> Rc<Http2Connection> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        spawn_local(async move {
+            let (io, _) = listener.accept().await.unwrap();
+            let mut server = h2::server::handshake(io).await.unwrap();
+            while server.accept().await.is_some() {}
+        });
+        let io = TcpStream::connect(address).await.unwrap();
+        let descriptor = BackendDescriptor::take(&Arc::default()).unwrap();
+        let io = Io::plain(io, descriptor, Reads::Promptly);
+        let limits = HeadLimits {
+            bytes: 1 << 16,
+            headers: 100,
+            is_of_policy: false,
+        };
+        let opened = Http2Connection::open(io, clock, limits, ASSUMED_STREAMS).await;
+        opened.unwrap()
+    }
+
+    #[tokio::test]
+    async fn connection_with_many_cancelled_requests_gets_no_more() {
+        let test = async {
+            // Stands still, so that all is in one period.
+            let connection = connected(&Clock::new()).await;
+            for _ in 0..2 * MAX_STREAMS {
+                let slot = connection.reserve();
+                slot.on_opened();
+                slot.on_end();
+                drop(connection.reserve());
+            }
+            assert!(connection.is_open());
+            for _ in 0..MAX_STREAMS {
+                connection.reserve().on_opened();
+            }
+            assert!(!connection.is_open());
+        };
+        LocalSet::new().run_until(test).await;
     }
 }

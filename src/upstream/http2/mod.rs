@@ -1,6 +1,7 @@
 //! One HTTP/2 exchange with a backend, driven by polling, without its own task or channel. Keeps
 //! the request body until the response head arrives, so that an unprocessed request can be retried.
 
+mod cancelled;
 mod connection;
 mod silence;
 mod tunnel;
@@ -96,6 +97,7 @@ impl<B: Replay> Exchange<B> {
         }
         match sender.send_request(head, ended && accept.is_none()) {
             Ok((response, stream)) => {
+                slot.on_opened();
                 let (outgoing, websocket) = match accept {
                     Some(accept) => (None, Some(Box::new(Handshake { accept, stream }))),
                     None => ((!ended).then_some(stream), None),
@@ -185,6 +187,9 @@ impl<B: Replay> Exchange<B> {
             _ if is_described => None,
             length => length,
         };
+        if self.remaining == Some(0) {
+            self.slot.on_end();
+        }
         self.incoming = (!self.ended).then(|| self.slot.read(incoming, self.client));
         if !self.keeps_body {
             self.forget_body();
@@ -283,6 +288,9 @@ impl<B: Replay> Exchange<B> {
             if let Some(remaining) = &mut self.remaining {
                 *remaining = remaining.saturating_sub(data.len() as u64);
             }
+            if self.ended || self.remaining == Some(0) {
+                self.slot.on_end();
+            }
             if !data.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
@@ -290,6 +298,7 @@ impl<B: Replay> Exchange<B> {
         let trailers =
             ready!(incoming.poll_trailers(cx)).map_err(|error| body_error(&error, &self.slot))?;
         self.ended = true;
+        self.slot.on_end();
         let is_malformed = self.slot.bodies().are_trailers_malformed(self.stream);
         Poll::Ready(trailers.map(|trailers| match is_malformed {
             true => Err(MALFORMED),
@@ -396,6 +405,7 @@ fn exchange_error(error: &h2::Error, slot: &Slot) -> ExchangeError {
             "the backend violated HTTP/2"
         });
     }
+    slot.on_end();
     // A GOAWAY fails only the streams above its last stream id (RFC 9113, 6.8).
     if error.is_go_away() {
         ExchangeError::NotProcessed
