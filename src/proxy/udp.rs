@@ -22,6 +22,7 @@ use super::connection_record::ConnectionRecord;
 use super::worker_state::Worker;
 use crate::datagrams::{DatagramIo, Datagrams, Outbox, join_received, with_local_address};
 use crate::ir::Bind;
+use crate::runtime::descriptors::UdpShare;
 use crate::table::{Backend, BackendTarget, Port, Rule, Table};
 use crate::telemetry::access_log::ConnectionEnd;
 use crate::upstream::UdpFlow;
@@ -36,6 +37,8 @@ pub(super) struct UdpPort {
     bind: Bind,
     socket: UdpSocket,
     sessions: Sessions,
+    /// Clock time of the last look for sessions beyond the share of the port.
+    trimmed: Cell<u64>,
     /// What endpoints have answered in this turn of the worker. The task of the port sends it.
     answers: RefCell<Outbox>,
     waker: Cell<Option<Waker>>,
@@ -82,13 +85,14 @@ impl UdpPort {
         if socket.local_addr()?.ip().is_unspecified() {
             with_local_address(&socket)?;
         }
-        let sessions = Sessions::new(worker.descriptors.udp_sessions(worker.loads.len()));
+        let sessions = Sessions::new(UdpShare::new(&worker.descriptors));
         Ok(Rc::new(Self {
             worker,
             io,
             bind,
             socket,
             sessions,
+            trimmed: Cell::default(),
             answers: RefCell::default(),
             waker: Cell::default(),
         }))
@@ -103,6 +107,10 @@ impl UdpPort {
 
     /// Forwards what clients have sent. Returns whether there may be more.
     fn receive(self: &Rc<Self>) -> bool {
+        let now = self.worker.clock.now();
+        if self.trimmed.replace(now) != now {
+            self.sessions.trim();
+        }
         let table = self.worker.table.load();
         for _ in 0..BURST {
             let received = self.io.receive(&self.socket, |datagrams| {

@@ -18,6 +18,8 @@ const ADMIN: usize = 64;
 const ADMIN_SHARE: usize = 8;
 /// Maximum number of sessions of a UDP port.
 const MAX_UDP_SESSIONS: usize = 16_384;
+/// Maximum number of sessions of all UDP ports, for their memory: anybody can begin one with a datagram.
+const MAX_ALL_UDP_SESSIONS: usize = 32_768;
 /// Maximum number of client connections if none is configured.
 pub const DEFAULT_CONNECTIONS: usize = 65_536;
 
@@ -29,6 +31,7 @@ pub struct Descriptors {
     clients: usize,
     backends: usize,
     open_backends: AtomicUsize,
+    udp_ports: AtomicUsize,
 }
 
 impl Descriptors {
@@ -74,18 +77,13 @@ impl Descriptors {
             clients,
             backends: rest.saturating_sub(clients).max(1),
             open_backends: AtomicUsize::new(0),
+            udp_ports: AtomicUsize::new(0),
         }
     }
 
     /// Returns the maximum number of client connections.
     pub fn clients(&self) -> usize {
         self.clients
-    }
-
-    /// Returns the maximum number of sessions of a UDP port, each of which has a socket, if the workers share the ports
-    /// evenly. Leaves half of the descriptors for connections to backends.
-    pub fn udp_sessions(&self, workers: usize) -> usize {
-        (self.backends / 2 / workers.max(1)).clamp(1, MAX_UDP_SESSIONS)
     }
 
     /// Returns what to tell the operator; `None` if the limit suffices for the maximum of
@@ -134,6 +132,31 @@ impl Drop for BackendDescriptor {
     }
 }
 
+/// The part of a UDP port in the sessions of the process, each of which has a socket, until dropped.
+#[derive(Debug)]
+pub struct UdpShare(Arc<Descriptors>);
+
+impl UdpShare {
+    /// Adds a port, with which the others share from now on.
+    pub fn new(descriptors: &Arc<Descriptors>) -> Self {
+        descriptors.udp_ports.fetch_add(1, Relaxed);
+        Self(descriptors.clone())
+    }
+
+    /// Returns the maximum number of sessions of the port now. Leaves half of the descriptors for connections to backends.
+    pub fn sessions(&self) -> usize {
+        let all = (self.0.backends / 2).min(MAX_ALL_UDP_SESSIONS);
+        let ports = self.0.udp_ports.load(Relaxed).max(1);
+        (all / ports).clamp(1, MAX_UDP_SESSIONS)
+    }
+}
+
+impl Drop for UdpShare {
+    fn drop(&mut self) {
+        self.0.udp_ports.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Reports whether the process, or the system, has no descriptor left: EMFILE or ENFILE.
 pub fn are_exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(23 | 24))
@@ -175,5 +198,18 @@ mod tests {
         assert!(BackendDescriptor::take(&descriptors).is_none());
         drop(one);
         assert!(BackendDescriptor::take(&descriptors).is_some());
+    }
+
+    #[test]
+    fn udp_ports_share_their_sessions_evenly() {
+        for (limit, all) in [(1 << 20, MAX_ALL_UDP_SESSIONS), (20_000, 4971), (256, 43)] {
+            let descriptors = Arc::new(Descriptors::divide(limit, 65_536, 1));
+            let only = UdpShare::new(&descriptors);
+            assert_eq!(only.sessions(), all.min(MAX_UDP_SESSIONS));
+            let others: Vec<_> = (1..20).map(|_| UdpShare::new(&descriptors)).collect();
+            assert_eq!(only.sessions(), all / 20);
+            drop(others);
+            assert_eq!(only.sessions(), all.min(MAX_UDP_SESSIONS));
+        }
     }
 }

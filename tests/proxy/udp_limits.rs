@@ -114,14 +114,25 @@ impl Program {
 
 /// Returns the address of a UDP port, and objects that forward its datagrams to this backend.
 fn port_to(backend: &Echo) -> (SocketAddr, Objects) {
-    let address: SocketAddr = (Ipv4Addr::LOCALHOST, closed_address().port()).into();
-    let listener = format!("{{name: udp, port: {}, protocol: UDP}}", address.port());
+    let (addresses, objects) = ports_to(backend, 1);
+    (addresses[0], objects)
+}
+
+/// Returns the addresses of this number of UDP ports, and objects that forward their datagrams to this backend.
+fn ports_to(backend: &Echo, count: usize) -> (Vec<SocketAddr>, Objects) {
+    let address = |_| SocketAddr::from((Ipv4Addr::LOCALHOST, closed_address().port()));
+    let addresses: Vec<SocketAddr> = (0..count).map(address).collect();
+    let listener = |address: &SocketAddr| {
+        let port = address.port();
+        format!("{{name: udp-{port}, port: {port}, protocol: UDP}}")
+    };
+    let listeners: Vec<_> = addresses.iter().map(listener).collect();
     let local = "  addresses: [{type: IPAddress, value: 127.0.0.1}]\n";
     let objects = Objects::default()
-        .with(yaml::gateway_with("gateway", &[listener], local))
+        .with(yaml::gateway_with("gateway", &listeners, local))
         .with(service("app", &[backend.address]))
         .with(udp_route(&[("app", 1)]));
-    (address, objects)
+    (addresses, objects)
 }
 
 #[tokio::test]
@@ -148,6 +159,27 @@ async fn full_port_ends_sessions_of_unproven_clients_first() {
     let open = program.metric("portcullis_udp_sessions_open").await;
     assert!((10..128).contains(&open), "{open}");
     assert_eq!(program.metric("portcullis_udp_sessions_total").await, 401);
+    assert_eq!(program.metric("portcullis_unforwarded_total").await, 0);
+}
+
+#[tokio::test]
+async fn ports_share_the_sessions_of_the_process() {
+    let backend = Echo::start("").await;
+    let (addresses, objects) = ports_to(&backend, 4);
+    let program = Program::start(&objects, 256, &[]);
+    program.until_ready().await;
+    let mut clients = Vec::new();
+    for address in addresses {
+        for _ in 0..60 {
+            let client = Client::of(address).await;
+            assert_eq!(client.ask("hello").await, "hello");
+            // No other client gets its address.
+            clients.push(client);
+        }
+    }
+    // A quarter of what the process has for all of its connections.
+    let open = program.metric("portcullis_udp_sessions_open").await;
+    assert!((4..=43).contains(&open), "{open}");
     assert_eq!(program.metric("portcullis_unforwarded_total").await, 0);
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::ir::keyed::KeyedMap;
 use crate::proxy::connection_record::ConnectionRecord;
 use crate::runtime::clock::Deadline;
+use crate::runtime::descriptors::UdpShare;
 use crate::telemetry::access_log::ConnectionEnd;
 use crate::telemetry::metrics::ConnectionStats;
 use crate::upstream::UdpFlow;
@@ -124,17 +125,17 @@ fn count(counter: &Cell<u64>, bytes: usize) {
 
 /// The sessions of a port.
 pub(super) struct Sessions {
-    limit: usize,
+    share: UdpShare,
     by_path: RefCell<KeyedMap<Path, Rc<Session>>>,
     /// The result of the last search, the next one to end last.
     found: RefCell<Vec<Rc<Session>>>,
 }
 
 impl Sessions {
-    /// Holds at most `limit` sessions.
-    pub(super) fn new(limit: usize) -> Self {
+    /// Holds at most as many sessions as its share permits when one is added.
+    pub(super) fn new(share: UdpShare) -> Self {
         Self {
-            limit,
+            share,
             by_path: RefCell::default(),
             found: RefCell::default(),
         }
@@ -176,7 +177,21 @@ impl Sessions {
 
     /// Reports whether a session must end before another one begins.
     pub(super) fn are_full(&self) -> bool {
-        self.by_path.borrow().len() >= self.limit
+        self.len() >= self.share.sessions()
+    }
+
+    fn len(&self) -> usize {
+        self.by_path.borrow().len()
+    }
+
+    /// Ends sessions beyond the share, which is less than before if there are more ports.
+    pub(super) fn trim(&self) {
+        let excess = self.len().saturating_sub(self.share.sessions());
+        for _ in 0..excess.min(BATCH) {
+            if !self.evict() {
+                return;
+            }
+        }
     }
 
     /// Ends the session that may end first. Returns false if there is none.
