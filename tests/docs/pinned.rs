@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::names::manifest;
 use crate::versions::between;
 use crate::{files, read};
@@ -98,4 +100,26 @@ fn tools_have_fixed_versions() {
     let (grpc, otlp) = (read("tests/grpc/stack.py"), read("tests/otlp/run"));
     let (before, after) = ("\nREQUIREMENT = \"grpcio==", "\"\n");
     assert_eq!(between(&grpc, before, after), between(&otlp, before, after));
+}
+
+#[test]
+fn packages_of_npm_have_fixed_versions_and_content() {
+    for folder in ["tests/oidc", "tests/page"] {
+        let document = |name: &str| -> Value {
+            serde_json::from_str(&read(&format!("{folder}/{name}"))).unwrap()
+        };
+        let (manifest, lock) = (document("package.json"), document("package-lock.json"));
+        let wanted = manifest["dependencies"].as_object().unwrap();
+        for (name, version) in wanted {
+            let locked = &lock["packages"][format!("node_modules/{name}")];
+            assert!(is_exact(version.as_str().unwrap()), "{folder}: {name}");
+            assert_eq!(*version, locked["version"], "{folder}: {name}");
+        }
+        let packages = lock["packages"].as_object().unwrap();
+        assert!(packages.len() > wanted.len(), "{folder}");
+        for (name, package) in packages.iter().filter(|(name, _)| !name.is_empty()) {
+            let integrity = package["integrity"].as_str().unwrap_or_default();
+            assert!(integrity.starts_with("sha512-"), "{folder}: {name}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Self
 
 TIMEOUT_SECONDS = 30
 FLAGS = [
@@ -50,6 +51,12 @@ class Browser:
         self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error) -> None:
+        self.stop()
 
     def _read(self) -> None:
         data = b""
@@ -146,6 +153,7 @@ class Browser:
         """Sets the size of the window and the color scheme."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.until(f"innerWidth === {width} && matchMedia('(prefers-color-scheme: {scheme})').matches")
 
     def stop(self) -> None:
         try:

@@ -100,6 +100,9 @@ def faults(ports: dict[str, int], backends: dict[str, int], certificates: dict[s
 # A file with an object that cannot be read.
 UNREADABLE = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: typo}\nspec: {parentRefs: [{name: edge}], rules: [{matchs: []}]}\n"
 
+# An object of which nothing is served, and with which nothing is wrong.
+NOTHING = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+
 
 def many(port: int, backend: int, routes: int) -> str:
     """A Gateway with this number of routes, each with a hostname and a backend."""

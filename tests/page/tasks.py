@@ -19,14 +19,18 @@ class Hand:
         self.clicks += 1
         self.browser.click(selector)
 
+    def field(self, selector: str) -> None:
+        """Goes to a field, whose text the next one replaces."""
+        self.click(selector)
+        self.browser.value(f"document.querySelector('{selector}').select()")
+
     def part(self, name: str) -> None:
         """Goes to a part of the page."""
         self.click(f'header nav a[href="#{name}"]')
         self.browser.until(f"document.querySelector('main').dataset.shows === '#{name}'")
 
     def write(self, selector: str, text: str) -> None:
-        self.click(selector)
-        self.browser.value(f"document.querySelector('{selector}').value = ''")
+        self.field(selector)
         self.browser.type(text)
         self.browser.enter()
         # The former view stays until the new one has its documents: the next click must not meet it.
@@ -77,10 +81,9 @@ TASKS = [
 ]  # fmt: skip
 
 
-def attempt(task: Task, browser: Browser, url: str) -> list[str]:
+def attempt(task: Task, hand: Hand, url: str) -> list[str]:
     """Does a task on a page that has just been opened. Returns what is wrong with it."""
-    browser.open(url)
-    hand = Hand(browser)
+    hand.browser.open(url)
     for name, *arguments in task.way:
         getattr(hand, name)(*arguments)
     for text in task.answer:
