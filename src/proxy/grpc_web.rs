@@ -25,9 +25,14 @@ pub(super) fn response_format(headers: &HeaderMap) -> Option<WebFormat> {
         .or(Some(own))
 }
 
-/// Translates the head of a call to gRPC. Returns whether the body is base64.
-pub(super) fn translate_request(headers: &mut HeaderMap) -> bool {
-    let is_text = web_format(headers) == Some(WebFormat::Text);
+/// Reports whether the body of a call is base64.
+pub(super) fn is_text(headers: &HeaderMap) -> bool {
+    web_format(headers) == Some(WebFormat::Text)
+}
+
+/// Translates the head of a call to gRPC.
+pub(super) fn translate_request(headers: &mut HeaderMap) {
+    let is_text = is_text(headers);
     let own = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let translated = content_type(b"application/grpc", own.unwrap_or_default());
     headers.insert(CONTENT_TYPE, translated);
@@ -35,7 +40,6 @@ pub(super) fn translate_request(headers: &mut HeaderMap) -> bool {
     if is_text {
         headers.remove(CONTENT_LENGTH);
     }
-    is_text
 }
 
 /// Translates the head of a gRPC response. Returns the status to use if there are no trailers.
@@ -172,7 +176,8 @@ mod tests {
             ),
         ] {
             let mut call = headers(&[("content-type", web), ("content-length", "8")]);
-            assert_eq!(translate_request(&mut call), is_text, "{web}");
+            assert_eq!(super::is_text(&call), is_text, "{web}");
+            translate_request(&mut call);
             assert_eq!(call["content-type"], grpc);
             assert_eq!(call["te"], "trailers");
             assert_eq!(call.contains_key("content-length"), !is_text, "{web}");

@@ -380,6 +380,41 @@ async fn rules_about_requests_see_the_headers_of_the_server() {
     assert_eq!(origin.requests(), 1);
 }
 
+/// What the proxy makes of a request for the server and for backends is not what the client has sent.
+#[tokio::test]
+async fn rules_about_requests_see_what_clients_have_sent() {
+    let (origin, server) = (Origin::echo("origin").await, Server::new().await);
+    let web = "application/grpc-web+proto";
+    let mut spec = external(&json!({"allowedResponseHeaders": ["X-User"]}));
+    spec["apiKey"] = api_key()["apiKey"].clone();
+    spec["authorization"] = json!({"rules": [
+        // The backend gets neither the key nor this type, and its header with the client is of the proxy.
+        {"name": "forwarded", "action": "Deny", "match": {
+            "headers": [{"name": "x-client", "value": "shop"}],
+        }},
+        {"name": "sent", "action": "Allow", "match": {"headers": [
+            {"name": "x-api-key", "value": "key-of-shop"}, {"name": "content-type", "value": web},
+            {"name": "x-user", "value": "42"},
+        ]}},
+    ]});
+    let objects = Objects::http()
+        .service("origin", &[origin.address])
+        .service("auth", &[server.origin.address])
+        .with(grpc_route("route", &[], &[to("origin")]))
+        .with(keys())
+        .with(access("a", &gateway(), &spec));
+    let scene = Scene::start(&objects);
+    for mut client in clients(&scene).await {
+        let sent = [("content-type", web), ("x-api-key", "key-of-shop")];
+        let before = origin.requests();
+        fetch(&mut client, "POST", "/a.B/C", &sent).await;
+        assert_eq!(origin.requests(), before + 1);
+        let sent = [("content-type", web), ("x-api-key", "key-of-billing")];
+        fetch(&mut client, "POST", "/a.B/C", &sent).await;
+        assert_eq!(origin.requests(), before + 1);
+    }
+}
+
 /// A preflight request never has credentials.
 #[tokio::test]
 async fn preflight_request_is_answered_without_the_server() {

@@ -12,8 +12,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::access_policy::access;
 use crate::client::{Answer, Client};
 use crate::cors;
+use crate::credentials::{BCRYPT, authorization, basic, users};
 use crate::grpc::grpc_route;
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::h2::{self as peer, Origin};
@@ -348,6 +350,46 @@ async fn decodes_text_in_arbitrary_pieces() {
             });
             let answer = call(&mut client, "Service/Echo", TEXT, body).await;
             assert_eq!(decode(TEXT, &answer.body).0, sent);
+        }
+    }
+}
+
+/// The first request of a user has a password that takes time to verify. Rules see its head as the client has sent it, too.
+#[tokio::test]
+async fn rules_see_the_head_of_the_client_whenever_its_password_is_verified() {
+    let origin = origin();
+    let mut spec = basic();
+    spec["authorization"] = json!({"rules": [
+        {"name": "text", "action": "Allow", "match": {
+            "headers": [{"name": "content-type", "value": TEXT}],
+        }},
+    ]});
+    let gateway = json!({"kind": "Gateway", "name": "gateway"});
+    let objects = cors::gateway()
+        .service("origin", &[origin.address])
+        .with(grpc_route("grpc", &[], &[to("origin")]))
+        .with(users(&[("alice", BCRYPT)]))
+        .with(access("a", &gateway, &spec));
+    let alice = authorization("alice", "password");
+    for index in 0..2 {
+        // Each has an empty memory of passwords.
+        let scene = cors::start(objects.clone());
+        let mut client = cors::clients(&scene).await.into_iter().nth(index);
+        let client = client.as_mut().expect("a client");
+        for format in [TEXT, TEXT, BINARY] {
+            let body = encoded(format, &message(b"x"));
+            let request = client
+                .request(Method::POST, "a.com", "/test.Service/Echo")
+                .header("content-type", format)
+                .header("authorization", &alice);
+            let answer = client.fetch(request.body(body).expect("a request")).await;
+            let (messages, trailers) = decode(format, &answer.body);
+            let expected = match format {
+                TEXT => (message(b"x"), "grpc-status: 0\r\n"),
+                _ => (vec![], "grpc-status: 7\r\n"),
+            };
+            assert_eq!(messages, expected.0, "{format}");
+            assert!(trailers.starts_with(expected.1), "{format}: {trailers}");
         }
     }
 }

@@ -143,14 +143,11 @@ impl RequestBody {
         }
     }
 
-    /// Translates a gRPC-Web call to gRPC, head and body. Nothing of the body may have been read. Returns the format of
-    /// its response; `None` if it is no such call.
-    pub(in crate::proxy) fn translate_grpc_web(
-        &mut self,
-        headers: &mut HeaderMap,
-    ) -> Option<WebFormat> {
+    /// Decodes the body of a gRPC-Web call. Nothing of it may have been read, and the head is that of the client. Returns
+    /// the format of its response; `None` if it is no such call.
+    pub(in crate::proxy) fn decode_grpc_web(&mut self, headers: &HeaderMap) -> Option<WebFormat> {
         let format = grpc_web::response_format(headers)?;
-        if grpc_web::translate_request(headers)
+        if grpc_web::is_text(headers)
             && let Self::Client(body) = self
         {
             body.incoming.decode_base64();

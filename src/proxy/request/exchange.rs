@@ -19,6 +19,7 @@ use crate::proxy::body::request_body::RequestBody;
 use crate::proxy::client::Client;
 use crate::proxy::client::forwarding::AddedHeaders;
 use crate::proxy::client::host::Host;
+use crate::proxy::grpc_web;
 use crate::proxy::request::wanted_page::WantedPage;
 use crate::proxy::request::websocket::Handshake;
 use crate::proxy::response::interim::Interim;
@@ -108,6 +109,21 @@ impl Exchange {
     /// Returns the parts that conditions look at.
     pub(super) fn view(&self) -> RequestView<'_> {
         view((&self.parts, &self.path), &self.host, &self.added)
+    }
+
+    /// Translates the head of a gRPC-Web call to gRPC, once. What decides by what the client has sent comes before.
+    #[inline]
+    pub(super) fn translate_head(&mut self) {
+        if self.grpc_web.is_some() {
+            grpc_web::translate_request(&mut self.parts.headers);
+        }
+    }
+
+    /// Returns the request with the head that [`Self::translate_head`] makes.
+    #[inline]
+    pub(super) fn with_translated_head(mut self: Box<Self>) -> Box<Self> {
+        self.translate_head();
+        self
     }
 
     /// A copy of the head before filters that may modify it: another attempt may need the original.

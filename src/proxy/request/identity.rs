@@ -71,6 +71,11 @@ impl Identity {
         }
     }
 
+    /// Reports whether rules or limits decide about the request once its client is known.
+    pub(super) fn decides(&self) -> bool {
+        self.policies.ir.authorization.is_some() || self.policies.limit_identities()
+    }
+
     /// Reports whether nothing is known about the client.
     pub(super) fn is_unknown(&self) -> bool {
         let Self {

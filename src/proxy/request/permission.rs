@@ -1,5 +1,8 @@
 //! Credentials that take time to verify: a password, then a session of an OpenID provider, then the permission of an
-//! authorization server, then what follows from them. Few requests have these.
+//! authorization server, then what follows from them. Few requests have these. Rules and limits see the request as the client has
+//! sent it, like those of requests whose credentials take no time, and with what an authorization server has said.
+
+use http::{HeaderMap, HeaderName};
 
 use super::authentication::Unverified;
 use super::exchange::Exchange;
@@ -10,7 +13,7 @@ use super::view::view;
 use super::{external_auth, policies, sign_in};
 use crate::filter::{Level, LocalResponse};
 use crate::proxy::error::Error;
-use crate::table::{LimitedRequest, Remaining, TakenTokens};
+use crate::table::{LimitedRequest, Remaining, RequestView, TakenTokens};
 
 /// Verifies the credentials of a request. Returns the response to the client if there is one before that of a
 /// backend: of the authorization server, or for a sign-in.
@@ -51,9 +54,14 @@ async fn permit(
         }
     }
     let external = identity.external();
+    let mut seen = None;
     if let Some(external) = external {
+        exchange.added.insert_into(&mut exchange.parts.headers);
+        let sent = identity.decides().then(|| exchange.parts.headers.clone());
         // Before the call: the server sees what backends get, and nothing of its response is removed.
         identity.apply(&mut exchange.parts)?;
+        exchange.translate_head();
+        let asked = sent.map(|sent| (sent, exchange.parts.headers.clone()));
         if identity.needs_permission() {
             let server = server.ok_or(Error::BrokenPolicy)?;
             if let Some(refused) = external_auth::ask(exchange, external, &server).await? {
@@ -62,29 +70,63 @@ async fn permit(
         } else {
             external_auth::remove_forged(external, &mut exchange.parts.headers)?;
         }
+        if let Some((sent, asked)) = asked {
+            seen = Some(with_changes(sent, &asked, &exchange.parts.headers)?);
+        }
     }
-    identity.authorize(client, &exchange.view())?;
+    let view = exchange.view();
+    let view = RequestView {
+        headers: seen.as_ref().unwrap_or(view.headers),
+        ..view
+    };
+    identity.authorize(client, &view)?;
     if !identity.is_unknown() {
         exchange.record.note(|| identity.event());
     }
-    count(exchange, &identity, (remaining, taken))?;
+    count(exchange, (&identity, seen.as_ref()), (remaining, taken))?;
     if external.is_none() {
         identity.apply(&mut exchange.parts)?;
+        exchange.translate_head();
     }
     Ok(None)
 }
 
-/// Counts a request by the identity of its client.
+/// Returns the head that a client has sent, with what an authorization server has changed in the one that it was `asked` about.
+fn with_changes(
+    mut sent: HeaderMap,
+    asked: &HeaderMap,
+    answered: &HeaderMap,
+) -> Result<HeaderMap, Error> {
+    let is_changed = |name: &&HeaderName| {
+        !asked
+            .get_all(*name)
+            .iter()
+            .eq(answered.get_all(*name).iter())
+    };
+    for name in asked.keys().chain(answered.keys()).filter(is_changed) {
+        sent.remove(name);
+        for value in answered.get_all(name) {
+            let appended = sent.try_append(name, value.clone());
+            appended.map_err(|_| Error::Filter)?;
+        }
+    }
+    Ok(sent)
+}
+
+/// Counts a request by the identity of its client. `seen` is the head that limits see, if it is not that of the exchange.
 fn count(
     exchange: &mut Exchange,
-    identity: &Identity,
+    (identity, seen): (&Identity, Option<&HeaderMap>),
     before: (Option<Remaining>, TakenTokens),
 ) -> Result<(), Box<PolicyRefusal>> {
     let head = (&exchange.parts, &exchange.path);
     let view = view(head, &exchange.host, &exchange.added);
     let request = LimitedRequest {
         client: exchange.record.client().ip(),
-        view,
+        view: RequestView {
+            headers: seen.unwrap_or(view.headers),
+            ..view
+        },
     };
     let span = exchange.record.span.as_deref_mut();
     let (counted, headers) = policies::identified(identity, &request, before, span)?;

@@ -67,7 +67,7 @@ impl Outcome {
     /// Returns what follows for a request that its policies let pass.
     fn of(mut exchange: Box<Exchange>, passed: Option<Box<Passed>>) -> Self {
         let Some(passed) = passed else {
-            return Self::Forward(exchange);
+            return Self::Forward(exchange.with_translated_head());
         };
         if let Some(headers) = passed.headers {
             exchange
@@ -79,7 +79,7 @@ impl Outcome {
                 Self::Verify(Box::new((exchange, unverified)))
             }
             Some(Credentials::Waived(refusal)) => Self::Preflight(Box::new((exchange, refusal))),
-            Some(Credentials::Valid(_)) | None => Self::Forward(exchange),
+            Some(Credentials::Valid(_)) | None => Self::Forward(exchange.with_translated_head()),
         }
     }
 }
@@ -310,7 +310,7 @@ impl Exchange {
                         None => wanted_page(defaults.as_deref(), &parts),
                     },
                     grpc_web: match rule.kind() {
-                        RouteKind::Grpc => body.translate_grpc_web(&mut parts.headers),
+                        RouteKind::Grpc => body.decode_grpc_web(&parts.headers),
                         _ => None,
                     },
                     client,

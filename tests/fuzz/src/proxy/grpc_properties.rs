@@ -23,7 +23,8 @@ pub(crate) fn check_head(headers: &HeaderMap) {
     );
     if format.is_some() {
         let mut call = headers.clone();
-        let is_text = grpc_web::translate_request(&mut call);
+        let is_text = grpc_web::is_text(&call);
+        grpc_web::translate_request(&mut call);
         assert_eq!(is_text, web_format(headers) == Some(WebFormat::Text));
         assert!(is_grpc(&call) && web_format(&call).is_none(), "{call:?}");
         assert!(!is_text || !call.contains_key("content-length"), "{call:?}");
