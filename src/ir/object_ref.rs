@@ -144,6 +144,14 @@ impl ObjectRef {
         is_number.then_some((policy, number))
     }
 
+    /// Returns the policy that this is an earlier version of; this object if it is none.
+    pub fn present(&self) -> Self {
+        match self.earlier() {
+            Some((name, _)) => Self::new(&self.group, &self.kind, &self.namespace, name),
+            None => self.clone(),
+        }
+    }
+
     /// Reports whether this is an object of the core group with this kind.
     pub fn is_core(&self, kind: &str) -> bool {
         self.group.is_empty() && *self.kind == *kind
@@ -273,8 +281,10 @@ mod tests {
         assert_eq!(earlier.earlier(), Some(("one", "12")));
         let text = "AccessPolicy shop/one before a recent change";
         assert_eq!(earlier.to_string(), text);
+        assert_eq!(earlier.present(), policy("one"));
         for name in ["one", "one.earlier1", "one.Earlier", "one.Earlierx"] {
             assert_eq!(policy(name).earlier(), None);
+            assert_eq!(policy(name).present(), policy(name));
             let text = format!("AccessPolicy shop/{name}");
             assert_eq!(policy(name).to_string(), text);
         }

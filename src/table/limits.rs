@@ -2,6 +2,7 @@
 
 mod admission;
 mod arrivals;
+mod counters;
 mod exchange;
 mod group;
 pub(super) mod key;
@@ -12,7 +13,6 @@ mod parts;
 mod slots;
 mod usage;
 
-use std::collections::hash_map::RandomState;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -21,24 +21,23 @@ use http::{HeaderMap, HeaderValue};
 use rustc_hash::FxHashMap;
 
 pub use self::admission::{LimitPhase, OverLimit, Remaining, TakenTokens, WithinLimits};
-use self::arrivals::{Arrivals, add_debt, check_debt, give_token, take_token};
+use self::arrivals::{add_debt, check_debt, give_token, take_token};
+use self::counters::{Counters, CountersId, Shared};
 pub use self::exchange::{Ask, Grant, LimitIndex, PendingAsk};
 use self::group::Owner;
 pub use self::group::{Group, LeaseCounts, Pod, View};
 pub use self::key::{ClientIdentity, LimitedRequest, TokenIdentity};
 use self::leases::Leases;
-use self::memory::{LimitMemory, NamespaceBudget, ProcessBudget};
+use self::memory::{NamespaceBudget, ProcessBudget};
 use self::pace::{Pace, capacity, divided_burst, nanos, reserve};
 use self::parts::ANY;
-use self::slots::{Slots, give_slot, take_slot};
+use self::slots::{give_slot, take_slot};
 pub use self::usage::{KeyUsage, Usage};
 use crate::ir;
-use crate::ir::limit::{Cost, Limit, Limits as IrLimits, Rate, Scope};
+use crate::ir::limit::{Cost, Limit, Limits as IrLimits, Rate};
 use crate::ir::sharing::Text;
 use crate::runtime::monotonic;
 
-/// Keys that a limit counts in one table at most.
-const KEYS: usize = 65_536;
 /// For how long a cost that exceeds a limit may keep a key from it, unless the time of the rate is longer.
 const MAX_DEBT: Duration = Duration::from_secs(3_600);
 /// The limits in service, each once however many rules it applies to.
@@ -53,6 +52,7 @@ pub(super) struct Limiters {
 #[derive(Debug, Default)]
 struct Known {
     limiters: FxHashMap<LimitId, Weak<Limiter>>,
+    counters: FxHashMap<CountersId, Weak<Counters>>,
     budgets: FxHashMap<Text, Weak<NamespaceBudget>>,
 }
 
@@ -75,23 +75,9 @@ pub struct Limiter {
     pub policy: ir::ObjectRef,
     /// The limit.
     pub ir: Arc<Limit>,
-    hasher: RandomState,
-    /// What it shares with other pods, if it counts for all of them.
-    shared: Option<Shared>,
-    arrivals: Arrivals,
-    in_progress: Slots,
+    counters: Arc<Counters>,
     /// Requests over the limit, refused or only counted.
     pub exceeded: AtomicU64,
-    /// What its keys take.
-    memory: Arc<LimitMemory>,
-}
-
-/// What a limit shares with the other pods of the Gateway.
-#[derive(Debug)]
-struct Shared {
-    group: Arc<Group>,
-    /// Keys that others own, if it has keys and there may be others.
-    leases: Option<Leases>,
 }
 
 /// Where a key is counted.
@@ -162,7 +148,7 @@ impl CountedRequest {
 impl Drop for CountedRequest {
     fn drop(&mut self) {
         for (limiter, key) in self.in_progress.drain(..) {
-            give_slot(&limiter.in_progress, key);
+            give_slot(&limiter.counters.in_progress, key);
         }
     }
 }
@@ -184,7 +170,7 @@ fn number(value: &HeaderValue) -> Option<u64> {
 }
 
 impl Limiters {
-    /// Returns the limit of a policy. Its counters are those of before if its rate is.
+    /// Returns the limit of a policy. Its counters are those of before if the limit is.
     fn get(&self, policy: &ir::ObjectRef, limit: &Arc<Limit>) -> Arc<Limiter> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (policy.clone(), limit.name.clone());
@@ -193,15 +179,31 @@ impl Limiters {
             return previous;
         }
         known.retain();
-        let shared = (limit.scope == Scope::Gateway).then(|| self.group.clone());
-        let limiter = Arc::new(Limiter::new(
-            policy.clone(),
-            limit.clone(),
-            LimitMemory::new(known.budget(&policy.namespace, &self.memory)),
-            shared,
-        ));
+        let limiter = Arc::new(Limiter {
+            policy: policy.clone(),
+            ir: limit.clone(),
+            counters: self.counters(&mut known, policy, limit),
+            exceeded: AtomicU64::new(0),
+        });
         known.limiters.insert(id, Arc::downgrade(&limiter));
         limiter
+    }
+
+    /// Returns the counters of a limit of a policy, which other versions of the policy may have in use.
+    fn counters(
+        &self,
+        known: &mut Known,
+        policy: &ir::ObjectRef,
+        limit: &Arc<Limit>,
+    ) -> Arc<Counters> {
+        let id = (policy.present(), limit.clone());
+        let previous = known.counters.get(&id).and_then(Weak::upgrade);
+        previous.unwrap_or_else(|| {
+            let budget = known.budget(&policy.namespace, &self.memory);
+            let counters = Arc::new(Counters::new(limit, budget, &self.group));
+            known.counters.insert(id, Arc::downgrade(&counters));
+            counters
+        })
     }
 
     /// Gives back memory of keys that are not in use, and that of others if limits lack their shares.
@@ -231,6 +233,7 @@ impl Known {
     /// Removes what is no longer in use.
     fn retain(&mut self) {
         self.limiters.retain(|_, it| it.strong_count() > 0);
+        self.counters.retain(|_, it| it.strong_count() > 0);
         self.budgets.retain(|_, it| it.strong_count() > 0);
     }
 
@@ -258,38 +261,15 @@ impl CountedLimits {
 }
 
 impl Limiter {
-    fn new(
-        policy: ir::ObjectRef,
-        ir: Arc<Limit>,
-        memory: Arc<LimitMemory>,
-        shared: Option<Arc<Group>>,
-    ) -> Self {
-        let keys = if ir.has_key() { KEYS } else { 1 };
-        let shared = shared.map(|group| Shared {
-            leases: (ir.has_key() && group.is_open()).then(|| Leases::new(keys, &memory)),
-            group,
-        });
-        Self {
-            arrivals: Arrivals::new(keys, &memory),
-            in_progress: Slots::new(keys, &memory),
-            policy,
-            ir,
-            hasher: RandomState::new(),
-            shared,
-            exceeded: AtomicU64::new(0),
-            memory,
-        }
-    }
-
     /// Returns the number of keys in use that others took the place of.
     pub fn evicted(&self) -> u64 {
-        self.memory.evicted.load(Relaxed)
+        self.counters.memory.evicted.load(Relaxed)
     }
 
     /// Gives back memory of keys that are not in use.
     fn sweep_at(&self, now: u64) {
-        self.arrivals.sweep(now);
-        self.in_progress.sweep(ANY);
+        self.counters.arrivals.sweep(now);
+        self.counters.in_progress.sweep(ANY);
         if let Some(leases) = self.leases() {
             leases.sweep();
         }
@@ -297,20 +277,20 @@ impl Limiter {
 
     /// Gives back memory beyond its share, with keys in use.
     fn shed_at(&self, now: u64) {
-        self.arrivals.shed(now);
-        self.in_progress.shed(ANY);
+        self.counters.arrivals.shed(now);
+        self.counters.in_progress.shed(ANY);
         if let Some(leases) = self.leases() {
             leases.shed();
         }
     }
 
     fn leases(&self) -> Option<&Leases> {
-        self.shared.as_ref()?.leases.as_ref()
+        self.counters.shared.as_ref()?.leases.as_ref()
     }
 
     fn key(&self, request: &LimitedRequest<'_>, identity: &ClientIdentity<'_>) -> u64 {
-        match &self.shared {
-            None => key::hash(&self.hasher, &self.ir, request, identity),
+        match &self.counters.shared {
+            None => key::hash(&self.counters.hasher, &self.ir, request, identity),
             Some(shared) => key::hash(&shared.group.view().hasher(), &self.ir, request, identity),
         }
     }
@@ -319,7 +299,7 @@ impl Limiter {
     fn counting(&self, rate: &Rate, key: u64) -> Counting<'_> {
         let full = Pace::of(rate);
         let here = |pace, full, burst| Counting::Here { pace, full, burst };
-        let Some(Shared { group, leases }) = &self.shared else {
+        let Some(Shared { group, leases }) = &self.counters.shared else {
             return here(full, full, rate.burst);
         };
         let view = group.view();
@@ -350,7 +330,7 @@ impl Limiter {
         counted: &mut Option<Box<CountedRequest>>,
     ) -> Result<Option<(u64, Duration)>, Duration> {
         if let Some(concurrent) = self.ir.concurrent {
-            if !take_slot(&self.in_progress, key, u64::from(concurrent)) {
+            if !take_slot(&self.counters.in_progress, key, u64::from(concurrent)) {
                 return Err(Duration::from_secs(1));
             }
             let counted = counted.get_or_insert_default();
@@ -393,7 +373,7 @@ impl Limiter {
                     true => interval.saturating_mul(burst.saturating_sub(1)),
                     false => pace::tolerance(full, burst),
                 };
-                let ahead = self.arrivals.find(key, now, |place| {
+                let ahead = self.counters.arrivals.find(key, now, |place| {
                     take_token(&place.entry.time, now, interval, tolerance)
                 })?;
                 let left = tolerance.saturating_sub(ahead - interval) / interval;
@@ -419,7 +399,9 @@ impl Limiter {
             return;
         };
         match self.counting(rate, key) {
-            Counting::Here { pace, .. } => give_token(&self.arrivals, key, now, pace.interval()),
+            Counting::Here { pace, .. } => {
+                give_token(&self.counters.arrivals, key, now, pace.interval())
+            }
             Counting::Borrowed { leases, .. } => leases.give_back(key),
         }
     }
@@ -429,7 +411,7 @@ impl Limiter {
         match *counting {
             Counting::Here { full, burst, .. } => {
                 let tolerance = full.time_of(burst.saturating_sub(1));
-                let checked = self.arrivals.get(key, now, |place| {
+                let checked = self.counters.arrivals.get(key, now, |place| {
                     check_debt(place.entry.time.load(Relaxed), now, tolerance)
                 });
                 checked.unwrap_or(Ok(()))
@@ -459,7 +441,7 @@ impl Limiter {
             Counting::Here { pace, full, burst } => {
                 let tolerance = full.time_of(burst.saturating_sub(1));
                 let max = tolerance.saturating_add(max_debt);
-                self.arrivals.find(key, now, |place| {
+                self.counters.arrivals.find(key, now, |place| {
                     add_debt(&place.entry.time, now, pace.time_of(amount), max);
                 });
             }

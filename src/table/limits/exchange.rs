@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustc_hash::FxHashMap;
 
+use super::Limiter;
 use super::arrivals::take_tokens;
+use super::counters::Shared;
 use super::group::{Group, Owner, Pod, View};
 use super::leases::{Lease, UNSERVED};
 use super::pace::{self, Pace, capacity, lease, reserve};
-use super::{Limiter, Shared};
 use crate::ir::limit::Rate;
 
 /// Times of a wait for the next tokens, in milliseconds.
@@ -70,7 +71,10 @@ pub struct LimitIndex(FxHashMap<u64, Arc<Limiter>>);
 impl LimitIndex {
     /// Finds the limits that pods share.
     pub fn new(limiters: &[Arc<Limiter>], view: &View) -> Self {
-        let shared = limiters.iter().filter(|limiter| limiter.is_shared());
+        // Present versions of policies come first in the order of limits, and count where an earlier one has another limit of the
+        // same name and rate.
+        let all = limiters.iter().rev();
+        let shared = all.filter(|limiter| limiter.is_shared());
         Self(
             shared
                 .map(|limiter| (limiter.hash(view), limiter.clone()))
@@ -94,7 +98,7 @@ impl LimitIndex {
     ) -> bool {
         let mut is_active = false;
         for (hash, limiter) in &self.0 {
-            let (Some(shared), Some(rate)) = (&limiter.shared, &limiter.ir.rate) else {
+            let (Some(shared), Some(rate)) = (&limiter.counters.shared, &limiter.ir.rate) else {
                 continue;
             };
             let Some(leases) = &shared.leases else {
@@ -135,7 +139,8 @@ impl LimitIndex {
     /// Grants another pod what there is of a key.
     pub fn grant(&self, view: &View, ask: Ask, now: u64) -> Grant {
         let limiter = self.0.get(&ask.limit);
-        let limiter = limiter.and_then(|it| Some((it, it.shared.as_ref()?, it.ir.rate.as_ref()?)));
+        let limiter =
+            limiter.and_then(|it| Some((it, it.counters.shared.as_ref()?, it.ir.rate.as_ref()?)));
         let Some((limiter, shared, rate)) = limiter else {
             return Grant::OF_ANOTHER;
         };
@@ -156,7 +161,7 @@ impl PendingAsk {
         if grant.tokens > self.ask.tokens {
             return Err(TooMuch);
         }
-        if let Some(shared) = &self.limiter.shared
+        if let Some(shared) = &self.limiter.counters.shared
             && let Some(leases) = &shared.leases
         {
             // Another key may have taken the place.
@@ -192,14 +197,15 @@ pub struct TooMuch;
 impl Limiter {
     /// Reports whether other pods may own keys of this limit, or borrow them.
     pub fn is_shared(&self) -> bool {
-        let shared = self.shared.as_ref();
+        let shared = self.counters.shared.as_ref();
         shared.is_some_and(|shared| shared.leases.is_some())
     }
 
-    /// Returns the hash of the limit that all pods have: of its name and its rate.
+    /// Returns the hash of the limit that all pods have: of its name and its rate, whatever the version of its policy.
     fn hash(&self, view: &View) -> u64 {
         let mut hasher = view.hasher().build_hasher();
-        let name = [&*self.policy.namespace, &*self.policy.name, &*self.ir.name];
+        let policy = self.policy.present();
+        let name = [&*policy.namespace, &*policy.name, &*self.ir.name];
         for text in name {
             hasher.write_u64(text.len() as u64);
             hasher.write(text.as_bytes());
@@ -218,7 +224,7 @@ impl Limiter {
         let tolerance = pace::tolerance(full, capacity(rate, pods));
         let wanted = ask.tokens.min(lease(rate));
         let times = (|time| pace.amount_in(time), |amount| pace.time_of(amount));
-        let (tokens, ahead) = self.arrivals.find(ask.key, now, |place| {
+        let (tokens, ahead) = self.counters.arrivals.find(ask.key, now, |place| {
             take_tokens(&place.entry.time, now, tolerance, wanted, times)
         });
         shared.group.counts.granted.fetch_add(tokens, Relaxed);

@@ -7,6 +7,7 @@ use std::thread;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::counters::KEYS;
 use super::*;
 use crate::ir::ObjectRef;
 use crate::ir::canonical_path::CanonicalPath;
@@ -50,7 +51,15 @@ fn policies_in(limiters: &Limiters, limits: &[Limit]) -> Arc<CountedLimits> {
 }
 
 fn policies_of(namespace: &str, limiters: &Limiters, limits: &[Limit]) -> Arc<CountedLimits> {
-    let policy = ObjectRef::new("portcullis.dev", "RateLimitPolicy", namespace, "policy");
+    policies_named((namespace, "policy"), limiters, limits)
+}
+
+fn policies_named(
+    (namespace, name): (&str, &str),
+    limiters: &Limiters,
+    limits: &[Limit],
+) -> Arc<CountedLimits> {
+    let policy = ObjectRef::new("portcullis.dev", "RateLimitPolicy", namespace, name);
     let limits = IrLimits {
         policy,
         limits: limits.iter().cloned().map(Arc::new).collect(),
@@ -418,6 +427,29 @@ fn counters_survive_other_configurations_and_not_other_limits() {
     drop(before);
     assert_eq!(admitted(&same, NOW, 10), 2);
     let other = policies_in(&limiters, &[limit(1, 6)]);
+    assert_eq!(admitted(&other, NOW, 10), 6);
+}
+
+/// Targets that a policy loses keep its former rules for a while.
+#[test]
+fn earlier_version_of_a_policy_gives_nobody_another_burst() {
+    let limiters = Limiters::default();
+    let version = |number: u64| ObjectRef::earlier_name("policy", number);
+    let earlier =
+        |number: u64, limits: &[Limit]| policies_named(("ns", &version(number)), &limiters, limits);
+    let before = policies_in(&limiters, &[limit(1, 5)]);
+    assert_eq!(admitted(&before, NOW, 3), 3);
+    let changed = policies_in(&limiters, &[limit(1, 6)]);
+    let former = earlier(1, &[limit(1, 5)]);
+    drop(before);
+    assert_eq!(admitted(&former, NOW, 10), 2);
+    assert_eq!(admitted(&changed, NOW, 10), 6);
+    // Another change leaves the limit as it is.
+    let again = earlier(2, &[limit(1, 6)]);
+    assert_eq!(admitted(&again, NOW, 10), 0);
+    assert_eq!(admitted(&changed, NOW + SECOND, 10), 1);
+    assert_eq!(admitted(&again, NOW + SECOND, 10), 0);
+    let other = policies_named(("ns", "other"), &limiters, &[limit(1, 6)]);
     assert_eq!(admitted(&other, NOW, 10), 6);
 }
 

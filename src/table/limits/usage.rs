@@ -37,10 +37,10 @@ impl Limiter {
         if let Some(rate) = &self.ir.rate {
             let interval = Pace::of(rate).interval();
             let used = |arrival: u64| arrival.saturating_sub(now).div_ceil(interval);
-            usage.add(&self.arrivals, used, rate.burst);
+            usage.add(&self.counters.arrivals, used, rate.burst);
         }
         if let Some(max) = self.ir.concurrent {
-            usage.add(&self.in_progress, |count| count, max.into());
+            usage.add(&self.counters.in_progress, |count| count, max.into());
         }
         usage
     }

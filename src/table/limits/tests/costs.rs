@@ -88,6 +88,7 @@ fn costs_of_responses_are_numbers_in_a_header() {
     let spent = || {
         let key = policies_key(&policies, &request);
         let time = policies.limits[0]
+            .counters
             .arrivals
             .get(key, 0, |place| place.entry.time.load(Relaxed));
         time.unwrap_or(0)
@@ -124,7 +125,7 @@ fn costs_of_responses_are_numbers_in_a_header() {
 fn policies_key(policies: &CountedLimits, request: &LimitedRequest<'_>) -> u64 {
     let limiter = &policies.limits[0];
     key::hash(
-        &limiter.hasher,
+        &limiter.counters.hasher,
         &limiter.ir,
         request,
         &ClientIdentity::default(),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::table::limits::group::mixed;
-use crate::table::limits::memory::BUDGET;
+use crate::table::limits::memory::{BUDGET, LimitMemory};
 
 /// Bytes that a part of a table takes besides its keys.
 const PART: usize = 128;
@@ -71,7 +71,7 @@ fn every_limit_has_its_share_whatever_others_take() {
     let limiters = Limiters::default();
     let policies = policies_in(&limiters, &limits(128));
     let (greedy, other) = (&policies.limits[0], &policies.limits[1]);
-    let _all: Vec<_> = std::iter::from_fn(|| greedy.memory.try_take(4_096)).collect();
+    let _all: Vec<_> = std::iter::from_fn(|| greedy.counters.memory.try_take(4_096)).collect();
     let _sent = spray(std::slice::from_ref(other), 1..3_000);
     assert_eq!(other.evicted(), 0);
     spray(std::slice::from_ref(greedy), 1..3_000);
@@ -100,7 +100,7 @@ fn million_keys_of_many_namespaces_take_the_budget_of_the_process() {
 #[test]
 fn namespace_that_is_added_gets_its_share_after_a_sweep() {
     let fill = |limiter: &Arc<Limiter>| -> Vec<_> {
-        std::iter::from_fn(|| limiter.memory.try_take(4_096)).collect()
+        std::iter::from_fn(|| limiter.counters.memory.try_take(4_096)).collect()
     };
     let limiters = Limiters::default();
     let before = policies_of("before", &limiters, &limits(32));
@@ -178,6 +178,6 @@ fn pods_that_share_limits_count_the_memory_of_leases() {
 
 #[test]
 fn limit_without_keys_takes_little() {
-    let bytes = size_of::<Limiter>() + size_of::<LimitMemory>();
+    let bytes = size_of::<Limiter>() + size_of::<Counters>() + size_of::<LimitMemory>();
     assert!(bytes <= 400, "{bytes} bytes");
 }
