@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io};
+use std::{fs, io, mem};
 
 use imbl::{OrdMap, OrdSet};
 
@@ -32,6 +32,8 @@ pub(super) struct Scan {
     pub(super) directories: OrdSet<Arc<Path>>,
     /// Entries that could not be read.
     pub(super) problems: Vec<Problem>,
+    /// Those of which nothing says what they have, with the index of the problem.
+    unreadable: Vec<(PathBuf, usize)>,
     /// Symlinks with the real paths of their targets.
     links: Vec<(PathBuf, PathBuf)>,
     /// User-visible and real path of the directory.
@@ -43,7 +45,8 @@ pub(super) struct Scan {
     unread: usize,
 }
 
-/// Scans a directory. Shares the paths of a previous scan. Returns an error only if the directory itself cannot be read.
+/// Scans a directory. Shares the paths of a previous scan, and has its files where nothing says whether they are there still.
+/// Returns an error only if the directory itself cannot be read.
 pub(super) fn scan(directory: &Path, previous: &Scan) -> io::Result<Scan> {
     let real = fs::canonicalize(directory)?;
     let entries = fs::read_dir(directory)?;
@@ -54,6 +57,7 @@ pub(super) fn scan(directory: &Path, previous: &Scan) -> io::Result<Scan> {
     scan.directories.insert(real.as_path().into());
     scan.visited.insert(real.clone());
     scan.entries((directory, &real), entries, 0);
+    scan.retain(previous);
     scan.note_files(directory);
     scan.visited = BTreeSet::new();
     scan.share(previous);
@@ -132,13 +136,34 @@ impl Scan {
         self.files = packed(&files.into_iter().map(shared).collect());
     }
 
+    /// Keeps the files of a previous scan that are where this one could not read. Where there are none, nobody knows what would
+    /// protect requests.
+    fn retain(&mut self, previous: &Self) {
+        for (path, problem) in mem::take(&mut self.unreadable) {
+            let mut is_known = false;
+            for file in below_path(&previous.files, &path) {
+                is_known = true;
+                let real = &previous.files[file];
+                if !self.files.contains_key(file) {
+                    self.files.insert(file.clone(), real.clone());
+                }
+                if let Some(directory) = real.parent() {
+                    self.directories.insert(directory.into());
+                }
+            }
+            self.problems[problem].leaves_open = !is_known;
+        }
+    }
+
     fn entries(&mut self, (directory, real): (&Path, &Path), entries: fs::ReadDir, depth: usize) {
         let mut found = Vec::new();
         for entry in entries {
             match entry {
                 Ok(entry) if is_hidden(&entry.file_name()) => {}
                 Ok(entry) => found.push((entry.path(), entry.file_name(), entry.file_type())),
-                Err(error) => self.warn(directory, format!("cannot be listed completely: {error}")),
+                Err(error) => {
+                    self.fail(directory, format!("cannot be listed completely: {error}"));
+                }
             }
         }
         found.sort_by(|(one, ..), (other, ..)| one.cmp(other));
@@ -148,7 +173,7 @@ impl Scan {
                 Ok(kind) => self.entry(path, real.join(name), kind, depth),
                 // Deleted since the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => self.warn(&path, format!("cannot be read: {error}")),
+                Err(error) => self.fail(&path, format!("cannot be read: {error}")),
             }
         }
     }
@@ -157,11 +182,20 @@ impl Scan {
         self.follow(&path);
         let real = match fs::canonicalize(&path) {
             Ok(real) => real,
-            Err(error) => return self.warn(&path, format!("the symlink is broken: {error}")),
+            Err(error) => {
+                let message = format!("the symlink is broken: {error}");
+                return match error.kind() {
+                    // Its target is deleted.
+                    io::ErrorKind::NotFound => self.warn(&path, message),
+                    _ => self.fail(&path, message),
+                };
+            }
         };
         self.links.push((path.clone(), real.clone()));
-        if let Ok(metadata) = fs::metadata(&real) {
-            self.entry(path, real, metadata.file_type(), depth);
+        match fs::metadata(&real) {
+            Ok(metadata) => self.entry(path, real, metadata.file_type(), depth),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.fail(&path, format!("cannot be read: {error}")),
         }
     }
 
@@ -209,7 +243,8 @@ impl Scan {
         self.directories.insert(real.into());
         match fs::read_dir(path) {
             Ok(entries) => self.entries((path, real), entries, depth + 1),
-            Err(error) => self.warn(path, format!("cannot be read: {error}")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.fail(path, format!("cannot be read: {error}")),
         }
     }
 
@@ -261,6 +296,13 @@ impl Scan {
             .push(Problem::of_file(Severity::Note, path, message));
     }
 
+    /// Reports what cannot be read, so that nothing says which files are there.
+    fn fail(&mut self, path: &Path, message: String) {
+        self.unreadable.push((path.to_owned(), self.problems.len()));
+        self.problems
+            .push(Problem::of_file(Severity::Error, path, message));
+    }
+
     fn warn(&mut self, path: &Path, message: String) {
         self.problems
             .push(Problem::of_file(Severity::Warning, path, message));
@@ -287,8 +329,10 @@ pub(super) fn is_hidden_below(below: &Path) -> bool {
     components.any(|component| is_hidden(component.as_os_str()))
 }
 
+/// Reports whether nothing of an entry is read: its name begins with a dot, or it is a directory of the file system, which only
+/// root reads.
 fn is_hidden(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(b".")
+    name.as_encoded_bytes().starts_with(b".") || name == "lost+found"
 }
 
 /// Reports whether the extension of a file marks configuration.

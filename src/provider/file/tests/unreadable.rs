@@ -1,6 +1,8 @@
 //! Policies that protect and are not valid: which version of them is served.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use super::super::{FileProvider, Load};
 use super::{directory, write};
@@ -140,6 +142,38 @@ fn file_that_cannot_be_read_says_nothing_of_what_it_protects() {
     fs::write(&file, [0xff, 0xfe, 0xff]).unwrap();
     let load = provider.load().unwrap();
     assert_eq!((open(&load), refuses(&load)), (0, Some(false)));
+}
+
+/// A symlink to itself, as a folder without permission to read it, says nothing of what is there.
+#[test]
+fn folder_that_cannot_be_read_keeps_its_policies_and_at_start_nobody_knows_them() {
+    let (directory, other) = (directory(&[]), directory(&[]));
+    write(other.path(), "a.yaml", &policy(TARGETS, VALID));
+    write(directory.path(), "b.yaml", "");
+    let link = directory.path().join("policies");
+    let point_to = |target: &Path| {
+        let _ = fs::remove_file(&link);
+        symlink(target, &link).unwrap();
+    };
+    point_to(&link);
+    let mut provider = FileProvider::new(directory.path().to_owned());
+    let load = provider.load().unwrap();
+    assert_eq!((open(&load), refuses(&load)), (1, None));
+    point_to(other.path());
+    let load = provider.load().unwrap();
+    assert_eq!((open(&load), refuses(&load)), (0, Some(false)));
+    point_to(&link);
+    for _ in 0..2 {
+        let load = provider.load().unwrap();
+        assert_eq!((open(&load), refuses(&load)), (0, Some(false)));
+        assert_eq!(load.problems[0].severity, Severity::Error);
+    }
+    // Its files are deleted, and then the folder is.
+    fs::remove_file(other.path().join("a.yaml")).unwrap();
+    assert_eq!(refuses(&provider.load().unwrap()), None);
+    fs::remove_file(&link).unwrap();
+    let load = provider.load().unwrap();
+    assert_eq!((open(&load), refuses(&load)), (0, None));
 }
 
 /// Returns the number of problems that leave requests without protection.
