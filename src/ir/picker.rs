@@ -6,10 +6,20 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::protected_headers::is_spelled_like;
 use super::target::BackendTarget;
+
+/// The header with which a picker says which endpoint a request gets. Names of others that it sets begin like it.
+pub const DESTINATION: &str = "x-gateway-destination-endpoint";
 
 /// When the failure mode of a picker has an effect.
 pub const UNANSWERED: &str = "without an answer of the endpoint picker";
+
+/// Reports whether only a picker says a header, in whatever spelling. Names are in lower case.
+pub fn is_of_picker(name: &str) -> bool {
+    let start = name.get(..DESTINATION.len());
+    start.is_some_and(|start| is_spelled_like(start, DESTINATION))
+}
 
 /// Who chooses the endpoint of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]

@@ -21,7 +21,6 @@ use crate::header_memory;
 use crate::ir::grpc::WebFormat;
 use crate::ir::protected_headers::ProtectedHeaders;
 use crate::proxy::activity::Activity;
-use crate::proxy::client::forwarding_names;
 use crate::proxy::error::Error;
 use crate::proxy::grpc_web;
 use crate::proxy::worker_state::budget::{Held, Share};
@@ -265,7 +264,7 @@ impl ClientBody {
         self.room = room;
         if let Some(trailers) = frame.trailers_mut() {
             trailers::remove_head_only(trailers);
-            forwarding_names::remove_all(trailers);
+            trailers::remove_claims(trailers);
             for headers in &self.protected {
                 headers.remove_all(trailers);
             }

@@ -6,29 +6,19 @@ use http::HeaderMap;
 
 use super::headers;
 use super::message::{HeaderMutation, Metadata, Struct, Value};
+use crate::ir::picker::{DESTINATION, is_of_picker};
+use crate::ir::protected_headers::remove;
 
-/// The header, and the field of metadata, with the choice of a picker.
-pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// The field of metadata with the endpoint that responded.
 const SERVED: &str = "x-gateway-destination-endpoint-served";
-/// Where both are in metadata.
+/// Where that and the choice, whose field has the name of the header, are in metadata.
 const NAMESPACE: &str = "envoy.lb";
 /// Maximum number of endpoints of one choice.
 const MAX_ENDPOINTS: usize = 8;
 
 /// Removes the headers with which only a picker says which endpoint a request gets.
 pub(super) fn remove_claims(headers: &mut HeaderMap) {
-    let names = headers.keys().filter(|name| {
-        let name = name.as_str().as_bytes();
-        let start = name.get(..DESTINATION.len()).unwrap_or_default();
-        // Model servers may read underscores as dashes.
-        let is_same = |(a, b): (&u8, u8)| *a == b || *a == b'_' && b == b'-';
-        start.len() == DESTINATION.len() && start.iter().zip(DESTINATION.bytes()).all(is_same)
-    });
-    let names: Vec<_> = names.cloned().collect();
-    for name in names {
-        headers.remove(name);
-    }
+    remove(headers, |name| is_of_picker(name.as_str()));
 }
 
 /// Returns the endpoints of a choice, in order: those of the header as backends get it, or else those of the metadata. An entry
@@ -140,6 +130,7 @@ mod tests {
             "x-gateway-destination-endpoint",
             "x-gateway-destination-endpoint-subset",
             "x_gateway_destination_endpoint",
+            "x.gateway.destination.endpoint",
             "x-gateway-destination_endpoint-served",
             "x-gateway-destination",
             "x-gateway-destination-endpoin",
