@@ -10,6 +10,7 @@ mod keys;
 mod log;
 mod pending;
 mod ready;
+mod reports;
 mod reviews;
 mod server;
 mod session;

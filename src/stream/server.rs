@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use http_body_util::{BodyExt, Either, Full};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -29,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 use super::authentication::{Authenticator, Identity, Refusal, no_gateway};
 use super::hub::{Connected, Hub, Session};
 use super::pending::{Pending, PendingConnection};
+use super::reports::{self, TooLong};
 use super::reviews;
 use super::session::{self, SessionInputs};
 use crate::ir::ObjectRef;
@@ -54,10 +55,6 @@ const REFUSAL_DELAY: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum size of request headers in bytes. A token has about 1,100.
 const MAX_HEADERS: u32 = 12 << 10;
-/// Maximum size of a report in bytes.
-const MAX_REPORT: usize = 64 << 10;
-/// Delay after a pod has asked for a key set. A pod that asks without pause waits for itself alone.
-const REFRESH_PAUSE: Duration = Duration::from_millis(10);
 /// Delay after a failed accept. The usual cause is a lack of file descriptors, and an immediate
 /// retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -347,36 +344,17 @@ fn refuse(status: StatusCode, message: &str) -> Response<ResponseBody> {
     response
 }
 
-/// Passes reports to the hub until the body ends or cannot be read. A pod may stop reporting and
-/// continue to read.
-async fn receive_reports(mut body: Incoming, hub: &Hub, session: &Session) {
-    let mut buffer = BytesMut::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        buffer.extend_from_slice(&data);
-        loop {
-            let end = buffer.iter().position(|byte| *byte == b'\n');
-            if end.unwrap_or(buffer.len()) > MAX_REPORT {
-                let Session { gateway, pod, .. } = session;
-                return tracing::warn!("pod {pod} of {gateway} sent an oversized report");
-            }
-            let Some(end) = end else { break };
-            let line = buffer.split_to(end);
-            buffer.advance(1);
-            match serde_json::from_slice(&line) {
-                Ok(Report::Serves(serves)) => hub.report(session, serves),
-                Ok(Report::RefreshKeySet(KeySetName { namespace, name })) => {
-                    hub.refresh_key_set(session, &namespace, &name);
-                    sleep(REFRESH_PAUSE).await;
-                }
-                // Skips lines of kinds that this version does not know.
-                Err(_) => {}
-            }
+/// Passes the reports of a pod to the hub. Returns when one is oversized.
+async fn receive_reports(body: Incoming, hub: &Hub, session: &Session) {
+    let record = |report| match report {
+        Report::Serves(serves) => hub.report(session, serves),
+        Report::RefreshKeySet(KeySetName { namespace, name }) => {
+            hub.refresh_key_set(session, &namespace, &name);
         }
-    }
-    std::future::pending().await
+    };
+    let TooLong = reports::receive(body, record).await;
+    let Session { gateway, pod, .. } = session;
+    tracing::warn!("pod {pod} of {gateway} sent an oversized report");
 }
 
 /// Lines as a response body.
