@@ -1,5 +1,5 @@
-//! How many requests to providers run: bounded for each client, each namespace and in total, so that none takes the place of
-//! others.
+//! How many requests to providers run: bounded for each client and each namespace, which leaves half of what is free to others,
+//! so that none takes their places.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,8 @@ use crate::ir::sharing::Text;
 const MAX_OF_CLIENT: usize = 8;
 const MAX_OF_NAMESPACE: usize = 32;
 const MAX: usize = 256;
+/// Requests of a namespace that run whatever others do.
+const FIRST: usize = 4;
 
 /// The requests that run, by namespace: the clients whose they are.
 #[derive(Default)]
@@ -31,9 +33,12 @@ impl Room {
         let client = client_network(client);
         let mut room = self.lock();
         let total: usize = room.values().map(Vec::len).sum();
+        let free = MAX.saturating_sub(total);
         let running = room.entry(namespace.clone()).or_default();
         let of_client = running.iter().filter(|it| **it == client).count();
-        if of_client >= MAX_OF_CLIENT || running.len() >= MAX_OF_NAMESPACE || total >= MAX {
+        // Afterwards it has no more than is free.
+        let has_share = running.len() < MAX_OF_NAMESPACE && running.len() + 2 <= free;
+        if of_client >= MAX_OF_CLIENT || running.len() >= FIRST && !has_share {
             return None;
         }
         running.push(client);
@@ -87,6 +92,25 @@ mod tests {
         drop(first);
         assert!(room.enter(&one, address("2001:db8::1")).is_some());
         drop(others);
+        assert!(room.lock().is_empty());
+    }
+
+    #[test]
+    fn many_namespaces_leave_each_other_one_places() {
+        const NAMESPACES: usize = 100;
+        let room = Arc::<Room>::default();
+        let fill = |namespace: usize| {
+            let namespace = Text::from(&*namespace.to_string());
+            let enter = |it: usize| room.enter(&namespace, address(&format!("10.0.0.{it}")));
+            (0..MAX).map_while(enter).collect::<Vec<_>>()
+        };
+        let entered: Vec<_> = (0..NAMESPACES).map(fill).collect();
+        assert_eq!(entered[0].len(), MAX_OF_NAMESPACE);
+        assert!(entered[7].len() > FIRST);
+        assert!(entered.iter().all(|it| it.len() >= FIRST));
+        let total: usize = entered.iter().map(Vec::len).sum();
+        assert!(total <= MAX + FIRST * NAMESPACES, "{total}");
+        drop(entered);
         assert!(room.lock().is_empty());
     }
 }
