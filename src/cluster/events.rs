@@ -2,12 +2,11 @@
 //! events. Publishing never blocks and never fails.
 
 mod notice;
+mod queue;
 mod record;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kube::Client;
@@ -15,37 +14,34 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 pub use self::notice::{EventReason, Notice};
+use self::queue::{Change, Queue, Waiting, largest};
 use self::record::{Repeat, publish};
 use crate::ir::ObjectRef;
 
-/// Capacity of the queue. Further events are dropped, since conditions and the log have the same
-/// facts.
-const QUEUE: usize = 256;
-/// Minimum interval between two events of one object.
+/// Minimum interval between two events of one object, and between two warnings about those that were dropped.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of remembered objects. Beyond it, the publisher forgets those of which nothing waits, and may publish again;
-/// if something waits of all, it forgets all.
+/// Maximum number of remembered objects. Beyond it, the publisher forgets those of the namespace with most of which nothing
+/// waits, and may publish again; if something waits of all of them, it forgets all of them.
 const REMEMBERED: usize = 10_000;
 /// Maximum number of remembered names of events of an object.
 const MAX_NAMES: usize = 16;
 
-enum Change {
-    Raise(Vec<Notice>),
-    Clear(ObjectRef, EventReason),
-}
-
 /// Handle for publishing events. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Events {
-    changes: mpsc::Sender<Change>,
-    /// Number of changes that the queue had no room for, until the publisher has said so.
-    dropped: Arc<AtomicU64>,
+    queue: Arc<Queue>,
+    /// Wakes the publisher.
+    waker: mpsc::Sender<()>,
 }
 
 /// Writes queued events to the API server.
 pub struct Publisher {
-    changes: mpsc::Receiver<Change>,
-    dropped: Arc<AtomicU64>,
+    queue: Arc<Queue>,
+    /// Says that something is queued. Closes with the last handle.
+    woken: mpsc::Receiver<()>,
+    /// Number of changes that the queue had no room for and that no warning has counted.
+    dropped: u64,
+    warned: Option<Instant>,
     instance: String,
     objects: HashMap<ObjectRef, OfObject>,
 }
@@ -141,19 +137,17 @@ impl OfObject {
 
 /// Creates the handle and the publisher. `instance` is the `reportingInstance` of the events.
 pub fn channel(instance: &str) -> (Events, Publisher) {
-    let (sender, changes) = mpsc::channel(QUEUE);
-    let dropped = Arc::<AtomicU64>::default();
+    let (waker, woken) = mpsc::channel(1);
+    let queue = Arc::<Queue>::default();
     let publisher = Publisher {
-        changes,
-        dropped: dropped.clone(),
+        queue: queue.clone(),
+        woken,
+        dropped: 0,
+        warned: None,
         instance: instance.to_owned(),
         objects: HashMap::new(),
     };
-    let events = Events {
-        changes: sender,
-        dropped,
-    };
-    (events, publisher)
+    (Events { queue, waker }, publisher)
 }
 
 impl Events {
@@ -177,11 +171,10 @@ impl Events {
         self.send(Change::Clear(object.clone(), reason));
     }
 
-    /// Queues a change, or drops and counts it.
     fn send(&self, change: Change) {
-        if self.changes.try_send(change).is_err() {
-            self.dropped.fetch_add(1, Relaxed);
-        }
+        self.queue.push(change);
+        // Fails if the publisher is woken already, or has ended.
+        let _ = self.waker.try_send(());
     }
 }
 
@@ -192,8 +185,8 @@ impl Publisher {
             let now = Instant::now();
             let due = self.objects.values().filter_map(|it| it.due(now)).min();
             tokio::select! {
-                change = self.changes.recv() => match change {
-                    Some(change) => self.take(change, now),
+                woken = self.woken.recv() => match woken {
+                    Some(()) => self.take_queued(now),
                     None => return,
                 },
                 () = until(due) => self.publish_due(client).await,
@@ -201,22 +194,30 @@ impl Publisher {
         }
     }
 
-    fn take(&mut self, change: Change, now: Instant) {
-        let dropped = self.dropped.swap(0, Relaxed);
-        if dropped > 0 {
-            tracing::warn!(
-                "{dropped} changes have no Event, since too many came at a time; conditions have them"
-            );
+    fn take_queued(&mut self, now: Instant) {
+        let Waiting { changes, dropped } = self.queue.take();
+        for change in changes {
+            self.take(change, now);
         }
+        self.dropped += dropped;
+        let is_recent = |warned: Instant| now.duration_since(warned) < INTERVAL;
+        if self.dropped > 0 && !self.warned.is_some_and(is_recent) {
+            tracing::warn!(
+                "{} changes have no Event, since too many came at a time; conditions have them",
+                self.dropped
+            );
+            self.dropped = 0;
+            self.warned = Some(now);
+        }
+    }
+
+    fn take(&mut self, change: Change, now: Instant) {
         match change {
             Change::Raise(notices) => {
                 for notice in notices {
                     let is_new = !self.objects.contains_key(&notice.object);
                     if self.objects.len() >= REMEMBERED && is_new {
-                        self.objects.retain(|_, it| it.is_waiting());
-                    }
-                    if self.objects.len() >= REMEMBERED && is_new {
-                        self.objects.clear();
+                        self.forget();
                     }
                     let object = self.objects.entry(notice.object.clone()).or_default();
                     object.raise(notice, now);
@@ -227,6 +228,19 @@ impl Publisher {
                     object.topics.remove(&reason.topic());
                 }
             }
+        }
+    }
+
+    /// Forgets objects of the namespace with most.
+    fn forget(&mut self) {
+        let namespaces = self.objects.keys().map(|it| &*it.namespace);
+        let largest = largest(namespaces).unwrap_or_default().to_owned();
+        let before = self.objects.len();
+        self.objects
+            .retain(|object, it| it.is_waiting() || *object.namespace != *largest);
+        if self.objects.len() == before {
+            self.objects
+                .retain(|object, _| *object.namespace != *largest);
         }
     }
 

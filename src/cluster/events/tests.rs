@@ -1,5 +1,6 @@
 //! Tests of deduplication and of the rate of events.
 
+use super::queue::QUEUE;
 use super::*;
 
 pub(super) fn notice(reason: EventReason, message: &str) -> Notice {
@@ -18,11 +19,16 @@ fn taken(message: &str) -> Notice {
     notice(EventReason::NameTaken, message)
 }
 
+fn notice_of(namespace: &str, name: &str) -> Notice {
+    Notice {
+        object: ObjectRef::gateway_api("Gateway", namespace, name),
+        ..taken("a")
+    }
+}
+
 /// Takes the queued changes, and then what is due.
 fn due(publisher: &mut Publisher, now: Instant) -> Vec<Notice> {
-    while let Ok(change) = publisher.changes.try_recv() {
-        publisher.take(change, now);
-    }
+    publisher.take_queued(now);
     let objects = publisher.objects.values_mut();
     let mut objects = objects.filter(|it| it.due(now).is_some_and(|due| due <= now));
     objects.next().map_or(Vec::new(), |it| it.take_due(now))
@@ -132,11 +138,49 @@ fn full_queue_drops_events_instead_of_blocking() {
     for count in 0..QUEUE + 10 {
         events.notify(taken(&count.to_string()));
     }
-    assert_eq!(publisher.dropped.load(Relaxed), 10);
-    let last = (QUEUE - 1).to_string();
-    assert_eq!(publish_due(&mut publisher, Instant::now()), [last]);
-    // It has said so.
-    assert_eq!(publisher.dropped.load(Relaxed), 0);
+    let (last, start) = ((QUEUE - 1).to_string(), Instant::now());
+    assert_eq!(publish_due(&mut publisher, start), [last]);
+    let warned = |publisher: &Publisher| (publisher.warned, publisher.dropped);
+    assert_eq!(warned(&publisher), (Some(start), 0));
+    for count in 0..QUEUE + 10 {
+        events.notify(taken(&count.to_string()));
+    }
+    let almost = start + INTERVAL - Duration::from_secs(1);
+    assert!(due(&mut publisher, almost).is_empty());
+    assert_eq!(warned(&publisher), (Some(start), 10), "not so soon");
+    publish_due(&mut publisher, start + INTERVAL);
+    assert_eq!(warned(&publisher), (Some(start + INTERVAL), 0));
+}
+
+#[test]
+fn namespace_that_fills_the_queue_takes_no_place_of_others() {
+    let (events, mut publisher) = channel("pod");
+    for count in 0..2 * QUEUE {
+        events.notify(notice_of("hostile", &count.to_string()));
+    }
+    for count in 0..10 {
+        events.notify(notice_of("shop", &count.to_string()));
+        events.notify(notice_of("hostile", &count.to_string()));
+    }
+    publisher.take_queued(Instant::now());
+    let namespaces = publisher.objects.keys().map(|it| &*it.namespace);
+    let of_shop = namespaces.filter(|it| *it == "shop").count();
+    assert_eq!((of_shop, publisher.objects.len()), (10, QUEUE));
+}
+
+#[test]
+fn objects_of_a_namespace_that_wait_take_no_place_of_others() {
+    let (events, mut publisher) = channel("pod");
+    let start = Instant::now();
+    events.notify(taken("a"));
+    assert_eq!(publish_due(&mut publisher, start), ["a"]);
+    for count in 0..REMEMBERED + 10 {
+        let other = notice_of("hostile", &count.to_string());
+        publisher.take(Change::Raise(vec![other]), start);
+    }
+    assert!(publisher.objects.len() <= REMEMBERED);
+    let known = &publisher.objects[&taken("a").object];
+    assert!(known.topics[&EventReason::NameTaken].published.is_some());
 }
 
 #[test]
@@ -156,11 +200,8 @@ fn many_objects_take_no_event_of_one_that_waits() {
     let waiting = behind.object.clone();
     publisher.take(Change::Raise(vec![behind]), start);
     for count in 0..REMEMBERED + 10 {
-        let object = ObjectRef::gateway_api("Gateway", "hostile", &count.to_string());
-        let other = Notice {
-            object: object.clone(),
-            ..taken("a")
-        };
+        let other = notice_of("hostile", &count.to_string());
+        let object = other.object.clone();
         publisher.take(Change::Raise(vec![other]), start);
         let other = publisher.objects.get_mut(&object).unwrap();
         let notices = other.take_due(start);
