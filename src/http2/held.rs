@@ -4,8 +4,10 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::mem;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 
@@ -20,6 +22,8 @@ const UNREAD: usize = 32 * 1024 * 1024;
 const LEAST_UNREAD: usize = 8 * 1024 * 1024;
 /// Maximum bytes of a read while that is scarce.
 pub(crate) const SCARCE_READ: usize = 16 * 1024;
+/// Minimum interval of warnings of a worker about streams that fail.
+const WARNING: Duration = Duration::from_secs(10);
 
 // A worker is a thread. Numbers in cells are read for each part of a body, and need neither initialization nor a destructor.
 thread_local! {
@@ -30,7 +34,33 @@ thread_local! {
     static HELD_UNREAD: Cell<usize> = const { Cell::new(0) };
     /// Number of collections so far: the time of a read, as far as it matters here.
     static NOW: Cell<u64> = const { Cell::new(0) };
+    static FAILURES: RefCell<Failures> = const { RefCell::new(Failures::NONE) };
     static CONNECTIONS: RefCell<Slab<Weak<Bodies>>> = const { RefCell::new(Slab::new()) };
+}
+
+/// Streams that have failed.
+struct Failures {
+    /// Those that no warning has counted.
+    unsaid: usize,
+    warned: Option<Instant>,
+}
+
+impl Failures {
+    const NONE: Self = Self {
+        unsaid: 0,
+        warned: None,
+    };
+
+    /// Counts failures. Returns the number for a warning, if one is due.
+    fn add(&mut self, failed: usize, now: Instant) -> Option<usize> {
+        self.unsaid += failed;
+        let is_recent = |warned| now.duration_since(warned) < WARNING;
+        if self.warned.is_some_and(is_recent) {
+            return None;
+        }
+        self.warned = Some(now);
+        Some(mem::take(&mut self.unsaid))
+    }
 }
 
 /// Something that is held.
@@ -160,10 +190,13 @@ pub(super) fn enforce() {
         holder.bodies.drop_held(holder.what);
         failed += 1;
     }
-    tracing::warn!(
-        failed,
-        "ended HTTP/2 streams that wait: they hold too much memory"
-    );
+    let due = FAILURES.with_borrow_mut(|failures| failures.add(failed, Instant::now()));
+    if let Some(failed) = due {
+        tracing::warn!(
+            failed,
+            "ended HTTP/2 streams that wait: they hold too much memory"
+        );
+    }
 }
 
 /// Returns what is held, in the order in which it has to go.
@@ -370,6 +403,16 @@ mod tests {
         assert_eq!(failed, (max() - after()) / MIB + 1);
         assert_eq!(read(&mut other), Some(4 * MIB));
         remove(others);
+    }
+
+    #[test]
+    fn failures_have_few_warnings_that_count_them_all() {
+        let (mut failures, start) = (Failures::NONE, Instant::now());
+        assert_eq!(failures.add(2, start), Some(2));
+        for _ in 0..1000 {
+            assert_eq!(failures.add(1, start), None);
+        }
+        assert_eq!(failures.add(1, start + WARNING), Some(1001));
     }
 
     #[test]
