@@ -1,9 +1,11 @@
 //! File descriptors of the process: raises the limit, and divides what it allows between clients,
 //! connections to backends, and everything else, so that none takes what the others need.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -31,6 +33,8 @@ pub struct Descriptors {
     clients: usize,
     backends: usize,
     open_backends: AtomicUsize,
+    /// Descriptors that clients have taken while few were left.
+    by_client: Mutex<BTreeMap<IpAddr, usize>>,
     udp_ports: AtomicUsize,
 }
 
@@ -77,6 +81,7 @@ impl Descriptors {
             clients,
             backends: rest.saturating_sub(clients).max(1),
             open_backends: AtomicUsize::new(0),
+            by_client: Mutex::default(),
             udp_ports: AtomicUsize::new(0),
         }
     }
@@ -102,7 +107,40 @@ impl Descriptors {
     /// Reports whether connections to backends take most of their share, so that idle ones must
     /// close.
     pub fn is_tight(&self) -> bool {
-        self.open_backends.load(Relaxed) >= self.backends - self.backends / 4
+        self.open_backends.load(Relaxed) >= self.ample()
+    }
+
+    /// Returns the number of connections to backends up to which nobody's are counted.
+    fn ample(&self) -> usize {
+        self.backends - self.backends / 4
+    }
+
+    /// Counts a descriptor for a client. Returns false if the client would then hold more of those that were taken while few
+    /// were left than are `free` for others.
+    #[cold]
+    fn count(&self, client: IpAddr, free: usize) -> bool {
+        let mut by_client = self.by_client();
+        let held = by_client.get(&client).copied().unwrap_or_default();
+        let has_share = held + 2 <= free;
+        if has_share {
+            by_client.insert(client, held + 1);
+        }
+        has_share
+    }
+
+    #[cold]
+    fn stop_counting(&self, client: IpAddr) {
+        let mut by_client = self.by_client();
+        if let Some(held) = by_client.get_mut(&client) {
+            *held -= 1;
+            if *held == 0 {
+                by_client.remove(&client);
+            }
+        }
+    }
+
+    fn by_client(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,20 +153,42 @@ impl Default for Descriptors {
 
 /// The descriptor of a connection to a backend, until dropped.
 #[derive(Debug)]
-pub struct BackendDescriptor(Arc<Descriptors>);
+pub struct BackendDescriptor {
+    descriptors: Arc<Descriptors>,
+    /// The client for which it counts. In a box, since most count for none.
+    client: Option<Box<IpAddr>>,
+}
 
 impl BackendDescriptor {
-    /// Takes a descriptor; `None` if all are in use.
-    pub fn take(descriptors: &Arc<Descriptors>) -> Option<Self> {
-        let taken = Self(descriptors.clone());
+    /// Takes a descriptor; `None` if all are in use. While few are left, also if the client, an address or a network, has as
+    /// many of these as are free. `None` as the client stands for the process and for what clients share.
+    pub fn take(descriptors: &Arc<Descriptors>, client: Option<IpAddr>) -> Option<Self> {
         let before = descriptors.open_backends.fetch_add(1, Relaxed);
-        (before < descriptors.backends).then_some(taken)
+        let mut taken = Self {
+            descriptors: descriptors.clone(),
+            client: None,
+        };
+        if before >= descriptors.backends {
+            return None;
+        }
+        if before >= descriptors.ample()
+            && let Some(client) = client
+        {
+            if !descriptors.count(client, descriptors.backends - before) {
+                return None;
+            }
+            taken.client = Some(Box::new(client));
+        }
+        Some(taken)
     }
 }
 
 impl Drop for BackendDescriptor {
     fn drop(&mut self) {
-        self.0.open_backends.fetch_sub(1, Relaxed);
+        self.descriptors.open_backends.fetch_sub(1, Relaxed);
+        if let Some(client) = self.client.take() {
+            self.descriptors.stop_counting(*client);
+        }
     }
 }
 
@@ -193,11 +253,32 @@ mod tests {
     #[test]
     fn backends_take_at_most_their_share() {
         let descriptors = Arc::new(Descriptors::divide(0, 65_536, 1));
-        let one = BackendDescriptor::take(&descriptors);
+        let one = BackendDescriptor::take(&descriptors, None);
         assert!(one.is_some() && descriptors.is_tight());
-        assert!(BackendDescriptor::take(&descriptors).is_none());
+        assert!(BackendDescriptor::take(&descriptors, None).is_none());
         drop(one);
-        assert!(BackendDescriptor::take(&descriptors).is_some());
+        assert!(BackendDescriptor::take(&descriptors, None).is_some());
+    }
+
+    #[test]
+    fn client_leaves_a_part_of_the_last_quarter_to_others() {
+        let descriptors = Arc::new(Descriptors::divide(1024, 65_536, 1));
+        let all = descriptors.backends;
+        let take_all = |client: Option<[u8; 4]>| {
+            let take = || BackendDescriptor::take(&descriptors, client.map(IpAddr::from));
+            std::iter::from_fn(take).collect::<Vec<_>>()
+        };
+        let hostile = take_all(Some([192, 0, 2, 1]));
+        let most = all - all / 8;
+        assert!((most - 1..=most).contains(&hostile.len()), "of {all}");
+        let polite = take_all(Some([192, 0, 2, 2]));
+        assert!(polite.len() >= all / 16 - 1, "{} of {all}", polite.len());
+        drop((hostile, polite));
+        assert!(descriptors.by_client().is_empty() && !descriptors.is_tight());
+        let again = take_all(Some([192, 0, 2, 2]));
+        assert!((most - 1..=most).contains(&again.len()), "of {all}");
+        let of_process = take_all(None);
+        assert_eq!(again.len() + of_process.len(), all);
     }
 
     #[test]

@@ -262,6 +262,7 @@ impl Attempts {
             avoid: self.avoid(),
             upgrades,
             is_chosen: self.chosen().is_some(),
+            client: self.client,
         }
     }
 

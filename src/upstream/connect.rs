@@ -54,11 +54,12 @@ async fn first_connection(
         avoid,
         upgrades,
         is_chosen,
+        client,
     } = restrictions;
     let release = release.as_deref();
     let delay = hedge_delay(&backend.stats);
     let connector = Connector::for_requests(backend, selected.endpoint(), upgrades);
-    let mut first = pin!(pool.ready(&connector, avoid));
+    let mut first = pin!(pool.ready(&connector, avoid, client));
     if is_chosen {
         let outcome = first.await;
         return finish((backend, ejections), selected, outcome, 0);
@@ -94,7 +95,7 @@ async fn first_connection(
     }
     let hedge_begin = Instant::now();
     let hedge_connector = Connector::for_requests(backend, hedge.endpoint(), upgrades);
-    let mut second = pin!(pool.ready(&hedge_connector, avoid));
+    let mut second = pin!(pool.ready(&hedge_connector, avoid, client));
     tokio::select! {
         biased;
         outcome = &mut first => match outcome {

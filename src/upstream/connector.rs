@@ -412,7 +412,7 @@ mod tests {
             let endpoints = backend.endpoints();
             let endpoint = endpoints.iter().next().unwrap();
             let connector = Connector::new(&backend, endpoint);
-            let descriptor = BackendDescriptor::take(&Arc::default()).unwrap();
+            let descriptor = BackendDescriptor::take(&Arc::default(), None).unwrap();
             let limit = Duration::from_secs(60);
             connector.connect(limit, descriptor).await.unwrap()
         }

@@ -2,6 +2,7 @@
 //! shared HTTP/2 connections, and connections being opened.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -195,11 +196,12 @@ impl Pool {
     }
 
     /// Takes an open connection to the endpoint or opens one. Requests share new connections that may
-    /// speak HTTP/2.
+    /// speak HTTP/2, and others are those of their client.
     pub(super) async fn ready(
         self: &Rc<Self>,
         connector: &Connector,
         avoid: Avoid,
+        client: Option<IpAddr>,
     ) -> Result<Ready, SendError> {
         loop {
             if let Some(ready) = self.take(connector.key(), avoid) {
@@ -207,7 +209,7 @@ impl Pool {
             }
             if self.is_http1(connector) {
                 connector.await_since(Instant::now());
-                let io = self.connect(connector).await?;
+                let io = self.connect(connector, client).await?;
                 if connector.protocol_of(&io) == Protocol::Http1 {
                     return Ok(Ready::Http1(Connection::new(io, self.buffers.clone())));
                 }
@@ -273,7 +275,7 @@ impl Pool {
 
     /// Opens a connection for the waiting requests. Continues when some of them stop waiting.
     async fn open(&self, connector: &Connector, opening: &Rc<Opening>) {
-        let outcome = match self.connect(connector).await {
+        let outcome = match self.connect(connector, None).await {
             Ok(io) => self.add(connector, io, opening.capacity).await,
             Err(error) => Err(error),
         };
@@ -284,17 +286,22 @@ impl Pool {
         opening.is_done.notify_waiters();
     }
 
-    /// Connects, unless the process has no descriptor left.
-    pub(super) async fn connect(&self, connector: &Connector) -> Result<Io, SendError> {
-        let descriptor = self.descriptor().ok_or(SendError::NO_DESCRIPTOR)?;
+    /// Connects, unless no descriptor is left for the client, an address or a network. `None` stands for the process and for
+    /// what clients share.
+    pub(super) async fn connect(
+        &self,
+        connector: &Connector,
+        client: Option<IpAddr>,
+    ) -> Result<Io, SendError> {
+        let descriptor = self.descriptor(client).ok_or(SendError::NO_DESCRIPTOR)?;
         connector.connect(self.connect_timeout, descriptor).await
     }
 
-    /// Takes a descriptor for a connection to a backend. Closes idle connections if none is left.
-    pub(super) fn descriptor(&self) -> Option<BackendDescriptor> {
-        BackendDescriptor::take(&self.descriptors).or_else(|| {
+    /// Takes a descriptor for a connection to a backend. Closes idle connections if none is left for the client.
+    pub(super) fn descriptor(&self, client: Option<IpAddr>) -> Option<BackendDescriptor> {
+        BackendDescriptor::take(&self.descriptors, client).or_else(|| {
             self.close_idle();
-            BackendDescriptor::take(&self.descriptors)
+            BackendDescriptor::take(&self.descriptors, client)
         })
     }
 

@@ -1,5 +1,6 @@
 //! What an attempt may use: a release, endpoints and connections.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::table::Release;
@@ -22,6 +23,8 @@ pub(super) struct Restrictions {
     pub(super) upgrades: bool,
     /// Whether no other endpoint than the selected one may be used.
     pub(super) is_chosen: bool,
+    /// The client whose request it is, an address or a network; `None` for requests of the process.
+    pub(super) client: Option<IpAddr>,
 }
 
 /// Connections that a request must not use.

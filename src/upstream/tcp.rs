@@ -15,6 +15,7 @@ use super::release::{self, candidates};
 use super::restrictions::MAX_ENDPOINTS;
 use super::send_error::SendError;
 use super::{Io, Upstream};
+use crate::ir::cidr::client_network;
 use crate::table::{Backend, RequestSlot, UpstreamFault};
 
 /// A connection to an endpoint of a backend. Counts as a request in flight until it is dropped.
@@ -53,7 +54,7 @@ impl From<SendError> for Unconnected {
 /// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct TcpClient {
-    /// Its address.
+    /// Its address; unspecified for the proxy itself.
     pub address: IpAddr,
     /// Its address with the port, and that of the proxy as it sees it; `None` for connections of the proxy itself.
     pub ends: Option<Arc<(SocketAddr, SocketAddr)>>,
@@ -83,6 +84,7 @@ impl Upstream {
         let slot =
             admit(backend).inspect_err(|_| backend.stats.failed(UpstreamFault::Overloaded))?;
         let mut last = Unconnected::from(SendError::NO_ENDPOINT);
+        let network = (!client.address.is_unspecified()).then(|| client_network(client.address));
         for tried in 0..MAX_ENDPOINTS {
             let Some(in_flight) = self.select(backend, client.address, &excluded) else {
                 if balance::are_full(backend, &backend.endpoints(), &excluded) {
@@ -96,7 +98,7 @@ impl Upstream {
                 Security::OfBackend => connector,
                 Security::EndToEnd => connector.in_plain_text(),
             };
-            match self.pool.connect(&connector).await {
+            match self.pool.connect(&connector, network).await {
                 Ok(io) => {
                     in_flight.on_sent();
                     health::on_response(&in_flight.endpoint().health);

@@ -18,6 +18,7 @@ use super::in_flight::InFlight;
 use super::send_error::SendError;
 use super::tcp::admit;
 use crate::datagrams::{DatagramIo, Datagrams, join_received};
+use crate::ir::cidr::client_network;
 use crate::runtime::descriptors::BackendDescriptor;
 use crate::table::{Backend, EndpointFault, RequestSlot};
 
@@ -39,7 +40,8 @@ impl Upstream {
     /// # Errors
     /// When the backend has no endpoint, or the process no descriptor or local port.
     pub fn open_flow(&self, backend: &Arc<Backend>, client: IpAddr) -> Result<UdpFlow, SendError> {
-        let descriptor = self.pool.descriptor().ok_or(SendError::NO_DESCRIPTOR)?;
+        let descriptor = self.pool.descriptor(Some(client_network(client)));
+        let descriptor = descriptor.ok_or(SendError::NO_DESCRIPTOR)?;
         let slot = admit(backend)?;
         let version = Cell::new(backend.endpoints().version());
         let selected = self.select(backend, client, &[]);

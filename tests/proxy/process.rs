@@ -1,20 +1,25 @@
 //! The program in its own process under bad conditions: nobody reads its output, or it may open few
 //! files.
 
+use std::future::pending;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use http::Response;
+use http::{Request, Response};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::access_policy::connect_from;
 use crate::client::{Client, connect, get};
 use crate::harness::h2::block_on;
 use crate::harness::ports::closed_address;
 use crate::harness::{TEST_TIMEOUT, yaml};
-use crate::origin::{Origin, full};
+use crate::origin::{Origin, empty, full};
 use crate::scene::{Objects, http, prefix, to, write};
 
 /// More than a pipe holds.
@@ -265,6 +270,42 @@ fn serves_neighbours_of_many_idle_clients_with_few_descriptors() {
         let shortage = log.lines().find(|line| line.contains("limit of 256 file"));
         assert!(shortage.is_some_and(|line| !line.contains("WARN")), "{log}");
         assert!(!log.contains("accept failed"), "{log}");
+    });
+}
+
+#[test]
+fn client_whose_requests_hang_leaves_descriptors_to_others() {
+    block_on(async {
+        let silent = Origin::raw(|stream| async {
+            let _open = stream;
+            pending::<()>().await;
+        });
+        let (silent, origin) = (silent.await, origin().await);
+        let (objects, address) = objects(&origin);
+        let rules = [prefix("/silent", "silent"), to("origin")];
+        let objects = objects
+            .service("silent", &[silent.address])
+            .route("route", &rules);
+        let program = Program::start(&objects, "ulimit -n 256; ", &["--drain-deadline", "0s"]);
+        program.until("/readyz", 200, "ready").await;
+        let stream = TokioIo::new(connect(address).await);
+        let hostile = http2::handshake(TokioExecutor::new(), stream).await;
+        let (sender, connection) = hostile.expect("ready");
+        tokio::spawn(connection);
+        // Each of them waits at a connection of its own, more than there are descriptors for.
+        let mut requests = JoinSet::new();
+        for _ in 0..90 {
+            let mut sender = sender.clone();
+            let request = Request::get(format!("http://a.com:{}/silent", address.port()));
+            let request = request.body(empty()).expect("a request");
+            requests.spawn(async move { sender.send_request(request).await });
+        }
+        let first = timeout(TEST_TIMEOUT, requests.join_next()).await;
+        let first = first.expect("in time").expect("a task").expect("no panic");
+        assert_eq!(first.expect("a response").status(), 503);
+        let polite = connect_from([127, 0, 0, 2], address).await;
+        let mut polite = Client::http1_on(polite.expect("connected")).await;
+        assert_eq!(polite.get("a.com", "/").await.status, 200);
     });
 }
 

@@ -58,9 +58,12 @@ pub(in crate::proxy) fn start(
     let semantics = Semantics::of(&parts.method);
     let span = exchange.record.span.as_deref();
     let template = span.and_then(RequestSpan::template);
+    let client = exchange.client.kept_bytes.client();
     let copy = Copy {
         backend: backend.clone(),
-        request: Subrequest::new(parts, semantics).traced(&worker, span, Purpose::Mirror, template),
+        request: Subrequest::new(parts, semantics)
+            .caused_by(client)
+            .traced(&worker, span, Purpose::Mirror, template),
         body: exchange.body.copy(permit),
         timeout: exchange
             .rule

@@ -70,7 +70,7 @@ impl Subrequest {
         }
     }
 
-    /// Counts what waits of the response as memory of the client that has caused it, an address or a network.
+    /// Counts what waits of the response, and its connection, for the client that has caused it, an address or a network.
     pub(in crate::proxy) fn caused_by(mut self, client: IpAddr) -> Self {
         self.attempts.client = Some(client);
         self

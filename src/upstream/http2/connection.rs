@@ -503,7 +503,7 @@ mod tests {
             while server.accept().await.is_some() {}
         });
         let io = TcpStream::connect(address).await.unwrap();
-        let descriptor = BackendDescriptor::take(&Arc::default()).unwrap();
+        let descriptor = BackendDescriptor::take(&Arc::default(), None).unwrap();
         let io = Io::plain(io, descriptor, Reads::Promptly);
         let limits = HeadLimits {
             bytes: 1 << 16,
