@@ -48,6 +48,11 @@ impl SendQueue {
         self.bodies.get() < MAX && self.headers.get() < headers
     }
 
+    /// Reports whether heads of requests that the peer does not read leave room for another one.
+    pub(crate) fn has_room_for_head(&self) -> bool {
+        !self.is_blocked.get() || self.headers.get() < MAX_UNREAD_HEADERS
+    }
+
     /// Becomes ready when there is room.
     pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_room() {
@@ -73,20 +78,21 @@ impl SendQueue {
     /// Counts a head or trailers that h2 gets next. While the peer does not read, they are copied out of the read buffer.
     #[inline]
     pub(crate) fn count_headers(&self, headers: &mut HeaderMap) {
-        let before = self.headers.get();
-        let bytes = match self.is_blocked.get() || before >= NOT_MEASURED {
-            false => USUAL_HEADERS,
-            true => self.measure(headers),
-        };
-        self.headers.set(before + bytes);
-    }
-
-    #[cold]
-    fn measure(&self, headers: &mut HeaderMap) -> usize {
         if self.is_blocked.get() {
             header_memory::detach(headers);
         }
-        header_memory::size(headers) + FRAME
+        self.count_head(headers);
+    }
+
+    /// Counts the head of a request that h2 gets next. Its values are those of the request that waits for the response.
+    #[inline]
+    pub(crate) fn count_head(&self, headers: &HeaderMap) {
+        let before = self.headers.get();
+        let bytes = match self.is_blocked.get() || before >= NOT_MEASURED {
+            false => USUAL_HEADERS,
+            true => measure(headers),
+        };
+        self.headers.set(before + bytes);
     }
 
     /// Counts an informational response. Returns false if too much waits, so that it must not be sent.
@@ -116,6 +122,11 @@ impl SendQueue {
             self.waiting.take().into_iter().for_each(Waker::wake);
         }
     }
+}
+
+#[cold]
+fn measure(headers: &HeaderMap) -> usize {
+    header_memory::size(headers) + FRAME
 }
 
 #[cfg(test)]
@@ -210,6 +221,28 @@ mod tests {
         queue.on_driven();
         queue.set_blocked(true);
         assert_eq!(count(LONG), 2);
+    }
+
+    #[test]
+    fn requests_go_elsewhere_once_a_peer_leaves_heads_unread() {
+        let queue = SendQueue::default();
+        let count = |length| {
+            let begin = || {
+                queue
+                    .has_room_for_head()
+                    .then(|| queue.count_head(&headers(length)))
+            };
+            std::iter::from_fn(begin).take(1000).count()
+        };
+        assert_eq!(count(1000), 1000, "the peer reads");
+        queue.on_driven();
+        queue.set_blocked(true);
+        let unread = count(1000);
+        assert!((40..64).contains(&unread), "{unread} usual heads");
+        queue.set_blocked(false);
+        queue.on_driven();
+        queue.set_blocked(true);
+        assert_eq!(count(60_000), 2);
     }
 
     #[test]

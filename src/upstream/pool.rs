@@ -29,7 +29,8 @@ use crate::upstream::restrictions::Avoid;
 /// Maximum number of HTTP/2 connections to one endpoint that are being opened.
 const MAX_OPENING: usize = 4;
 /// Maximum number of HTTP/2 connections to one endpoint. When all are full, requests queue on them. Connections whose
-/// window is exhausted do not count: as in HTTP/1.1, a body that is not read has a connection for itself.
+/// window is exhausted, or whose heads are not read, do not count: as in HTTP/1.1, a body that is not read has a connection
+/// for itself.
 const MAX_HTTP2: usize = 64;
 
 /// Idle timeout in milliseconds while few descriptors are left.

@@ -215,9 +215,9 @@ impl Http2Connection {
     }
 
     /// Reports whether request bodies that the peer does not read have used the window of the connection, so that the
-    /// body of a new request would wait for them.
+    /// body of a new request would wait for them, or whether heads that it does not read wait.
     pub(in crate::upstream) fn is_exhausted(&self) -> bool {
-        self.bodies.is_window_low()
+        self.bodies.is_window_low() || !self.bodies.send_queue().has_room_for_head()
     }
 
     /// Returns the number of requests on the connection.

@@ -95,6 +95,7 @@ impl<B: Replay> Exchange<B> {
             }
             Handshake::begin(&mut head);
         }
+        slot.bodies().send_queue().count_head(head.headers());
         match sender.send_request(head, ended && accept.is_none()) {
             Ok((response, stream)) => {
                 slot.on_opened();
