@@ -276,9 +276,9 @@ impl Bodies {
             what: Held::Collected(key),
         }));
         let waiting = self.waiting.all().into_iter();
-        holders.extend(waiting.map(|(since, bytes, key)| Holder {
+        holders.extend(waiting.map(|(since, bytes, client, key)| Holder {
             bodies: self.clone(),
-            owner: owner(self.client),
+            owner: owner(client.or(self.client)),
             bytes,
             since,
             what: Held::Waiting(key),

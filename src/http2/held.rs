@@ -392,6 +392,23 @@ mod tests {
     }
 
     #[test]
+    fn above_the_maximum_parts_for_backends_count_as_memory_of_their_clients() {
+        let cx = Context::from_waker(Waker::noop());
+        let [hostile, other] = [1, 2].map(|client| IpAddr::from([192, 0, 2, client]));
+        let backend = connection();
+        let part = |client, bytes| Waiting::caused_by(&backend, Some(client), bytes, &cx);
+        let polite = part(other, 5 * MIB);
+        let caused = [4 * MIB; 2].map(|bytes| part(hostile, bytes));
+        let others = max() - total() + KIB;
+        add(others);
+        enforce();
+        assert!(caused.iter().all(Waiting::has_failed) && !polite.has_failed());
+        drop((caused, polite));
+        remove(others);
+        assert_eq!((total(), backend.held()), (0, 0));
+    }
+
+    #[test]
     fn above_the_maximum_bodies_fail_until_enough_is_free() {
         let [holder, neighbour] = [connection(), connection()];
         let mut many: Vec<_> = (0..10).map(|_| holder.add_collected(MIB)).collect();

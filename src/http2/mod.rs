@@ -24,7 +24,7 @@ pub(crate) use self::held::{
 };
 pub(crate) use self::send_queue::SendQueue;
 pub(crate) use self::stream::BodyError;
-pub(crate) use self::waiting::Waiting;
+pub(crate) use self::waiting::{USUAL_TRAILERS, Waiting};
 pub(crate) use self::wire::{EmptyFrames, Wire};
 
 /// Limit for h2's own count of small frames. That count spans all streams of a connection, ends

@@ -1,15 +1,21 @@
-//! What the tasks of streams keep while they wait: parts of bodies that the peer does not take, and heads of requests without a
-//! response. What is allocated counts as memory of the worker and of the connection, like bodies that are not read. If h2 bounded
+//! What the tasks of streams keep while they wait: parts of bodies and long trailers that the peer does not take, and heads of
+//! requests without a response. What is allocated counts as memory of the worker and of the connection, like bodies that are not read. If h2 bounded
 //! what all streams of several connections hold, this count would not be needed.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
+use http::HeaderMap;
 use slab::Slab;
 
 use super::bodies::Bodies;
 use super::held;
+use crate::header_memory;
+
+/// Memory of trailers up to which they do not count behind data that has no window.
+pub(crate) const USUAL_TRAILERS: usize = 8 * 1024;
 
 /// What waits of one connection.
 #[derive(Default)]
@@ -21,6 +27,8 @@ pub(super) struct WaitingParts {
 
 struct Part {
     bytes: usize,
+    /// The client that has caused it; `None` for that of the connection.
+    client: Option<IpAddr>,
     /// When it began to wait ([`held::now`]).
     since: u64,
     /// The task that waits. `None` after the part has failed.
@@ -39,12 +47,13 @@ impl WaitingParts {
         self.held.get()
     }
 
-    /// Returns the times since when parts wait, their bytes, and their keys.
-    pub(super) fn all(&self) -> Vec<(u64, usize, usize)> {
+    /// Returns the times since when parts wait, their bytes, the clients that have caused them if they are others than that of
+    /// the connection, and their keys.
+    pub(super) fn all(&self) -> Vec<(u64, usize, Option<IpAddr>, usize)> {
         let parts = self.parts.borrow();
         let waiting = parts.iter().filter(|(_, part)| part.task.is_some());
         waiting
-            .map(|(key, part)| (part.since, part.bytes, key))
+            .map(|(key, part)| (part.since, part.bytes, part.client, key))
             .collect()
     }
 
@@ -72,9 +81,31 @@ impl WaitingParts {
 impl Waiting {
     /// Counts allocated bytes that a task keeps for a connection. It is woken if they have to go.
     pub(crate) fn new(bodies: &Rc<Bodies>, bytes: usize, cx: &Context<'_>) -> Self {
+        Self::caused_by(bodies, None, bytes, cx)
+    }
+
+    /// Counts the trailers of a client's request, which h2 keeps while a backend grants no window for the data before them. The
+    /// task is woken if the request has to fail. `None` for usual ones, which do not count.
+    pub(crate) fn for_trailers(
+        bodies: &Rc<Bodies>,
+        client: Option<IpAddr>,
+        trailers: &HeaderMap,
+        cx: &Context<'_>,
+    ) -> Option<Self> {
+        let size = header_memory::size(trailers);
+        (size > USUAL_TRAILERS).then(|| Self::caused_by(bodies, client, size, cx))
+    }
+
+    pub(super) fn caused_by(
+        bodies: &Rc<Bodies>,
+        client: Option<IpAddr>,
+        bytes: usize,
+        cx: &Context<'_>,
+    ) -> Self {
         let waiting = bodies.waiting();
         let key = waiting.parts.borrow_mut().insert(Part {
             bytes,
+            client,
             since: held::advance(),
             task: Some(cx.waker().clone()),
         });

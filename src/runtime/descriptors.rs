@@ -140,7 +140,9 @@ impl Descriptors {
     }
 
     fn by_client(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
-        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_client
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -257,6 +257,29 @@ fn resets_stream_at_the_request_timeout() {
 }
 
 #[test]
+fn long_trailers_wait_for_window_and_usual_ones_do_not() {
+    for (length, waits) in [(100, false), (12_000, true)] {
+        let sum = "x".repeat(length);
+        let fixture = Fixture::new(Origin::answering(format!(
+            "HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: {sum}\r\n\r\n"
+        )));
+        // The body takes all of the window.
+        let mut raw = Raw::open(&fixture, &[(4, 5)]);
+        raw.request(1, &get(&[("te", "trailers")]), true);
+        assert_eq!(raw.outcome(1), Outcome::Status(200));
+        assert_eq!(next(&mut raw).payload, b"hello");
+        if waits {
+            // They would precede the response to a PING.
+            assert!(raw.until_read().is_none());
+            raw.send(WINDOW_UPDATE, 0, 1, &1_u32.to_be_bytes());
+        }
+        let trailers = next(&mut raw);
+        assert_eq!((trailers.kind, trailers.stream), (HEADERS, 1), "{length}");
+        assert_ne!(trailers.flags & END_STREAM, 0, "{length}");
+    }
+}
+
+#[test]
 fn sends_100_continue_to_waiting_client() {
     let fixture = Fixture::new(Origin::hello());
     let mut raw = Raw::open(&fixture, &[]);

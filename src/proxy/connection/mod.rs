@@ -1,6 +1,7 @@
 //! Client connections from the socket to the requests on them: ports, TLS, HTTP/1, HTTP/2, tunnels after an upgrade, and
 //! connections that are forwarded as they are.
 
+mod body_sender;
 mod client_hello;
 pub(super) mod connection;
 mod deadline;

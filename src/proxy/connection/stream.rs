@@ -3,9 +3,9 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -14,27 +14,22 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
+use super::body_sender::{BodySender, Unsent};
 use super::http2_shared::Shared;
 use super::relay::RelayEnd;
 use super::request_heads::HeadMemory;
 use super::upgrade;
-use crate::byte_chain::leave_read_buffer;
 use crate::header_memory;
-use crate::http2::{self, SendQueue, StreamReader, StreamWriter, Waiting};
+use crate::http2::{self, StreamReader, StreamWriter, Waiting};
 use crate::ir::grpc::is_grpc;
 use crate::ir::hop_by_hop::{HOP_BY_HOP, is_hop_by_hop};
 use crate::proxy::activity::{Activity, BodyPace, Phase};
 use crate::proxy::body::incoming::Incoming;
 use crate::proxy::body::response_body::ResponseBody;
 use crate::proxy::body::tunnel::Tunnel;
-use crate::proxy::error::Error;
 use crate::proxy::request::request::Admitted;
 use crate::proxy::request::{request, websocket};
 use crate::proxy::response::interim::Interim;
-
-/// Size up to which the last part of a body goes to h2 before the client's window allows it. With h2's limit of streams, it
-/// bounds what a connection holds for a client that grants no window.
-const SMALL_END: usize = 1024;
 
 /// A stream whose request has arrived. Counts as a request of its connection until dropped.
 pub(in crate::proxy) struct Stream {
@@ -98,14 +93,17 @@ pub(in crate::proxy) async fn serve(mut stream: Stream, request: Admitted, is_he
     };
     let mut body = pin!(body);
     let mut sending = BodySender::new(sender);
+    let (bodies, activity) = (&stream.connection.bodies, &*stream.activity);
     poll_fn(
         // Sends before it checks the timeout, so that a response that ends at its deadline is
         // complete.
-        |cx| match sending.poll(cx, body.as_mut(), &stream) {
+        |cx| match sending.poll(cx, body.as_mut(), bodies, activity) {
             _ if stream.reset_malformed() => Poll::Ready(()),
             Poll::Ready(outcome) => {
-                if let Err(Lost) = outcome {
-                    stream.on_lost();
+                match outcome {
+                    Ok(()) => {}
+                    Err(Unsent::Lost) => stream.on_lost(),
+                    Err(Unsent::TooSlow) => stream.reset(),
                 }
                 Poll::Ready(())
             }
@@ -328,170 +326,6 @@ fn pace(request: &Request<RecvStream>, is_grpc: bool) -> BodyPace {
         BodyPace::Steady
     } else {
         BodyPace::SteadyUntilResponse
-    }
-}
-
-/// The stream was reset or its connection has ended.
-struct Lost;
-
-impl From<h2::Error> for Lost {
-    fn from(_: h2::Error) -> Self {
-        Self
-    }
-}
-
-/// A response body being sent.
-struct BodySender {
-    sender: SendStream<Bytes>,
-    /// Data waiting for flow-control capacity.
-    data: Bytes,
-    /// Whether it is the last data.
-    is_last: bool,
-    /// Counts what is allocated for a client that takes nothing.
-    unsent: Option<Waiting>,
-}
-
-impl BodySender {
-    fn new(sender: SendStream<Bytes>) -> Self {
-        Self {
-            sender,
-            data: Bytes::new(),
-            is_last: false,
-            unsent: None,
-        }
-    }
-
-    /// Ends a gRPC response whose deadline has passed. Drops the rest of the body.
-    fn exceed_deadline(&mut self) {
-        let error = Error::RequestTimeout;
-        let mut trailers = HeaderMap::with_capacity(2);
-        let status = error.grpc_status();
-        status.insert_into(&mut trailers, error.message());
-        // Fails only if the stream has ended.
-        let _ = self.sender.send_trailers(trailers);
-    }
-
-    /// Sends until the body has ended.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut body: Pin<&mut ResponseBody>,
-        stream: &Stream,
-    ) -> Poll<Result<(), Lost>> {
-        match self.poll_body(cx, body.as_mut(), stream) {
-            // Sending fails after a reset. Only a stream that waits has to learn of it.
-            Poll::Pending if self.sender.poll_reset(cx).is_ready() => Poll::Ready(Err(Lost)),
-            Poll::Pending if self.unsent.as_ref().is_some_and(Waiting::has_failed) => {
-                body.give_up();
-                stream.reset();
-                Poll::Ready(Ok(()))
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Counts what stays allocated while the client takes nothing.
-    fn count_unsent(
-        &mut self,
-        cx: &Context<'_>,
-        mut body: Pin<&mut ResponseBody>,
-        stream: &Stream,
-    ) {
-        if self.unsent.is_some() {
-            return;
-        }
-        let bytes = leave_read_buffer(&mut self.data) + body.compact();
-        if bytes > 0 {
-            self.unsent = Some(Waiting::new(&stream.connection.bodies, bytes, cx));
-        }
-    }
-
-    /// Passes h2 no more data than the client's window allows, so that a blocked write is visible here and not hidden in
-    /// h2's buffer. Only a [`SMALL_END`] may wait there.
-    fn poll_body(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut body: Pin<&mut ResponseBody>,
-        stream: &Stream,
-    ) -> Poll<Result<(), Lost>> {
-        let queue = stream.connection.bodies.send_queue();
-        loop {
-            while !self.data.is_empty() {
-                let Poll::Ready(sent) = self.poll_send(cx, queue) else {
-                    self.count_unsent(cx, body, stream);
-                    return Poll::Pending;
-                };
-                sent?;
-                stream.activity.restart();
-            }
-            if self.is_last {
-                return Poll::Ready(Ok(()));
-            }
-            let Poll::Ready(room) = self.poll_room(cx, queue) else {
-                self.count_unsent(cx, body, stream);
-                return Poll::Pending;
-            };
-            room?;
-            self.unsent = None;
-            match ready!(body.as_mut().poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.accept(data, body.is_end_stream(), queue)?,
-                    Err(frame) => {
-                        let Ok(mut trailers) = frame.into_trailers() else {
-                            continue;
-                        };
-                        queue.count_headers(&mut trailers);
-                        self.sender.send_trailers(trailers)?;
-                        return Poll::Ready(Ok(()));
-                    }
-                },
-                Some(Err(_)) => {
-                    self.sender.send_reset(Reason::INTERNAL_ERROR);
-                    return Poll::Ready(Ok(()));
-                }
-                None => self.accept(Bytes::new(), true, queue)?,
-            }
-        }
-    }
-
-    fn accept(&mut self, data: Bytes, is_last: bool, queue: &SendQueue) -> Result<(), Lost> {
-        self.is_last = is_last;
-        if is_last && data.len() <= SMALL_END {
-            self.sender.send_data(queue.count(data), true)?;
-        } else {
-            self.data = data;
-        }
-        Ok(())
-    }
-
-    /// Becomes ready when the next part of the body should be read.
-    fn poll_room(&mut self, cx: &mut Context<'_>, queue: &SendQueue) -> Poll<Result<(), Lost>> {
-        ready!(queue.poll_room(cx));
-        match http2::is_memory_scarce() {
-            true => self.poll_capacity(cx, 1),
-            false => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn poll_capacity(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<(), Lost>> {
-        while self.sender.capacity() == 0 {
-            self.sender.reserve_capacity(wanted);
-            match ready!(self.sender.poll_capacity(cx)) {
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Poll::Ready(Err(Lost)),
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_send(&mut self, cx: &mut Context<'_>, queue: &SendQueue) -> Poll<Result<(), Lost>> {
-        // Windows that are granted to many streams at once must not fill the queue at once.
-        ready!(queue.poll_room(cx));
-        ready!(self.poll_capacity(cx, self.data.len()))?;
-        let count = self.sender.capacity().min(self.data.len());
-        let part = queue.count(self.data.split_to(count));
-        let is_last = self.is_last && self.data.is_empty();
-        Poll::Ready(self.sender.send_data(part, is_last).map_err(Lost::from))
     }
 }
 

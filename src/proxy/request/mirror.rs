@@ -59,11 +59,10 @@ pub(in crate::proxy) fn start(
     let span = exchange.record.span.as_deref();
     let template = span.and_then(RequestSpan::template);
     let client = exchange.client.kept_bytes.client();
+    let request = Subrequest::new(parts, semantics).caused_by(client);
     let copy = Copy {
         backend: backend.clone(),
-        request: Subrequest::new(parts, semantics)
-            .caused_by(client)
-            .traced(&worker, span, Purpose::Mirror, template),
+        request: request.traced(&worker, span, Purpose::Mirror, template),
         body: exchange.body.copy(permit),
         timeout: exchange
             .rule

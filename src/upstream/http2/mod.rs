@@ -27,7 +27,7 @@ use super::exchange_error::ExchangeError;
 use super::outgoing::{HeadLimits, Informational, Outgoing, Replay, Semantics};
 use super::response_head::{Head, InformationalHeads};
 use super::websocket;
-use crate::http2::{Body, BodyError};
+use crate::http2::{Body, BodyError, Waiting};
 
 /// An exchange in progress. After the head it is the response body.
 pub(super) struct Exchange<B> {
@@ -44,6 +44,8 @@ pub(super) struct Exchange<B> {
     body_done: bool,
     /// A part of the body that waits for flow-control capacity.
     part: Bytes,
+    /// Counts long trailers of the request.
+    trailers: Option<Waiting>,
     informational: InformationalHeads,
     method: Method,
     semantics: Semantics,
@@ -68,6 +70,8 @@ const NO_WEBSOCKET: ExchangeError = ExchangeError::Protocol(
 );
 const SETTINGS_LATE: ExchangeError =
     ExchangeError::Protocol("the backend has not sent its settings of HTTP/2 in time");
+const TRAILERS_UNREAD: ExchangeError =
+    ExchangeError::Protocol("the backend does not take the trailers of the request");
 const MALFORMED: ExchangeError =
     ExchangeError::Protocol("a response with pseudo-header fields that HTTP/2 forbids there");
 
@@ -113,6 +117,7 @@ impl<B: Replay> Exchange<B> {
                     keeps_body: request.keeps_body,
                     body_done: ended,
                     part: Bytes::new(),
+                    trailers: None,
                     informational: InformationalHeads::default(),
                     method: request.parts.method.clone(),
                     semantics: request.semantics,
@@ -310,6 +315,9 @@ impl<B: Replay> Exchange<B> {
     /// Sends as much of the request as possible. A backend that stops reading is not an error,
     /// since it may have responded.
     pub(super) fn send_rest(&mut self, cx: &mut Context<'_>) -> Result<(), ExchangeError> {
+        if self.trailers.as_ref().is_some_and(Waiting::has_failed) {
+            return Err(TRAILERS_UNREAD);
+        }
         if self.outgoing.is_none() {
             return Ok(());
         }
@@ -356,6 +364,8 @@ impl<B: Replay> Exchange<B> {
                     Err(frame) => {
                         if let Ok(trailers) = frame.into_trailers() {
                             self.body_done = true;
+                            let (bodies, client) = (self.slot.bodies(), self.client);
+                            self.trailers = Waiting::for_trailers(bodies, client, &trailers, cx);
                             // Returns unused capacity to the other streams of the connection.
                             outgoing.reserve_capacity(0);
                             if outgoing.send_trailers(trailers).is_err() {
