@@ -172,9 +172,7 @@ impl BodySender {
         bodies: &Rc<Bodies>,
     ) -> Poll<Result<(), Unsent>> {
         let size = self.trailers.as_deref().map_or(0, header_memory::size);
-        if size > USUAL_TRAILERS
-            && let Poll::Pending = self.poll_capacity(cx, 1)
-        {
+        if size > USUAL_TRAILERS && self.poll_capacity(cx, 1).is_pending() {
             if let Some(trailers) = self.trailers.as_deref_mut()
                 && self.unsent.is_none()
             {
